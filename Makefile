@@ -52,7 +52,7 @@ HERE := not vm and not openstack and not packages and not nova
 QUICK := -m 'not slow and not root and not postgresql and not mysql and not vm' --database sqlite \
     tests/placement tests/placement_extras tests/compute_agent --ignore=tests/placement/api_ref
 SDIST := build/sdist
-BUILDER := buildah build --format docker
+BUILDER := buildah build --format docker --timestamp $$SOURCE_DATE_EPOCH
 SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 # Tests start hundreds of programs, each of which would compile all that it imports where this is set.
 unexport PYTHONDONTWRITEBYTECODE
@@ -161,7 +161,9 @@ deb: $(INSTALLED)
 
 image: $(INSTALLED)
 	@$(BIN)/python -m tests.builds $(SDIST)
-	$(BUILDER) --tag placement-compute --file etc/packages/Containerfile $(SDIST)
+	export SOURCE_DATE_EPOCH=$$(stat --format=%Y $(SDIST)/SHA256SUMS) && $(BUILDER) \
+	    --build-arg SOURCE_DATE_EPOCH=$$SOURCE_DATE_EPOCH --tag placement-compute \
+	    --file etc/packages/Containerfile $(SDIST)
 
 release: packages $(CYCLONEDX)
 	@$(BIN)/python -m tests.release $(VERSION) $(RELEASE_ARGS)

@@ -18,6 +18,7 @@ from sqlalchemy.engine import make_url
 from benchmarks.http import Connection, NoAnswer
 from benchmarks.reference import Reference
 from tests.ports import free_port
+from tests.programs import environ_without_python
 
 _SECONDS_TO_START: Final = 60.0
 _SECONDS_TO_STOP: Final = 10.0
@@ -239,8 +240,7 @@ class OpenStack(Service):
         return url.render_as_string(hide_password=False)
 
     def _environment(self) -> Mapping[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        return {**kept, "OS_PLACEMENT_CONFIG_DIR": str(self._folder)}
+        return {**environ_without_python(), "OS_PLACEMENT_CONFIG_DIR": str(self._folder)}
 
     def _manage(self) -> list[str]:
         return [self._reference.program("placement-manage"), "--config-file", str(self._config), "db", "sync"]

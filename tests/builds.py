@@ -180,6 +180,8 @@ def build_all(source: Path, folder: Path, epoch: str, *, debian: bool, bill: boo
         if bill:
             files.append(write_bill(source, sdist, made, epoch))
         files.append(write_checksums(files, made))
+        for path in files:  # an image gets its time from these
+            os.utime(path, (int(epoch), int(epoch)))
         if folder.exists():
             shutil.rmtree(folder)
         folder.mkdir()

@@ -1,6 +1,5 @@
 """Environments like those of users: with only the dependencies of the wheel, or with single extras."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from tests.programs import environ_without_python
 
 ROOT = Path(__file__).parents[1]
 NAME = "placement-compute"
@@ -25,7 +26,7 @@ def run(*command: object, cwd: Path, **variables: str) -> str:
 
     The command does not inherit PYTHONPATH and similar variables.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment = environ_without_python()
     done = subprocess.run(
         [*map(str, command)],
         capture_output=True,

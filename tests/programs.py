@@ -1,5 +1,6 @@
 """Programs as children of a test, which end with it, and waiting until one answers."""
 
+import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,14 @@ from tests.waits import wait_for
 
 SECONDS: Final = 120.0
 """How long a program may take to end, and to answer one request: a guard against hanging."""
+
+
+def environ_without_python() -> dict[str, str]:
+    """Return the variables of the test without those of its Python, such as PYTHONPATH.
+
+    A program of another environment would import modules of the checkout by these.
+    """
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
 @contextmanager

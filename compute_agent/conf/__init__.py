@@ -1,21 +1,22 @@
 """The agent's ini file: options by section.
 
 Modules
-    Each section, or family of sections such as ``[watermark:NAME]``, has a module of its name, however short.
-    So the help of an option is easy to find. The module of a section has ``register_opts(conf)``, which makes
-    its options known. The function ``list_opts()`` returns them by section for ``oslo-config-generator``.
-    ``MODULES`` lists these modules.
+    Each section has a module of the same name, even if the module is short. So the help of an option is easy
+    to find. A family of sections, such as ``[watermark:NAME]``, counts as one section. The module of a
+    section has ``register_opts(conf)``, which makes its options known. The function ``list_opts()`` of the
+    module returns the options by section for ``oslo-config-generator``. ``MODULES`` lists these modules. The
+    other modules have no options:
 
-    - ``duration``: the type of options for lengths of time
-    - ``written``: the text of ini files, for errors about unknown options and misplaced comments
-    - ``origins``: the options in force, and the file that sets each of them
-    - ``levels``: the options that are beta or experimental
-    - ``restart_only``: options that a reload does not change
+    - ``duration`` has the type of options for lengths of time
+    - ``written`` reads the text of ini files, for errors about unknown options and misplaced comments
+    - ``origins`` lists the options in force, each with the file that sets it
+    - ``levels`` lists the options that are beta or experimental
+    - ``restart_only`` lists the options that a reload does not change
 
 Order of calls
-    :func:`load` registers all options, reads the files, and registers the sections of families that the files
-    have. The function then reads each value once, because oslo.config checks a value only when it is read.
-    Each package of the agent may import this one.
+    :func:`load` registers all options, reads the files, and registers the sections of families that it finds
+    there. It then reads each value once, because oslo.config checks a value only when it is read. Each
+    package of the agent may import this package.
 """
 
 import contextlib
@@ -89,10 +90,10 @@ MODULES: Final[tuple[ModuleType, ...]] = (
 PROJECT: Final = "compute-agent"
 
 _OPTIONS: Final = "oslo.config.opts"
-"""The group of Python entry points through which packages list their options."""
+"""The group of Python entry points by which packages announce their options."""
 
 OWN_OPTIONS: Final = ("config_file", "config_dir", "config_source")
-"""The names of oslo.config's own options."""
+"""The names of options that oslo.config itself defines."""
 
 
 def load(
@@ -101,9 +102,9 @@ def load(
     """Read the configuration from a command line and from files.
 
     :param args: the arguments of the command line.
-    :param config_files: files of which later ones override earlier ones. None reads the files that
-        oslo.config finds, such as /etc/compute-agent/compute-agent.conf.
-    :param below: files that all others override, such as the adopted revision of the fleet.
+    :param config_files: the files to read; later files override earlier ones. With None, oslo.config finds
+        the files, such as /etc/compute-agent/compute-agent.conf.
+    :param below: files with the lowest precedence, such as the applied revision of fleet settings.
 
     :raises cfg.Error: a file or a value is wrong; the text names the file and the option.
     """
@@ -112,8 +113,8 @@ def load(
     conf.set_default("use_stderr", True)  # service managers read the log from standard error
     for module in MODULES:
         module.register_opts(conf)
-    # argparse prints errors of values, and ends the process, also for values from files. Its output becomes
-    # the text of an error here.
+    # For a wrong value, argparse prints an error and ends the process, even if the value is from a file. Here
+    # its output becomes the text of an exception.
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -127,7 +128,7 @@ def load(
                 default_config_dirs=None if config_files is None else [],
             )
     except SystemExit as error:
-        # Only options that may also be on a command line, such as debug, are refused this way.
+        # This happens only for options that a command line may also have, such as debug.
         option, _, reason = said.getvalue().strip().removeprefix("argument --").partition(": ")
         raise written.value_error("DEFAULT", option.replace("-", "_"), ValueError(reason)) from error
     sys.stderr.write(said.getvalue())
@@ -149,7 +150,9 @@ def _check_values(conf: cfg.ConfigOpts) -> None:
             try:
                 getattr(section, option.dest)
             except cfg.NoSuchOptError:
-                continue  # the option is in the sample file only, such as those of an authentication plugin
+                # only the sample file has the option; an authentication plugin, for example, registers its
+                # options later
+                continue
             except cfg.ConfigSourceValueError as error:
                 raise written.value_error(group, option.dest, error) from error
 
@@ -157,8 +160,8 @@ def _check_values(conf: cfg.ConfigOpts) -> None:
 def find_unknown_options(conf: cfg.ConfigOpts) -> list[str]:
     """A sentence for each line of the ini files that has no effect, or another effect than it seems to have.
 
-    Unknown options in [qos] and in families of sections are not among them, because :func:`load` refuses
-    these.
+    Unknown options in [qos] and in families of sections are not in the list, because :func:`load` raises an
+    error for them.
     """
     known: dict[str, set[str]] = {"DEFAULT": set(OWN_OPTIONS)}
     for group, options in known_options(conf):
@@ -167,7 +170,7 @@ def find_unknown_options(conf: cfg.ConfigOpts) -> list[str]:
 
 
 def known_options(conf: cfg.ConfigOpts) -> list[tuple[str, list[Any]]]:
-    """All options that files may have, by section, with those of oslo.log and keystoneauth."""
+    """All options that files may have, by section. The options of oslo.log and keystoneauth are included."""
     pairs = (*list_opts(), *log_options(), (placement.GROUP, placement.auth_opts(conf) or []))
     return [(group or "DEFAULT", options) for group, options in pairs]
 
@@ -178,7 +181,10 @@ def log_options() -> list[tuple[str | None, list[Any]]]:
 
 
 def free_sections(conf: cfg.ConfigOpts) -> list[str]:
-    """The names, and prefixes that end in a colon, of sections in which unknown options are not reported."""
+    """The sections in which unknown options are not reported.
+
+    A text that ends in a colon stands for a family.
+    """
     free = [qos.WATERMARK, qos.QOS_CLASS, metric_source.METRIC_SOURCE, interference.INTERFERENCE]
     free += [blockio.BLOCKIO_CLASS, cpu_class.CPU_CLASS, CPU_POOL, guest_rule.GUEST_RULE]
     if conf.fleet.group:

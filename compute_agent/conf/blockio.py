@@ -13,8 +13,8 @@ OPTS: Final = [
         "weight",
         min=1,
         max=10_000,
-        help="Weight of guests of the class on a busy device (io.weight). Guests of classes without this"
-        " option have the weight 100. Weights need a device with the I/O scheduler bfq, or with io.cost.qos.",
+        help="Weight of guests of the class on a busy device (io.weight). Without this option the weight is"
+        " 100. Weights have an effect only on devices with the I/O scheduler bfq, or with io.cost.qos.",
     ),
     cfg.StrOpt(
         "read_bytes", help=f"Maximum rate of reads from each of the devices, in bytes a second: {_RATE}."

@@ -1,4 +1,4 @@
-"""Section ``[capacity]``: unused shared CPUs and memory, and whether other guests are offered them."""
+"""Section ``[capacity]``: whether unused shared CPUs and unused memory are offered to other guests."""
 
 from typing import Any, Final
 
@@ -19,34 +19,35 @@ OPTS: Final = [
             ),
             ("act", "the agent offers the unused part by changing the reserved amount of the inventory"),
         ],
-        help="Whether the unused part of the shared CPUs is offered as CUSTOM_RECLAIMED_VCPU, on a child of"
-        " each NUMA node's provider. Guests of class BE that hold CUSTOM_RECLAIMED_VCPU run on CPU time"
-        " that other guests do not use.",
+        help="Whether the agent offers the unused part of the shared CPUs as CUSTOM_RECLAIMED_VCPU, on a"
+        " child of each NUMA node's provider. Guests of class BE can hold CUSTOM_RECLAIMED_VCPU. They use"
+        " CPU time that other guests leave unused.",
     ),
     cfg.BoolOpt(
         "memory",
         default=False,
         help="Whether the option mode also applies to memory that guests leave unused. This memory is"
-        " offered as CUSTOM_RECLAIMED_MEMORY_MB on the same providers. Memory cannot be shared like CPU"
-        " time: so give guests that hold it a limit (memory_high of [qos_class:BE]), and set a"
-        " watermark of memory_usage that evicts them.",
+        " offered as CUSTOM_RECLAIMED_MEMORY_MB on the same providers. Memory cannot be taken back as"
+        " quickly as CPU time. So limit the guests that hold it (memory_high of [qos_class:BE]), and set a"
+        " watermark of memory_usage that evicts these guests.",
     ),
     cfg.BoolOpt(
         "cold_memory",
         default=False,
-        help="Whether the agent looks for memory that guests do not use. It has the kernel reclaim 1/2000 of"
-        " the memory of a guest in 6 seconds (memory.reclaim of cgroup v2), unless the guest waits for"
-        " memory. Memory in swap that a guest has not missed for 10 minutes then counts as unused for"
-        " the option memory. The host needs swap. Guests above [qos] highest_class and guests with"
-        " dedicated CPUs are left alone.",
+        help="Whether the agent looks for memory that guests do not use. Every 6 seconds, the agent has the"
+        " kernel move 1/2000 of a guest's memory to swap (memory.reclaim of cgroup v2), unless the guest"
+        " waits for memory. Memory that stays in swap for 10 minutes counts as unused for the option memory."
+        " The host needs swap. The agent does this only for guests up to [qos] highest_class that have no"
+        " dedicated CPUs.",
     ),
     cfg.FloatOpt(
         "cold_pressure",
         default=0.1,
         min=0.01,
         max=10.0,
-        help="Percent of the time in which a guest waits for memory and from which on cold_memory takes no"
-        " memory from it. A larger value finds more cold memory and slows guests down more.",
+        help="Limit of the time that a guest waits for memory, in percent. Above this limit cold_memory"
+        " takes no memory from the guest. A larger value finds more unused memory, and slows guests down"
+        " more.",
     ),
     cfg.StrOpt(
         "steal",
@@ -56,48 +57,51 @@ OPTS: Final = [
             ("preview", "the agent measures and reports stolen time, and reserves nothing"),
             ("act", "the agent reserves as many VCPU as the hypervisor takes away"),
         ],
-        help="Whether the agent offers fewer VCPU if the host is a virtual machine and its hypervisor takes"
-        " CPU time away. The option has no effect beside nova-compute, which owns the inventory of VCPU.",
+        help="Whether the agent offers fewer VCPU if the host is a virtual machine, and its hypervisor takes"
+        " CPU time away from it (stolen time). The option has no effect on a host with nova-compute, which"
+        " owns the inventory of VCPU.",
     ),
     cfg.ListOpt(
         "collectors",
         default=[],
-        help="Collectors of installed packages (entry points compute_agent.capacity) that report amounts of"
-        " resource classes. If a report is missing or too old, the agent reserves the whole amount of the"
-        " class. Collectors run inside the agent.",
+        help="Names of collectors: functions of installed packages (entry points compute_agent.capacity)"
+        " that report amounts of resource classes. If a report is missing or too old, the agent reserves the"
+        " whole amount of the class. Collectors run inside the agent.",
     ),
     cfg.FloatOpt(
         "sigma",
         default=4.0,
         min=0.0,
         max=20.0,
-        help="Number of standard deviations. The agent expects that all other guests together use less"
-        " CPU time than their mean plus this number of deviations. The agent computes mean and"
-        " deviation from the last two hours, and from the hourly peaks of the last day.",
+        help="Safety margin, as a number of standard deviations. The agent expects that the host and all"
+        " guests without reclaimed CPUs use at most their mean CPU time plus this number of deviations. The"
+        " agent computes mean and deviation from the last two hours, and again from the hourly peaks of the"
+        " last day.",
     ),
     cfg.FloatOpt(
         "percentile",
         default=85.0,
         min=1.0,
         max=100.0,
-        help="Percentile of a guest's hourly peaks in the last day. The agent takes this value as the CPU"
-        " use of the guest.",
+        help="Percentile of the hourly peaks of a guest in the last day. The agent uses this value as the"
+        " peak of the guest in the sum of all peaks (see margin).",
     ),
     cfg.FloatOpt(
         "margin",
         default=5.0,
         min=0.0,
         max=1000.0,
-        help="Percent that the agent adds to the sum of the guests' peaks (see percentile).",
+        help="Percent that the agent adds to the sum of the peaks of all guests (see percentile). The"
+        " sum is one of the values from which the agent takes the largest as the expected use.",
     ),
     cfg.FloatOpt(
         "burst",
         default=1.0,
         min=0.0,
         max=100.0,
-        help="Reserve for rare peaks that one day of measurements does not show: the agent assumes that the"
-        " largest guest uses all its CPUs in this percentage of hours. A larger value, up to 50, lowers the"
-        " offer.",
+        help="Percent of hours in which the agent assumes that the largest guest uses all its CPUs. The"
+        " assumption stands for rare peaks that one day of measurements does not show. A larger value, up to"
+        " 50, lowers the offer.",
     ),
 ]
 

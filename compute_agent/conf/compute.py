@@ -1,6 +1,7 @@
 """Options of inventories: CPU sets, allocation ratios, reserved amounts, and the shape of the provider tree.
 
-Names and defaults are those of Nova's options, so an operator can copy them from nova.conf.
+Options that Nova has, too, have the names and defaults of Nova. So an operator can copy them from
+nova.conf.
 """
 
 from typing import Any, Final
@@ -8,12 +9,12 @@ from typing import Any, Final
 from oslo_config import cfg
 
 _RATIO: Final = (
-    "If this option is set, the agent restores its value after a change through the API. If it is not set,"
-    " or 0, the agent keeps the ratio that Placement has."
+    "If this option is set, the agent writes its value again after another client has changed the ratio in"
+    " Placement. If the option is not set, or 0, the agent keeps the ratio in Placement."
 )
 _RESERVED: Final = (
-    "If this option is set, the agent restores its value after a change through the API. If it is not set,"
-    " the agent keeps the changed value."
+    "If this option is set, the agent writes its value again after another client has changed the reserved"
+    " amount in Placement. If the option is not set, the agent keeps the changed amount."
 )
 
 DEFAULT_OPTS: Final = [
@@ -101,22 +102,22 @@ COMPUTE_OPTS: Final = [
         ],
         help="Shape of the provider tree: the providers that have the inventories. LLC and MBA are always on"
         " the provider of their L3 domain."
-        " Default: beside if nova-compute owns the provider of this host, else numa. On a host that is to"
-        " get a nova-compute later, set the option to beside before the agent starts.",
+        " Default: beside if nova-compute owns the provider of this host, else numa. If nova-compute will"
+        " run on the host later, set the option to beside before the agent starts for the first time.",
     ),
     cfg.StrOpt(
         "resource_provider_name",
         help="Name of the root provider. Default: the former name of the provider, or at the first start"
         " the host's fully qualified domain name. If the value changes, the agent renames the provider."
-        " On a host with nova-compute, the value must be the host's name in `openstack hypervisor"
-        " list`. The default on this host is the name that libvirt reports (`virsh hostname`).",
+        " On a host with nova-compute, the value must be the host's name in `openstack hypervisor list`, and"
+        " the default is the name that libvirt reports (`virsh hostname`).",
     ),
     cfg.StrOpt(
         "provider_config_location",
         help="Folder with files *.yaml in the format of Nova's provider.yaml (schema 1.0). The agent adds"
         " the inventories and traits of these files to the providers of this host. Default: none. Use"
-        " /etc/nova/provider_config only on hosts without nova-compute. If Nova would refuse a file, the"
-        " agent does not start with that file; a running agent ignores it.",
+        " /etc/nova/provider_config only on hosts without nova-compute. If a file is invalid for Nova, the"
+        " agent does not start. A running agent ignores a file that becomes invalid.",
     ),
     cfg.IntOpt(
         "memory_overhead",
@@ -129,8 +130,8 @@ COMPUTE_OPTS: Final = [
         "huge_pages",
         default=False,
         help="Whether huge pages of the host are offered to guests, as CUSTOM_HUGE_PAGES_2MB and similar"
-        " classes on the provider of their NUMA node. MEMORY_MB then no longer contains this memory."
-        " MEMORY_MB shrinks as soon as the allocations of guests fit the remaining memory.",
+        " classes on the provider of their NUMA node. MEMORY_MB then does not contain this memory. The agent"
+        " reduces MEMORY_MB as soon as the allocations of guests fit the smaller amount.",
     ),
     cfg.MultiStrOpt(
         "reserved_huge_pages",
@@ -150,26 +151,26 @@ COMPUTE_OPTS: Final = [
         default=0,
         min=0,
         help="Seconds between two heartbeats of the agent, which it writes to Placement as attributes of its"
-        " first provider. The console marks hosts without recent heartbeats. 0 disables heartbeats:"
-        " Placement then cannot show whether an agent runs. Heartbeats affect no decision.",
+        " first provider. The console marks hosts without recent heartbeats. 0 disables heartbeats, and the"
+        " console then cannot show whether an agent runs. Placement makes no decision from heartbeats.",
     ),
     cfg.IntOpt(
         "neighbours_interval",
         default=600,
         min=0,
         help="Seconds between two reports of memory bandwidth and cache use to Placement, as attributes of"
-        " the agent's first provider. They have the use of each L3 cache, the guests that use most, and the"
-        " limited guests. The console shows them on the page Neighbours. Each report is one write to"
-        " Placement. A host without counters of caches and without limited guests writes none. 0 disables"
-        " the reports. The attributes affect no decision.",
+        " the agent's first provider. The attributes have the use of each L3 cache, the guests that use"
+        " most, and the limited guests. The console shows these on the page Neighbours. Each report is one"
+        " write to Placement. A host without counters of caches and without limited guests reports nothing."
+        " 0 disables the reports. Placement makes no decision from these attributes.",
     ),
     cfg.BoolOpt(
         "report_positions",
         default=False,
         help="Whether the CPUs and cache ways of guests and the thresholds of watermarks are reported to"
         " Placement, as attributes of the agent's first provider. The console draws the CPUs, ways and"
-        " thresholds. Each start or end of a guest then causes one more write to Placement. The attributes"
-        " affect no decision.",
+        " thresholds. Each start or end of a guest then causes one more write to Placement. Placement makes"
+        " no decision from these attributes.",
     ),
 ]
 

@@ -46,18 +46,18 @@ OPTS: Final = [
                 "the CPUs get the option governor of this section only while they are parked; default:"
                 " powersave",
             ),
-            ("c-state", "the agent disables all idle states but the deepest"),
+            ("c-state", "the agent disables all idle states except the deepest"),
         ],
-        help="How the agent parks dedicated cores to save power. The agent parks a core that no guest has"
-        " used for park_after seconds. The option is valid in [cpu_class:idle] only. The agent wakes"
-        " a core before a guest starts on it. Default: idle cores are not parked.",
+        help="How the agent parks dedicated cores that no guest uses, to save power. The"
+        " agent parks a core after park_after seconds, and wakes it before a guest starts on it. The option"
+        " is valid only in [cpu_class:idle]. Default: the agent parks no cores.",
     ),
     cfg.FloatOpt(
         "park_after",
         default=60.0,
         min=0.0,
-        help="Seconds that a core is idle before the agent parks the core. The agent parks the core at the"
-        " next event of a guest, or at the next comparison ([guests] reconcile_interval).",
+        help="Seconds after which an unused core may be parked. The agent parks it at the next event of a"
+        " guest, or at the next comparison ([guests] reconcile_interval).",
     ),
 ]
 

@@ -17,8 +17,9 @@ OPTS: Final = [
         "dedicated_cpus",
         default=0,
         min=0,
-        help="Number of CPUs of cpu_dedicated_set in the pool, instead of the option cpus. The agent chooses"
-        " whole cores with the highest numbers in the first NUMA node that has enough.",
+        help="Number of CPUs of cpu_dedicated_set in the pool, as an alternative to the option cpus. The"
+        " agent chooses whole cores in the first NUMA node that has enough of them, from the highest CPU"
+        " numbers on.",
     ),
     cfg.IntOpt(
         "shared_cpus",
@@ -36,9 +37,9 @@ OPTS: Final = [
     cfg.IntOpt(
         "max_cpus",
         min=1,
-        help="Maximum number of CPUs on which floating guests of the pool run. If the pool has fewer"
-        " shared CPUs, its floating guests may also run on dedicated CPUs of the same zones while no"
-        " guest holds these CPUs. Default: the number of shared CPUs of the pool.",
+        help="Maximum number of CPUs on which floating guests of the pool run. If this number is above the"
+        " number of shared CPUs in the pool, floating guests may also use dedicated CPUs of the pool's zones"
+        " that no guest holds. Default: the number of shared CPUs of the pool.",
     ),
     cfg.ListOpt(
         "guest_classes",

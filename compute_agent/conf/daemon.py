@@ -11,9 +11,9 @@ OPTS: Final = [
         "socket",
         help="UNIX socket on which the daemon answers the command line (mode 0660). Default: agent.sock in"
         " [DEFAULT] state_path. Root and the user of the daemon may run every command. Members of the"
-        " socket's group may run commands that change nothing. The socket has the group of its folder,"
-        " if the folder has the setgid bit. The folder of the socket must not be writable for other"
-        " users.",
+        " socket's group may only run commands that change nothing. If the folder of the socket has the"
+        " setgid bit, the socket gets the group of the folder. Other users must not be able to write to the"
+        " folder.",
     ),
     cfg.StrOpt(
         "http_address",

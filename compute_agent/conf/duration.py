@@ -9,9 +9,9 @@ SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def parse_duration(text: object) -> float:
-    """Convert a length of time to seconds: a number, with s, m, h, d or w as the unit.
+    """Convert a length of time to seconds. The text is a number, and may have the unit s, m, h, d or w.
 
-    Without a unit it is seconds.
+    A number without a unit is in seconds.
 
     :raises ValueError: the text is not a length of time.
     """

@@ -25,8 +25,8 @@ OPTS: Final = [
     cfg.ListOpt(
         "public_keys",
         default=[],
-        help="Public keys of accepted signatures, as `compute-agent fleet key` prints them. List two keys"
-        " while one replaces the other.",
+        help="Public keys that `compute-agent fleet key` has printed. The agent accepts settings with a"
+        " signature of any of these keys. To replace a key, list both keys for a while.",
     ),
     cfg.StrOpt(
         "cafile",

@@ -17,8 +17,8 @@ GUEST_RULE: Final = "guest_rule:"
 MATCH: Final = "match_"
 """Prefix of the options that select the guests of a rule."""
 
-_PATTERNS: Final = "a list of texts or patterns (*, ?, [abc]), one of which must match"
-_PAIRS: Final = "a list of KEY=PATTERN, or KEY for any value; patterns of one key are alternatives"
+_PATTERNS: Final = "a list of texts or patterns (*, ?, [abc]); at least one must match"
+_PAIRS: Final = "a list of KEY=PATTERN, or KEY for any value; each key needs a matching pattern"
 
 _MEMORY_TYPES: Final = {
     MemoryType.ANY.value: "memory of any kind",
@@ -43,7 +43,7 @@ _THREAD_POLICIES: Final = {
 }
 _EMULATOR_POLICIES: Final = {
     EmulatorPolicy.SHARE.value: "on the shared CPUs of the host",
-    EmulatorPolicy.ISOLATE.value: "on a dedicated CPU of the guest that runs no guest CPU",
+    EmulatorPolicy.ISOLATE.value: "on an additional dedicated CPU of the guest, which runs no guest CPU",
 }
 
 _MATCHES: Final = [
@@ -56,7 +56,7 @@ _MATCHES: Final = [
     cfg.ListOpt(
         "match_image_properties",
         default=[],
-        help=f"Properties of the image, as far as Nova knows them: {_PAIRS}.",
+        help=f"Properties of the image that Nova knows: {_PAIRS}.",
     ),
     cfg.ListOpt(
         "match_name",
@@ -68,7 +68,7 @@ _MATCHES: Final = [
     cfg.ListOpt(
         "match_trait",
         default=[],
-        help=f"Traits of those providers of this host from which the guest has an allocation: {_PATTERNS}.",
+        help=f"Traits of the providers on this host from which the guest has allocations: {_PATTERNS}.",
     ),
     cfg.ListOpt(
         "match_resource_class",
@@ -88,8 +88,8 @@ OPTS: Final = [
     cfg.IntOpt(
         "order",
         default=100,
-        help="Order of the rules. Of all rules that match a guest, only the one with the lowest number"
-        " applies. Of two rules with the same number, the first by name applies.",
+        help="Order of the rules. If several rules match a guest, only the rule with the lowest number"
+        " applies. If two rules have the same number, the first by name applies.",
     ),
     *_MATCHES,
     cfg.StrOpt(
@@ -140,8 +140,7 @@ OPTS: Final = [
     ),
     cfg.BoolOpt(
         "preserve",
-        help="Whether the agent leaves the guests alone. The agent then neither pins nor limits nor evicts"
-        " these guests.",
+        help="Whether the agent leaves the guests unchanged: it does not pin, limit or evict them.",
     ),
 ]
 

@@ -20,8 +20,8 @@ FLAVOR_SETTINGS: Final = (
 """The default of the option ``flavor_settings``."""
 
 IMAGE_SETTINGS: Final = ("hw_cpu_thread_policy", "hw_emulator_threads_policy")
-"""The default of the option ``image_settings``. Tenants make images, so only harmless settings are in the
-default.
+"""The default of the option ``image_settings``. It has only harmless settings, because tenants can set
+properties of their images.
 """
 
 GUESTS_OPTS: Final = [
@@ -33,9 +33,9 @@ GUESTS_OPTS: Final = [
         ],
         help="Kind of the guests on this host. If the option is not set, the agent keeps the driver of its"
         " last start. At its first start the agent chooses libvirt if libvirt-python is installed and the"
-        " socket of [libvirt] uri exists, else process. The agent later changes from process to libvirt by"
-        " itself, if libvirtd is there at a start and no process guest runs. Any other change needs this"
-        " option and a restart.",
+        " socket of [libvirt] uri exists, else process. At a later start the agent changes from process to"
+        " libvirt by itself, if libvirtd runs and no process guest does. Any other change needs this option"
+        " and a restart.",
     ),
     cfg.StrOpt(
         "unallocated",
@@ -44,8 +44,8 @@ GUESTS_OPTS: Final = [
             ("shared", "the agent moves the guests to the shared CPUs"),
             ("ignore", "the guests keep their current CPUs"),
         ],
-        help="CPUs of guests that have no allocation on this host. With both values the agent reports"
-        " guests without an allocation.",
+        help="CPUs of guests that have no allocation on this host. The agent reports such guests with either"
+        " value.",
     ),
     cfg.StrOpt(
         "unplaced",
@@ -57,10 +57,10 @@ GUESTS_OPTS: Final = [
             ),
             ("refuse", "as shared, but the agent stops such a guest at once when it starts"),
         ],
-        help="CPUs of guests for which the agent finds no CPUs. These are over-allocated guests; on hosts"
-        " without cpu_shared_set also guests without an allocation. Such guests never run on CPUs that"
-        " another guest holds, unless guests hold all CPUs of the host. The agent never stops guests that"
-        " already run.",
+        help="CPUs of guests for which the agent finds no CPUs. This happens if Placement has allocated more"
+        " CPUs than the host has. On hosts without cpu_shared_set it also happens to guests without an"
+        " allocation. Such guests run on CPUs that another guest holds only if guests hold all CPUs of the"
+        " host. The agent never stops guests that already run.",
     ),
     cfg.StrOpt(
         "default_qos_class",
@@ -78,9 +78,9 @@ GUESTS_OPTS: Final = [
     cfg.ListOpt(
         "image_settings",
         default=list(IMAGE_SETTINGS),
-        help="Image properties that the agent applies as settings, such as hw_cpu_thread_policy. Tenants"
-        " can set properties of their images: so a property compute_agent_SETTING applies only if this"
-        " list contains it. If flavor and image have different thread policies, the flavor's applies,"
+        help="Image properties that the agent applies as settings, such as hw_cpu_thread_policy. Tenants can"
+        " set properties of their images, so a property compute_agent_SETTING applies only if this list"
+        " contains it. If flavor and image have different thread policies, the policy of the flavor applies,"
         " as in Nova.",
     ),
     cfg.BoolOpt(
@@ -101,9 +101,9 @@ GUESTS_OPTS: Final = [
         "reconcile_interval",
         default=10.0,
         min=0.1,
-        help="Seconds between two comparisons of all guests with the kernel. Each comparison corrects the"
-        " places of threads. Each third one also corrects values that change only if another program"
-        " writes them (drift): limits, frequencies, block I/O, and masks of interrupts.",
+        help="Seconds between two comparisons of all guests with the kernel. Each comparison moves threads"
+        " back to their CPUs. Every third comparison also corrects values that another program has changed"
+        " (drift): limits, frequencies, block I/O, and masks of interrupts.",
     ),
     cfg.Opt(
         "verify_interval",
@@ -112,8 +112,8 @@ GUESTS_OPTS: Final = [
         help="Time between two checks that the kernel keeps the promises to guests: CPUs, sibling"
         " threads, NUMA nodes, caches, bandwidth and isolation. The value is a number of seconds, or"
         " has a unit, such as 5m or 1h. The agent reports broken promises as events, in a metric,"
-        " and in an attribute of the host. With 0 it checks only during `compute-agent guest"
-        " verify`.",
+        " and in an attribute of the host. With 0 the agent checks only when `compute-agent guest verify`"
+        " runs.",
     ),
     cfg.Opt(
         "log_retention",

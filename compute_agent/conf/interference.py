@@ -1,4 +1,4 @@
-"""Guests that disturb others, and the agent's reaction: a section ``[interference:NAME]`` for each signal."""
+"""Limits on guests that disturb others: a section ``[interference:NAME]`` for each signal."""
 
 from typing import Any, Final
 
@@ -40,7 +40,7 @@ OPTS: Final = [
     cfg.ListOpt(
         "victims",
         default=[],
-        help="Classes of guests that the agent protects by limiting other guests. If empty: all classes.",
+        help="Classes of guests that the agent protects. If empty, the agent protects guests of all classes.",
     ),
     cfg.ListOpt(
         "consenting",
@@ -53,16 +53,16 @@ OPTS: Final = [
         "escalate_after",
         default=3,
         min=1,
-        help="Number of times within a day that the agent blames a guest for disturbing the same other"
-        " guest. After this number of times the agent calls escalate_command.",
+        help="Number of times within a day that the agent finds that one guest disturbs the same other"
+        " guest. At this number the agent calls escalate_command.",
     ),
     cfg.StrOpt(
         "escalate_command",
-        help="Program that the agent calls if limits did not help for long; for example, it migrates the"
-        " guest that disturbs. The last argument of the program is the uuid of this guest. The agent calls"
-        " the program at most once a day, and ends it after ten minutes. Blanks separate arguments, and"
-        " quotes work as in a shell, but no shell is started. The program does not inherit the agent's OS_*"
-        " environment variables.",
+        help="Program that the agent calls if a guest disturbs another one again and again"
+        " (escalate_after). The program may, for example, migrate the guest that disturbs. The last"
+        " argument of the program is the uuid of this guest. The agent calls the program at most once a"
+        " day, and ends it after ten minutes. Blanks separate arguments, and quotes work as in a shell,"
+        " but no shell is started. The program does not inherit the agent's OS_* environment variables.",
     ),
 ]
 

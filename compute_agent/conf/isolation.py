@@ -1,4 +1,4 @@
-"""Section ``[isolation]``: the treatment of threads that run no guest CPU, if another program pins guests."""
+"""Section ``[isolation]``: the treatment of emulator and helper threads, if another program pins guests."""
 
 from typing import Any, Final
 
@@ -12,13 +12,17 @@ OPTS: Final = [
         "emulator",
         default="leave",
         choices=[
-            ("leave", "threads stay where the other program pins them; audit and guest verify list them"),
+            (
+                "leave",
+                "threads stay where the other program pins them; `compute-agent audit` and `compute-agent"
+                " guest verify` list them",
+            ),
             (MOVE, "threads go to shared CPUs of the guest's NUMA nodes"),
         ],
         help="Treatment of emulator and I/O threads, workers of vhost and helpers such as swtpm on dedicated"
         " CPUs of guests, with [policy] name = follow. Nova leaves these threads on dedicated CPUs, unless"
-        " cpu_shared_set and hw:emulator_threads_policy say otherwise. With other policies such threads are"
-        " on shared CPUs anyway.",
+        " cpu_shared_set and hw:emulator_threads_policy move them. With other policies than follow, such"
+        " threads always run on shared CPUs.",
     ),
 ]
 

@@ -1,7 +1,7 @@
-"""Levels of stability of options: the marks in help texts, samples and the reference.
+"""Levels of stability of options. Help texts, samples and the reference show the level of an option.
 
-``doc/reference/stability.md`` explains the levels, and has the same sections and options. Options without a
-level are stable.
+``doc/reference/stability.md`` explains the levels, and lists the same sections and options as this module.
+Options without a level are stable.
 """
 
 import copy
@@ -40,7 +40,7 @@ _OPTIONS: Final = {
 
 
 def mark_options(section: str, options: Iterable[Any]) -> list[Any]:
-    """Return the options of a section; the help of those with a level begins with the level."""
+    """Return the options of a section. If an option has a level, its help begins with the level."""
     marked = []
     for option in options:
         level = _OPTIONS.get((section, option.dest), _SECTIONS.get(section))

@@ -1,4 +1,4 @@
-"""Metrics from outside the kernel: a section ``[metric:NAME]`` for each, with a command or a query."""
+"""Metrics that a program or a Prometheus query provides: a section ``[metric:NAME]`` for each metric."""
 
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ OPTS: Final = [
         min=0.1,
         max=300.0,
         help="Maximum duration of a reading, in seconds. After this time the agent ends the program or the"
-        " connection, and the metric has no value.",
+        " connection, and the metric has no value until the next reading.",
     ),
     cfg.StrOpt(
         "lever",
@@ -55,14 +55,14 @@ OPTS: Final = [
             ("cpu_quota", "throttled guests get less CPU time"),
             ("blockio", "throttled guests get less block I/O"),
         ],
-        help="Limit that guests get when they are throttled for the metric. Default: watermarks of the metric"
-        " do not throttle.",
+        help="Kind of limit that guests get when a watermark of this metric throttles them. Default: none,"
+        " so such watermarks do not throttle.",
     ),
 ]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register nothing: the sections become known with the other families, after the files were read."""
+    """Register nothing here. ``qos.register_sections`` registers the sections after it has read the files."""
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:

@@ -1,4 +1,4 @@
-"""The options in force, each with its origin: a file, the environment or the default."""
+"""The options in force, each with the origin of its value: a file, the environment or the default."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ _MAX_SHOWN: Final = 80
 MAX_CHANGES: Final = 20
 """Maximum number of changed options that :func:`changed_values` names."""
 _SOUNDS_SECRET: Final = re.compile(r"password|secret|token", re.I)
-"""Matches the names of unknown options that may be secrets, such as those of a plugin with a misspelt name.
+"""Matches names of unknown options with values that may be secret, such as a misspelt option of a plugin.
 """
 
 
@@ -27,8 +27,8 @@ class OptionOrigin:
     """An option in force, as commands show it.
 
     :param value: the value as text; ``***`` for secret options.
-    :param origin: the file, the variable of the environment, or ``default``. A remark follows if the file
-        uses another name of the option, or the option has no effect.
+    :param origin: the file, the environment variable, or ``default``. A remark follows if the file uses an
+        old name of the option, or if the option has no effect.
     """
 
     section: str
@@ -40,14 +40,14 @@ class OptionOrigin:
 def settings(
     conf: cfg.ConfigOpts, called: Mapping[Path, str] = MappingProxyType({}), *, masked: bool = True
 ) -> Iterator[OptionOrigin]:
-    """All known options by section, and then the unknown options that the files have.
+    """All known options by section, followed by the unknown options in the files.
 
-    :param called: names to show for files in place of their paths.
+    :param called: by path, the name to show for a file instead of its path.
     :param masked: whether secrets are replaced by ``***``.
 
     :raises OSError: a file has been removed since it was read, or cannot be read again.
     """
-    # Entries are removed when a known option claims them, so only those of unknown options remain.
+    # The loop removes the entry of each known option, so the entries of unknown options remain.
     found = _written_values(conf, called)
     for section, option in _known_options(conf):
         places = [(section, option.dest)] + [
@@ -57,7 +57,7 @@ def settings(
         try:
             holder = conf if section == "DEFAULT" else conf[section]
             value = getattr(holder, option.dest)
-        # the option belongs to a plugin, which registers it when it is used
+        # the option belongs to a plugin that is not in use, so it is not registered
         except (cfg.NoSuchOptError, cfg.NoSuchGroupError):
             for text, file in texts.values():
                 yield OptionOrigin(section, option.dest, SECRET if option.secret and masked else text, file)
@@ -86,7 +86,7 @@ class OptionValue:
     """The value of an option, for a comparison with a later value.
 
     :ivar shown: the text that an operator may read; empty for a value that may be a secret.
-    :ivar mark: a number that differs between different values of an option.
+    :ivar mark: a number for the comparison. Different values of an option have different numbers.
     """
 
     shown: str
@@ -107,9 +107,10 @@ def option_values(conf: cfg.ConfigOpts) -> OptionValues | None:
     try:
         for one in settings(conf, masked=False):
             key = one.section, one.option
-            # An unknown option of a section such as [placement] may be a misspelt secret.
+            # An unknown option in a section such as [placement] may be a misspelt name of a secret.
             hidden = secret.get(key, ":" not in one.section) or _SOUNDS_SECRET.search(one.option)
-            # The hash of a text depends on a random number of this process, so it does not reveal the value.
+            # The hash does not reveal the value, because hashes of texts depend on a random number of this
+            # process.
             found[key] = OptionValue("" if hidden else one.value, hash(one.value))
     except (OSError, cfg.Error):
         return None
@@ -119,7 +120,7 @@ def option_values(conf: cfg.ConfigOpts) -> OptionValues | None:
 def changed_values(before: OptionValues, after: OptionValues) -> Iterator[str]:
     """A text for each option with a changed value, such as ``[policy] name = follow (was none)``.
 
-    If more than ``MAX_CHANGES`` options have changed, the last text is the number of the remaining ones.
+    If more than ``MAX_CHANGES`` options have changed, the last text has the number of the other options.
     """
     changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
     for section, option in changed[:MAX_CHANGES]:
@@ -137,7 +138,7 @@ def changed_values(before: OptionValues, after: OptionValues) -> Iterator[str]:
 def _written_values(
     conf: cfg.ConfigOpts, called: Mapping[Path, str]
 ) -> dict[tuple[str, str], tuple[str, str]]:
-    """The text and the file of each option in the files, by section and name.
+    """For each option in the files, by section and name, its text and the file.
 
     Later files override earlier ones.
     """
@@ -150,14 +151,17 @@ def _written_values(
 
 
 def _normal_section(section: str) -> str:
-    """The name of a section in lower case; DEFAULT and families stay, because only there case counts."""
+    """The name of a section in lower case.
+
+    DEFAULT and families stay unchanged, because their case matters.
+    """
     return section if section == "DEFAULT" or ":" in section else section.lower()
 
 
 def _known_options(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """Each known option with its section, once.
+    """Each known option once, with its section.
 
-    Options of families are left out, because they stand for many sections.
+    Options of families are left out, because each may be in many sections.
     """
     seen = {("DEFAULT", name) for name in agent_conf.OWN_OPTIONS}
     for section, options in agent_conf.known_options(conf):

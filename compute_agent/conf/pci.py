@@ -12,9 +12,9 @@ OPTS: Final = [
         default=[],
         help="PCI devices that the host offers, in the format of Nova's option: a JSON object, or a list of"
         " objects. An object has vendor_id, product_id, address, resource_class and traits. The first"
-        " object that matches a device applies to it. Each device has a provider below its NUMA node,"
-        " so that one query can ask for the device with CPUs and memory of that node. The agent does"
-        " not offer devices that nova-compute reports.",
+        " object that matches a device applies to it. Each device has a provider below its NUMA node, so one"
+        " query can ask for a device together with CPUs and memory of its node. The agent does not offer"
+        " devices that nova-compute reports.",
     ),
     cfg.MultiStrOpt(
         "device_set",
@@ -30,8 +30,8 @@ OPTS: Final = [
         help="Configuration files of nova-compute. The agent reads device_spec and report_in_placement of"
         " their section pci when it starts, when it reloads and when the files change. The agent does"
         " not offer devices that nova-compute gives to guests without Placement, because two guests"
-        " could get the same device. If a file or an entry of it cannot be read, the agent offers no"
-        " devices. A file that does not exist is no error. With an empty value the agent reads no file.",
+        " could get the same device. If the agent cannot read a file or one of its entries, it offers no"
+        " devices. A missing file is not an error. With an empty value the agent reads no file.",
     ),
     cfg.StrOpt(
         "nodes",

@@ -27,8 +27,8 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     loading.register_adapter_conf_options(conf, GROUP)
     conf.register_opts(RETRY_OPTS, group=GROUP)
     conf.set_default("service_type", "placement", group=GROUP)
-    # Retries bridge a lost connection and a restart of the server. Without a timeout, a server that hangs
-    # would block the agent.
+    # With retries, a lost connection or a restart of the server is no error. Without a timeout, a server that
+    # hangs would block the agent.
     conf.set_default("connect_retries", 2, group=GROUP)
     conf.set_default("connect_retry_delay", 0.2, group=GROUP)
     conf.set_default("status_code_retries", 2, group=GROUP)
@@ -39,7 +39,8 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 def auth_opts(conf: cfg.ConfigOpts) -> list[Any] | None:
     """The options of the authentication plugin that ``conf`` selects.
 
-    None if no plugin is selected, if it is not installed, or if another section has its options.
+    Return None if no plugin is selected, if the plugin is not installed, or if another section has its
+    options.
     """
     options = conf[GROUP]
     if options.auth_section or options.auth_type not in plugin_names():
@@ -51,7 +52,7 @@ def auth_opts(conf: cfg.ConfigOpts) -> list[Any] | None:
 def plugin_names() -> frozenset[str]:
     """The names of the installed authentication plugins.
 
-    The names are read once, because the search takes most of the time of a command.
+    The names are cached, because the search for plugins takes most of the run time of a command.
     """
     return frozenset(entry.name for entry in entry_points(group="keystoneauth1.plugin"))
 

@@ -30,8 +30,8 @@ POLICY_OPTS: Final = [
             ),
             (
                 FOLLOW,
-                "guests stay where another program, such as Nova, pins them; the agent acts on cache, memory"
-                " bandwidth, weights and watermarks only. The agent then refuses [policy] rebalance = true"
+                "guests stay where another program, such as Nova, pins them; the agent only controls caches,"
+                " memory bandwidth, weights and watermarks. The agent then refuses [policy] rebalance = true"
                 " and [guests] unplaced = refuse, and [guests] unallocated has no effect",
             ),
         ],
@@ -59,12 +59,14 @@ POLICY_OPTS: Final = [
         "load_aware",
         default=False,
         help="Whether the agent considers how busy dedicated CPUs are. It learns the mean use of each guest"
-        " by hour of the week; until a day of a guest is known, its mean over load_minutes counts. If"
-        " other criteria are equal, a guest then shares cores with guests that are busy at other hours."
-        " For rebalance_gain, a core that two guests share then counts 4 times the part of the time in"
-        " which both are busy (from 0 to 1), instead of 1 point. The 24 hours of the week in which both"
-        " are busiest count. Set rebalance_gain to 0.5: use by hour changes slowly, so moves come to an"
-        " end.",
+        " for each hour of the week. For a guest that it has measured for less than a day, it uses the mean"
+        " over load_minutes. If other criteria are equal, a guest then shares cores with guests that are"
+        " busy at other hours."
+        " For rebalance_gain, a core that two guests share then counts 0 to 4 points instead of 1. The"
+        " number is 4 times the share of time in which both are busy, in their 24 busiest common hours of"
+        " the week."
+        " Set rebalance_gain to 0.5 with this option. The use by hour changes slowly, so the agent does not"
+        " move guests back and forth.",
     ),
     cfg.FloatOpt(
         "load_minutes",

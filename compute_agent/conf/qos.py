@@ -1,8 +1,8 @@
-"""Reactions to an overloaded host: section ``[qos]``, and one for each watermark and class of guests.
+"""Reactions to an overloaded host: section ``[qos]``, and a section for each watermark and class of guests.
 
-The sections of families, such as ``[watermark:NAME]`` or ``[guest_rule:NAME]``, are registered after the
-files have been read (``register_sections``). An unknown option in ``[qos]`` or in these sections is refused,
-because a limit that is silently not applied could cost guests.
+``register_sections`` registers the sections of all families, such as ``[watermark:NAME]`` or
+``[guest_rule:NAME]``, after the files were read. An unknown option in ``[qos]`` or in these sections is an
+error: without it, a misspelt limit would silently not apply.
 """
 
 from collections.abc import Iterable, Iterator
@@ -38,7 +38,7 @@ OPTS: Final = [
         default=10.0,
         min=0.0,
         max=100.0,
-        help="Extra percent that throttling and eviction free beyond the amount above the watermark. Usage"
+        help="Percent by which throttling and eviction free more than the usage above the watermark. Usage"
         " then falls well below the watermark, so that throttling does not start and stop all the time.",
     ),
     cfg.FloatOpt(
@@ -46,16 +46,15 @@ OPTS: Final = [
         default=20.0,
         min=1.0,
         max=90.0,
-        help="Percent of a guest's current limit that one step of throttling takes away. Restoring uses the"
-        " same steps.",
+        help="Percent by which one step of throttling lowers the current limit of a guest. The agent"
+        " restores limits in the same steps.",
     ),
     cfg.FloatOpt(
         "min_share",
         default=10.0,
         min=1.0,
         max=100.0,
-        help="Percent of the allotment of a guest (its fair share) that the guest keeps while it is"
-        " throttled.",
+        help="Percent of its allotment (its fair share) that a guest always keeps while it is throttled.",
     ),
     cfg.StrOpt(
         "highest_class",
@@ -106,10 +105,11 @@ WATERMARK_OPTS: Final = [
     ),
     cfg.StrOpt(
         "reclaim",
-        help="Usage of memory_usage above which the agent has the kernel reclaim memory that guests have not"
-        " used for longest (memory.reclaim of cgroup v2), in the format of throttle_down. A guest gives"
-        " at most 256 MiB in 10 seconds, and keeps min_share of its memory. The host needs swap. A guest"
-        " that uses its memory again waits until it is read back.",
+        help="Usage above which the agent has the kernel move memory of guests to swap (memory.reclaim of"
+        " cgroup v2), in the format of throttle_down. The option is valid only for the metric memory_usage,"
+        " and the host needs swap. The kernel takes the memory that guests have not used for longest. A"
+        " guest gives at most 256 MiB in 10 seconds, and keeps min_share of its memory. A guest that uses"
+        " such memory again waits until it is read back.",
     ),
     cfg.StrOpt("evict", help="Usage above which guests are evicted, in the format of throttle_down."),
     cfg.StrOpt(
@@ -129,7 +129,7 @@ WATERMARK_OPTS: Final = [
         help="Seconds that the metric has to stay below all thresholds before the agent restores throttled"
         " guests, or lets new guests in. For some metrics, such as pressures, the agent cannot compute the"
         " effect of a restore. For such metrics this time doubles after each restore that led to a new"
-        " breach, up to 16 times.",
+        " breach, up to 16 times its value.",
     ),
     cfg.StrOpt(
         "mode",
@@ -163,15 +163,16 @@ WATERMARK_OPTS: Final = [
                 ("oldest", "earliest start"),
             ]
         ),
-        help="Criteria for the order in which guests are throttled or evicted, the most important criterion"
-        " first. If empty: class, priority, use of the metric where that is known, youngest.",
+        help="Criteria for the order in which guests are throttled or evicted, the most important"
+        " criterion first. If empty, the order is: class, priority, use of the metric (if it is known for"
+        " single guests), youngest.",
     ),
     cfg.FloatOpt(
         "step",
         min=1.0,
         max=90.0,
-        help="Like [qos] step, for guests that this watermark throttles. If watermarks with the same kind"
-        " of limit have different steps, the agent removes limits by the smallest step.",
+        help="Like [qos] step, for guests that this watermark throttles. If several watermarks set the same"
+        " kind of limit with different steps, the agent removes limits by the smallest step.",
     ),
     cfg.FloatOpt(
         "min_share",
@@ -195,7 +196,8 @@ WATERMARK_OPTS: Final = [
 QOS_CLASS_OPTS: Final = [
     cfg.IntOpt(
         "rank",
-        help="Position among the classes: guests of a lower rank are throttled and evicted first. BE is 0,"
+        help="Position among the classes: guests of classes with a lower rank are throttled and evicted"
+        " first. BE is 0,"
         " LS 10, LSR 20. A class with another name needs a rank. Guests of classes with at most the"
         " rank of BE have the CPU weight of BE, which is a hundredth of the normal weight.",
     ),
@@ -268,23 +270,24 @@ QOS_CLASS_OPTS: Final = [
         min=-1000,
         max=1000,
         help="The kernel's oom_score_adj of guests. When memory runs out, the kernel kills guests with a"
-        " higher value first, and guests with -1000 never. Default: 500 for BE and classes that rank no"
-        " higher, 0 for LSR,"
-        " else 100. Values below 0 need CAP_SYS_RESOURCE, which the systemd unit does not grant.",
+        " higher value first, and guests with -1000 never. Default: 500 for BE and all classes with at most"
+        " its rank, 0 for LSR, else 100. Values below 0 need CAP_SYS_RESOURCE, which the systemd unit does"
+        " not grant.",
     ),
     cfg.IntOpt(
         "cpu_weight",
         min=1,
         max=10_000,
         help="CPU weight of each VCPU and PCPU that a guest holds (cpu.weight). Guests on the same CPU"
-        " share its time by their weights. Default: 1 for BE and classes that rank no higher, else"
-        " 100. Classes that rank no higher than BE must not weigh more than BE.",
+        " share its time by their weights. Default: 1 for BE and all classes with at most its rank, else"
+        " 100. A class with at most the rank of BE can have at most the weight of BE.",
     ),
     cfg.BoolOpt(
         "cpu_idle",
-        help="Whether guests run only while no other guest needs their CPUs (cpu.idle, Linux 5.15). With"
-        " true, guests get even less CPU time than with the lowest weight. Against processes of the"
-        " host, all guests together have the weight of their slice. Default: false.",
+        help="Whether guests run only while no other guest needs their CPUs (cpu.idle, Linux 5.15). Such"
+        " guests get even less CPU time than guests with the lowest weight. The share of all guests together"
+        " against processes of the host stays the same; it depends on the weight of their slice. Default:"
+        " false.",
     ),
     cfg.IntOpt(
         "cpu_burst",
@@ -318,7 +321,7 @@ QOS_CLASS_OPTS: Final = [
         ],
         help="Guests that may run on the other hardware thread of a core while a guest of the class runs"
         " there (PR_SCHED_CORE, Linux 5.14). The values guest and class need CAP_SYS_PTRACE."
-        " Default: none, which is no limit.",
+        " Default: none, so any guest or process may run there.",
     ),
     cfg.StrOpt(
         "cpu_class",
@@ -334,7 +337,7 @@ QOS_CLASS_OPTS: Final = [
 ]
 
 _SAMPLE_NAME: Final = "name"
-"""The NAME, in lower case, of sections ``[KIND:NAME]`` in the file that ``oslo-config-generator`` writes."""
+"""The name of sections of families in the sample file. The file has NAME, which is compared in lower case."""
 
 _TEMPLATES: Final = {
     WATERMARK: WATERMARK_OPTS,
@@ -364,7 +367,7 @@ def register_sections(conf: cfg.ConfigOpts) -> None:
     :raises cfg.Error: a section or an option is misspelt, or a value has another type. The text names section
         and option.
     """
-    # oslo.config ignores case in names of sections, so it would merge two sections that differ only in case.
+    # oslo.config ignores the case of section names, so it would merge two sections that differ only in case.
     written = read(files_of(conf))
     folded: dict[str, str] = {}
     for section, names in written.items():
@@ -431,7 +434,10 @@ def guest_rule_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
 
 
 def _family_sections(conf: cfg.ConfigOpts, prefix: str) -> Iterator[tuple[str, Any]]:
-    """The sections of a family. An empty section that was copied from the sample file is left out."""
+    """The name and the options of each section of a family.
+
+    Empty sections from the sample file are left out.
+    """
     for section in conf.list_all_sections():
         if section.startswith(prefix):
             name = section.removeprefix(prefix)
@@ -445,7 +451,7 @@ def _has_options(conf: cfg.ConfigOpts, section: str, options: Iterable[Any]) -> 
 
 
 def _options_of(section: str) -> list[Any] | None:
-    """The options that a section may have; None for sections other than [qos] and those of families.
+    """The options that a section may have. None for a section that is neither [qos] nor in a family.
 
     :raises cfg.Error: the name of the section is incomplete or misspelt.
     """

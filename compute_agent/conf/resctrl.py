@@ -15,24 +15,25 @@ OPTS: Final = [
     cfg.StrOpt(
         "mount_options",
         default="",
-        help="Mount options, separated by commas. cdp: separate masks for code and data. mba_MBps: bandwidth"
-        " limits in MB/s, which the kernel enforces; needs memory_bandwidth_gbps.",
+        help="Mount options, separated by commas. With cdp, code and data have separate masks of cache ways."
+        " With mba_MBps, bandwidth limits are in MB/s, and the kernel enforces them; this needs"
+        " memory_bandwidth_gbps.",
     ),
     cfg.IntOpt(
         "shared_ways",
         default=2,
         min=1,
         help="Number of ways of each L3 cache that no guest gets exclusively. QoS classes and processes of"
-        " the host can always use these ways. The inventory of LLC reserves them. The agent uses a"
-        " higher number if the processor demands it, or if devices fill more ways.",
+        " the host can always use these ways. They are reserved in the inventory of LLC. The agent uses a"
+        " higher number if the processor requires it, or if devices fill more ways.",
     ),
     cfg.StrOpt(
         "group_prefix",
         default="compute-agent.",
         regex=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z",
         help="Prefix of the names of the agent's resctrl groups. The agent lists groups with other names,"
-        " but never changes them. Change the prefix only while no guest runs: the agent does not change"
-        " groups with the former prefix any more.",
+        " but never changes them. Change the prefix only while no guest runs, because the agent then no"
+        " longer changes groups with the former prefix.",
     ),
     cfg.FloatOpt(
         "memory_bandwidth_gbps",

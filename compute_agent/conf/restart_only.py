@@ -1,7 +1,8 @@
 """Options that take effect only when the agent starts.
 
-These options name things that stay open while the agent runs: the state folder with the uuid of its provider,
-sockets, locks, and the driver of guests. If a reload changed them, the agent would report another host.
+These options name things that stay open while the agent runs: the state folder, sockets, locks, and the
+driver of guests. For example, the state folder has the uuid of the agent's provider. If a reload changed the
+folder, the agent would report another host.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ _LEVEL: Final = "debug"
 
 
 def restart_only_options() -> Iterator[tuple[str, str]]:
-    """The section and name of each option that takes effect only at a start, with those of the log."""
+    """The section and name of each option that takes effect only at a start.
+
+    Options of the log are included.
+    """
     yield from _OWN
     for _, options in log_options():
         for option in options:
@@ -43,9 +47,9 @@ def restart_only_options() -> Iterator[tuple[str, str]]:
 def keep_started(started: cfg.ConfigOpts, reloaded: cfg.ConfigOpts) -> list[str]:
     """Restore, in a reloaded configuration, the options that take effect only at a start.
 
-    :param started: the configuration in force.
+    :param started: the configuration in force, which the agent has read at its start or last reload.
     :param reloaded: the new configuration, which is changed.
-    :returns: a warning for each option that the files have changed.
+    :returns: a warning for each option that has another value in the files now.
     """
     warnings = []
     for section, name in restart_only_options():

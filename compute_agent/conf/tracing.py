@@ -12,16 +12,16 @@ OPTS: Final = [
         default=False,
         help="Whether the agent traces its reports to Placement. Each report is a span, with one span inside"
         " for each request. The agent sends the header traceparent, so that Placement's own spans belong to"
-        " the same trace. Spans contain no query, body or token. The option needs the packages that the"
-        " extra tracing of the wheel installs.",
+        " the same trace. Spans contain no query, body or token. The option needs the packages of the extra"
+        " tracing: pip install 'placement-compute[tracing]'.",
     ),
     cfg.URIOpt(
         "endpoint",
         default="http://127.0.0.1:4318/v1/traces",
         schemes=["http", "https"],
-        help="URL at which a collector takes OTLP over HTTP. The agent does not wait for the collector."
-        " While the collector is away, the agent keeps up to 2048 spans, and the log reports spans that it"
-        " drops. Environment variables have further settings: OTEL_EXPORTER_OTLP_HEADERS,"
+        help="URL at which a collector receives OTLP over HTTP. The agent does not wait for the collector."
+        " While the collector does not answer, the agent keeps up to 2048 spans, and logs that older spans"
+        " were dropped. Further settings come from environment variables: OTEL_EXPORTER_OTLP_HEADERS,"
         " OTEL_EXPORTER_OTLP_CERTIFICATE, OTEL_RESOURCE_ATTRIBUTES.",
     ),
     cfg.FloatOpt(
@@ -29,7 +29,7 @@ OPTS: Final = [
         default=1.0,
         min=0.0,
         max=1.0,
-        help="Part of the reports that the agent traces, from 0 to 1.",
+        help="Share of the reports that the agent traces, from 0 to 1.",
     ),
 ]
 

@@ -1,7 +1,7 @@
 """The text of ini files, for errors about lines that have no effect.
 
-oslo.config ignores unknown sections and options. All text after an equals sign is the value, so a comment
-there becomes a part of the value.
+oslo.config silently ignores unknown sections and options. In an ini file all text after an equals sign is the
+value, so a comment on the same line becomes a part of the value.
 """
 
 import difflib
@@ -22,7 +22,7 @@ _FILE: Final = re.compile(r"detail='(.*)'\)")
 _COMMENT: Final = re.compile(r"\s[#;]")
 
 Written = Mapping[str, Mapping[str, str]]
-"""Values by section and option. Later files override earlier ones."""
+"""The texts of values, by section and option. Later files override earlier ones."""
 
 
 def files_of(conf: cfg.ConfigOpts) -> Iterator[Path]:
@@ -59,8 +59,8 @@ def unknown_options(
 
     :param written: the values in the files.
     :param known: the names of the known options by section.
-    :param free: the sections in which any option may be. A name that ends in a colon is the prefix of such
-        sections.
+    :param free: the sections that may have any option. A name that ends in a colon stands for all sections
+        with this prefix.
     """
     found = []
     for section, options in written.items():
@@ -81,12 +81,14 @@ def unknown_options(
 
 
 def has_comment(value: str) -> bool:
-    """Whether a part of a value is probably meant as a comment."""
+    """Whether a part of a value looks like a comment."""
     return _COMMENT.search(value) is not None
 
 
 def value_error(section: str, option: str, error: Exception) -> cfg.ConfigFileValueError:
-    """The error for a wrong value, with its section and file, and a hint if the value may contain a comment.
+    """The error for a wrong value, with its section and file.
+
+    It has a hint if the value may contain a comment.
 
     :param error: the error of oslo.config.
     """
@@ -98,7 +100,7 @@ def value_error(section: str, option: str, error: Exception) -> cfg.ConfigFileVa
 
 
 def names_of(options: Iterable[Any]) -> Iterator[str]:
-    """The names, present and former, that options may have in a file."""
+    """The current and the former names that options may have in a file."""
     for option in options:
         yield option.dest
         for old in option.deprecated_opts:

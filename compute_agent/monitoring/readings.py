@@ -289,13 +289,17 @@ def add_up(uses: Iterable[Mapping[int, CacheUse]]) -> dict[int, CacheUse]:
     found: dict[int, CacheUse] = {}
     for caches in uses:
         for cache, use in caches.items():
-            other = found.get(cache, CacheUse())
-            found[cache] = CacheUse(
-                _add_known(other.occupancy, use.occupancy),
-                _add_known(other.local, use.local),
-                _add_known(other.total, use.total),
-            )
+            # Most targets have one group, and nothing to add.
+            found[cache] = _add_use(found[cache], use) if cache in found else use
     return found
+
+
+def _add_use(one: CacheUse, other: CacheUse) -> CacheUse:
+    return CacheUse(
+        _add_known(one.occupancy, other.occupancy),
+        _add_known(one.local, other.local),
+        _add_known(one.total, other.total),
+    )
 
 
 def _add_known(one: N | None, other: N | None) -> N | None:

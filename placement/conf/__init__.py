@@ -1,10 +1,11 @@
-"""The options of the service: where their values come from, and how a configuration is made.
+"""The options of the service, the sources of their values, and the making of a configuration.
 
-There is no global configuration. A caller gets the object that :func:`new_config` returns, and passes it on.
+The configuration is not a global variable. A command calls :func:`new_config`, and passes the object to all
+functions that need it.
 
 Modules
-    - ``api``, ``metrics``, ``placement``, ``placement_database`` and ``tracing`` have the options of the
-      section of their name. So an option is found by its section.
+    - Each of the modules ``api``, ``metrics``, ``placement``, ``placement_database`` and ``tracing`` has the
+      options of the section with the same name.
     - ``opts`` gathers these sections and those of extensions, for the service and for the sample in ``etc``.
     - ``unknown`` finds options in files that the service does not have.
 
@@ -14,7 +15,7 @@ The order of calls
     warnings of ``unknown``. No module reads a file later, apart from policy files.
 
 Imports
-    Every package of the service may import it. The package imports ``extensions`` alone.
+    Every package of the service may import this package. This package itself imports only ``extensions``.
 """
 
 import os
@@ -59,10 +60,10 @@ def new_config(
     - configuration files;
     - defaults.
 
-    :param config_files: read exactly these files. None stands for the files of the environment
-        (:func:`files_from_environment`), or else for the usual places: ``~/.placement``,
-        ``/etc/placement/placement.conf`` and ``placement.conf.d``.
-    :param cli_opts: more options, of a single command.
+    :param config_files: read exactly these files. With None, the environment names the file
+        (:func:`files_from_environment`). If it names no file, oslo.config looks for ``placement.conf`` and
+        ``placement.conf.d`` in its usual folders, such as ``~/.placement`` and ``/etc/placement``.
+    :param cli_opts: additional options, which only one command has.
     :raises oslo_config.cfg.ConfigFilesNotFoundError: a named file is absent.
     :raises oslo_config.cfg.ConfigFileValueError: a value is not of its option's type.
     """
@@ -85,7 +86,7 @@ def new_config(
         # a named file is the whole configuration, so no usual folder is read in addition
         default_config_dirs=None if files is None else [],
     )
-    # once at the start, so that a wrong value is an error of the command and not of a request
+    # checked at the start, so that a wrong value stops the command instead of failing a later request
     opts.check_values(conf)
     return conf
 
@@ -93,8 +94,8 @@ def new_config(
 def files_from_environment(environ: Mapping[str, str]) -> list[str] | None:
     """Return the configuration file that the environment names; None if the environment names no files.
 
-    ``OS_PLACEMENT_CONFIG_DIR`` is the folder, and ``OS_PLACEMENT_CONFIG`` the file. A relative file is in the
-    folder if both are given.
+    ``OS_PLACEMENT_CONFIG_DIR`` is the folder, and ``OS_PLACEMENT_CONFIG`` the file. If both are set, a
+    relative path of the file begins in the folder.
     """
     # OpenStack Placement reads the folder from the same variable
     folder = environ.get("OS_PLACEMENT_CONFIG_DIR", "").strip()

@@ -17,9 +17,11 @@ OPTIONS: list[cfg.Opt] = [
         # configuration files of OpenStack Placement may still have the option in [DEFAULT]
         deprecated_group="DEFAULT",
         help="""
-How requests are authenticated. With noauth2 nothing is checked. The token
-'admin' is an administrator; any other token is read as 'user:project' or as
-'user'. Headers of the request may name its roles and its project.
+How requests are authenticated. With noauth2 no token is checked. A request
+with the token 'admin' has the rights of an administrator. Any other token is
+read as 'user:project' or as 'user'. Headers of the request may name the
+roles and the project of the user.
+
 """,
     ),
     cfg.FloatOpt(
@@ -27,15 +29,20 @@ How requests are authenticated. With noauth2 nothing is checked. The token
         default=5.0,
         min=0.01,
         help="""
-Maximum CPU time, in seconds, of a search for allocation candidates. A search that takes longer is answered
-with the candidates found so far. The header Placement-Ext-Incomplete: deadline then says that there may be
-more candidates. If the search has found none by then, the answer is 400 with the code
-placement.ext.search_too_long. The answer names the group of the request that found no place.
+Maximum CPU time, in seconds, of a search for allocation candidates. If a
+search takes longer, the answer has the candidates found so far. The header
+Placement-Ext-Incomplete: deadline then says that more candidates may exist.
+If the search has found no candidate at that time, the answer is 400 with the
+code placement.ext.search_too_long. The answer names the group of the request
+that found no place.
 
-At most half of a worker's threads (placement-api --threads) may run searches longer than some hundredths of a
-second at the same time. Under another web server at most two may. A further search is answered 503, and the
-client has to try again. So the other threads stay free for short requests. In a worker with a single thread,
-one client may keep all other requests waiting for this time.
+A search that takes more than some hundredths of a second is a long search.
+At most half of a worker's threads (placement-api --threads) may run long
+searches at the same time; under another web server, at most two threads may.
+A further long search is answered 503, and the client has to try again. So
+the other threads stay free for short requests. In a worker with a single
+thread, a long search keeps all other requests waiting.
+
 """,
     ),
     cfg.FloatOpt(
@@ -43,24 +50,31 @@ one client may keep all other requests waiting for this time.
         default=1.0,
         min=0.01,
         help="""
-Maximum CPU time, in seconds, of an explanation (POST /ext/v1/explanations). An explanation that takes longer
-ends with the results found so far. Its field incomplete names the missing parts. The conditions on single
-providers come first, then reasons, then changes that would help. If not even the conditions on single
-providers are known in time, the answer is 400 with the code placement.ext.search_too_long.
+Maximum CPU time, in seconds, of an explanation (POST /ext/v1/explanations).
+An explanation that takes longer ends with the results found so far. Its
+field incomplete names the missing parts. The explanation is computed in
+three parts: the conditions on single providers, then the reasons, then the
+changes that would help. If the first part is not complete in time, the
+answer is 400 with the code placement.ext.search_too_long.
 
-An explanation counts as a long search; [api] candidates_deadline describes how
-many of these a worker runs at the same time.
+An explanation counts as a long search; [api] candidates_deadline describes
+how many long searches a worker runs at the same time.
+
 """,
     ),
     cfg.BoolOpt(
         "explain_empty",
         default=True,
         help="""
-Whether the log explains each empty answer to GET /allocation_candidates. One
-line at INFO has the ids of the request, the number of hosts that fail each
-condition first, and the change that would help. The worker computes explanations after the answers, one after
-the other, and uses at most a twentieth of a processor for them. The same question is explained again only
-after something has changed. Empty answers in between are counted in the next line.
+Whether the log explains each empty answer to GET /allocation_candidates. The
+explanation is a line at INFO. The line has the ids of the request, the
+number of hosts that fail each condition first, and the change that would
+help. A worker computes one explanation at a time, after it has sent the
+answer, with at most a twentieth of a processor. The explanation is used
+again for equal requests until a resource provider changes. Empty answers
+during another explanation, and in the pause after it, are only counted; the
+next line has their number.
+
 """,
     ),
     cfg.IntOpt(
@@ -68,11 +82,14 @@ after something has changed. Empty answers in between are counted in the next li
         "waiting_requests",
         min=0,
         help="""
-Number of requests for changes (GET /ext/v1/changes) that may wait at the same time in a worker until
-something changes. Each waiting request occupies a thread for at most a minute. A request above this number is
-answered at once, with the header Retry-After. The default is a quarter of the threads of a worker
-(placement-api --threads), rounded down. Under another web server the default is 0, because the service does
-not know the number of threads there.
+Maximum number of requests for changes (GET /ext/v1/changes) that wait in a
+worker at the same time. Such a request waits until a resource changes, and
+occupies a thread for at most a minute. A request above this number is
+answered at once, with the header Retry-After. The default is a quarter of
+the threads of a worker (placement-api --threads), rounded down. Under
+another web server the default is 0, because the service does not know the
+number of threads there.
+
 """,
     ),
     cfg.IntOpt(
@@ -80,9 +97,12 @@ not know the number of threads there.
         default=128,
         min=1,
         help="""
-Approximate maximum size, in MiB, of a list of allocation candidates. A longer list is cut at this size, and
-the answer has the header Placement-Ext-Incomplete: size. A worker needs up to six times as much memory for
-each list while it makes the list. Answers to requests with a limit, as Nova sends them, are far smaller.
+Approximate maximum size, in MiB, of a list of allocation candidates. A
+longer list is cut at this size, and the answer has the header
+Placement-Ext-Incomplete: size. A worker needs up to six times as much memory
+for each list while it makes the list. Answers to requests with a limit, as
+Nova sends them, are far smaller.
+
 """,
     ),
 ]

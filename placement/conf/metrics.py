@@ -11,17 +11,21 @@ OPTIONS: list[cfg.Opt] = [
         "enabled",
         default=False,
         help="""
-Whether the service answers GET /metrics in the format of Prometheus. The path needs no token, because
-Prometheus sends none. Let a proxy in front refuse this path to other clients.
+Whether the service answers GET /metrics in the format of Prometheus. The
+path needs no token, because Prometheus sends none. Configure the proxy in
+front of the service so that only Prometheus can request this path.
+
 """,
     ),
     cfg.StrOpt(
         "directory",
         help="""
-Folder in which the worker processes of this service on this machine share their numbers, so that each worker
-can answer with the metrics of all workers. The folder has to be empty when the service starts. No other
-service may use the folder. placement-api makes such a folder by itself; another web server with several
-processes needs this option.
+Folder in which the worker processes of this service on this machine share
+their numbers, so that each worker can answer with the metrics of all
+workers. The folder has to be empty when the service starts. No other service
+may use the folder. placement-api creates such a folder itself, so only other
+web servers with several processes need this option.
+
 """,
     ),
     cfg.IntOpt(
@@ -30,10 +34,13 @@ processes needs this option.
         default=20_000,
         min=0,
         help="""
-Maximum number of series of resource providers, four for each inventory (openstack_placement_resource_total,
-_reserved, _allocation_ratio and _usage). If there are more, /metrics shows none of them, and
-placement_provider_series_left_out has their number. At each scrape a worker needs about ten microseconds for
-each series, and does nothing else meanwhile.
+Maximum number of series of resource providers, four for each inventory
+(openstack_placement_resource_total, _reserved, _allocation_ratio and
+_usage). If the service has more such series, /metrics shows none of them,
+and placement_provider_series_left_out has their number. At each scrape a
+worker needs about ten microseconds for each series, and serves no other
+request during this time.
+
 """,
     ),
 ]

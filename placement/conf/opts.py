@@ -23,7 +23,8 @@ def _all_sections() -> list[ModuleType]:
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register the service's own options."""
-    # by the name of the group: configurations with a common group object would share its values
+    # groups are registered by name, because two configurations with a common group object would share its
+    # values
     for module in _all_sections():
         module.register_opts(conf)
 
@@ -45,8 +46,9 @@ def set_library_defaults() -> None:
 def check_values(conf: cfg.ConfigOpts) -> None:
     """Read every option once.
 
-    :raises oslo_config.cfg.ConfigFileValueError: names the option, the value and what is wrong.
-    :raises ValueError: likewise, for a value from the environment or the command line.
+    :raises oslo_config.cfg.ConfigFileValueError: a value in a file is wrong; the message has the option, the
+        value and the error.
+    :raises ValueError: a value from the environment or the command line is wrong.
     """
     # oslo.config parses a value only when it is read, so a wrong one would fail in the middle of a request
     for group, options in list_opts():
@@ -58,7 +60,7 @@ def check_values(conf: cfg.ConfigOpts) -> None:
 
 
 def _value_error(group: str, option: str, text: str) -> cfg.ConfigFileValueError:
-    """Return oslo.config's error with the section; with advice if the value seems to end with a comment."""
+    """Return oslo.config's error with the section. If the value seems to end with a comment, add advice."""
     where, _, reason = text.rpartition(" is not valid: ")
     if file := re.search(r"detail='(.*)'\)", where):
         reason += f" (in {file[1]})"

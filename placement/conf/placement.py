@@ -16,26 +16,29 @@ OPTIONS: list[cfg.Opt] = [
         "randomize_allocation_candidates",
         default=False,
         help="""
-Whether a limited list of allocation candidates is a random sample of all of
-them. If not, the same request in the same state of the cloud gets the same
-candidates in the same order. With small limits this packs instances onto few
-hosts.
+Whether a limited list of allocation candidates is a random sample of all
+candidates. If false, the same request in the same state of the cloud always
+gets the same candidates in the same order. With a small limit, this order
+packs instances onto few hosts.
+
 """,
     ),
     cfg.StrOpt(
         "incomplete_consumer_project_id",
         default=MISSING_CONSUMER,
         help="""
-The project of consumers that clients made before microversion 1.8. Such
-requests did not name a project.
+The project of consumers that are created with a microversion before 1.8.
+Requests of these microversions do not name a project.
+
 """,
     ),
     cfg.StrOpt(
         "incomplete_consumer_user_id",
         default=MISSING_CONSUMER,
         help="""
-The user of consumers that clients made before microversion 1.8. Such requests
-did not name a user.
+The user of consumers that are created with a microversion before 1.8.
+Requests of these microversions do not name a user.
+
 """,
     ),
     cfg.IntOpt(
@@ -44,9 +47,10 @@ did not name a user.
         default=10,
         min=0,
         help="""
-Number of times that the server itself retries to write allocations after a
-concurrent change of the same resource provider. After these attempts the
-client gets a conflict.
+Number of times that the service retries a write of allocations after another
+client has changed the same resource provider. If all attempts fail, the
+client gets the answer 409 (conflict).
+
 """,
     ),
     cfg.IntOpt(
@@ -55,9 +59,11 @@ client gets a conflict.
         default=-1,
         min=-1,
         help="""
-Maximum number of allocation candidates that the server generates for one request; -1 for no bound. The
-maximum applies before the limit of the request. So with randomize_allocation_candidates the sample is drawn
-from at most this number.
+Maximum number of allocation candidates that the service generates for one
+request; -1 for no maximum. The limit of the request applies afterwards. So
+with randomize_allocation_candidates the sample is drawn from at most this
+number of candidates.
+
 """,
     ),
     cfg.StrOpt(
@@ -68,10 +74,12 @@ from at most this number.
             ("breadth-first", "One candidate of each root provider in turn."),
         ],
         help="""
-Order in which candidates are generated. The order decides which candidates are in the answer if
-max_allocation_candidates or the limit of the request ends the list. If a root has 17 or more candidates,
-some of them only exchange equal providers or groups of another candidate. These come last, after the other
-candidates of all roots.
+Order in which candidates are generated. The order matters if
+max_allocation_candidates or the limit of the request cuts the list. If a
+root has 17 or more candidates, some of them differ from another candidate
+only by an exchange of equal providers or groups. Such candidates come last,
+after the other candidates of all roots.
+
 """,
     ),
     cfg.StrOpt(
@@ -80,19 +88,20 @@ candidates of all roots.
         choices=[
             (
                 "topology",
-                "Candidates that cross fewest children of the root, such as NUMA nodes, come first.",
+                "Candidates below the fewest children of the root, such as NUMA nodes, come first.",
             ),
             (
                 "id",
-                "Candidates come as they are found. Those that only exchange equal providers of"
-                " another candidate come last.",
+                "Candidates stay in the order of the search. Candidates that differ from another one only by"
+                " an exchange of equal providers come last.",
             ),
         ],
         help="""
-Order of the allocation candidates of one root provider. Nova takes the first
-one of the host that it has chosen. The option changes neither the set of
-candidates nor the order of roots. With randomize_allocation_candidates
-everything is in random order.
+Order of the allocation candidates of one root provider. After Nova has
+chosen a host, it takes the first candidate of this host. The option does not
+change the order of roots, and removes no candidates. With
+randomize_allocation_candidates all candidates are in random order.
+
 """,
     ),
     cfg.ListOpt(
@@ -101,25 +110,30 @@ everything is in random order.
         # names that begin with CUSTOM_ belong to clients, which create and delete them through the API
         item_type=types.String(max_length=255, regex=r"^(?!CUSTOM_)[A-Z][A-Z0-9_]*$"),
         help="""
-Resource classes that exist from the start beside the standard ones: LLC counts last-level cache, MBA memory
-bandwidth. With an empty list only the standard classes exist. Names have capital letters, digits and
-underscores, and begin with a letter. Names do not begin with CUSTOM_, the prefix of classes that clients
-create.
+Resource classes that the service has in addition to the standard classes of
+OpenStack. LLC is last-level cache, and MBA is memory bandwidth. With an
+empty list only the standard classes exist. Names have capital letters,
+digits and underscores, and begin with a letter. Names do not begin with
+CUSTOM_, the prefix of classes that clients create.
+
 """,
     ),
     cfg.StrOpt(
         "model_file",
         help="""
-Experimental. File with a copy of the resource providers that the service has in memory. A starting worker
-then reads only later changes from the database. With a million resource providers this takes seconds
-instead of half a minute. All workers of a machine use one file. The folder of the file has to be writable
-for the service alone, such as /var/lib/placement/model. One of the workers writes the file every five
+Experimental. File with a copy of the resource providers that a worker has in
+memory. A worker that starts reads this file, and then only the later changes
+from the database. With a million resource providers the start takes seconds
+instead of half a minute. All workers of a machine use one file. The folder
+of the file has to be writable for the service alone, such as
+/var/lib/placement/model. One of the workers writes the file every five
 minutes if there were changes.
 
-A worker compares the file with the database before it uses the file. A file
-that is damaged, or of another database, is removed with a line in the log. A
-file from before a restore of the database is removed, too. Removing the file
-does no harm. Without this option there is no file.
+A worker compares the file with the database before it uses the file. If the
+file is damaged, belongs to another database, or is older than a restore of
+the database, the worker removes the file and logs a line. An operator may
+remove the file at any time. Without this option no file is written.
+
 """,
     ),
 ]

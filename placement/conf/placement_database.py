@@ -16,14 +16,16 @@ OPTIONS: list[cfg.Opt] = [
 SQLAlchemy URL of the database, for instance
 postgresql+psycopg://placement:secret@db/placement or
 mysql+pymysql://placement:secret@db/placement?charset=utf8mb4.
+
 """,
     ),
     cfg.BoolOpt(
         "sync_on_startup",
         default=False,
         help="""
-Whether the service updates the schema when it starts, as 'placement-manage db
-sync' does. Several workers may start at once.
+Whether the service updates the schema when it starts, as 'placement-manage
+db sync' does. This is safe if several workers start at the same time.
+
 """,
     ),
     cfg.IntOpt(
@@ -57,8 +59,9 @@ sync' does. Several workers may start at once.
         default=10.0,
         min=1.0,
         help="""
-Seconds that a request waits for a lock of another transaction before it is answered 503. Keep this value
-below the timeout of the web server's workers.
+Seconds that a request waits for a lock of another transaction before it is
+answered 503. Keep this value below the timeout of the web server's workers.
+
 """,
     ),
     cfg.IntOpt(
@@ -67,9 +70,12 @@ below the timeout of the web server's workers.
         # libpq waits at least two seconds
         min=2,
         help="""
-Seconds that the database may take to accept a connection, or to answer the check for changes before each
-answer of the service. The network connection to the database may be silent for at most this time. After this
-time requests are answered 503, and one request at a time tries whether the database answers again.
+Seconds that the database may take to accept a connection, or to answer the
+check for changes before each answer of the service. A network connection
+counts as broken if the machine of the database does not react for this time.
+Requests are then answered 503, and one request at a time tests whether the
+database answers again.
+
 """,
     ),
     cfg.FloatOpt(
@@ -77,10 +83,12 @@ time requests are answered 503, and one request at a time tries whether the data
         default=20.0,
         min=1.0,
         help="""
-Seconds that the database may take for a statement, without the time that it waits for locks (lock_timeout).
-After this time PostgreSQL and MariaDB end the statement. If no answer has come a second later, the worker
-closes the connection. The longest statements read all resource providers when a worker starts. For 10,000
-hosts they take a fraction of a second.
+Maximum time, in seconds, that the database may take for a statement. Waiting
+for locks is not counted; lock_timeout limits it. After this time PostgreSQL
+and MariaDB end the statement. If the worker has no answer one second later,
+it closes the connection. The longest statements read all resource providers
+when a worker starts. For 10,000 hosts they take a fraction of a second.
+
 """,
     ),
     cfg.FloatOpt(
@@ -88,9 +96,11 @@ hosts they take a fraction of a second.
         default=5.0,
         min=1.0,
         help="""
-Seconds after which PostgreSQL or MariaDB ends a transaction that holds locks and sends no further statement.
-So a worker that is frozen, or runs on a failed host, blocks other workers for at most this time. A worker
-that was only slow starts its transaction again. Keep this value below lock_timeout.
+Seconds without a statement after which PostgreSQL or MariaDB ends a
+transaction that holds locks. So a worker that is frozen, or runs on a failed
+host, blocks other workers for at most this time. If the worker was only
+slow, it starts the transaction again. Keep this value below lock_timeout.
+
 """,
     ),
     cfg.IntOpt(
@@ -100,12 +110,13 @@ that was only slow starts its transaction again. Keep this value below lock_time
         # these are bits of MariaDB; the bit 8 is for SHOW, which the service does not use
         max=15,
         help="""
-In a Galera cluster, the statements before which a node first applies the
-commits of the others: the sum of 1 (reading), 2 (UPDATE and DELETE) and 4
-(INSERT). With 7 no answer is older than a write that another node has
-confirmed, whichever nodes the workers are connected to. Use a smaller sum only
-if all workers use the same node at any time. Other databases ignore the
-option.
+For a Galera cluster: the kinds of statements before which a node waits until
+it has applied the commits of the other nodes. The value is a sum of 1
+(SELECT), 2 (UPDATE and DELETE) and 4 (INSERT). With 7, each answer contains
+all writes that any node has confirmed, even if the workers are connected to
+different nodes. Use a smaller sum only if all workers always use the same
+node. Other databases ignore the option.
+
 """,
     ),
 ]

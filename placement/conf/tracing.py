@@ -1,4 +1,4 @@
-"""The section ``[tracing]``: the traces that a collector of OpenTelemetry gets."""
+"""The section ``[tracing]``: traces of requests, which the service sends to an OpenTelemetry collector."""
 
 from typing import Final
 
@@ -13,10 +13,13 @@ OPTIONS: list[cfg.Opt] = [
         "enabled",
         default=False,
         help="""
-Whether the service traces requests. Each request is a span, with one span for its handler and one for each
-query to the database. A request with the header traceparent continues the trace of its client, once the
-client is authenticated. Spans have no query, body, token or name of a caller. The option needs the packages
-of the extra "tracing" of the wheel.
+Whether the service traces requests. Each request is a span, with one span
+for its handler and one for each query to the database. If an authenticated
+client sends the header traceparent, the request continues the trace of the
+client. Spans contain no query, body, token or name of a user. The option
+needs the packages of the extra "tracing": pip install
+'placement-compute[tracing]'.
+
 """,
     ),
     cfg.URIOpt(
@@ -24,10 +27,13 @@ of the extra "tracing" of the wheel.
         default="http://127.0.0.1:4318/v1/traces",
         schemes=["http", "https"],
         help="""
-Complete URL at which a collector takes OTLP over HTTP. Requests do not wait for the collector. While the
-collector is away each worker keeps the newest 2048 spans, and the log says that others were dropped.
-Environment variables have the other settings of a collector: OTEL_EXPORTER_OTLP_HEADERS,
-OTEL_EXPORTER_OTLP_CERTIFICATE, OTEL_RESOURCE_ATTRIBUTES.
+Complete URL at which a collector receives OTLP over HTTP. Requests do not
+wait for the collector. While the collector does not answer, each worker
+keeps the newest 2048 spans, and logs that older spans were dropped. The
+other settings of the collector come from environment variables:
+OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_CERTIFICATE,
+OTEL_RESOURCE_ATTRIBUTES.
+
 """,
     ),
     cfg.FloatOpt(
@@ -36,9 +42,11 @@ OTEL_EXPORTER_OTLP_CERTIFICATE, OTEL_RESOURCE_ATTRIBUTES.
         min=0.0,
         max=1.0,
         help="""
-Share of the requests that the service traces, from 0 to 1. The option applies to requests without the header
-traceparent, or without an authenticated client. For all other requests the header says whether the request is
-traced.
+Share of the requests that the service traces, from 0 to 1. The option
+applies to requests without the header traceparent, or without an
+authenticated client. For all other requests the header says whether the
+request is traced.
+
 """,
     ),
 ]

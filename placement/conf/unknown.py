@@ -1,4 +1,4 @@
-"""Options in configuration files that the service does not have: misspelt, or of OpenStack Placement."""
+"""Finds unknown options in configuration files: misspelt options, and options of OpenStack Placement."""
 
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -9,7 +9,8 @@ from oslo_config import cfg
 from placement.conf import opts
 
 _OTHERS: Final = frozenset({"keystone_authtoken", "healthcheck", "oslo_policy", "cors", "oslo_middleware"})
-"""Sections of libraries, which know their options themselves, sometimes only with a plugin."""
+"""Sections of libraries. This module does not check them, because a library may register its options
+later."""
 
 _ONE_DATABASE: Final = "each answer is read from one database, so that none is older than the last write"
 _REQUESTS_WAIT: Final = (
@@ -107,7 +108,7 @@ def _wrong_names(conf: cfg.ConfigOpts, file: str, section: str, options: list[st
 
 
 def _known_options(conf: cfg.ConfigOpts, section: str) -> set[str]:
-    # libraries register options of their sections only when they use them, so these are not checked
+    # the options of libraries are not known yet, because a library registers them when it uses them
     return set(conf[section]) if section in _SECTIONS else set()
 
 

@@ -3,49 +3,50 @@
 Nouns
     A *page* shows a part of the cloud. A pure function over the read model returns its content as frozen
     dataclasses, and a template draws them. The *route* of a page calls both. Some pages show an answer of the
-    REST API: they *ask* its handlers within the process, with the rights of the visitor.
+    REST API. Such a page *asks* the handlers of the API within the process, with the rights of the visitor.
 
     A *visitor* is the person in front of the browser. Visitors have the same rights as over REST. A page
-    names the rules of all operations with the same content, and each rule has to allow it.
+    names the policy rules of all REST operations that return the same content. The visitor sees the page if
+    each of these rules allows it.
 
     A *host* is a tree of resource providers. A host is *disabled* if its root has COMPUTE_STATUS_DISABLED,
     *full* if it has CPUs and memory and one of the two is used up, and *open* otherwise. An open host is
-    *silent* if its agent has announced its next report, and the report is overdue. Free amounts on a full
-    host are *stranded*: each guest needs both CPUs and memory. Free amounts on a disabled host are not
-    offered.
+    *silent* if its agent has announced the time of its next report, and this report is overdue. Free amounts
+    on a full host are *stranded*, because each guest needs both CPUs and memory. Free amounts on a disabled
+    host count as disabled.
 
 A worked example
-    A host has 64 VCPU, 64 of them used, and 100 of 256 GiB memory used. The host is full. The free 156 GiB
-    are stranded, and so are the 3 TiB of disk. If the host is disabled, its free amounts count as disabled
-    and not as stranded.
+    A host has 64 VCPU and 256 GiB of memory. Guests use all VCPU and 100 GiB, so the host is full. The free
+    156 GiB of memory are stranded, and so are 3 TiB of free disk. If the host is disabled, its free amounts
+    count as disabled and not as stranded.
 
 Parts
     - This module, ``options`` and ``revisions`` register the console with the service. ``app`` puts the
       application together (Flask: blueprints, filters, errors), with ``admission`` (sessions of requests)
       and ``signing_in`` (the form, and limits of attempts).
-    - One module per page has its route: ``hosts``, ``host_scheduling``, ``capacity``, ``candidates``,
-      ``consumers``, ``names``, ``neighbours`` and ``settings``. Two pages compute so much that they have
-      modules of their own: ``fleet`` for the list of hosts, ``host`` for the page of one.
+    - Each page has a module with its route: ``hosts``, ``host_scheduling``, ``capacity``, ``candidates``,
+      ``consumers``, ``names``, ``neighbours`` and ``settings``. Two pages have a second module with their
+      computations: ``fleet`` for the list of hosts, and ``host`` for the page of one host.
     - ``page_request`` has the common parts of all routes: the visitor, the rules, and questions to the API.
       ``forms`` has cookies and marks, ``questions`` the fields in which visitors describe a guest, and
       ``sessions`` the tables.
 
 Order of calls
     A request passes the admission, which finds the session and gives its token to the authentication of the
-    REST API. Flask then finds the route, ``page_request.show_page`` checks the rules of the page, and the
+    REST API. Flask then finds the route, ``page_request.console_page`` checks the rules of the page, and the
     route pins the read model or asks the API. The template is the last step. Without Keystone, admission
     makes each visitor the administrator.
 
 Imports
-    ``app`` imports the modules of pages, and ``admission`` and ``signing_in`` where visitors sign in.
-    Nothing else in the service imports any module of the console.
+    ``app`` imports the modules of pages. If visitors have to sign in, ``app`` also imports ``admission`` and
+    ``signing_in``. Nothing else in the service imports these modules.
 
 What always holds
-    - For each resource class, used, free, stranded and disabled amounts add up to the capacity, unless more
-      than the capacity is used.
-    - No page needs scripts, and pages may only run the two scripts of the console: htmx, and a script that
-      opens answers as pages if htmx cannot show them. Besides these, browsers may load the stylesheet, and
-      send forms to the console.
+    - For each resource class, the used, free, stranded and disabled amounts add up to the capacity. The only
+      exception is a host that uses more than its capacity.
+    - Each page works without scripts. A page may only run the two scripts of the console: htmx, and a script
+      that opens an answer as a page if htmx cannot show it. A page may also load the stylesheet, and send
+      forms to the console.
     - The address of a page determines its content, so addresses can be kept and shared.
     - Where the console is not enabled, only the modules that register it are imported.
 """
@@ -91,4 +92,5 @@ DISABLED_REASON: Final = "console.disabled_reason"
 DISABLED_BY: Final = "console.disabled_by"
 """The attribute that names the visitor that set the trait."""
 ATTRIBUTES_OF_TRAITS: Final = {DISABLED: (DISABLED_REASON, DISABLED_BY)}
-"""Attributes that a provider loses with a trait: a reason is valid only while the host is disabled."""
+"""By trait, the attributes that a provider loses together with this trait. A reason is valid only while the
+host is disabled."""

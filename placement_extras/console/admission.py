@@ -29,11 +29,11 @@ LOG = logging.getLogger(__name__)
 SIGN_IN: Final = "/console/sign-in"
 
 WINDOW: Final = 300.0
-"""Seconds for which an attempt to sign in counts."""
+"""Seconds after an attempt to sign in during which it counts towards the limits of attempts."""
 
 # expired rows have no effect; they are removed only to keep the tables small
 _TIDY_SECONDS: Final = 600.0
-"""Seconds between two searches of a worker for expired rows."""
+"""Seconds after which a worker searches for expired rows again."""
 _PUBLIC: Final = (SIGN_IN, "/console/sign-out", "/console/static/")
 """The beginnings of paths that need no session."""
 _ADMITTED: Final = "placement_extras.console.admitted"
@@ -45,7 +45,7 @@ def begin_session(service: PlacementService, access: TokenAccess) -> VisitorSess
     """Start the session of a visitor that has signed in."""
     session = VisitorSession(sessions.new_secret(), access.token, access.user, access.project)
     content = orjson.dumps({"token": session.token, "user": session.user, "project": session.project})
-    # encrypted with a key that only the cookie yields, so that a copy of the database has no usable token
+    # encrypted with a key from the cookie alone, so that a copy of the database has no usable token
     kept, key = _session_cipher(session.secret).encrypt(content).decode(), sessions.key(session.secret)
     # not longer than the token is valid, because each request checks the token
     seconds = min(access.seconds, service.conf.console.session_lifetime)
@@ -66,7 +66,7 @@ def _session_cipher(secret: str) -> Fernet:
 class SessionAdmission:
     """Admits visitors with a session to the pages, and sends others to the page to sign in.
 
-    :param authenticated: the pages behind the authentication of REST, which reads tokens.
+    :param authenticated: the same pages behind the authentication of the REST API, which checks the token.
     """
 
     def __init__(

@@ -80,13 +80,16 @@ def _scaled_text(value: float, step: int, units: Sequence[str]) -> str:
     shown, unit = float(value), 0
     while abs(shown) >= step and unit + 1 < len(units):
         shown, unit = shown / step, unit + 1
-    # one decimal is enough to compare hosts; from 100 on it would not help
+    # one decimal is enough to compare hosts; values from 100 on need no decimal
     text = f"{shown:.1f}".removesuffix(".0") if abs(shown) < 100 else f"{shown:.0f}"
     return f"{text}\N{NO-BREAK SPACE}{units[unit]}"
 
 
 def whole_percent(part: int, whole: int) -> int:
-    """Return the share in percent, 0 to 100: 0 for an empty share, and 100 only for the whole."""
+    """Return the share of a part in a whole, in percent from 0 to 100.
+
+    Only an empty part has 0, and only the whole has 100.
+    """
     if whole <= 0:
         # without a capacity, any usage fills the bar
         return 100 if part > 0 else 0
@@ -137,8 +140,8 @@ _MAX_BODY: Final = 64 * 1024
 """Maximum size of a form, in bytes."""
 _STATIC: Final = Path(__file__).parent / "static"
 _HEADERS: Final = {
-    # The only scripts are the two files, the only styles are in one sheet; no frame shows the page; forms
-    # lead only here.
+    # Pages load scripts and styles only from the files of the console, and send forms only to the console.
+    # Other sites cannot show a page in a frame.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; "
         "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -158,7 +161,7 @@ _SECTIONS: Final = (
     ("names.show_names", "Names", (*SEE_HOSTS, rest.LIST_CLASSES, rest.LIST_TRAITS)),
     ("consumers.show_project", "Project", (rest.TOTAL_USAGES,)),
 )
-"""The pages that each page has a link to, with the rules under which REST shows the same content."""
+"""The pages in the menu of each page, with the policy rules under which REST returns the same content."""
 _KEPT: Final = "public, max-age=31536000, immutable"
 """Cache-Control of a file with a digest of its content in the address."""
 _FILES: Final = ("console.css", "console.js", "htmx.min.js", "icon.svg")
@@ -238,7 +241,7 @@ def _add_headers(response: Response) -> Response:
 
 
 def _is_dated() -> bool:
-    """Return whether the request has the digest of a file's content, which differs between releases."""
+    """Return whether the address has the digest of the requested file; browsers may keep such a file."""
     name = (request.view_args or {}).get("filename") if request.endpoint == "static" else None
     return name in _FILES and request.args.get("v") == _file_digest(name)
 
@@ -278,7 +281,8 @@ _ADMIN: Final = "admin"
 def mount_console(service: PlacementService, handlers: WSGIApplication) -> WSGIApplication:
     """Return the console of a service.
 
-    :param handlers: the REST API without authentication, because the console authenticates visitors itself.
+    :param handlers: the handlers of the REST API without authentication. The console authenticates its
+        visitors itself.
     :raises ValueError: visitors have to sign in, and a package is missing.
     """
     is_open = service.conf.api.auth_strategy == "noauth2"
@@ -293,7 +297,7 @@ def mount_console(service: PlacementService, handlers: WSGIApplication) -> WSGIA
 
     app.register_blueprint(signing_in.blueprint)
     app.config[signing_in.IDENTITY] = keystone = KeystoneAuth(note_admitted(pages), service.conf)
-    # at most a quarter of the threads may wait for the Identity service, because it may hang
+    # the Identity service may hang, so at most a quarter of the threads may wait for it
     threads = service.conf.threads if "threads" in service.conf else 1
     app.config[signing_in.ROOM] = BoundedSemaphore(max(1, threads // 4))
     return SessionAdmission(service, pages, keystone)

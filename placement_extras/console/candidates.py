@@ -1,4 +1,4 @@
-"""``/console/candidates``: allocation candidates of a guest, drawn on trees, or why there are none."""
+"""``/console/candidates``: the allocation candidates of a guest, or the reasons why it has none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from placement_extras.console.questions import GuestQuestion
 
 @dataclass(frozen=True, slots=True)
 class ProviderTaking:
-    """The requested amount of a class at a provider, with the capacity and the usage there."""
+    """The requested amount of a class at a provider, with the capacity and the usage of this provider."""
 
     resource_class: str
     amount: int
@@ -37,7 +37,10 @@ class ProviderTaking:
 
 @dataclass(frozen=True, slots=True)
 class OfferLine:
-    """A provider and its depth below the root; without takings it only connects others to the root."""
+    """A provider and its depth below the root.
+
+    A provider without takings connects its descendants to the root.
+    """
 
     depth: int
     provider: Provider
@@ -46,7 +49,7 @@ class OfferLine:
 
 
 Way = tuple[OfferLine, ...]
-"""One candidate: lines of the tree of its host, and lines of trees that share with it."""
+"""One candidate: the lines of its host's tree, then the lines of trees that share resources with the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,11 @@ class HostOffer:
 
 @dataclass(frozen=True, slots=True)
 class HostOffers:
-    """The candidates by host, whether there are more, and whether they are those of the flavor's fallback."""
+    """The candidates by host.
+
+    ``has_more``: the search found more candidates than are shown. ``is_fallback``: the candidates serve the
+    fallback of the flavor, and not its first request.
+    """
 
     shown: tuple[HostOffer, ...]
     has_more: bool
@@ -138,7 +145,7 @@ def explore_candidates(visit: PageRequest) -> str | tuple[str, int]:
             asked = explanation.parse(base.load(_BODY, question.request_body()), visit.service.request_forms)
             warnings = asked.warnings
             found = _find_offers(visit, asked)
-            # a visitor without the rule only sees that there are none, as over REST
+            # a visitor without the right to explanations only sees that no candidates exist, as over REST
             if not found.shown and visit.may_use(ext.EXPLAIN):
                 why = ask_api("POST", "/ext/v1/explanations", body=question.request_body())
         except (InvalidRequest, ApiRefusal) as refusal:
@@ -170,8 +177,8 @@ def _find_offers(visit: PageRequest, asked: AskedCandidates) -> HostOffers:
             budget = SearchBudget(
                 options.api.candidates_deadline, options.api.candidates_size * _MIB, view.yield_lock
             )
-            # hosts take turns, because many hosts tell more than many places on one; one more than is shown
-            # tells whether there are more
+            # breadth first, because a few candidates of many hosts are more useful than many candidates of
+            # one host; the search returns one candidate more than the page shows, to know whether more exist
             patterns = find_candidates(
                 view.snapshot, wanted, strategy="breadth-first", max_candidates=_MAX_SHOWN + 1, budget=budget
             )
@@ -184,7 +191,7 @@ def _find_offers(visit: PageRequest, asked: AskedCandidates) -> HostOffers:
 
 
 def _explanation_funnels(why: Mapping[str, Any] | None) -> Iterable[dict[str, Any]]:
-    """Return the numbers of hosts left after each condition, for each group and for all groups together."""
+    """Yield a title and the number of hosts left after each condition, for each group of the request."""
     if why is None:
         return
     for group in why["groups"]:

@@ -1,4 +1,4 @@
-"""``/console/capacity``: the guests that still fit, the shortages, and the effect of missing hosts."""
+"""``/console/capacity``: the number of guests that fit, short resources, and the effect of excluded hosts."""
 
 import re
 from collections.abc import Iterable
@@ -32,7 +32,11 @@ EXAMPLE: Final = "small=resources=VCPU:1,MEMORY_MB:2048\nlarge: vcpus=8 ram=1638
 
 @dataclass(frozen=True, slots=True)
 class CapacityQuestion:
-    """Flavors, one on each line, as queries or as flavors of Nova; hosts to exclude, by name or uuid."""
+    """The fields of the form.
+
+    Each line of ``flavors`` is a query or a flavor of Nova, and each line of ``excluded_hosts`` is a name or
+    uuid.
+    """
 
     flavors: str = ""
     excluded_hosts: str = ""
@@ -104,14 +108,14 @@ def count_guests(visit: PageRequest) -> str | tuple[str, int]:
     with visit.pinned_model() as (snapshot, _):
         # attributes tell which providers are devices
         devices = census.list_stocks(snapshot) if visit.may_use(ext.ATTRIBUTES) else []
-        # without flavors the visitor has not asked yet
+        # an empty field means that the visitor has not sent the form yet
         if asked.flavors:
             try:
                 # names of hosts are looked up here, because the API only takes uuids
                 body = asked.request_body(snapshot)
             except InvalidRequest as refusal:
                 error = refusal.detail
-    # after the model is released, because the API takes a view of its own
+    # outside of the pinned model, because the API takes a view of its own
     if body is not None:
         try:
             found = ask_api("POST", "/ext/v1/capacity", body=body)

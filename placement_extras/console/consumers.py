@@ -1,4 +1,4 @@
-"""``/console/consumers``: reservations, and one consumer; ``/console/project``: the usage of a project."""
+"""``/console/consumers``: the reservations, or one consumer. ``/console/project``: the usage of a project."""
 
 from typing import Any, Final
 
@@ -65,7 +65,7 @@ def show_project(visit: PageRequest) -> str:
         raise NotFound("You have not signed in for a project.")
     usages = ask_api("GET", "/usages", {"project_id": project})["usages"]
     reservations = None
-    # without this right, the page shows only the usage
+    # a visitor without the right to list reservations sees only the usage
     if visit.may_use(ext.LIST_RESERVATIONS):
         answer = ask_api("GET", "/ext/v1/reservations", {"project_id": project})
         reservations = page_request.cut_page(answer["reservations"], page_request.asked_page(), _PER_PAGE)

@@ -1,4 +1,4 @@
-"""PCI devices on pages: those of a host with their holders, and those of the cloud by resource class."""
+"""PCI devices on pages: each device of a host with its consumers, and counts for the whole cloud."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from placement_extras.console.host import ConsumerHolding, InventoryStock, stock
 
 NUMA_NODE: Final = "numa_node"
 PCI_PATH: Final = "pci_path"
-"""Attributes of the provider of a PCI device, which the agent of the host writes.
-
-Only devices have a path.
+"""Attributes that the agent of a host writes for the provider of a PCI device. Only providers of devices have
+a path.
 """
 
 MAX_DEVICES: Final = 100
@@ -25,9 +24,10 @@ MAX_DEVICES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """A PCI device. ``node`` is its NUMA node, ``path`` the bridges above it; empty where unknown.
+    """A PCI device.
 
-    ``holders`` are the numbers of its consumers in the list beside it.
+    ``node`` is its NUMA node, and ``path`` the bridges above it; both are empty if unknown. ``holders`` has
+    the numbers of its consumers in the page's list of consumers.
     """
 
     provider: Provider
@@ -39,14 +39,14 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class ShownDevices:
-    """The first PCI devices of a host, and the number of all."""
+    """The first PCI devices of a host, and the number of all its devices."""
 
     rows: tuple[DeviceRow, ...] = ()
     count: int = 0
 
 
 def list_devices(providers: Iterable[Provider], held: Sequence[ConsumerHolding]) -> ShownDevices:
-    """Return the PCI devices among these providers, with their holders."""
+    """Return the PCI devices among these providers, with the consumers that hold them."""
     holders: dict[int, list[int]] = {}
     for number, each in enumerate(held, 1):
         for provider_id in {provider.id for provider, _, _ in each.amounts}:
@@ -73,7 +73,10 @@ def _device_row(provider: Provider, holders: Sequence[int]) -> DeviceRow:
 
 @dataclass(slots=True)
 class DeviceStock:
-    """The PCI devices of one resource class: ``hosts`` hosts have some, and ``open_hosts`` a free one."""
+    """The PCI devices of one resource class.
+
+    ``hosts`` is the number of hosts with such devices, ``open_hosts`` the number of hosts with a free one.
+    """
 
     resource_class: str
     capacity: int = 0
@@ -85,7 +88,8 @@ class DeviceStock:
 class DeviceCensus:
     """Counts the PCI devices of all hosts. A host is counted again only after a change. Threads may share it.
 
-    The cost of a further count grows with the hosts that have devices, and not with the devices.
+    The cost of a further count grows with the number of hosts that have devices, and not with the number of
+    devices.
     """
 
     def __init__(self) -> None:
@@ -93,7 +97,7 @@ class DeviceCensus:
         self._known: WeakKeyDictionary[HostTree, tuple[DeviceStock, ...]] = WeakKeyDictionary()
 
     def list_stocks(self, snapshot: ModelSnapshot) -> list[DeviceStock]:
-        """Return the sums over all hosts for each resource class, in the order of its name."""
+        """Return the sums over all hosts for each resource class, sorted by the name of the class."""
         trees, sums = snapshot.whole_trees(), dict[str, DeviceStock]()
         for root in snapshot.roots_having(snapshot.by_attribute, PCI_PATH).ids:
             tree = trees[root]

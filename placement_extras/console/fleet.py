@@ -1,7 +1,8 @@
 """All hosts with their states, and the sums of their resources, for the page of the fleet.
 
-An agent only writes changes, so the time of the last change does not show whether the agent runs. Agents with
-the option ``[compute] heartbeat_interval`` announce the time of their next report in attributes.
+An agent writes only if its report has changed, so the time of the last write does not show whether the agent
+still runs. Agents with the option ``[compute] heartbeat_interval`` announce the time of their next report in
+attributes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ REPORTED_AT: Final = "agent.reported_at"
 REPORT_DUE: Final = "agent.report_due"
 """The attribute with the time at which an agent's next report is due, in seconds since 1970."""
 BROKEN_PROMISES: Final = "agent.broken_promises"
-"""The attribute with the promises to guests that a host breaks, in its agent's words."""
+"""The attribute in which the agent of a host describes the promises to guests that the host breaks."""
 _MAX_TEXT: Final = 255
 
 
@@ -64,7 +65,7 @@ def broken_promises(members: Iterable[Provider]) -> str:
 
 
 FIRST_CLASSES: Final = ("PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "LLC", "MBA")
-"""The order of resource classes; other classes follow, the most frequent first."""
+"""The first resource classes of each list, in this order. Other classes follow, the most frequent first."""
 
 _CPUS: Final = ("PCPU", "VCPU")
 _MEMORY: Final = "MEMORY_MB"
@@ -77,7 +78,7 @@ PER_PAGE: Final = 40
 
 
 class HostCondition(StrEnum):
-    """The state of a host; the package describes each state."""
+    """The state of a host; the docstring of the package defines each state."""
 
     OPEN = "open"
     FULL = "full"
@@ -87,11 +88,12 @@ class HostCondition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostFilter:
-    """The filters of hosts; empty fields filter nothing, and ``page`` counts from 1.
+    """The filters and the order of the list of hosts. An empty field does not filter; ``page`` counts from 1.
 
     A host passes the filter if its tree has a provider with the class, one with the trait, and one in the
-    aggregate. ``broken`` selects hosts that break promises to guests. ``order`` is ``name``, or ``free`` or
-    ``used`` of the class, in descending order.
+    aggregate. ``broken`` selects hosts that break promises to guests. ``order`` is ``name``, or it is
+    ``free`` or ``used``: then hosts are in descending order of the free amount or the used share of the
+    class.
     """
 
     name: str = ""
@@ -119,10 +121,10 @@ class ClassAmounts:
 
 @dataclass(frozen=True, slots=True)
 class FleetHost:
-    """A row: the root of a tree, its numbers of providers and NUMA nodes, and amounts by class.
+    """A row of the list: a host, its numbers of providers and NUMA nodes (``zones``), and its amounts.
 
-    Guests of other hosts use shared amounts, too. ``broken`` has the promises to guests that the kernel of
-    the host does not keep.
+    If ``is_shared`` is set, guests of other hosts use some of these amounts, too. ``broken`` has the promises
+    to guests that the kernel of the host does not keep.
     """
 
     root: Provider
@@ -136,7 +138,10 @@ class FleetHost:
 
 @dataclass(frozen=True, slots=True)
 class ClassTotal:
-    """The sums of one resource class over several hosts; unused amounts are free, stranded or disabled."""
+    """The sums of one resource class over several hosts.
+
+    Each unused amount counts as free, stranded or disabled.
+    """
 
     resource_class: str
     hosts: int
@@ -149,7 +154,10 @@ class ClassTotal:
 
 @dataclass(frozen=True, slots=True)
 class FleetPage:
-    """The numbers of all and of passing hosts, sums over passing hosts, and the rows of one page."""
+    """The rows of one page.
+
+    ``passing`` of all ``hosts`` pass the filters; ``totals`` are sums over passing hosts.
+    """
 
     hosts: int
     passing: int
@@ -164,13 +172,14 @@ class FleetPage:
 def state_of(tree: HostTree, now: float = 0.0) -> HostCondition:
     """Return the state of a host.
 
-    :param now: the current time, in seconds since 1970; a report that was due before is late.
+    :param now: the current time, in seconds since 1970. A report that was due before this time is overdue.
     """
     if DISABLED in tree.root.traits:
         return HostCondition.DISABLED
     classes, most = tree.shape.classes, tree.max_free
     if _MEMORY in classes and not classes.isdisjoint(_CPUS):
-        # the largest free amount at one provider: a host is full if none of its providers can give anything
+        # max_free has the largest free amount at one provider; a host is full if no provider has CPUs or
+        # memory left
         has_cpus = any(most.get(name, 0) > 0 for name in _CPUS)
         if not has_cpus or most.get(_MEMORY, 0) <= 0:
             return HostCondition.FULL
@@ -182,7 +191,7 @@ def make_page(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> 
     """Return the filtered fleet at a time. A number above that of the last page selects the last page."""
     trees = snapshot.whole_trees()
     passing = _passing_roots(snapshot, trees, wanted)
-    # of all passing hosts, because totals distinguish free amounts by state
+    # the states of all passing hosts, because the totals distinguish free amounts by state
     states = {root: state_of(trees[root], now) for root in passing}
     if wanted.broken:
         passing = [root for root in passing if broken_promises(trees[root].members)]
@@ -211,7 +220,7 @@ def _passing_roots(snapshot: ModelSnapshot, trees: Mapping[int, HostTree], wante
         (snapshot.by_trait, wanted.trait),
         (snapshot.by_aggregate, wanted.aggregate),
     )
-    # by the indexes of the search, so that no tree is read for these filters
+    # the indexes of the search answer these filters, so no tree is read
     sets = [set(snapshot.roots_having(index, name).ids) for index, name in filters if name]
     roots: Iterable[int] = sorted(sets[0].intersection(*sets[1:])) if sets else trees
     text = wanted.name.casefold()
@@ -272,7 +281,7 @@ def _ordered_roots(
 
     def share(root: int) -> float:
         used, capacity = sums.get(root, (0, 0))
-        # without a capacity the share is unknown, so the host comes last
+        # the share of a host without a capacity is unknown, so this host comes last
         return -used / capacity if capacity > 0 else 1.0
 
     return sorted(by_name, key=free if wanted.order == "free" else share)
@@ -311,6 +320,6 @@ def natural_order(name: str) -> tuple[tuple[str, int], ...]:
 
 
 def filter_choices(snapshot: ModelSnapshot, limit: int) -> tuple[list[str], list[str], list[str]]:
-    """Return the classes, traits and aggregates of providers, for visitors to choose from."""
+    """Return the classes, traits and aggregates to choose from in the filters, at most ``limit`` of each."""
     classes = sorted(snapshot.by_class, key=lambda name: (name not in FIRST_CLASSES, name))
     return classes[:limit], sorted(snapshot.by_trait)[:limit], sorted(snapshot.by_aggregate)[:limit]

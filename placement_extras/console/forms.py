@@ -1,7 +1,7 @@
-"""Forms that change something: they can only be sent from pages of the console, in the same browser.
+"""Protection of forms that change something: only a page of the console in the same browser can send them.
 
-Each form contains a mark that is derived from the secret in the browser's cookie. A page sets the cookie in a
-browser that has none.
+Each form contains a mark, which is derived from the secret in the browser's cookie. If a browser has no
+cookie yet, the page with the form sets it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
 
 COOKIE: Final = "__Host-placement-console"
-"""Browsers send it only over HTTPS (or to their own machine), and only to the host that set it."""
+"""Name of the cookie. Browsers send it only over HTTPS or to their own machine, and only to the host that set
+it."""
 PLAIN_COOKIE: Final = "placement-console"
-"""The same cookie for visitors that need not sign in, and may not have HTTPS either."""
+"""Name of the cookie if visitors need not sign in, because such a console may be without HTTPS."""
 SIGNS_IN: Final = "SIGNS_IN"
 """The key in the configuration of the application: whether visitors have to sign in."""
 
@@ -36,7 +37,8 @@ def field_texts(fields: Mapping[str, str], names: Iterable[str], longest: int) -
 def secret_of(environ: "WSGIEnvironment", name: str) -> str | None:
     """Return the value of the cookie of that name, if it has the form of a secret."""
     sent = environ.get("HTTP_COOKIE", "").encode("latin-1")
-    # cookies of other applications may have any bytes, which must not fail, nor vanish from a name
+    # cookies of other applications may have any bytes; these must not raise an error, and must stay part of
+    # the name
     found = parse_cookie(sent.decode("ascii", "backslashreplace")).get(name)
     return found if sessions.is_one(found) else None
 
@@ -45,7 +47,7 @@ def form_mark() -> str:
     """Return the mark of a form on this page."""
     secret = secret_of(request.environ, _name()) or g.get("new_secret")
     if secret is None:
-        # one secret for all forms of a page, which give_secret() sends to the browser
+        # all forms of a page have the same secret, which give_secret() sends to the browser
         secret = g.new_secret = sessions.new_secret()
     return sessions.form_mark(secret)
 
@@ -53,7 +55,7 @@ def form_mark() -> str:
 def check_form() -> None:
     """Refuse a request that does not come from a form of the console.
 
-    :raises Forbidden: the mark is wrong; the message has the remedy.
+    :raises Forbidden: the mark is missing or wrong; the message has the remedy.
     """
     secret = secret_of(request.environ, _name())
     # browsers that do not send this header are protected by the mark alone

@@ -1,8 +1,9 @@
-"""The page of a host, or of a part of it: nested providers, consumers, and positions of guests.
+"""The page of a host, or of a part of a host: nested providers, consumers, and positions of guests.
 
-The picture of consumers has a bar for each inventory, in which each consumer has a part. The picture shows
-the amounts in Placement, which does not know positions. Agents with ``[compute] report_positions`` add CPUs
-and cache ways in attributes. The service never asks an agent, as it does not know the agents' addresses.
+The picture of consumers has a bar for each inventory, in which each consumer has a part. The parts show
+amounts, because Placement does not know single CPUs. A *position* is the CPUs and the cache ways of a guest.
+Agents with ``[compute] report_positions`` write the CPUs and cache ways of guests into attributes. The
+service never sends a request to an agent, because it does not know the agents' addresses.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from placement_extras.console.fleet import (
 from placement_extras.console.page_request import ListPage
 
 _MAX_DEPTH: Final = 6
-"""Number of levels of providers that are nested on a page; providers further below stand side by side."""
+"""Number of levels of providers that a page shows nested. All providers further below are on one level."""
 PER_PAGE: Final = 200
-"""Maximum number of providers below the subject of a page, without those that only lead to them."""
+"""Maximum number of providers below the provider of a page; their ancestors are not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,9 @@ class ProviderNodeView:
 class HostPage:
     """A provider with all providers below it.
 
-    ``above`` begins with the root, and ``amounts`` has the sums by class. ``sharing`` has the providers
-    outside the tree that share with the host. For a very large tree, ``node`` has only the providers of the
-    shown ``part``, and those that lead to them.
+    ``above`` has the ancestors of the provider, the root first, and ``amounts`` the sums by class.
+    ``sharing`` has the providers outside the tree that share resources with the host. For a very large tree,
+    ``node`` has only the providers of the shown ``part`` and their ancestors.
     """
 
     node: ProviderNodeView
@@ -81,7 +82,7 @@ class HostPage:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHolding:
-    """An allocation of a consumer: the provider, the class and the amount."""
+    """The allocations of one consumer; each has a provider, a resource class and an amount."""
 
     consumer: str
     consumer_type: str | None
@@ -90,7 +91,10 @@ class ConsumerHolding:
 
 
 def make_page(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now: float = 0.0) -> HostPage:
-    """Return the page of a provider at a time; a large tree has several pages."""
+    """Return the page with this number for a provider.
+
+    A large tree has several pages; ``now`` is in seconds since 1970.
+    """
     tree = snapshot.whole_trees()[provider.root_id]
     children: dict[int, list[Provider]] = {}
     for each in tree.members:
@@ -148,7 +152,7 @@ def _node_view(
             if is_shown(each.id)
         ]
     else:
-        # from the maximum depth on, all providers below are listed on one level
+        # below the maximum depth, all descendants are listed on one level
         below = [
             _node_view(each, {}, is_shown, 0)
             for each in _with_descendants(provider, children)
@@ -189,7 +193,7 @@ def _sharing_providers(snapshot: ModelSnapshot, aggregates: Iterable[str], root:
 def holdings_of(rows: Iterable[AllocationHolder], providers: Mapping[str, Provider]) -> list[ConsumerHolding]:
     """Return the allocations of each consumer, in the order of the rows.
 
-    :param providers: by uuid, the providers of all rows.
+    :param providers: the providers of all rows, by uuid.
     """
     gathered: dict[str, tuple[AllocationHolder, list[tuple[Provider, str, int]]]] = {}
     for row in rows:
@@ -204,19 +208,24 @@ def holdings_of(rows: Iterable[AllocationHolder], providers: Mapping[str, Provid
 MAX_LANES: Final = 48
 """Maximum number of bars of a picture."""
 MAX_PARTS: Final = 250
-"""Maximum number of parts of all bars (the last bar may exceed it), so that the page stays small."""
+"""Number of parts after which no further bar is drawn, so that the page stays small."""
 COLOURS: Final = 6
-"""Number of colours, which parts have in turn; numbers distinguish the parts, too."""
+"""Number of different colours. Consumers with the same colour are distinguished by their numbers."""
 
-_MAX_PARTS: Final = 40  # of one bar, on which more could not be told apart
+_MAX_PARTS: Final = 40  # maximum of one bar; more parts could not be told apart
 _MAX_UNITS: Final = 128
-"""Maximum capacity of a bar with a mark for each unit."""
-_LABELLED: Final = 6.0  # percent of the width in which a number has room on a narrow screen
+"""Maximum capacity at which a bar has a mark for each unit."""
+# so that the number fits on a narrow screen
+_LABELLED: Final = 6.0
+"""Minimum width, in percent of the bar, of a part with a label."""
 
 
 @dataclass(frozen=True, slots=True)
 class BarSegment:
-    """A part of a bar: the number of its consumer (0 for all other consumers), start and width in percent."""
+    """A part of a bar, with its start and width in percent.
+
+    ``number`` is the number of its consumer in the list; 0 stands for all consumers that are not in the list.
+    """
 
     number: int
     amount: int
@@ -225,7 +234,7 @@ class BarSegment:
 
     @property
     def colour(self) -> int:
-        """The number of the colour, from 1 on; 0 for all other consumers."""
+        """The number of the colour, from 1 on; 0 for consumers that are not in the list."""
         return self.number and (self.number - 1) % COLOURS + 1
 
     @property
@@ -236,7 +245,10 @@ class BarSegment:
 
 @dataclass(frozen=True, slots=True)
 class InventoryBar:
-    """The bar of one inventory. ``units`` is the number of marks on it, 0 if there would be too many."""
+    """The bar of one inventory.
+
+    ``units`` is the number of marks on the bar; 0 if the marks would be too many.
+    """
 
     provider: Provider
     resource_class: str
@@ -248,14 +260,14 @@ class InventoryBar:
 
 @dataclass(frozen=True, slots=True)
 class HostPicture:
-    """The bars, grouped by provider, and the number of bars without room."""
+    """The bars, grouped by provider, and the number of bars that the picture has no room for."""
 
     lanes: tuple[InventoryBar, ...]
     left_out: int
 
 
 def draw_picture(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> HostPicture:
-    """Draw the provider of a page and all providers below it; the bars show the parts of these consumers.
+    """Draw the bars of a provider and of all providers below it, with a part for each of these consumers.
 
     Inventories without allocations are left out.
     """
@@ -266,7 +278,7 @@ def draw_picture(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> Hos
     shown: list[InventoryBar] = []
     parts = left_out = 0
     for lane in _inventory_bars(node, amounts):
-        # after the first bar that is left out no other bar is shown, so that their order has no gaps
+        # once a bar is left out, all later bars are left out, so that the order of bars has no gaps
         if left_out or len(shown) == MAX_LANES or parts >= MAX_PARTS:
             left_out += 1
         else:
@@ -302,7 +314,7 @@ def _bar_segments(holding: Sequence[tuple[int, int]], used: int, whole: int) -> 
 
 
 POSITION: Final = "position."
-"""Prefix of attributes with the positions of a consumer; its uuid follows."""
+"""Prefix of the attribute with the CPUs and cache ways of a consumer; the uuid of the consumer follows."""
 WATERMARK: Final = "watermark."
 """Prefix of attributes about watermarks of a host; the name of the watermark follows."""
 
@@ -317,7 +329,10 @@ _MAX_WATERMARKS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class CacheWays:
-    """The ways of a cache that a guest can fill, as text, and as pieces (start and width) in percent."""
+    """The ways of a cache that a guest can fill, as text and as pieces.
+
+    A piece is a start and a width, in percent of the cache.
+    """
 
     number: int
     ways: str
@@ -327,7 +342,10 @@ class CacheWays:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerPlace:
-    """The position of a consumer, with its number in the list, 0 if it is not listed."""
+    """The CPUs and cache ways of a consumer.
+
+    ``number`` is its number in the list of consumers; 0 if it is not in the list.
+    """
 
     consumer: str
     number: int
@@ -342,14 +360,14 @@ class ConsumerPlace:
 
 @dataclass(frozen=True, slots=True)
 class AgentPositions:
-    """The positions of guests as the agent reported them."""
+    """The CPUs and cache ways of guests, and the watermarks of the host, as the agent reported them."""
 
     places: tuple[ConsumerPlace, ...]
     watermarks: tuple[tuple[str, str], ...]
 
 
 def agent_positions(members: Iterable[Provider], held: Sequence[ConsumerHolding]) -> AgentPositions | None:
-    """Return the positions of guests in the attributes of these providers; None if there are none."""
+    """Return the positions of guests from the attributes of these providers; None if no attribute has any."""
     numbers = {each.consumer: number for number, each in enumerate(held, 1)}
     places, watermarks = [], []
     for each in members:

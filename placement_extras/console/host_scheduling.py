@@ -1,9 +1,9 @@
 """``POST /console/providers/{uuid}/scheduling``: keep new guests away from a host, and let them in again.
 
 The root gets the trait that Nova's scheduler always forbids, and attributes with the visitor and the reason,
-in one write. The console removes the trait only together with these attributes. If they are missing, an agent
-or nova-compute has set the trait, and would set it again. The attributes are deleted with the trait, even if
-another client removes it.
+in one write. The console removes the trait only together with these attributes. If the attributes are
+missing, an agent or nova-compute has set the trait, and would set it again. The attributes are deleted with
+the trait, even if another client removes it.
 """
 
 from collections.abc import Mapping
@@ -31,13 +31,17 @@ blueprint = Blueprint("host_scheduling", __name__)
 CHANGE: Final = (rest.UPDATE_PROVIDER_TRAITS, ext.WRITE_TREE, ext.ATTRIBUTES, ext.CHANGE_ATTRIBUTES)
 """The rules under which REST allows the same change."""
 _MAX_REASON: Final = 255
-"""Maximum characters of an attribute's text, in which the reason is stored."""
-_TRIES: Final = 5  # other clients claim resources of the host meanwhile
+"""Maximum length of a reason: an attribute, in which the reason is stored, has at most this number of
+characters."""
+_TRIES: Final = 5  # several, because claims of other clients change the generation in the meantime
 
 
 @dataclass(frozen=True, slots=True)
 class HostScheduling:
-    """Whether new guests are kept away from a host; with the visitor and the reason if the console did it."""
+    """Whether new guests are kept away from a host.
+
+    If a visitor of the console disabled the host (``is_ours``), the object has the visitor and the reason.
+    """
 
     is_disabled: bool
     is_ours: bool
@@ -56,7 +60,8 @@ def scheduling_of(root: Provider) -> HostScheduling:
 def scheduling_description(root: Provider, *, disabled: bool, reason: str, by: str) -> dict[str, Any]:
     """Return the body of ``POST /ext/v1/trees`` that disables or enables a host.
 
-    :raises InvalidRequest: the host is in this state already, or was not disabled by the console.
+    :raises InvalidRequest: the host to disable is already disabled, or the host to enable was not disabled by
+        the console.
     """
     now = scheduling_of(root)
     if disabled and now.is_disabled:

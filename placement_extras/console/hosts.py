@@ -1,4 +1,4 @@
-"""``/console/``: the fleet; and ``/console/providers/{uuid}``: a host, or a part of one."""
+"""``/console/``: the list of hosts. ``/console/providers/{uuid}``: a host, or a part of a host."""
 
 import time
 from collections.abc import Mapping
@@ -24,7 +24,8 @@ _MAX_CHOICES: Final = 250
 _MAX_HOLDERS: Final = 100
 """Number of consumers on a page."""
 _MAX_HOLDERS_PAGES: Final = 1000
-"""Maximum number of pages of consumers; the database also reads all consumers of earlier pages."""
+"""Maximum number of pages of consumers. A maximum is needed because the database reads the consumers of all
+earlier pages, too."""
 _ORDERS: Final = ("name", "free", "used")
 
 
@@ -42,7 +43,7 @@ def show_home(visit: PageRequest) -> Response:
 def show_fleet(visit: PageRequest) -> str:
     """Show all hosts that pass the filters."""
     wanted, may_see_broken = wanted_of(request.args), visit.may_use(ext.ATTRIBUTES)
-    # as over REST: the filter reads attributes, which this visitor may not see
+    # as over REST, a visitor without the right to read attributes cannot filter by them
     if not may_see_broken:
         wanted = replace(wanted, broken=False)
     with visit.pinned_model() as (snapshot, _):
@@ -68,7 +69,10 @@ def show_fleet(visit: PageRequest) -> str:
 
 
 def _visit_time(visit: PageRequest) -> float:
-    """Return the time, or 0 for a visitor that may not read attributes, so that no agent counts as silent."""
+    """Return the current time.
+
+    For a visitor that may not read attributes, return 0, so that no agent counts as silent.
+    """
     return time.time() if visit.may_use(ext.ATTRIBUTES) else 0.0
 
 
@@ -89,7 +93,7 @@ def wanted_of(arguments: Mapping[str, str]) -> HostFilter:
 
 
 def query_parameters(wanted: HostFilter) -> dict[str, Any]:
-    """Return the query string of the filters, without defaults; :func:`wanted_of` reads it."""
+    """Return the query parameters that :func:`wanted_of` reads. Fields with their default are left out."""
     plain = HostFilter()
     names = ("name", "resource_class", "trait", "aggregate", "state", "order", "page")
     found = {name: getattr(wanted, name) for name in names if getattr(wanted, name) != getattr(plain, name)}
@@ -105,7 +109,7 @@ def show_provider(visit: PageRequest, uuid: str) -> str:
         shown = host.make_page(snapshot, provider, page_request.asked_page("providers"), now)
         members = snapshot.whole_trees()[shown.root.id].members
         following = settings.find_follower(shown.root, members)
-        # kept, because allocations are read after the model is released; in the order of the page
+        # collected now, in the order of the page, because allocations are read after the model is released
         by_uuid = {each: snapshot.providers[snapshot.by_uuid[each]] for each in shown.members}
     may_see_attributes = visit.may_use(ext.ATTRIBUTES)
     # positions of guests belong to the whole host, so the page of a part does not show them

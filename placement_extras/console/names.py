@@ -1,4 +1,4 @@
-"""``/console/names``: all resource classes and traits, with their numbers of providers."""
+"""``/console/names``: all resource classes and traits, each with the number of providers that have it."""
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class NamedUse:
 
     @property
     def is_custom(self) -> bool:
-        """Return whether the name was created through the API, and is not a standard name."""
+        """Whether a client created the name through the API; other names are standard names."""
         return self.name.startswith(CUSTOM)
 
 

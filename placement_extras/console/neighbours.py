@@ -1,8 +1,8 @@
 """``/console/neighbours``: use of caches and memory bandwidth, limited guests, and broken promises.
 
-Agents write the values into attributes of their hosts, by default each ten minutes. A host has values of each
-of its L3 caches, of the few guests that use most, and of limited guests. The service asks neither agents nor
-Prometheus. Values of an agent that does not replace them in time are left out.
+Agents write these values into attributes of their hosts. Each host has values of its L3 caches, of the few
+guests that use most, and of limited guests. The service sends no requests to agents or Prometheus. Values
+that an agent has not replaced in time are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from placement_extras.console.page_request import (
 
 blueprint = Blueprint("neighbours", __name__)
 CENSUS: Final = "NEIGHBOUR_CENSUS"
-"""The key of the application's configuration with the values of hosts."""
+"""The key in the application's configuration of the object that caches the values of hosts."""
 SEE_NEIGHBOURS: Final = (*SEE_HOSTS, ext.ATTRIBUTES)
 """The rules under which REST shows the same attributes."""
 
@@ -46,12 +46,13 @@ VALID_UNTIL: Final = "neighbour.valid_until"
 CACHE: Final = "neighbour.cache."
 GUEST: Final = "neighbour.guest."
 LIMIT: Final = "neighbour.limit."
-"""Prefixes of attributes: the id of an L3 cache follows, or a number for each guest."""
+"""Prefixes of attributes. After CACHE follows the id of an L3 cache, after the others a number for each
+guest."""
 
 _CACHES_PER_PAGE: Final = 40
 _LIMITS_PER_PAGE: Final = 40
 _TOP: Final = 10
-"""Number of guests of the cloud in the list of each resource."""
+"""Number of guests in each of the two lists of largest users."""
 _MAX_BROKEN: Final = 20
 """Maximum number of hosts with broken promises on the page; the page of the fleet lists all."""
 
@@ -68,7 +69,7 @@ _LEVER: Final = re.compile(
 
 
 class NeighbourOrder(StrEnum):
-    """The order of caches: the largest amounts first, or by host."""
+    """The order of the list of caches: largest bandwidth first, largest occupancy first, or by host."""
 
     BANDWIDTH = "bandwidth"
     CACHE = "cache"
@@ -77,7 +78,7 @@ class NeighbourOrder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLoad:
-    """Bandwidths in MB a second, occupancy and size in MiB; None: unknown."""
+    """Bandwidths in MB a second, and occupancy and size of a cache in MiB; an unknown value is None."""
 
     bandwidth: float | None = None
     max_bandwidth: float | None = None
@@ -96,7 +97,7 @@ class NeighbourCache:
 
 @dataclass(frozen=True, slots=True)
 class NeighbourGuest:
-    """The use of all L3 caches of a host by a guest."""
+    """The use of all L3 caches of a host by one guest."""
 
     root: Provider
     consumer: str
@@ -106,7 +107,7 @@ class NeighbourGuest:
 
 @dataclass(frozen=True, slots=True)
 class LimitedLever:
-    """A limited lever of a guest, the trigger that requests the limit, and the guests that profit."""
+    """A limit on a guest: the limited resource, the trigger of the limit, and the guests that it protects."""
 
     lever: str
     trigger: str
@@ -144,8 +145,9 @@ class BrokenHost:
 class NeighboursPage:
     """All parts of the page.
 
-    ``hosts`` have current values, and ``outdated`` ones do not count. Amounts are sums over all caches, in
-    MB a second and MiB. ``broken`` has the first of ``all_broken`` hosts.
+    ``hosts`` is the number of hosts with current values. Hosts with older values are counted in ``outdated``,
+    and left out of all else. ``bandwidth`` (MB a second) and ``occupancy`` (MiB) are sums over all caches.
+    ``broken`` has the first of ``all_broken`` hosts that break promises.
     """
 
     hosts: int
@@ -168,9 +170,9 @@ class NeighbourCensus:
         self._known: WeakKeyDictionary[HostTree, NeighbourHost] = WeakKeyDictionary()
 
     def list_hosts(self, snapshot: ModelSnapshot, name: str = "") -> list[NeighbourHost]:
-        """Return the values of each host that has some.
+        """Return the values of each host for which an agent has written some.
 
-        :param name: a part of the names of the hosts, in any case.
+        :param name: only hosts with this text in their names are returned; upper and lower case are equal.
         """
         trees, text, found = snapshot.whole_trees(), name.casefold(), []
         for root in snapshot.roots_having(snapshot.by_attribute, MEASURED_AT).ids:
@@ -184,7 +186,10 @@ class NeighbourCensus:
 
 
 def read_usage(tree: HostTree) -> NeighbourHost:
-    """Return the values of a host, from the first of its providers that has a time; ignores other forms."""
+    """Return the values of a host, from its first provider with the attribute :data:`MEASURED_AT`.
+
+    Attributes in another format are ignored.
+    """
     root = tree.root
     for each in tree.members:
         if MEASURED_AT in each.attributes:
@@ -226,7 +231,7 @@ def make_page(
 ) -> NeighboursPage:
     """Return the page at a time (seconds since 1970). A number above the last page selects the last page.
 
-    :param name: a part of the names of hosts that the page shows.
+    :param name: the page shows only hosts with this text in their names.
     """
     known = census.list_hosts(snapshot, name)
     hosts = [each for each in known if now <= each.valid_until]
@@ -257,7 +262,8 @@ def make_page(
     )
 
 
-# Equal amounts stay in the order of hosts in the read model: longer keys would cost more than all else.
+# Caches with equal amounts stay in the order of the read model. A longer key would cost more than the rest of
+# the page.
 _CACHE_ORDERS: Final[Mapping[NeighbourOrder, Callable[[NeighbourCache], Any]]] = {
     NeighbourOrder.BANDWIDTH: lambda one: -(one.load.bandwidth or 0.0),
     NeighbourOrder.CACHE: lambda one: -(one.load.occupancy or 0.0),

@@ -13,14 +13,17 @@ OPTIONS: list[cfg.Opt] = [
         "enabled",
         default=False,
         help="""
-Beta. Whether the service has a console at /console: pages that show hosts, their free, used, stranded and
-disabled amounts, and the consumers. A visitor sees a page if the policy allows the same over REST. The
-console works in any browser, without scripts.
+Beta. Whether the service has a console at /console: pages that show hosts,
+their free, used, stranded and disabled amounts, and the consumers. A visitor
+sees a page if the policy allows the same over REST. The console works in any
+browser, without scripts.
 
-Visitors sign in with a password or an application credential, which the Identity service of
-[keystone_authtoken] checks. Signing in needs HTTPS in front of the service, and the Python package
-cryptography: install the wheel with the extra "console". With [api] auth_strategy = noauth2 visitors do not
+Visitors sign in with a password or an application credential, which the
+Identity service of [keystone_authtoken] checks. Signing in needs HTTPS in
+front of the service, and the Python package cryptography: install the wheel
+with the extra "console". With [api] auth_strategy = noauth2 visitors do not
 sign in, and each has all rights of an administrator.
+
 """,
     ),
     cfg.IntOpt(
@@ -28,9 +31,10 @@ sign in, and each has all rights of an administrator.
         default=8 * 3600,
         min=60,
         help="""
-Beta. The number of seconds after which a visitor of the console has to sign in
-again. The session ends earlier if the token of the Identity service expires: see [token] expiration in the
-configuration of that service.
+Beta. The number of seconds after which a visitor of the console has to sign
+in again. The session ends earlier if the token of the Identity service
+expires: see [token] expiration in the configuration of that service.
+
 """,
     ),
 ]

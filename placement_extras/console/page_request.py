@@ -29,12 +29,12 @@ from placement.read_model.snapshot import ModelSnapshot
 
 _SERVICE: Final = "placement.service"
 HANDLERS: Final = "placement_extras.console.handlers"
-"""The key of the WSGI environment at which the handlers of the REST API are."""
+"""The key of the WSGI environment with the handlers of the REST API."""
 
 SESSION: Final = "placement_extras.console.session"
 """The key of the environment with the session of a visitor that has signed in."""
 REFUSAL: Final = "placement_extras.console.refusal"
-"""The key of the environment with the error because of which no page can be shown."""
+"""The key of the environment with an error that the console shows instead of the page."""
 
 SEE_HOSTS: Final = (
     rest.LIST_PROVIDERS,
@@ -43,10 +43,10 @@ SEE_HOSTS: Final = (
     rest.LIST_PROVIDER_TRAITS,
     rest.LIST_AGGREGATES,
 )
-"""The rules under which REST shows all that a page of hosts shows."""
+"""The policy rules that allow a visitor, over REST, everything that a page of hosts shows."""
 
 Page = Callable[..., Response | str | tuple[str, int]]
-"""The route of a page; a tuple also has the status."""
+"""The function of a page. It returns the page, or a tuple of the page and the status of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,9 @@ class PageRequest:
 
     @contextmanager
     def pinned_model(self) -> Iterator[tuple[ModelSnapshot, NameTable]]:
-        """Yield all providers and names that were written before, pinned until the context ends.
+        """Yield all providers and names as of the beginning of the context.
+
+        They stay unchanged until it ends.
 
         Writes do not wait for the end of the context.
 
@@ -90,7 +92,7 @@ class PageRequest:
     def require_rules(self, rules: Iterable[str]) -> None:
         """Check that all of the rules allow the visitor this request.
 
-        :raises Forbidden: one of the rules refuses; the message names the first such rule.
+        :raises Forbidden: a rule does not allow the request; the message names the first such rule.
         """
         for rule in rules:
             self.service.enforcer.authorize(self.visitor, rule)
@@ -107,7 +109,9 @@ class PageRequest:
 def console_page(
     blueprint: Blueprint, path: str, *rules: str, methods: tuple[str, ...] = ("GET",)
 ) -> Callable[[Page], Page]:
-    """Return a decorator that makes a function the route of a page, if all rules allow it.
+    """Return a decorator that makes a function the route of a page.
+
+    A visitor sees the page if all rules allow it.
 
     The function is called with the :class:`PageRequest`, and with the variables of the path.
     """
@@ -119,7 +123,8 @@ def console_page(
             if REFUSAL in request.environ:
                 raise request.environ[REFUSAL]
             visit = g.visit = PageRequest()
-            # before the rules, because a worker without its database has to answer 503 to every visitor
+            # checked before the rules, because a worker without its database has to answer 503 to every
+            # visitor
             visit.service.prepare_database()
             visit.require_rules(rules)
             return route(visit, **arguments)
@@ -133,14 +138,14 @@ def console_page(
 T = TypeVar("T")
 
 MAX_NAME: Final = 255
-"""Length of a typed name: that of the columns of names in the database."""
+"""Maximum number of characters in a typed name; the columns of names in the database have the same length."""
 _MAX_PAGE: Final = 1_000_000
 """Maximum number of a page in a query string."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListPage(Generic[T]):
-    """The rows on one page of a list, the number of the page from 1 on, and the total of pages and rows."""
+    """One page of a list: its rows, its number from 1 on, and the total numbers of pages and of rows."""
 
     rows: tuple[T, ...]
     page: int
@@ -203,8 +208,8 @@ def ask_api(method: str, path: str, parameters: Mapping[str, str] | None = None,
         environ = builder.get_environ()
     finally:
         builder.close()
-    # the log of the inner request gets the id of the outer one, and the inner one ends when the browser has
-    # left
+    # the log lines of the inner request get the id of the visitor's request; the inner request ends when the
+    # browser closes the connection
     environ |= {name: request.environ[name] for name in _TAKEN if name in request.environ}
     # the token was checked for the page, so the rules apply to the same visitor
     context.hand_over(environ, context.caller_of(request.environ))
@@ -215,7 +220,7 @@ def ask_api(method: str, path: str, parameters: Mapping[str, str] | None = None,
     if number >= 400:
         # the API reports exactly one error
         (error,) = answer["errors"]
-        # in the API of Placement a general sentence comes before the message
+        # errors of the Placement API begin with a general sentence, which is cut off
         raise ApiRefusal(number, error["detail"].split("\n\n ")[-1], error.get("code", ""))
     return answer
 

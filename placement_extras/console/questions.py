@@ -20,7 +20,10 @@ _DATA: Final = ("-d", "--data", "--data-ascii", "--data-raw", "--data-urlencode"
 
 @dataclass(frozen=True, slots=True)
 class GuestQuestion:
-    """The needs of a guest, as typed; a query takes precedence over the flavor."""
+    """The needs of a guest, as the visitor typed them.
+
+    A query takes precedence over the fields of a flavor.
+    """
 
     query: str = ""
     vcpus: str = ""
@@ -63,8 +66,8 @@ class GuestQuestion:
 def query_of(text: str) -> str:
     """Return the query string in a pasted text.
 
-    The text may be a query on one or more lines, a URL (also in quotes or after ``GET``), a line of a log, or
-    a command of curl. The first of several addresses counts.
+    The text may be a query on one or more lines, a URL, a line of a log, or a command of curl. A URL may be
+    in quotes or after ``GET``. If the text has several addresses, the first one counts.
 
     :raises InvalidRequest: a command of curl has an unclosed quote.
     """
@@ -75,7 +78,7 @@ def query_of(text: str) -> str:
         # text after the address on the same line belongs to the log; the next lines may have more parameters
         text = "\n".join((address[1], *_parameter_lines(text[address.end() :])))
     elif "?" in text:
-        # the last address, because it may be quoted inside another one
+        # the text after the last question mark, because an address may contain another one
         text = text.rpartition("?")[2]
     return "&".join(line.strip().strip("&") for line in text.splitlines() if line.strip())
 
@@ -117,13 +120,15 @@ def _parse_integer(what: str, text: str) -> int:
 
 
 def condition_words(clause: Mapping[str, Any]) -> str:
-    """Return a condition of an explanation as a predicate of the hosts that meet it."""
+    """Return the words for hosts that meet a condition of an explanation."""
     words = sentences.words_of(clause["condition"])
     return words.render(words.meeting, clause["names"], clause["amount"])
 
 
 def selective_steps(steps: Iterable[Mapping[str, Any]], hosts: int) -> list[tuple[str, int]]:
-    """Return the successive conditions that exclude hosts, up to the one that leaves none.
+    """Return the conditions that exclude hosts, in order, each with the number of hosts left.
+
+    The list ends with the condition that leaves no host.
 
     :param hosts: the number of hosts before the first condition.
     """

@@ -1,14 +1,18 @@
-"""Sessions of the console, and attempts to sign in, in tables of its own that all workers share.
+"""Sessions of the console, and attempts to sign in.
 
-The branch of the migrations in ``revisions`` makes the tables; ``alembic_version_console`` has its revision.
+They are in two tables of the database, so all workers share them.
 
-The cookie of a browser is a *secret* of 256 random bits. Three values are derived from it, and none reveals
-another: the *key* of the session in the database, the key that encrypts its content, and the *mark*. Forms
-contain the mark, so that other sites cannot send them. So a copy of the database does not allow anyone to
-impersonate a visitor, and the token of the Identity service never leaves the service.
+The migrations in ``revisions`` make the tables; the table ``alembic_version_console`` has the current
+revision.
 
-An *attempt* to sign in takes a free *slot* of each of its subjects; the number of slots is the number of
-allowed attempts. The database prevents two attempts from taking one slot: the second attempt starts again.
+The cookie of a browser is a *secret* of 256 random bits. Three values are derived from the secret: the *key*
+of the session in the database, the key that encrypts the session's content, and the *mark*. No value reveals
+another one. Forms contain the mark, so that other sites cannot send them. So a copy of the database is not
+enough to impersonate a visitor, and the token of the Identity service never leaves the service.
+
+An *attempt* to sign in has two *subjects*: the user at this address, and the address. Each subject has as
+many *slots* as attempts are allowed, and the attempt takes a free slot of each. The database prevents two
+attempts from taking one slot: the second attempt starts again.
 """
 
 from __future__ import annotations
@@ -52,7 +56,7 @@ console_attempts = TABLES.define_table(
 
 
 def insert_session(tx: WriteTransaction, key: str, content: str, seconds: float) -> None:
-    """Store a session for a number of seconds."""
+    """Store a session that expires after a number of seconds."""
     tx.conn.execute(
         sa.insert(console_sessions).values(id=key, content=content, expires_at=clock.ServerNow() + seconds)
     )
@@ -86,7 +90,7 @@ def may_attempt(conn: sa.Connection, limits: Mapping[str, int], seconds: float) 
 def count_attempt(tx: WriteTransaction, limits: Mapping[str, int], seconds: float) -> bool:
     """Count an attempt to sign in before it is made; return False, without counting, above a limit.
 
-    :param limits: by subject (at most 64 characters), the number of attempts in ``seconds``.
+    :param limits: by subject (at most 64 characters), the maximum number of attempts within ``seconds``.
     """
     free = _free(tx.conn, limits, seconds)
     if free is None:
@@ -114,7 +118,7 @@ def _free(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> dic
     )
     for subject, slot in rows:
         taken[subject].append(slot)
-    # attempts without a slot, which workers of an older release have written, count, too
+    # workers of an older release write attempts without a slot, and these attempts count, too
     if any(len(taken[subject]) >= limit for subject, limit in limits.items()):
         return None
     return {
@@ -169,20 +173,20 @@ def key(secret: str) -> str:
 
 
 def form_mark(secret: str) -> str:
-    """Return the mark of forms on pages for the browser with this secret."""
+    """Return the mark that forms contain in the browser with this secret."""
     return _derive_key(secret, b"console form").hex()
 
 
 def is_marked(secret: str, mark_: str) -> bool:
-    """Return whether a form carries the mark, in constant time."""
+    """Return whether the mark of a form is right. The comparison takes the same time for each wrong mark."""
     return hmac.compare_digest(form_mark(secret).encode(), mark_.encode("utf-8", "replace"))
 
 
 def subject_digest(secret: bytes, *whom: str) -> str:
-    """Return a digest of the subject of attempts: 64 hexadecimal digits that do not reveal it.
+    """Return the digest of a subject of attempts: 64 hexadecimal digits that do not reveal the subject.
 
-    :param secret: a text that is not in the database, so that names and addresses cannot be guessed from a
-        copy.
+    :param secret: a text that is not in the database, so that a copy of the database does not help to guess
+        names.
     """
     key = hashlib.blake2b(secret, digest_size=_BYTES, person=b"console attempt").digest()
     # with a separator that no part contains, so that ("ab", "c") and ("a", "bc") differ
@@ -196,5 +200,6 @@ def cipher_key(secret: str) -> bytes:
 
 
 def _derive_key(secret: str, purpose: bytes) -> bytes:
-    # one key for each purpose: the key of the row, which the database has, does not reveal the others
+    # each purpose has its own key, so the key of the row, which is in the database, does not reveal the
+    # others
     return hashlib.blake2b(secret.encode(), digest_size=_BYTES, person=purpose).digest()

@@ -1,8 +1,8 @@
 """``/console/settings``: whether hosts apply the settings of their group, from attributes that agents write.
 
-The generation of a group is the newest one that at least a tenth of its hosts, and at least two hosts, have
-applied. So a single agent with wrong settings, or a wrong report, does not make all other hosts look
-outdated. Hosts with a newer generation are *ahead* until enough hosts have applied it.
+The generation of a group is the newest generation that enough of its hosts have applied: at least a tenth of
+them, and at least two. So a single agent with wrong settings, or a wrong report, does not make all other
+hosts look outdated. Hosts with a newer generation are *ahead* until enough hosts have applied it.
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,8 @@ SEE_SETTINGS: Final = (*SEE_HOSTS, ext.ATTRIBUTES)
 _GROUPS_PER_PAGE: Final = 50
 _PER_PAGE: Final = 50
 _QUORUM: Final = 10
-"""A generation counts as that of the group if at least one of this number of hosts has applied it."""
+"""A generation counts as the generation of the group if at least one in this number of hosts has applied
+it."""
 _MIN_QUORUM: Final = 2
 _MAX_GENERATION: Final = 2**53
 """Above this number, integers of JSON are not exact any more."""
@@ -40,7 +41,10 @@ _MAX_GENERATION: Final = 2**53
 
 @dataclass(frozen=True, slots=True)
 class SettingsFollower:
-    """A host, and the generation of its group's settings that it has applied; 0 for none."""
+    """A host, its group, and the generation of the group's settings that the host has applied.
+
+    The generation is 0 if the host has applied none.
+    """
 
     root: Provider
     group: str
@@ -52,7 +56,7 @@ class SettingsFollower:
 
 @dataclass(frozen=True, slots=True)
 class SettingsGroup:
-    """A group of hosts: its generation, and the numbers of hosts with an older or newer one."""
+    """A group of hosts, its generation, and the numbers of hosts that are behind, ahead or in trouble."""
 
     name: str
     common: int
@@ -64,7 +68,10 @@ class SettingsGroup:
 
 @dataclass(frozen=True, slots=True)
 class SettingsPage:
-    """One page of groups, and one page of hosts that are behind, ahead or in trouble."""
+    """One page of groups, and one page of hosts (``apart``) that are behind, ahead or in trouble.
+
+    ``without`` is the number of hosts without a group.
+    """
 
     groups: ListPage[SettingsGroup]
     without: int
@@ -72,7 +79,7 @@ class SettingsPage:
 
 
 def find_follower(root: Provider, members: Iterable[Provider]) -> SettingsFollower | None:
-    """Return the settings of a host, from the first of its providers with a group; None without one."""
+    """Return the settings that a host follows, from its first provider with a group; None without a group."""
     for each in members:
         group = each.attributes.get(GROUP)
         if isinstance(group, str):

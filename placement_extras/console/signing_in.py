@@ -23,20 +23,20 @@ LOG = logging.getLogger(__name__)
 blueprint = Blueprint("signing_in", __name__)
 
 IDENTITY: Final = "placement_extras.console.identity"
-"""The key in the configuration of the application of the client that signs visitors in."""
+"""The key, in the application's configuration, of the client of the Identity service that signs visitors
+in."""
 ROOM: Final = "placement_extras.console.room"
-"""The key there of the semaphore that a request holds while it waits for the Identity service. If the
-Identity service hangs, no more threads of a worker than the semaphore allows can hang with it, however many
-strangers ask."""
+"""The key, in the application's configuration, of the semaphore that a request holds while it waits for the
+Identity service. The semaphore limits the number of threads that wait if the Identity service hangs."""
 
 _MAX_SECRET: Final = 4096
 # one address may be that of a proxy or of a whole office, so it has more attempts than a name
 _OF_ONE_NAME: Final = 5
-"""Maximum number of attempts for one name from one address in the window."""
+"""Maximum number of attempts for one name from one address within :data:`~.admission.WINDOW`."""
 _OF_ONE_ADDRESS: Final = 50
-"""Maximum number of attempts from one address in the window."""
+"""Maximum number of attempts from one address within :data:`~.admission.WINDOW`."""
 _WITH_PORT: Final = re.compile(r"(?:\[([^]]*)\]|([^:]*))(?::\d*)?")
-_HOST_BITS: Final = 64  # of an IPv6 address, which a client chooses as it likes
+_HOST_BITS: Final = 64  # the bits of an IPv6 address that a client can choose freely
 
 _WRONG: Final = (
     "The Identity service refused these credentials. Check the name, the domain, the secret and the project."
@@ -88,13 +88,13 @@ class SignInForm:
 
 @blueprint.get(admission.SIGN_IN)
 def show_form() -> Response:
-    """Show the form, and set the cookie without which it is refused."""
+    """Show the form, and set the cookie; the form is refused without this cookie."""
     return _form_page(SignInForm())
 
 
 @blueprint.post(admission.SIGN_IN)
 def sign_in() -> Response:
-    """Begin a session, and redirect to the page of the first request."""
+    """Begin a session, and redirect to the page that the visitor wanted before signing in."""
     form = SignInForm.from_fields(request.form)
     try:
         forms.check_form()
@@ -109,7 +109,7 @@ def sign_in() -> Response:
     service.prepare_database()
     address = counted_as(request.remote_addr or "")
     identity: KeystoneAuth = current_app.config[IDENTITY]
-    # together with the address, because strangers could otherwise lock out a user by name
+    # name and address together, because strangers could otherwise lock out a user from all addresses
     who = sessions.subject_digest(identity.own_secret, "name", form.name.casefold(), address)
     limits = {
         who: _OF_ONE_NAME,
@@ -133,8 +133,7 @@ def sign_in() -> Response:
         return _form_page(form, _AWAY, HTTPStatus.SERVICE_UNAVAILABLE)
     finally:
         room.release()
-    # only the attempts for this name, because an attacker with an account must not reset the limit of the
-    # address
+    # the attempts of the address still count, because an attacker with an account must not reset them
     service.database.write(lambda tx: sessions.forget_attempts(tx, who))
     # a new secret for each session, so that a secret which someone planted in the browser before is worthless
     before = forms.secret_of(request.environ, forms.COOKIE)
@@ -166,7 +165,7 @@ def _form_page(form: SignInForm, error: str = "", status: HTTPStatus = HTTPStatu
 
 
 def _count_attempt(service: PlacementService, limits: Mapping[str, int]) -> bool:
-    """Count an attempt and return True, or return False above a limit, without a write."""
+    """Count an attempt and return True. Above a limit return False, without a write to the database."""
     with service.database.read() as conn:
         if not sessions.may_attempt(conn, limits, admission.WINDOW):
             return False
@@ -176,9 +175,11 @@ def _count_attempt(service: PlacementService, limits: Mapping[str, int]) -> bool
 def counted_as(sent: str) -> str:
     """Return the address for which an attempt is counted.
 
-    :param sent: the peer of the connection, or a header that proxies add to. Only the last address of a list
-        comes from a proxy; the client may have made up the others. Some proxies add the port.
-    :returns: the address; for IPv6 its network of 64 bits, all of which a client may have.
+    :param sent: the address of the connection's other end, or a header to which proxies append addresses.
+        Only the last address of a list is from a trusted proxy; the client may have invented the others. Some
+        proxies add the port.
+    :returns: the address. For IPv6, the network with the first 64 bits, because a client may use all its
+        addresses.
     """
     text = sent.rpartition(",")[2].strip()
     found = _WITH_PORT.fullmatch(text)
@@ -196,7 +197,10 @@ def counted_as(sent: str) -> str:
 
 
 def _next_page(wanted: str) -> str:
-    """Return the page of the first request, if it is a page of the console and valid in a header."""
+    """Return the wanted page if it is a page of the console and valid in a header.
+
+    Otherwise return the first page.
+    """
     # any other address would let a link to the console lead to another site
     return wanted if wanted.startswith("/console/") and wanted.isprintable() else "/console"
 

@@ -1,19 +1,19 @@
-"""Translates a flavor and an image to the request that Nova would send to Placement for the guest.
+"""Translates a flavor and an image to the request that Nova would send to Placement for such a guest.
 
 Nouns
     A *flavor* is the size of a guest with its *extra specs*; an *image* has *properties*. The same feature
-    has different names in a flavor and in an image (``hw:cpu_policy`` and ``hw_cpu_policy``). For each
-    feature, a rule decides which of the two values counts. A flavor and an image together are a *guest*. The
-    *translation* of a guest is a request for allocation candidates. A guest is *refused* if the flavor and
-    the image contradict each other, or if one of them contradicts itself.
+    has different names in a flavor and in an image (``hw:cpu_policy`` and ``hw_cpu_policy``). If both have a
+    value, a rule for this feature decides which value counts. A flavor and an image together are a *guest*.
+    The *translation* of a guest is a request for allocation candidates. A guest is *refused* if the flavor
+    and the image contradict each other, or if one of them contradicts itself.
 
 Modules
     ``flavor`` has the classes for flavors and images; ``guest`` combines both. ``pinning`` and ``memory``
     decide about CPUs, memory and NUMA nodes, and refuse impossible guests. ``features`` finds the traits that
-    a guest needs. ``groups`` builds amounts and traits for each suffix. If an option is set, ``affinity``
-    asks for CPUs, memory and devices of one NUMA node, which Nova cannot request. ``spelling`` has all known
-    names and warns of unknown names. ``translation`` makes the request; ``form`` and ``options`` connect it
-    to the API and the configuration.
+    a guest needs. ``groups`` builds amounts and traits for each suffix. If the option ``numa_affinity`` is
+    set, ``affinity`` asks for CPUs, memory and devices of one NUMA node; Nova cannot make such a request.
+    ``spelling`` has all known names and warns of unknown names. ``translation`` makes the request; ``form``
+    and ``options`` connect it to the API and the configuration.
 
 A worked example
     A flavor has vcpus 4, ram 2048, disk 10 and swap 1500. Its extra specs are ``hw:cpu_policy=dedicated``,
@@ -25,8 +25,9 @@ A worked example
 
 Invariants
     - With default options, a translation is the query that Nova 34.0.0 sends; if Nova refuses a guest, this
-      package refuses it, too (``tests/nova/test_flavors.py``). A query that Placement would refuse is refused
-      at once. Unlike Nova, this service also requests its own resource classes. Extra specs and properties
-      that Nova ignores are also ignored here, with a warning.
-    - A translation depends only on the guest and the options, so it is cached: equal guests share one object.
+      package refuses it, too (``tests/nova/test_flavors.py``). If Placement would refuse the query, this
+      package refuses the guest. Unlike Nova, this package also requests the service's own resource classes.
+      Extra specs and properties that Nova ignores are also ignored here, with a warning.
+    - A translation depends only on the guest and the options. So it is cached, and equal guests share one
+      object.
 """

@@ -1,13 +1,13 @@
 """Requests CPUs, memory and devices of a guest from one NUMA node, in a single request.
 
 Nova asks Placement for amounts of the whole host, and checks NUMA nodes afterwards
-(``hw:pci_numa_affinity_policy``). If the providers of NUMA nodes have CPUs, memory and devices, this module's
-request uses ``same_subtree``. A NUMA node serves the group ``_NODE``, and the node or its descendants serve
-all other groups.
+(``hw:pci_numa_affinity_policy``). This module makes a request with ``same_subtree`` instead. It works on
+hosts where CPUs, memory and devices belong to the providers of NUMA nodes. A NUMA node serves the group
+``_NODE``, and this node or its descendants serve the other groups with CPUs, memory and devices.
 
-If a policy is only a preference, a second request is needed: the fallback, which is served if no host can
-serve the first request. For a guest with several NUMA nodes, the request is that of Nova, because each device
-may be at any of these nodes.
+If the policy of a device is only a preference, a second request is needed. This *fallback* is used if no host
+can serve the first request. For a guest with several NUMA nodes, the request is that of Nova, because each
+device may be at any of these nodes.
 """
 
 from collections.abc import Mapping
@@ -28,17 +28,20 @@ REQUIRED: Final = "required"
 SOCKET: Final = "socket"
 
 _OF_NODES: Final = frozenset(("PCPU", "VCPU", "MEMORY_MB", *PAGE_CLASSES.values()))
-"""Resource classes that NUMA nodes, or the caches below NUMA nodes, have."""
+"""Resource classes of NUMA nodes, and of the caches below NUMA nodes."""
 
 _NODE: Final = frozenset((os_traits.HW_NUMA_ROOT,))
 """Traits of NUMA nodes."""
 
 Devices = Mapping[str, str | None]
-"""A dict from the suffix of each device's group to the NUMA policy of the device's alias."""
+"""By the suffix of each device's group, the NUMA policy of the device's PCI alias; None if the alias has no
+policy."""
 
 
 def device_policies(guest: FlavorGuest, devices: Devices) -> Mapping[str, str]:
-    """Return the NUMA policy of each device, from the flavor or image, otherwise from its alias.
+    """Return the NUMA policy of each device, by suffix.
+
+    The policy of flavor or image comes first, then that of the alias.
 
     :raises InvalidRequest: flavor and image contradict each other.
     """
@@ -52,8 +55,8 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
     Traits of the group without a suffix become traits of the root, because the root has the traits of the
     host.
 
-    :param policies: the policy of each device, by suffix of its group. A device at the node satisfies every
-        policy.
+    :param policies: the policy of each device, by suffix of its group. The value does not matter here,
+        because a device at the node of the CPUs satisfies every policy.
     """
     whole = next((group for group in request.groups if not group.suffix), RequestGroup())
     rest = {name: amount for name, amount in whole.resources.items() if name not in _OF_NODES}
@@ -62,8 +65,8 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
     # groups that the flavor itself has, such as CPUs with cache ways
     own = [each.suffix for each in groups if not _OF_NODES.isdisjoint(each.resources)]
     together = [RequestGroup(_unused_suffix("_NODE", used), required=(_NODE,))]
-    # one group for each class, because a cache may have CPUs while its node has memory; the root of the tree
-    # is above all nodes and serves none of these groups
+    # one group for each class, because a cache may have the CPUs and its node the memory; inside=_NODE
+    # excludes the root of the tree
     together += [
         RequestGroup(_unused_suffix(f"_{name}", used), {name: amount}, inside=_NODE)
         for name, amount in whole.resources.items()
@@ -84,7 +87,7 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
 
 
 def with_devices_apart(near: CandidatesRequest, policies: Mapping[str, str]) -> CandidatesRequest | None:
-    """Return the request in which devices may be at other nodes, if their policies allow it; otherwise None.
+    """Return the request with devices at other nodes, as far as policies allow; None if no policy allows it.
 
     A device with the policy "preferred" may be anywhere. A device with the policy "legacy" may be outside of
     all known NUMA nodes.

@@ -9,7 +9,7 @@ from placement_extras.flavors.flavor import TranslationRules, refusal_error
 from placement_extras.flavors.guest import FlavorGuest
 from placement_extras.flavors.memory import has_stateless_firmware
 
-# prefixes of traits for image properties: the value is the end of the trait, as in Nova's
+# by image property, the first part of a trait; the value of the property is the rest, as in Nova's
 # image_metadata_prefilter
 _PREFIXES: Final[Mapping[str, str]] = {
     "hw_cdrom_bus": "COMPUTE_STORAGE_BUS",
@@ -35,7 +35,7 @@ _ADDRESS_SPACES: Final[Mapping[str, str]] = {
 
 
 def provider_traits(guest: FlavorGuest) -> Iterator[str]:
-    """Yield the traits of the providers that serve the group without a suffix.
+    """Yield the traits that the group without a suffix requires of its providers.
 
     :raises InvalidRequest: flavor and image contradict each other or themselves.
     """
@@ -53,7 +53,7 @@ def provider_traits(guest: FlavorGuest) -> Iterator[str]:
 
 
 def root_traits(guest: FlavorGuest, rules: TranslationRules) -> Iterator[str]:
-    """Yield the traits of the root provider, which is the host.
+    """Yield the traits that the request requires of the root provider, which is the host.
 
     :raises InvalidRequest: flavor and image contradict each other or themselves.
     """
@@ -96,14 +96,18 @@ def _tpm_secrets(guest: FlavorGuest) -> str:
 
 def _image_type(guest: FlavorGuest) -> Iterator[str]:
     disk_format = guest.flavor.image.disk_format
-    if disk_format and not guest.flavor.is_volume_backed:  # such a guest needs no image on its host
+    # a guest that boots from a volume needs no image on its host
+    if disk_format and not guest.flavor.is_volume_backed:
         trait = f"COMPUTE_IMAGE_TYPE_{disk_format.upper()}"
         if hasattr(os_traits, trait):  # Nova asks for standard traits only
             yield trait
 
 
 def _device_traits(guest: FlavorGuest) -> list[str]:
-    """Return the traits for the image's properties; none at all if one value has no trait, as in Nova."""
+    """Return the traits for the image's properties.
+
+    If a value has no trait, return an empty list, as Nova does.
+    """
     traits = [
         f"{prefix}_{guest.image.texts[name].replace('-', '_').upper()}"
         for name, prefix in _PREFIXES.items()

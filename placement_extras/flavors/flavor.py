@@ -21,7 +21,8 @@ Pairs = tuple[tuple[str, str], ...]
 class ImageProperties:
     """An image, with Glance's names of fields: ``min_ram`` in MiB, ``min_disk`` in GiB, ``size`` in bytes.
 
-    A guest that boots from a volume has the properties of the image that the volume was made from.
+    For a guest that boots from a volume, the properties are those of the image from which the volume was
+    made.
     """
 
     disk_format: str | None = None
@@ -57,13 +58,14 @@ class PciAlias:
 
 @dataclass(frozen=True, slots=True)
 class TranslationRules:
-    """The options that a translation depends on, mostly with Nova's names, and our own resource classes.
+    """The options for translations, mostly with Nova's names, and the service's own resource classes.
 
-    The defaults are Nova's, except for ``disable_fallback_pcpu_query``, because Nova checks each host after
-    the query and this service does not. With ``require_owner_nova``, devices need the trait OWNER_NOVA; Nova
-    34 requires this trait if no older nova-compute is left in the cloud. The aliases in ``pci_aliases`` have
-    distinct names, and are for a Nova that reports PCI devices to Placement. ``own_classes`` has resource
-    classes that are not standard; Nova does not request these.
+    The defaults are Nova's, except for ``disable_fallback_pcpu_query``: Nova checks each host after the
+    query, and this service does not. With ``require_owner_nova``, hosts and devices need the trait
+    OWNER_NOVA. Nova 34 requires this trait as soon as all nova-compute services of the cloud are new enough.
+    The aliases in ``pci_aliases`` have distinct names; they need a Nova that reports PCI devices to
+    Placement. ``own_classes`` has the resource classes that only this service has; Nova does not request
+    them.
 
     Two options do not exist in Nova: ``numa_affinity`` requests CPUs, memory and devices from one NUMA node,
     and ``huge_pages`` requests pages by their resource class.
@@ -85,7 +87,8 @@ def refusal_error(why: str) -> InvalidRequest:
 
 
 MAX_CPUS: Final = 1 << 12
-"""Maximum number of CPUs of a guest. It limits the integers that a hostile list of CPUs can create."""
+"""Maximum number of CPUs of a guest. The maximum limits the size of the integer that a hostile list of CPUs
+can create."""
 
 
 def first_cpus(number: int) -> int:
@@ -96,8 +99,8 @@ def first_cpus(number: int) -> int:
 def parse_cpus(text: str) -> int:
     """Parse a list of CPUs such as ``0-3,^2,7``.
 
-    CPUs after ``^`` are excluded, wherever they are in the list. All CPUs above the maximum count as the CPU
-    :data:`MAX_CPUS`.
+    CPUs after ``^`` are excluded; their position in the list does not matter. Each CPU above the maximum
+    counts as the CPU :data:`MAX_CPUS`.
 
     :raises ValueError: the text is not a list of CPUs.
     """
@@ -118,7 +121,9 @@ def parse_cpus(text: str) -> int:
 
 
 def parse_mask(text: str, vcpus: int) -> int:
-    """Parse a mask of CPUs. A mask that begins with ``^`` means all CPUs of the guest except the named ones.
+    """Parse a mask of CPUs of a guest.
+
+    A mask that begins with ``^`` means all CPUs of the guest except these.
 
     :raises ValueError: see :func:`parse_cpus`.
     """

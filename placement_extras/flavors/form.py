@@ -80,7 +80,7 @@ def parse(body: dict[str, Any]) -> NovaFlavor:
 
 
 def configured_rules(conf: cfg.ConfigOpts) -> TranslationRules:
-    """Return the rules of the configuration.
+    """Return the rules of translation, from the options in ``[flavors]``.
 
     :raises ValueError: two PCI aliases have the same name, or two options contradict each other.
     """
@@ -110,7 +110,7 @@ class FlavorForm:
     def translate(self, given: dict[str, Any], *, strict: bool) -> AskedCandidates:
         """Translate a flavor.
 
-        :param strict: whether a flavor with warnings is refused.
+        :param strict: whether a flavor is refused if its translation has warnings.
         :raises InvalidRequest: the guest is impossible, or there are warnings and ``strict`` is set.
         """
         translation = translate_flavor(parse(given), self._rules)

@@ -1,4 +1,4 @@
-"""Builds the groups of a request: amounts and traits by suffix, and a group for each PCI device."""
+"""Builds the groups of a request: one for each suffix in the extra specs, and one for each PCI device."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class GroupBuilder:
                     self._add_trait(key, name, value, suffix)
                 else:
                     self._add_amount(key, name, value, suffix)
-        # the number of groups with a suffix before groups of devices are added
+        # counted now, because groups of devices are added later
         self._suffixes_of_specs = len(self._groups) - 1
 
     def _add_trait(self, key: str, name: str, value: str, suffix: str) -> None:
@@ -88,7 +88,10 @@ class GroupBuilder:
         return self._groups.setdefault(suffix, _ResourceGroup())
 
     def add_device(self, alias: PciAlias, traits: frozenset[str]) -> None:
-        """Add a device of an alias with these traits, too, in a group of its own: ``_PCI_0`` and so on."""
+        """Add a group for a device of an alias, with a suffix such as ``_PCI_0``.
+
+        :param traits: required traits of the device, in addition to the traits of the alias.
+        """
         # the flavor itself may already use a suffix of this form
         suffix = next(each for each in map("_PCI_{}".format, count()) if each not in self._groups)
         self._groups[suffix] = _ResourceGroup({alias.resource_class: 1}, set(alias.traits | traits))
@@ -107,14 +110,14 @@ class GroupBuilder:
         self._groups[""].forbidden.add(trait)
 
     def has_amount(self, name: str) -> bool:
-        """Return whether any group has an amount of a class, including 0."""
+        """Return whether any group has an amount of a class; an amount of 0 counts, too."""
         return any(name in group.resources for group in self._groups.values())
 
     def group_policy(self) -> str | None:
         """Return the policy for groups with a suffix.
 
-        Several groups with a suffix need a policy. The policy is "none" if there are several groups only
-        because of devices; otherwise the flavor has to name one.
+        A request with several groups with a suffix needs a policy, which the flavor has to name. If fewer
+        than two of these groups come from extra specs, and the others from devices, the default is "none".
         """
         several = sum(group.suffix != "" for group in self.build_groups()) > 1
         return "none" if self._policy is None and several and self._suffixes_of_specs < 2 else self._policy
@@ -137,7 +140,8 @@ class GroupBuilder:
 SPEC: Final = "pci_passthrough:alias"
 """The extra spec that names the devices of a guest."""
 MAX_DEVICES: Final = 256
-"""Maximum number of devices of a guest. Each device is a group, and a short text could ask for billions."""
+"""Maximum number of devices of a guest. Without a maximum, a short extra spec could ask for billions of
+groups."""
 
 
 def pci_aliases(said: Sequence[Mapping[str, str]]) -> tuple[PciAlias, ...]:

@@ -1,4 +1,4 @@
-"""Combines a flavor and an image to a guest: the settings of a feature may come from either of them.
+"""Combines a flavor and an image to a guest. The flavor, the image or both may have a value for a feature.
 
 Nova refuses an image if a known property has a value of the wrong type. So this module lists all known
 properties and their former names, even properties that do not affect a request.
@@ -19,7 +19,7 @@ from placement_extras.flavors.flavor import NovaFlavor, Pairs, parse_cpus, refus
 class ChoiceProperty:
     """A property with a fixed set of values.
 
-    :param others: other spellings, each with the value that it means.
+    :param others: other spellings of values, each with the value that it stands for.
     :param exact: whether upper and lower case are distinguished.
     """
 
@@ -111,7 +111,8 @@ FLAGS: Final = frozenset(
         *("hw_pmu", "hw_vif_multiqueue_enabled", "hw_virtio_packed_ring"),
     )
 )
-"""Properties with a Boolean value; any text is valid. Properties without an effect are left out."""
+"""Image properties with a Boolean value, for which any text is valid. Properties that do not affect a request
+are left out."""
 
 NUMBERS: Final = frozenset(
     (
@@ -124,10 +125,11 @@ NUMBERS: Final = frozenset(
 """Image properties with a number as their value."""
 
 COMPARED: Final = frozenset(("img_hv_requested_version",))
-"""Properties with comparisons of versions, which Nova itself checks at the hosts that Placement returns."""
+"""Image properties that contain comparisons of versions. Nova compares the versions for the hosts that
+Placement returns; this service checks only the syntax."""
 
 FREE: Final = frozenset(("hw_cpu_realtime_mask", "hw_machine_type", "hw_mem_page_size"))
-"""Properties that may have any text. Properties without an effect are left out."""
+"""Image properties for which any text is valid. Properties that do not affect a request are left out."""
 
 FORMERLY: Final[Mapping[str, str]] = {
     "architecture": "hw_architecture",
@@ -172,7 +174,7 @@ _TRUE_TEXTS: Final = frozenset(("1", "t", "true", "on", "y", "yes"))
 
 @dataclass(frozen=True, slots=True)
 class TypedProperties:
-    """The properties that a translation uses, by type.
+    """The image properties that a translation uses, by the type of their values.
 
     :param node_cpus: CPUs of each NUMA node as bits; None if the image does not assign CPUs to nodes.
     :param node_memory: memory of each NUMA node in MiB; None if the image does not assign memory to nodes.
@@ -213,7 +215,7 @@ def read(pairs: Pairs) -> TypedProperties:
                 texts[name] = CHOICES[name].read(text)
         except ValueError:
             raise refusal_error(f"the image property {name} cannot be {text!r}") from None
-    # properties of nodes and traits have no former names, so they are read directly
+    # properties of NUMA nodes and of traits have no former names, so they are read directly
     given = dict(pairs)
     return TypedProperties(
         texts,
@@ -227,7 +229,9 @@ def read(pairs: Pairs) -> TypedProperties:
 
 
 def by_node(given: Mapping[str, str], name: str, read_one: Callable[[str], int]) -> tuple[int, ...] | None:
-    """Return the values of ``NAME.0``, ``NAME.1`` and so on, up to the first gap; None without ``NAME.0``.
+    """Return the values of the properties ``NAME.0``, ``NAME.1`` and so on, up to the first missing number.
+
+    Return None without ``NAME.0``.
 
     :raises InvalidRequest: a value is invalid; the message names it.
     """
@@ -266,18 +270,21 @@ class FlavorGuest:
 
     @classmethod
     def of_flavor(cls, flavor: NovaFlavor) -> FlavorGuest:
-        """Return the guest of a flavor that boots its image.
+        """Return the guest of a flavor together with the image in this flavor.
 
         :raises InvalidRequest: a property of the image has an invalid value.
         """
         return cls(flavor, dict(flavor.extra_specs), read(flavor.image.properties))
 
     def both_texts(self, name: str, prefix: str = "hw") -> tuple[str | None, str | None]:
-        """Return the texts of a feature in the flavor and in the image; a missing text is None."""
+        """Return the value of a feature in the flavor, and its value in the image.
+
+        A missing value is None.
+        """
         return self.specs.get(f"{prefix}:{name}"), self.image.texts.get(f"{prefix}_{name}")
 
     def agreed_text(self, name: str, prefix: str = "hw") -> str | None:
-        """Return the text of a feature that flavor and image agree on; None if both have none.
+        """Return the value of a feature in flavor or image; None if neither has a value.
 
         :raises InvalidRequest: flavor and image contradict each other.
         """
@@ -287,7 +294,7 @@ class FlavorGuest:
         return flavor or image
 
     def agreed_choice(self, name: str, prefix: str = "hw") -> str | None:
-        """Return the value that flavor and image agree on, for a feature with a fixed set of values.
+        """Return the value of a feature that has a fixed set of values; None if flavor and image have none.
 
         :raises InvalidRequest: the value is unknown, or flavor and image have different values.
         """
@@ -296,12 +303,15 @@ class FlavorGuest:
         return value
 
     def both_flags(self, name: str) -> tuple[bool | None, bool | None]:
-        """Return whether the flavor asks for a feature, and whether the image does; None if not mentioned."""
+        """Return whether the flavor asks for a feature, and whether the image asks for it.
+
+        None stands for a missing value.
+        """
         spec = self.specs.get(f"hw:{name}")
         return None if spec is None else parse_flag(spec), self.image.flags.get(f"hw_{name}")
 
     def agreed_flag(self, name: str) -> bool | None:
-        """Return whether flavor and image ask for a feature; None if neither mentions it.
+        """Return whether flavor or image asks for a feature; None if neither has a value.
 
         :raises InvalidRequest: flavor and image contradict each other.
         """
@@ -311,7 +321,7 @@ class FlavorGuest:
         return image if flavor is None else flavor
 
     def both_numbers(self, name: str) -> tuple[int, int]:
-        """Return the numbers of a feature in the flavor and in the image; a missing number is 0.
+        """Return the number of a feature in the flavor, and its number in the image; a missing number is 0.
 
         :raises InvalidRequest: the text of the flavor is not a number.
         """
@@ -322,10 +332,10 @@ class FlavorGuest:
             raise refusal_error(f"the extra spec hw:{name} cannot be {spec!r}") from None
 
     def numbered_specs(self, kind: str) -> Iterator[tuple[str, str]]:
-        """Yield the name, after the colon, and the value of each extra spec of a kind.
+        """Yield the name after the colon, and the value, of each extra spec of a kind.
 
-        After the kind, the name of the extra spec may have a number. Extra specs with other suffixes are left
-        out.
+        The kind is the text before the colon, such as ``resources``. A number may follow the kind; extra
+        specs with other suffixes are left out.
         """
         for name, value in self.specs.items():
             before, colon, after = name.partition(":")

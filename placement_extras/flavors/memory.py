@@ -1,7 +1,7 @@
 """Checks the memory of a guest: page sizes, locked and encrypted memory, and NUMA nodes.
 
-NUMA nodes are not part of a request, but CPUs and memory of all nodes must add up to the flavor's CPUs and
-memory.
+A request does not contain the NUMA nodes of a guest. But the CPUs and the memory of these nodes must add up
+to the CPUs and the memory of the flavor.
 """
 
 from __future__ import annotations
@@ -25,17 +25,20 @@ PAGE_CLASSES: Final[Mapping[int, str]] = {
     1_048_576: "CUSTOM_HUGE_PAGES_1GB",
     16_777_216: "CUSTOM_HUGE_PAGES_16GB",
 }
-"""Resource classes of huge pages by the size of a page in KiB, as the agent reports them."""
+"""The resource classes with which the agent reports huge pages, by the size of a page in KiB."""
 _UNITS: Final = " KMGTPEZYRQ"
 """Prefixes of units; each means 1024 times the previous prefix, and the blank means no prefix."""
 _SIZE_TEXT: Final = re.compile(r"([-+]?\d*\.?\d+)(?:([KMGTPEZYRQ])i?)?(b|bit|B)")
 _BY_WORDS: Final = ("any", "large", "small")
-"""Words for page sizes, which leave the choice to the host."""
+"""Words for page sizes. With such a word, the host chooses the size."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEncryption:
-    """A kind of memory encryption, with the required trait of hosts and with conditions on the guest."""
+    """A kind of memory encryption: the trait that a host needs, and the conditions that a guest has to meet.
+
+    ``is_stateless`` requires firmware without state, ``has_no_video`` a guest without video.
+    """
 
     trait: str
     is_stateless: bool = False
@@ -59,7 +62,7 @@ def find_encryption(guest: FlavorGuest) -> MemoryEncryption | None:
     flavor, image = guest.both_flags("mem_encryption")
     if not flavor and not image:
         return None
-    # called only because it refuses a contradiction
+    # the result is not used; the call refuses a contradiction between flavor and image
     guest.agreed_flag("mem_encryption")
     by_flavor, by_image = guest.both_texts("mem_encryption_model")
     if by_flavor is not None and by_image is not None and by_flavor != by_image:
@@ -103,7 +106,9 @@ def check_locked(guest: FlavorGuest) -> None:
 
 
 def page_size(guest: FlavorGuest) -> str | int:
-    """Return the page size that the guest asks for, in KiB or as a word (``large``); 0 for none.
+    """Return the page size that the guest asks for, in KiB or as a word such as ``large``.
+
+    Return 0 if the guest asks for none.
 
     :raises InvalidRequest: the size is invalid, or the flavor does not allow the size of the image.
     """
@@ -126,7 +131,9 @@ def page_size(guest: FlavorGuest) -> str | int:
 
 
 def huge_pages(guest: FlavorGuest) -> tuple[str, int] | None:
-    """Return the resource class and the number of the guest's huge pages; None if it asks for no size in KiB.
+    """Return the resource class and the number of the guest's huge pages.
+
+    Return None if the guest asks for no size of huge pages in KiB.
 
     :raises InvalidRequest: the memory of the flavor is not a multiple of the size.
     """
@@ -163,7 +170,7 @@ def _page_size(text: str) -> str | int:
     raise refusal_error(f"a size of memory pages cannot be {text!r}")
 
 
-# maximum number of digits in a number of NUMA nodes; for very long texts, int() would raise another error
+# maximum number of digits of hw:numa_nodes, because int() raises another error for very long texts
 _MAX_DIGITS: Final = 9
 
 
@@ -196,7 +203,7 @@ def check_nodes(guest: FlavorGuest, pinning: CpuPinning) -> None:
 
 
 def node_count(guest: FlavorGuest, pinning: CpuPinning) -> int:
-    """Return the number of the guest's NUMA nodes; 0 if Nova gives it no NUMA topology.
+    """Return the number of the guest's NUMA nodes; 0 if Nova gives the guest no NUMA topology.
 
     :raises InvalidRequest: the number or the page size is invalid.
     """

@@ -72,66 +72,81 @@ OPTIONS: list[cfg.Opt] = [
         default=False,
         help="""
 Require a host with the trait of the image's disk_format, such as
-COMPUTE_IMAGE_TYPE_QCOW2, if there is such a trait. The same option is in Nova's
+COMPUTE_IMAGE_TYPE_QCOW2, if this trait exists. The same option is in Nova's
 [scheduler].
+
 """,
     ),
     cfg.BoolOpt(
         "image_metadata_prefilter",
         default=False,
         help="""
-Require a host with the traits of the buses, device models and architecture in
-the image's properties, such as COMPUTE_STORAGE_BUS_VIRTIO and HW_ARCH_X86_64.
-The same option is in Nova's [scheduler].
+Require a host with the traits of the buses, device models and architecture
+in the image's properties, such as COMPUTE_STORAGE_BUS_VIRTIO and
+HW_ARCH_X86_64. The same option is in Nova's [scheduler].
+
 """,
     ),
     cfg.BoolOpt(
         "require_owner_nova",
         default=False,
         help="""
-Require a host with the trait OWNER_NOVA. Nova 34.0.0 has no option for this: it
-requires the trait as soon as no older nova-compute is left, which this service
-cannot know. Hosts that nova-compute does not report lack the trait.
+Require a host with the trait OWNER_NOVA. Nova 34.0.0 requires this trait as
+soon as no older nova-compute is left in the cloud; it has no option for
+this. This service does not know the versions of nova-compute, so set the
+option by hand. Only hosts that nova-compute reports have the trait.
+
 """,
     ),
     cfg.BoolOpt(
         "disable_fallback_pcpu_query",
         default=True,
         help="""
-Refuse a claim of a flavor with hw:cpu_policy=dedicated if no candidate has PCPU. If false, the claim then
-uses a candidate with VCPU. Nova has this option in [workarounds] with the default false, because Nova checks
-the host afterwards, and refuses a host that does not pin guests. A claim has no such check, so leave it true
-unless all hosts without PCPU pin guests as before Nova 20 (vcpu_pin_set).
+Whether a claim of a flavor with hw:cpu_policy=dedicated is refused if no
+candidate has PCPU. If false, such a claim uses a candidate with VCPU. Nova
+has the same option in [workarounds], with the default false. Nova checks the
+chosen host afterwards, and refuses a host that does not pin guests; a claim
+has no such check. So set the option to false only if all hosts without PCPU
+pin guests as before Nova 20 (vcpu_pin_set).
+
 """,
     ),
     cfg.BoolOpt(
         "numa_affinity",
         default=False,
         help="""
-Request CPUs, memory and PCI devices of a guest from one NUMA node, with same_subtree. The rules of
-hw:pci_numa_affinity_policy and of numa_policy of a PCI alias apply. Nova requests these resources from the
-whole host, and checks NUMA nodes afterwards. Set the option only if all hosts have providers of NUMA nodes:
-other hosts are no candidates then. The option changes nothing for guests without a NUMA topology, or with
-several NUMA nodes. The option needs disable_fallback_pcpu_query = true.
+Request CPUs, memory and PCI devices of a guest from one NUMA node, with
+same_subtree. The rules of hw:pci_numa_affinity_policy and of numa_policy of
+a PCI alias apply. Nova requests these resources from the whole host, and
+checks NUMA nodes afterwards. Set the option only if all hosts have providers
+of NUMA nodes, because other hosts are then no candidates. The option has no
+effect on guests without a NUMA topology, and on guests with several NUMA
+nodes. The option needs disable_fallback_pcpu_query = true.
+
 """,
     ),
     cfg.BoolOpt(
         "huge_pages",
         default=False,
         help="""
-Request huge pages, such as CUSTOM_HUGE_PAGES_1GB, instead of MEMORY_MB if hw:mem_page_size of the flavor is a
-size of huge pages. Set the option only if the agents of all hosts offer huge pages ([compute] huge_pages).
-Nova always requests MEMORY_MB.
+If hw:mem_page_size of a flavor is a size of huge pages, request huge pages,
+such as CUSTOM_HUGE_PAGES_1GB, instead of MEMORY_MB. Set the option only if
+the agents of all hosts offer huge pages ([compute] huge_pages). Nova always
+requests MEMORY_MB.
+
 """,
     ),
     cfg.MultiOpt(
         "pci_alias",
         item_type=PciAliasType(),
         help="""
-Alias of PCI devices that flavors name in pci_passthrough:alias. The value is a JSON object as in Nova's [pci]
-alias. The option is for a Nova with [filter_scheduler] pci_in_placement = true. Each device is a separate
-group of the request, with the traits and the resource class of the alias. Without resource_class the class
-comes from vendor_id and product_id. Repeat the option for each alias.
+Alias of PCI devices that flavors name in pci_passthrough:alias. The value is
+a JSON object as in Nova's [pci] alias. Use the option if Nova has
+[filter_scheduler] pci_in_placement = true. Each device becomes a separate
+group of the request, with the traits and the resource class of the alias. An
+alias without resource_class gets a class that is made from vendor_id and
+product_id. Repeat the option for each alias.
+
 """,
     ),
 ]

@@ -20,9 +20,11 @@ THREADS: Final = "HW_CPU_HYPERTHREADING"
 class CpuPinning:
     """CPU policy of a guest.
 
-    :param policy: the CPU policy in flavor or image; only this policy is translated.
-    :param threads: the thread policy in flavor or image; only this policy is translated.
-    :param effective: ``policy``, or the policy that amounts of ``PCPU`` or ``VCPU`` in extra specs imply.
+    :param policy: the CPU policy in flavor or image, which is translated to amounts.
+    :param threads: the thread policy in flavor or image, which is translated to a trait.
+    :param emulator_is_isolated: whether the emulator threads get a dedicated CPU of their own.
+    :param effective: ``policy``. Without one, the policy that amounts of ``PCPU`` or ``VCPU`` in extra specs
+        imply; that policy is only checked, and not translated.
     :param dedicated: the dedicated CPUs, as bits.
     """
 
@@ -93,7 +95,7 @@ def _emulator_policy(guest: FlavorGuest) -> str | None:
 
 
 def _realtime_cpus(guest: FlavorGuest, emulator: str | None) -> int:
-    """Return the realtime CPUs; the mask of the image overrides the mask of the flavor."""
+    """Return the realtime CPUs as bits. The mask of the image overrides the mask of the flavor."""
     if not parse_flag(guest.specs.get("hw:cpu_realtime", "")):
         return 0
     flavor, image = guest.both_texts("cpu_realtime_mask")
@@ -133,7 +135,7 @@ def _parse_mask(name: str, mask: str, vcpus: int) -> int:
 
 
 def _effective_policy(guest: FlavorGuest, policy: str | None, emulator_is_isolated: bool) -> str | None:
-    """Return the policy, or the policy that amounts of CPUs in the extra specs imply."""
+    """Return ``policy``, or without one, the policy that amounts of CPUs in the extra specs imply."""
     shared = _cpu_amount(guest, "VCPU")
     dedicated = _cpu_amount(guest, "PCPU")
     if policy and (shared or dedicated):
@@ -151,7 +153,7 @@ def _effective_policy(guest: FlavorGuest, policy: str | None, emulator_is_isolat
 def _cpu_amount(guest: FlavorGuest, resource_class: str) -> int:
     """Return the sum of the amounts of a CPU class in extra specs.
 
-    Texts that are not numbers are skipped; ``groups`` warns of these amounts.
+    Amounts that are not numbers are skipped; the module ``groups`` warns about them.
     """
     total = 0
     for name, value in guest.numbered_specs("resources"):
@@ -164,7 +166,7 @@ def _cpu_amount(guest: FlavorGuest, resource_class: str) -> int:
 
 
 def _check_threads(guest: FlavorGuest, threads: str | None, effective: str | None) -> None:
-    """Check that a thread policy, or the trait for it, is allowed with the CPU policy."""
+    """Check that the CPU policy allows the thread policy, or the trait HW_CPU_HYPERTHREADING."""
     wanted = next((value for name, value in guest.numbered_specs("trait") if name.startswith(THREADS)), None)
     if wanted is None and THREADS in guest.image.traits:
         wanted = "required"

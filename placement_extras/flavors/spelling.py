@@ -1,7 +1,7 @@
 """Known names of extra specs and image properties, and warnings about unknown names.
 
-Nova ignores unknown names, so a misspelt extra spec has no effect. Namespaces that Nova 34.0.0 does not know
-belong to other programs, and cause no warning unless they look misspelt.
+Nova ignores unknown names, so a misspelt extra spec has no effect. A namespace that Nova 34.0.0 does not know
+belongs to another program. It causes a warning only if it looks like a misspelt namespace of Nova.
 """
 
 import re
@@ -50,13 +50,15 @@ _NAMES: Final[Mapping[str, str]] = {
     ),
     "vmware": "hw_version storage_policy",
 }
-"""Known names by namespace. Nova's scheduler, but not its API, knows the two ``maxphysaddr`` names."""
+"""Known names by namespace. The two ``maxphysaddr`` names are included because Nova's scheduler uses them,
+although Nova's API does not know them."""
 SPEC_OF_GROUP: Final = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)", re.DOTALL)
 """An extra spec with an amount or a trait; its groups match the kind, the suffix and the name."""
 _NAMESPACES: Final = ("resources", "trait", *_NAMES)
 _NUMBER: Final = re.compile(r"_?\d+$")
 _MISSPELT_RATIO: Final = 0.81
-"""An unknown namespace counts as misspelt if its similarity to a known namespace is above this number."""
+"""An unknown namespace counts as misspelt if its similarity to a known namespace (0 to 1) is above this
+number."""
 _POLICY: Final = "group_policy"
 _SPECS: Final = frozenset(
     (_POLICY, *(f"{namespace}:{name}" for namespace, names in _NAMES.items() for name in names.split()))
@@ -81,7 +83,7 @@ _PROPERTY_WITH_NODE: Final = re.compile(r"hw_numa_(cpus|mem)\.\d+")
 
 
 class FlavorWarnings:
-    """Collects warnings about parts of a flavor that are not understood."""
+    """Collects warnings about parts of a flavor that the translation ignores."""
 
     def __init__(self) -> None:
         self._sentences: list[str] = []
@@ -90,7 +92,7 @@ class FlavorWarnings:
     def add(self, sentence: str, name: str = "", known: Collection[str] = ()) -> None:
         """Add a warning.
 
-        :param name: the unknown name; the most similar name in ``known`` is suggested.
+        :param name: the unknown name. The warning suggests the most similar name in ``known``.
         """
         # limited, because a flavor may have hundreds of unknown names
         if len(self._sentences) == MAX_WARNINGS:
@@ -100,7 +102,7 @@ class FlavorWarnings:
         self._sentences.append(f"{sentence}: did you mean {near[0]}?" if near else sentence)
 
     def all_sentences(self) -> tuple[str, ...]:
-        """Return the warnings, and a sentence with the number of left-out warnings."""
+        """Return the warnings, and a last sentence with the number of further warnings."""
         return (*self._sentences, *([f"{self._more} more are not understood"] if self._more else []))
 
 
@@ -128,7 +130,10 @@ def _check_specs(names: Iterable[str], warnings: FlavorWarnings) -> None:
 
 
 def _meant_spec(name: str) -> str | None:
-    """Return the probably meant name of an unknown extra spec; None for a known or foreign name."""
+    """Return the probable name for an unknown extra spec.
+
+    Return None for a known name, and for names of other programs.
+    """
     namespace, colon, rest = name.partition(":")
     if not colon:
         # this is the name of an image property; the extra spec has a colon instead

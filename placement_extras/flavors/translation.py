@@ -1,7 +1,7 @@
 """Translates a flavor with its image to a request for allocation candidates.
 
-Some extra specs do not affect a request, but Nova refuses a guest if their values are wrong. These extra
-specs are checked first.
+Some extra specs do not affect the request, but Nova refuses a guest if the values of these extra specs are
+wrong. So this module checks such extra specs first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check_guest(guest: FlavorGuest) -> None:
     _check_sizes(guest.flavor)
     _check_serial_ports(guest)
     _check_cpu_topology(guest)
-    # called only to refuse a flavor and an image that contradict each other
+    # the result is not used; the call refuses a contradiction between flavor and image
     guest.agreed_flag("pmu")
     # Nova ignores the queues of a guest with one CPU.
     if guest.flavor.vcpus > 1:
@@ -66,7 +66,10 @@ def _check_serial_ports(guest: FlavorGuest) -> None:
 
 
 def _check_cpu_topology(guest: FlavorGuest) -> None:
-    """Check the image's sockets, cores and threads against its maxima, and these against the flavor's."""
+    """Check the image's sockets, cores and threads against its maxima.
+
+    Check these maxima against those of the flavor.
+    """
     for part in _TOPOLOGY_PARTS:
         # the values of the flavor are preferences; Nova only checks that they are numbers
         guest.both_numbers(f"cpu_{part}")
@@ -82,7 +85,7 @@ def _check_cpu_topology(guest: FlavorGuest) -> None:
 
 
 def _check_left_out(guest: FlavorGuest) -> None:
-    """Refuse device profiles, which Nova reads from Cyborg: a translation without their devices is wrong."""
+    """Refuse device profiles of Cyborg, because a translation would lack their devices."""
     if guest.specs.get("accel:device_profile"):
         raise refusal_error(
             "accel:device_profile is a profile of Cyborg, which this service does not read; "
@@ -97,9 +100,10 @@ _MIB_OF_GIB = 1024
 class FlavorTranslation:
     """The request for a flavor.
 
-    :param fallback: the second choice for a guest with dedicated CPUs: the same request, but with shared
-        CPUs. Nova also makes this second request, for hosts that do not report PCPU.
-    :param warnings: sentences about parts of the flavor that were not understood and are left out.
+    :param fallback: the request to try if ``request`` has no candidates, or None. It asks for shared CPUs
+        instead of dedicated ones, as Nova does for hosts that do not report PCPU. With ``numa_affinity``, it
+        allows devices at other NUMA nodes instead.
+    :param warnings: sentences about parts of the flavor that the translation ignores.
     """
 
     request: CandidatesRequest
@@ -110,12 +114,12 @@ class FlavorTranslation:
 def translate_flavor(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTranslation:
     """Return the request that Nova would send to Placement.
 
-    :raises InvalidRequest: a guest of the flavor that boots its image is impossible.
+    :raises InvalidRequest: no guest can have this flavor and image.
     """
     return _KEPT_TRANSLATIONS.get((flavor, rules), lambda: _translate_guest(flavor, rules))
 
 
-# clouds have few flavors and images, and one flavor is often claimed several times in a row
+# cached, because a cloud has few flavors, and one flavor is often claimed several times in a row
 _KEPT_TRANSLATIONS: Final = KeptResults[FlavorTranslation](16 << 20)
 """A cache of the translations of recent flavors, with at most 16 MiB."""
 
@@ -154,7 +158,7 @@ def _is_within_node(
     rules: TranslationRules,
     warnings: FlavorWarnings,
 ) -> bool:
-    """Return whether CPUs, memory and devices come from one NUMA node; warn if that is impossible."""
+    """Return whether the request takes CPUs, memory and devices from one NUMA node; warn if it cannot."""
     nodes = memory.node_count(guest, pinned) if rules.numa_affinity else 0
     if nodes > 1:
         warnings.add(
@@ -188,7 +192,8 @@ def _gather_groups(
         groups.set_amount("DISK_GB", _disk_size(guest.flavor))
     encryption = memory.find_encryption(guest)
     if encryption is not None:
-        groups.set_amount("MEM_ENCRYPTION_CONTEXT", 1)  # a key of the CPU, of which hosts have few
+        # each guest with encrypted memory needs a key of the CPU, and hosts have few keys
+        groups.set_amount("MEM_ENCRYPTION_CONTEXT", 1)
         groups.require_traits(encryption.trait)
     # one namespace of persistent memory for each label; equal labels are counted
     labels = Counter(
@@ -234,7 +239,7 @@ def _candidates_request(gathered: GroupBuilder, root: frozenset[str]) -> Candida
 
 
 def _check_groups(groups: tuple[RequestGroup, ...], policy: str | None) -> None:
-    """Refuse requests that Nova would send, but Placement would refuse."""
+    """Refuse a request that Nova would send, but that Placement would not accept."""
     for group in groups:
         which = f"the group {group.suffix}" if group.suffix else "the group without a suffix"
         if not group.resources:

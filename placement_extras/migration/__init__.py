@@ -1,14 +1,15 @@
-"""Moves from OpenStack Placement and back.
+"""Moves from OpenStack Placement to this service, and back.
 
-An *import* copies the database of OpenStack Placement into an empty one of ours. An *adoption* renames the
-tables of OpenStack Placement inside their database, and creates and fills ours beside them. An *abandonment*
-gives an adopted database back to OpenStack Placement, with or without the changes since the adoption.
+An *import* copies the database of OpenStack Placement into an empty database of this service. An *adoption*
+renames the tables of OpenStack Placement inside their database, creates our tables beside them, and copies
+the content. An *abandonment* gives an adopted database back to OpenStack Placement, with or without the
+changes since the adoption.
 
-``content`` reads both schemas into one format, in which the contents are counted and compared.
-``stock_database`` reads the tables of OpenStack Placement, ``stock_writer`` writes them. ``importer`` copies
-rows, ``relations`` renames tables.
+``content`` reads databases of both schemas into one format, in which their contents are counted and compared.
+``stock_database`` reads the tables of OpenStack Placement, and ``stock_writer`` writes them. ``importer``
+copies rows, and ``relations`` renames tables.
 
 Each move either completes or leaves the database as it was. PostgreSQL and SQLite execute a move in one
-transaction. MySQL commits each change of a table, so there a row records the progress of the move, and a
-second run continues.
+transaction. MySQL commits each change of a table at once. So a row in a MySQL database records the progress
+of the move. If the move is interrupted, a second run continues from there.
 """

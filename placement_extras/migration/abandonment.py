@@ -1,8 +1,9 @@
 """Gives an adopted database back to OpenStack Placement.
 
-The kept tables get their old names and ours are removed. PostgreSQL and SQLite do this in one transaction.
-On MySQL our tables are renamed first, so that no worker writes to them. A row records the progress, and a
-second run continues from there. The outcome lists content that the tables of OpenStack Placement cannot hold.
+The kept tables of OpenStack Placement get their old names, and our tables are removed. On PostgreSQL and
+SQLite this is one transaction. On MySQL our tables are first renamed, so that no worker writes to them. A row
+records the progress there, and a second run continues from it. The outcome lists the content that the tables
+of OpenStack Placement cannot hold.
 """
 
 from __future__ import annotations
@@ -42,12 +43,13 @@ from placement_extras.migration.stock_writer import carry_back
 
 # MySQL stores a FLOAT in 4 bytes and prints 6 significant digits, so our ratios are rounded before comparison
 _FLOAT_DIGITS: Final = 6
-# maximum uuids in a note: a note is one line, and a cloud may have thousands of reservations
+# maximum number of uuids in a note, because a note is one line, and a cloud may have thousands of
+# reservations
 _MAX_NAMED: Final = 10
 
 
 def expressible_content(after: PortableContent, source: StockContent) -> tuple[PortableContent, list[str]]:
-    """Return the part of our content that OpenStack Placement's tables can hold, and a note for each loss."""
+    """Return the content that OpenStack Placement's tables can hold, and a note for each other kind."""
     notes: list[str] = []
     things = dict(after.by_table)
     reserved = [key for key, (*_, kind, _generation) in things["consumers"].items() if kind == RESERVATION]
@@ -87,10 +89,10 @@ def expressible_content(after: PortableContent, source: StockContent) -> tuple[P
 
 
 class AbandonWay(StrEnum):
-    """Treatment of the changes since the adoption."""
+    """Treatment of all changes since the adoption."""
 
     REFUSE = "refuse"
-    """Abandon the adoption only if there are no changes."""
+    """Abandon the adoption only if nothing has changed since."""
     CARRY_BACK = "carry back"
     """Write the changes into the tables of OpenStack Placement."""
     DISCARD = "discard"
@@ -102,7 +104,8 @@ class AbandonOutcome:
     """Result of an abandonment.
 
     :param changes: a line for each change since the adoption.
-    :param notes: a line for each kind of content that the old tables cannot hold, and that is therefore lost.
+    :param notes: a line for each kind of content that is lost or changed, because the old tables cannot hold
+        it.
     """
 
     changes: Sequence[str] = ()
@@ -115,9 +118,9 @@ def abandon_adoption(
     """Give an adopted database back to OpenStack Placement.
 
     :param owner: project and user of consumers without a record, the same as in the adoption.
-    :param way: treatment of the changes since the adoption.
-    :raises Conflict: nothing was adopted, the old tables refuse a row, or ``AbandonWay.REFUSE`` would lose a
-        change. The database is then unchanged.
+    :param way: the treatment of the changes since the adoption.
+    :raises Conflict: nothing was adopted, the old tables refuse a row, or a change exists and ``way`` is
+        ``AbandonWay.REFUSE``. The database is then unchanged.
     :raises Unavailable: the database does not answer, or another program uses its tables.
     """
     with migration.exclusive_connection(url) as conn:
@@ -138,7 +141,7 @@ def abandon_adoption(
             restore_stock(conn)
             return AbandonOutcome()
         if relations.is_transactional(conn):
-            # locked before the comparison: a write between comparison and rename would be lost
+            # locked before the comparison, because a write between comparison and rename would be lost
             relations.lock_tables(conn, own_table_names(_table_names(conn)))
             outcome = _resolve_changes(conn, owner, way)
             restore_stock(conn)
@@ -151,7 +154,8 @@ def _by_steps(
 ) -> AbandonOutcome:
     if record.stage is AdoptionStage.ADOPTED:
         if way is AbandonWay.REFUSE:
-            # compared before the renames, which interrupt running workers: a refusal must not interrupt them
+            # compared before the renames, because renames interrupt running workers, and a refusal must not
+            # do so
             _resolve_changes(conn, owner, way)
         record = AdoptionRecord(AdoptionStage.ABANDONING, record.revision, way)
         adoption.write(conn, record)
@@ -159,13 +163,13 @@ def _by_steps(
     outcome = AbandonOutcome()
     if record.way != adoption.CARRIED:
         relations.rename_tables(conn, {name: ASIDE + name for name in own_table_names(_table_names(conn))})
-        # A second run without an option continues in the way of the first one.
+        # A second run without an option treats the changes as the first run did.
         chosen = AbandonWay(record.way) if way is AbandonWay.REFUSE else way
         try:
             outcome = _resolve_changes(conn, owner, chosen, ASIDE)
         except ServiceError:
-            # the rollback undoes the rows that were written so far; MySQL has committed the renames, so they
-            # are undone by other renames
+            # the rollback removes the written rows; the renames are already committed on MySQL, so further
+            # renames undo them
             conn.exec_driver_sql("ROLLBACK")
             cancel_abandonment(conn, record)
             raise
@@ -218,8 +222,8 @@ _LOST_NOTES: Final = {
     provider_attributes.name: "attributes of resource providers: OpenStack Placement has none, so {} are"
     " lost",
 }
-"""A note for each of our tables that has no equivalent in the schema of OpenStack Placement; ``{}`` is filled
-with the number of rows."""
+"""A note for each of our tables without an equivalent in the schema of OpenStack Placement. ``{}`` stands for
+the number of rows."""
 
 
 def _lost_content(conn: sa.Connection, prefix: str) -> list[str]:

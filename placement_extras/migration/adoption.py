@@ -1,7 +1,8 @@
 """Adopts the database of OpenStack Placement in place, and removes the old tables later.
 
-The old tables are renamed and kept; ours are created beside them and filled. PostgreSQL and SQLite do each
-of these moves in one transaction. On MySQL a row records the progress, and a second run continues from there.
+The adoption renames and keeps the old tables, creates our tables beside them, and fills these. On PostgreSQL
+and SQLite, the adoption is one transaction, and so is the removal. On MySQL a row records the progress, and a
+second run continues from there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from placement_extras.migration.importer import ImportOutcome
 from placement_extras.migration.stock_database import StockContent, StockTables, open_source, read_stock
 
 ASIDE: Final = "adopted_"
-"""Prefix of our tables during an abandonment on MySQL, which keeps workers from writing to these tables."""
+"""Prefix that our tables get during an abandonment on MySQL, so that workers do not write to them."""
 
 _REVISION_TABLE: Final = "alembic_version"
 
@@ -36,19 +37,23 @@ OURS: Final = (
     *(table.name for each in reversed(tables.all_metadata()) for table in reversed(each.sorted_tables)),
     _REVISION_TABLE,
 )
-"""The names of our tables, in order of removal: before the tables that their foreign keys refer to."""
+"""The names of our tables in the order of removal. A table comes before the tables that its foreign keys
+refer to."""
 
 
 def adopt_database(
     url: str, owner: ConsumerOwnership, additional_classes: Iterable[str], *, skip_orphans: bool = False
 ) -> ImportOutcome:
-    """Copy all content into our tables and keep the old ones. An adopted database is left unchanged.
+    """Copy all content into our tables, and keep the old tables.
 
-    :param owner: project and user of consumers that the source has no record of.
+    A database that is already adopted stays unchanged.
+
+    :param owner: project and user of consumers that have allocations, but no row in the source.
     :param skip_orphans: leave behind rows that refer to missing rows.
     :raises Conflict: this is not a database of OpenStack Placement, or has content that our tables cannot
         hold. The database is then unchanged.
-    :raises Unavailable: the database does not answer, another program uses it, or an abandonment is half way.
+    :raises Unavailable: the database does not answer, another program uses it, or an abandonment is not
+        complete.
     """
     with migration.exclusive_connection(url) as conn:
         state = migration.state_of(conn)
@@ -62,7 +67,7 @@ def adopt_database(
         elif record.stage in (AdoptionStage.ADOPTED, AdoptionStage.DROPPING):
             return ImportOutcome(False, TallyComparison())
         elif record.stage is AdoptionStage.ABANDONING:
-            # the changes are written into the old tables already, so ours are obsolete
+            # the old tables already contain the changes, so our tables are obsolete
             if record.way == adoption.CARRIED:
                 raise Unavailable(adoption.explain_adoption(None, record) or "")
             cancel_abandonment(conn, record)
@@ -74,7 +79,7 @@ def adopt_database(
         # other exceptions are defects: the record stays, and a second run continues from it
         except (ServiceError, exc.SQLAlchemyError):
             if not relations.is_transactional(conn):
-                # MySQL has committed the renames, so the rollback alone would leave the database half way
+                # the rollback does not undo the renames, because MySQL has committed them
                 conn.exec_driver_sql("ROLLBACK")
                 restore_stock(conn)
             raise
@@ -103,8 +108,8 @@ def _stock_revision(state: migration.FoundDatabase) -> str:
 def require_move_rights(conn: sa.Connection) -> None:
     """Check the rights of the database user, and that the names of renamed and new tables are free.
 
-    :raises Conflict: a right is missing, or another program's table has such a name. A later step would treat
-        that table as ours.
+    :raises Conflict: a right is missing, or a table of another program has such a name. A later step would
+        treat such a table as ours.
     """
     relations.require_rights(conn, STOCK)
     needed = {
@@ -131,13 +136,14 @@ def _move_tables(
     present = set(sa.inspect(conn).get_table_names())
     # an interrupted run may have renamed some tables already
     ahead = [name for name in STOCK if name in present and KEPT + name not in present]
-    # locked before the renames: a worker of the old service that still runs waits here, and then fails
+    # locked before the renames, so that a worker of the old service that still runs waits, and then fails
     relations.lock_tables(conn, ahead)
     relations.rename_tables(conn, {name: KEPT + name for name in ahead})
     migration.bring_up(conn)
     relations.commit_step(conn)
     with _source_snapshot(url, conn, KEPT, owner) as source:
-        # an optimistic write needs a second attempt that reads first, and this transaction allows only one
+        # not optimistic, because an optimistic write may need a second attempt, and this transaction has only
+        # one
         tx = WriteTransaction(conn, optimistic=False)
         outcome = importer.copy(tx, source, additional_classes, skip_orphans=skip_orphans)
         # written in the transaction of the rows, so that the stage is never ahead of the rows
@@ -157,8 +163,8 @@ def _source_snapshot(
     if relations.is_transactional(conn):
         yield read_stock(conn, owner, prefix)
     else:
-        # A connection to MySQL cannot write while a result is streamed from it, so a second connection reads
-        # the tables. The renames are committed by then.
+        # While a connection to MySQL streams a result, it cannot write. So a second connection reads the
+        # tables; it sees the new names, because the renames are committed.
         with open_source(url, owner, prefix) as source:
             yield source
 
@@ -172,7 +178,7 @@ def cancel_abandonment(conn: sa.Connection, record: AdoptionRecord) -> None:
 
 
 def restore_stock(conn: sa.Connection, prefix: str = "") -> None:
-    """Remove our tables, and give the kept ones their old names.
+    """Remove our tables, and give the kept tables of OpenStack Placement their old names.
 
     :param prefix: prefix of the names of our tables.
     """
@@ -188,8 +194,8 @@ def restore_stock(conn: sa.Connection, prefix: str = "") -> None:
 def own_table_names(present: set[str]) -> list[str]:
     """Return the names in ``present`` that belong to our tables.
 
-    Some names are used in our schema and in that of OpenStack Placement. A table with such a name is ours if
-    the table of OpenStack Placement is kept under its prefix.
+    Our schema and the schema of OpenStack Placement have some names in common. A table with a common name is
+    ours if the table of OpenStack Placement is kept under the prefix.
     """
     return [name for name in OURS if name in present and (name not in STOCK or KEPT + name in present)]
 
@@ -227,7 +233,7 @@ def drop_stock(url: str) -> Sequence[str]:
         names = _kept_names(conn)
         relations.require_rights(conn, names)
         relations.lock_tables(conn, names)
-        # recorded before the first table is gone: an abandonment must refuse from here on
+        # recorded before the first table is removed, because an abandonment is impossible from here on
         adoption.write(conn, replace(record, stage=AdoptionStage.DROPPING))
         relations.commit_step(conn)
         relations.drop_tables(conn, names)
@@ -248,7 +254,10 @@ def _adoption_record(conn: sa.Connection) -> AdoptionRecord:
 
 
 def _kept_names(conn: sa.Connection) -> list[str]:
-    """Return the kept tables in order of removal: before the tables that their foreign keys refer to."""
+    """Return the kept tables in the order of removal.
+
+    A table comes before those that its foreign keys refer to.
+    """
     kept = {KEPT + name for name in STOCK}
     ordered = (name for name, _ in sa.inspect(conn).get_sorted_table_and_fkc_names() if name is not None)
     return [name for name in reversed(list(ordered)) if name in kept]

@@ -1,4 +1,4 @@
-"""Commands of ``placement-manage`` for moves from OpenStack Placement and back: adopt, abandon and others."""
+"""Commands of ``placement-manage`` for moves from OpenStack Placement and back, such as ``db adopt``."""
 
 import logging
 import sys
@@ -20,7 +20,8 @@ from placement_extras.migration.stock_database import open_source
 
 LOG = logging.getLogger(__name__)
 
-# maximum characters of a file; a wrong file, such as a device without an end, must not fill the memory
+# maximum characters that are read from a file, so that a wrong file, such as /dev/zero, does not fill the
+# memory
 _MAX_URL: Final = 64 * 1024
 _STANDARD_INPUT: Final = "-"
 
@@ -143,7 +144,7 @@ def run_abandon(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 def run_drop_stock(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     """Remove the tables of OpenStack Placement that an adoption has kept.
 
-    An abandonment is impossible then.
+    After this, an abandonment is impossible.
     """
     url = conf.placement_database.connection
     if not arguments.yes:
@@ -221,7 +222,7 @@ def _source_url(arguments: Namespace) -> str:
                 text = file.read(_MAX_URL)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"--source-file {arguments.source_file} cannot be read: {error}") from error
-    # no text is no URL, and two texts are no single one; a newline at the end is usual
+    # the file must have exactly one word; files usually end with a newline
     if len(text.split()) != 1:
         raise InvalidRequest(
             f"--source-file {arguments.source_file} does not hold one URL, and nothing else."

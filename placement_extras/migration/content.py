@@ -1,7 +1,7 @@
 """The content of a database in one format, for our schema and the schema of OpenStack Placement.
 
-Both databases of an import yield the same columns, so that rows can be counted, summed and compared.
-Differences are listed item by item, with names and uuids.
+Both databases of an import are read as rows with the same columns, so that rows can be counted, summed and
+compared. Differences are described item by item, with names and uuids.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from placement.db import tables
 
-# rows in memory at a time: a few megabytes, however large the cloud is
+# number of rows in memory at a time, which take a few megabytes
 BATCH_ROWS: Final = 5_000
 
 _SUMMED_COLUMNS: Final[Mapping[str, str | None]] = {
@@ -25,7 +25,7 @@ _SUMMED_COLUMNS: Final[Mapping[str, str | None]] = {
     "consumers": "generation",
     "allocations": "used",
 }
-"""The tables that are compared, each with the column that is summed; None for a count only."""
+"""The tables that are compared, each with the column to sum; None if the rows are only counted."""
 CONSUMERS: Final = "consumers (sum of generations)"
 _TITLES: Final = {
     "resource_providers": "resource providers (sum of generations)",
@@ -35,13 +35,13 @@ _TITLES: Final = {
     "consumers": CONSUMERS,
     "allocations": "allocations of {} (sum used)",
 }
-# columns that only our schema has, computed from other columns; the time may be missing in a source
+# columns that our schema computes from other columns, and the time, which a source may lack
 _NOT_COMPARED: Final = frozenset({"bucket", "change_seq", "described_seq", "root_id", "updated_at"})
 
 
 @dataclass(frozen=True, slots=True)
 class RowTally:
-    """A number of rows, and the sum of one of their columns; 0 without such a column."""
+    """A number of rows, and the sum of one of their columns; the sum is 0 if no column is summed."""
 
     rows: int = 0
     total: int = 0
@@ -70,11 +70,11 @@ class DatabaseContent:
             yield self._finish_row(dict(zip(columns, row, strict=True)))
 
     def _finish_row(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Convert the values of a row that SQL cannot convert; a subclass overrides this."""
+        """Convert values of a row that SQL cannot convert. A subclass overrides this method."""
         return row
 
     def row_tallies(self) -> dict[str, RowTally]:
-        """Count and sum the rows in the database; return the tallies by title."""
+        """Return the numbers and sums of rows by title; the database computes them."""
         found: dict[str, RowTally] = {}
         for table, summed in _SUMMED_COLUMNS.items():
             rows = self.queries[table].subquery()
@@ -94,10 +94,10 @@ class DatabaseContent:
         return found
 
     def table_fingerprints(self) -> dict[str, int]:
-        """Return a number for the content of each table; it is equal for equal rows in any order.
+        """Return a fingerprint of each table: a number that is equal for equal rows in any order.
 
-        Only numbers of one process can be compared, because Python's hashes of texts differ between
-        processes. Times are left out, because a source may have none.
+        Fingerprints can be compared only within one process, because Python's hashes of texts differ
+        between processes. Times are left out, because a source may have none.
         """
         return {table: self._fingerprint_rows(self.rows(table)) for table in _SUMMED_COLUMNS}
 
@@ -105,7 +105,7 @@ class DatabaseContent:
         total = 0
         columns: list[str] = []
         for row in rows:
-            # sorted: the two sides may select the columns in different order
+            # sorted, because the two databases may return the columns in different order
             columns = columns or sorted(row.keys() - _NOT_COMPARED)
             # ids of classes and traits differ between two databases, names do not
             if "resource_class_id" in row:
@@ -138,7 +138,7 @@ def own_content(conn: sa.Connection, prefix: str = "") -> DatabaseContent:
 
 @dataclass(frozen=True, slots=True)
 class TallyComparison:
-    """Tallies of two databases, as pairs by title: the source first."""
+    """Tallies of two databases, as pairs by title. The tally of the source comes first in a pair."""
 
     pairs: Mapping[str, tuple[RowTally, RowTally]] = field(default_factory=dict)
 
@@ -172,10 +172,11 @@ INVENTORY_COLUMNS: Final = ("total", "reserved", "min_unit", "max_unit", "step_s
 class PortableContent:
     """The content of a database that clients can see, in memory.
 
-    A provider has its id, name, generation and the uuid of its parent. An inventory has
-    :data:`INVENTORY_COLUMNS`. A consumer with allocations has project, user, type and generation; an
-    allocation has its amount. Resource classes and traits are only the custom ones, because the
-    release defines the others. Ids are left out except those of providers.
+    The values of a provider are its id, its name, its generation and the uuid of its parent. The values of an
+    inventory are :data:`INVENTORY_COLUMNS`. The values of a consumer are project, user, type and generation;
+    only consumers with allocations are included. The value of an allocation is its amount. Only custom
+    resource classes and traits are included, because the release defines the standard ones. Other ids than
+    those of providers are left out.
 
     :param by_table: the values of each item by the name of our table and the key of the item.
     :param times: times of the last change in seconds since 1970, by table and key.
@@ -264,7 +265,7 @@ def read_portable(content: DatabaseContent) -> PortableContent:
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """Keys of the items in one table that are gone, new, or have other values."""
+    """Keys of the items of one table that were removed, were added, or have other values."""
 
     gone: tuple[ContentKey, ...]
     new: tuple[ContentKey, ...]
@@ -275,7 +276,7 @@ class TableChange:
 
 
 def compare_content(before: PortableContent, after: PortableContent) -> dict[str, TableChange]:
-    """Return the changes from one content to another by table, without tables that are equal."""
+    """Return the changes from one content to another, by table. Equal tables are left out."""
     changes = {
         table: _compare_table(before.by_table[table], after.by_table[table]) for table in before.by_table
     }

@@ -36,7 +36,8 @@ _MAX_AMOUNT: Final = 2**31 - 1
 def find_refusals(source: StockContent) -> list[str]:
     """Describe each item of the source that our tables cannot hold.
 
-    Current releases of OpenStack Placement do not write such rows; old releases and manual SQL do.
+    Current releases of OpenStack Placement do not write such items. They come from old releases and manual
+    SQL.
     """
     providers = _provider_names(source)
     return [
@@ -83,11 +84,14 @@ def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
 
 
 def _check_names(providers: Iterable[tuple[str, str | None]]) -> Iterator[str]:
-    """Describe providers with the name of another provider; the uuid is the name where none is stored."""
+    """Describe providers with the name of another provider.
+
+    The uuid counts as the name of a provider without one.
+    """
     known: dict[str, str] = {}  # uuid of the first provider by name
     for uuid, name in providers:
         first = known.setdefault(uuid if name is None else name, uuid)
-        # as above: another object belongs to an earlier provider
+        # setdefault() returns this very object unless an earlier provider has the name
         if first is not uuid:
             yield f"resource provider {uuid}: {name or uuid!r} is the name of {first}, too"
 
@@ -104,7 +108,7 @@ def _check_amounts(source: StockContent) -> Iterator[str]:
 # maximum lines of a list in a message, which must fit on a screen
 _MAX_SHOWN: Final = 20
 
-# order of the copy: a table comes after those that its foreign keys refer to
+# order of the copy: a table comes after the tables that its foreign keys refer to
 _TABLE_ORDER: Final = (
     "resource_providers",
     "inventories",
@@ -119,7 +123,7 @@ _TABLE_ORDER: Final = (
 class ImportOutcome:
     """Result of an import or an adoption.
 
-    :param copied: False if our database had the same content before.
+    :param copied: False if our database already had the same content, so nothing was copied.
     :param comparison: the counts of both databases after the copy.
     :param notes: a line for each item that was corrected or left behind.
     """
@@ -152,7 +156,8 @@ def examine_source(source: StockContent, *, skip_orphans: bool = False) -> list[
         for provider_id, root in source.stored_roots().items()
         if root != (roots.of[provider_id] or provider_id)
     }
-    # a root is missing until 'placement-manage db online_data_migrations' of OpenStack Placement has run
+    # rows of old releases lack a root until 'placement-manage db online_data_migrations' of OpenStack
+    # Placement has run
     notes += [f"root provider set right: {name}" for name in source.provider_names(corrected)]
     notes += [
         f"consumer without a record, gets generation 0 and the incomplete project and user: {consumer}"
@@ -194,7 +199,8 @@ def check_target(conn: sa.Connection, source: StockContent) -> bool:
     if not any(present):
         return False
     ours = own_content(conn)
-    # sums first: the database computes them fast, and they name what differs
+    # sums are compared first, because the database computes them fast, and their titles say where a
+    # difference is
     differences = TallyComparison.of_tallies(source.row_tallies(), ours.row_tallies()).different_titles
     if not differences:  # different rows may have equal sums
         differences = _different_tables(source, ours)
@@ -235,7 +241,7 @@ def copy(
 ) -> ImportOutcome:
     """Do the same as :func:`run`, in a transaction of the caller."""
     notes = examine_source(source, skip_orphans=skip_orphans)
-    # locks out all writers of a running service, so that an empty database stays empty until the copy
+    # keeps all writers of a running service waiting, so that an empty database stays empty until the copy
     tx.lock_buckets(buckets.ALL)
     if check_target(tx.conn, source):
         return ImportOutcome(False, _compare_tallies(source, tx.conn))
@@ -271,7 +277,7 @@ def _copy(tx: WriteTransaction, source: StockContent) -> None:
     class_ids = _make_names(tx, source, resource_classes)
     trait_ids = _make_names(tx, source, traits)
     roots = _tree_roots(source).of
-    # no bucket counts a change here: the new epoch makes workers read all rows anyway
+    # no bucket counts these changes, because the new epoch makes workers read all rows anyway
     counters = {row.id: row.counter for row in tx.conn.execute(sa.select(change_buckets))}
 
     def own_rows(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -299,7 +305,10 @@ def _copy(tx: WriteTransaction, source: StockContent) -> None:
 
 
 def _make_names(tx: WriteTransaction, source: StockContent, table: sa.Table) -> dict[int, int]:
-    """Create the names that we lack, in the order of the source; return our ids by the ids of the source."""
+    """Create the missing names in our table, in the order of the source.
+
+    Return our ids by the ids of the source.
+    """
     present = set(tx.conn.execute(sa.select(table.c.name)).scalars())
     missing = [row for row in source.rows(table.name) if row["name"] not in present]
     rows = ({"name": row["name"], "updated_at": row["updated_at"] or tx.now} for row in missing)

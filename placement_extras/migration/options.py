@@ -1,4 +1,7 @@
-"""Options of moves from OpenStack Placement, in the group of the database; each program registers them."""
+"""The options for moves from OpenStack Placement, in the section of the database.
+
+Each program registers them.
+"""
 
 from oslo_config import cfg
 
@@ -9,9 +12,12 @@ OPTIONS: list[cfg.Opt] = [
         "adopt",
         default=False,
         help="""
-Adopt a database of OpenStack Placement in place, as 'placement-manage db adopt' does, when 'placement-manage
-db sync' or sync_on_startup finds one. Stop OpenStack Placement first. The old tables are kept under other
-names, so that 'placement-manage db abandon' can go back. If false, such a database is refused.
+Whether 'placement-manage db sync' and sync_on_startup adopt a database of
+OpenStack Placement in place, as 'placement-manage db adopt' does. Stop
+OpenStack Placement first. The old tables are kept under other names, so that
+'placement-manage db abandon' can restore them. If false, the service refuses
+such a database.
+
 """,
     ),
 ]

@@ -15,7 +15,7 @@ from sqlalchemy import exc
 from placement.db import errors
 from placement.exceptions import Conflict, Unavailable
 
-# those of the named tables that the current user does not own; only an owner may rename a table
+# finds the named tables that the current user does not own, because only an owner may rename a table
 _FOREIGN_TABLES: Final = sa.text(
     "SELECT c.relname FROM pg_class c"
     " WHERE c.oid IN (SELECT to_regclass(name) FROM unnest(CAST(:names AS text[])) AS name)"
@@ -38,7 +38,7 @@ _ENABLED_ROLES: Final = sa.text(
 
 
 def require_rights(conn: sa.Connection, tables: Iterable[str]) -> None:
-    """Check that the database user may rename and remove these tables and create others.
+    """Check that the database user may rename and remove these tables, and create new tables.
 
     :raises Conflict: a right is missing; the message names it.
     """
@@ -64,9 +64,9 @@ def _missing_on_postgresql(conn: sa.Connection, tables: list[str]) -> Iterator[s
 
 
 def _missing_on_mysql(conn: sa.Connection) -> Iterator[str]:
-    """Yield the rights that the user lacks. Nothing is checked for a user with a role."""
+    """Yield the rights that the user lacks. For a user with a role, nothing is checked."""
     try:
-        # rights that come from a role cannot be read here, so the move is tried
+        # rights from a role cannot be read here, so the move is tried without a check
         if conn.execute(_ENABLED_ROLES).scalar_one():
             return
         # the account that the server matched, such as 'user'@'%'; split from the right, because a user name
@@ -80,14 +80,12 @@ def _missing_on_mysql(conn: sa.Connection) -> Iterator[str]:
 
 
 _MAX_NAME: Final = 63  # maximum bytes of a name in PostgreSQL, which cuts longer names
-# longer than any request: after this time, the other transaction hangs or belongs to another program
+# longer than any request of the service; a transaction that takes longer hangs, or belongs to another program
 _LOCK_SECONDS: Final = 60
 _LOCK_TRY_SECONDS: Final = 5
-"""Time of one attempt to lock all tables.
-
-Another transaction may hold one of the tables and wait for a table that is locked here. If it waits through a
-second connection, the database does not detect the deadlock. So the locks are given back between two
-attempts."""
+"""Maximum seconds of one attempt to lock all tables. Another program may use one table in a transaction, and
+wait on a second connection for another table that is locked here. The database does not detect this deadlock.
+So each failed attempt releases its locks."""
 
 # indexes of a table, and sequences that its columns own ('a' and 'i': automatic and internal dependencies)
 _BELONGINGS: Final = sa.text(
@@ -103,7 +101,7 @@ _BELONGINGS: Final = sa.text(
 
 
 def is_transactional(conn: sa.Connection) -> bool:
-    """Return whether a rollback undoes changes of tables. In MySQL each change of a table commits."""
+    """Return whether a rollback undoes changes of tables. MySQL commits each change of a table at once."""
     return conn.dialect.name in ("sqlite", "postgresql")
 
 
@@ -136,8 +134,8 @@ def lock_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
 def rename_tables(conn: sa.Connection, names: Mapping[str, str]) -> None:
     """Rename all given tables or none; ``names`` has the new name by the old one.
 
-    PostgreSQL does not rename the indexes and sequences of a table with it. Here they get or lose the same
-    prefix as the table, because new tables need the names.
+    When PostgreSQL renames a table, its indexes and sequences keep their names. This function renames them
+    with the same prefix as the table, because the new tables need the names.
 
     :raises Unavailable: another program uses one of the tables.
     """
@@ -155,7 +153,9 @@ def rename_tables(conn: sa.Connection, names: Mapping[str, str]) -> None:
 
 
 def drop_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
-    """Remove tables. No other table may refer to them; a table comes before those that it refers to.
+    """Remove tables.
+
+    No other table may refer to them, and a table has to come before the tables that it refers to.
 
     :raises Unavailable: another program uses one of the tables.
     """
@@ -170,7 +170,7 @@ def drop_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
     if conn.dialect.name == "postgresql":
         conn.exec_driver_sql(statement)
         return
-    # MySQL refuses to remove a table that another one refers to, even in the same statement
+    # MySQL refuses to remove a table that another table refers to, even if one statement removes both
     conn.exec_driver_sql("SET SESSION foreign_key_checks = 0")
     try:
         _execute_patiently(conn, statement)
@@ -194,7 +194,10 @@ def _execute_patiently(conn: sa.Connection, statement: str) -> None:
 
 
 def commit_step(conn: sa.Connection) -> None:
-    """Commit a step of a move on MySQL; do nothing on others, where the whole move is one transaction."""
+    """Commit a step of a move on MySQL.
+
+    On other databases the whole move is one transaction, so nothing is done.
+    """
     if not is_transactional(conn):
         conn.exec_driver_sql("COMMIT")
 

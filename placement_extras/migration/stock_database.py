@@ -1,7 +1,8 @@
 """Reads the tables of OpenStack Placement, and yields their content as rows of our tables.
 
-The releases from Stein to 2026.1 have these tables. Consumer types were added in Xena and may be missing.
-After an adoption the tables have names with a prefix, in the same database as ours.
+OpenStack Placement has these tables in its releases from Stein to 2026.1. The consumer types may be missing,
+because they were added in Xena. After an adoption the names of these tables have a prefix, and our tables are
+in the same database.
 """
 
 from __future__ import annotations
@@ -97,8 +98,8 @@ class StockContent(DatabaseContent):
     """The content of a database of OpenStack Placement, read in one snapshot.
 
     :param tables: the tables that the queries read.
-    :param owner: project and user of consumers without a record of them.
-    :param unknown_consumers: consumers that have allocations but no row; unused ids by uuid.
+    :param owner: project and user of consumers for which the source has no project or user.
+    :param unknown_consumers: by uuid, new ids for the consumers that have allocations, but no row.
     :param leftovers: descriptions of rows that refer to missing rows; no query yields these rows.
     :param has_types: whether the schema has consumer types.
     """
@@ -115,7 +116,7 @@ class StockContent(DatabaseContent):
                 row[column] = canonical_uuid(row[column])
         if "consumer_uuid" in row:
             consumer = row.pop("consumer_uuid")
-            # there is no row of the consumer, so the outer join yields NULL
+            # the outer join yields NULL if the consumer has no row
             if row["consumer_id"] is None:
                 row["consumer_id"] = self.unknown_consumers[consumer]
         if "used" in row:
@@ -126,7 +127,7 @@ class StockContent(DatabaseContent):
         return row
 
     def rows(self, table: str) -> Iterator[dict[str, Any]]:
-        """Read the rows of one of our tables in batches; consumers without a row in the source come last."""
+        """Read the rows of one of our tables in batches. Consumers without a row in the source come last."""
         yield from super().rows(table)
         if table == "consumers":
             for consumer, consumer_id in self.unknown_consumers.items():
@@ -148,14 +149,14 @@ class StockContent(DatabaseContent):
         return found
 
     def provider_parents(self) -> dict[int, int | None]:
-        """Return the id of each provider's parent by the id of the provider; None for a root."""
+        """Return, by the id of each provider, the id of its parent; None for a root."""
         p = self.tables.providers
         query = sa.select(p.c.id, p.c.parent_provider_id)
         # for mypy, which does not accept rows as the pairs that dict() needs
         return {provider_id: parent for provider_id, parent in self.conn.execute(query)}  # noqa: C416
 
     def stored_roots(self) -> dict[int, int | None]:
-        """Return the stored id of each provider's root by the id of the provider; None if it is missing."""
+        """Return, by the id of each provider, the stored id of its root; None if it is missing."""
         p = self.tables.providers
         query = sa.select(p.c.id, p.c.root_provider_id)
         # for mypy, which does not accept rows as the pairs that dict() needs
@@ -188,7 +189,7 @@ class StockContent(DatabaseContent):
 def canonical_uuid(text: str) -> str:
     """Return a uuid with dashes and in small letters, as our API shows it.
 
-    Clients may have spelled a uuid otherwise in OpenStack Placement, which stores some as they are.
+    OpenStack Placement stores some uuids in the spelling of the client.
 
     :raises InvalidRequest: the text is not a uuid.
     """
@@ -202,7 +203,7 @@ def canonical_uuid(text: str) -> str:
 def open_source(url: str, owner: ConsumerOwnership, prefix: str = "") -> Iterator[StockContent]:
     """Open a database of OpenStack Placement by its SQLAlchemy URL, for reading in one snapshot.
 
-    :param owner: project and user of consumers that the source has no record of.
+    :param owner: project and user of consumers that have allocations, but no row in the source.
     :param prefix: prefix of the names of the tables.
     :raises InvalidRequest: the URL cannot be used, or names no database of OpenStack Placement.
     :raises Unavailable: the database does not answer.
@@ -253,14 +254,15 @@ def _sqlite_engine(url: URL) -> sa.Engine:
 def read_stock(conn: sa.Connection, owner: ConsumerOwnership, prefix: str = "") -> StockContent:
     """Return the content of the database of a connection.
 
-    All reads have to be in the current transaction of the connection, which must be one snapshot.
+    The content is read later, by its queries. All of them have to run in the current transaction of the
+    connection, which must be a snapshot.
 
     :param prefix: prefix of the names of the tables, see :class:`StockTables`.
     :raises InvalidRequest: a table or a column of OpenStack Placement is missing.
     """
     t = StockTables(prefix)
     has_types = _check_schema(conn, t)
-    # before Xena no table had the standard classes: their ids are their positions in this list
+    # before Xena the standard classes were in no table; the id of such a class is its position in this list
     classes = dict(enumerate(os_resource_classes.STANDARDS))
     classes |= _names_by_id(conn, t.classes)
     held = _held_amounts(t, set(classes))
@@ -322,7 +324,7 @@ def _held_amounts(t: StockTables, class_ids: set[int]) -> sa.Select[Any]:
             a.consumer_id.label("consumer_uuid"),
             a.resource_provider_id.label("provider_id"),
             a.resource_class_id,
-            # the source may have several rows of one combination, because no key forbids them
+            # no key of the source forbids several rows of one combination, so the rows are summed
             sa.func.sum(a.used).label("used"),
             sa.func.max(_changed_at(t.allocations)).label("updated_at"),
         )
@@ -365,7 +367,7 @@ def _content_queries(
         .join(t.providers, p.id == t.provider_traits.c.resource_provider_id)
         .join(t.traits, t.traits.c.id == t.provider_traits.c.trait_id)
     )
-    # two spellings of one aggregate would become two rows of ours with the same key
+    # compared in one spelling, because two spellings of an aggregate would become two equal rows of our table
     spelled_alike = sa.func.lower(sa.func.replace(t.aggregates.c.uuid, "-", ""))
     aggregates = (
         sa.select(
@@ -416,7 +418,10 @@ def _content_queries(
 
 
 def _unknown_consumers(conn: sa.Connection, t: StockTables, held: sa.Select[Any]) -> dict[str, int]:
-    """Return unused ids by uuid for consumers that have allocations but no row, as before Rocky."""
+    """Return new ids, by uuid, for consumers that have allocations but no row.
+
+    Releases before Rocky wrote no rows.
+    """
     each = held.subquery()
     query = (
         sa.select(each.c.consumer_uuid)

@@ -1,7 +1,7 @@
 """Writes the changes since an adoption into the tables of OpenStack Placement.
 
-Unchanged rows keep their ids and times. New resource providers get the ids of our tables, because the
-comparison of contents includes these ids. All other new rows get the next free id.
+Rows without a change keep their ids and times. New resource providers get the ids that they have in our
+tables, because the comparison of contents includes these ids. All other new rows get the next free id.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ def carry_back(source: StockContent, before: PortableContent, after: PortableCon
     :param after: the result of :func:`.expressible_content`.
     :raises Conflict: a table refuses a row.
     """
-    # providers that were removed and created again with the same uuid: they have another id now
+    # providers with another id than before, because they were removed and created again with the same uuid
     replaced = {
         key
         for key, value in before.by_table["resource_providers"].items()
@@ -50,7 +50,7 @@ def carry_back(source: StockContent, before: PortableContent, after: PortableCon
 
 
 def _without_providers(content: PortableContent, providers: set[str]) -> PortableContent:
-    """Return the content without the given resource providers and without the rows that refer to them."""
+    """Return the content without the given resource providers, and without the rows that refer to them."""
     # position of the provider's uuid in the keys of each table
     at = {
         "resource_providers": 0,
@@ -67,7 +67,7 @@ def _without_providers(content: PortableContent, providers: set[str]) -> Portabl
 
 
 class _StockWriter:
-    """Executes the changes in an order that foreign keys and unique names allow."""
+    """Executes the changes, in an order that does not violate foreign keys and unique names."""
 
     def __init__(
         self,
@@ -92,11 +92,14 @@ class _StockWriter:
         self._now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
         stored = self._conn.execute(sa.select(self._tables.consumers.c.uuid)).scalars()
         held = self._conn.execute(sa.select(self._tables.allocations.c.consumer_id).distinct()).scalars()
-        # the source may spell uuids in capitals or without dashes; this is the stored spelling of each uuid
+        # by uuid, the spelling in the source, which may have capitals or no dashes
         self._spelled = {canonical_uuid(each): each for each in (*stored, *held)}
 
     def run(self) -> None:
-        """Remove, change and add rows. A row is added before the rows that refer to it, and removed later."""
+        """Remove, change and add rows.
+
+        A row is added before the rows that refer to it, and removed after them.
+        """
         for table in self._tables.metadata.sorted_tables:
             if "id" in table.c and (self._source.has_types or table is not self._tables.types):
                 # a conversion from another kind of database may have left a sequence below the highest id
@@ -109,7 +112,7 @@ class _StockWriter:
         self._write_pairs()
         self._write_consumers()
         self._write_allocations()
-        # removed last: inventories and traits of providers refer to these names until here
+        # removed last, because inventories and traits of providers refer to these names until here
         self._remove_names()
         # providers are inserted with explicit ids, which the sequence does not notice
         advance_sequence(self._conn, self._tables.providers)
@@ -177,7 +180,8 @@ class _StockWriter:
         table, change = self._tables.providers, self._table_change("resource_providers")
         values = self._after.by_table["resource_providers"]
         changed = [key for key in change.changed if key not in self._replaced]
-        # names are unique and two providers may have swapped theirs, so all are cleared before one is set
+        # two providers may have exchanged their unique names, so all names are cleared before the first is
+        # set
         self._update(table, ({"id": values[key][0]} for key in changed), name=None)
         rows = ((key, values[key], self._change_time("resource_providers", key)) for key in change.new)
         self._insert(
@@ -199,7 +203,10 @@ class _StockWriter:
             self._update(table, [{"id": row_id}], name=name, generation=generation, updated_at=time)
 
     def _write_parents(self) -> None:
-        """Set parents and roots where they differ. A new parent changes the roots of all providers below."""
+        """Set parents and roots that differ.
+
+        A new parent of a provider changes the roots of all its descendants.
+        """
         table = self._tables.providers
         parents = {
             row_id: None if parent is None else self._is[parent]
@@ -216,7 +223,7 @@ class _StockWriter:
 
     def _write_names(self) -> None:
         t = self._tables
-        # the column has no autoincrement in the old schema
+        # the column has no autoincrement in the old schema, so the ids are counted here
         last = max(_FIRST_CUSTOM_CLASS - 1, *self._classes.values())
         used = {name for _, name in self._table_change("inventories").new}
         missing = {
@@ -342,7 +349,7 @@ class _StockWriter:
         if not missing:
             return present
         self._insert(table, ({column.name: name, **self._creation_times(self._now)} for name in missing))
-        # read again, because the database has given the ids
+        # read again, because the database has chosen the ids
         return {name: row_id for name, row_id in self._conn.execute(query) if name in wanted}
 
     def _change_time(self, table: str, key: ContentKey) -> datetime:
@@ -373,7 +380,7 @@ class _StockWriter:
 
 
 def _key_conditions(table: sa.Table, row: RowValues) -> Iterator[sa.ColumnElement[bool]]:
-    # SQLAlchemy uses the names of columns as parameters for the values of SET, so others are needed here
+    # SQLAlchemy uses the names of columns as parameters for the values of SET, so other names are needed here
     return (table.c[name] == sa.bindparam(f"the_{name}") for name in row)
 
 
@@ -390,7 +397,7 @@ def _row_batches(rows: Iterable[RowValues]) -> Iterator[Sequence[RowValues]]:
 
 @contextmanager
 def _refusal_named(table: sa.Table) -> Iterator[None]:
-    """Report which table refuses a row.
+    """Report an error of the database as a refusal of a table.
 
     :raises Conflict: the table refuses a row; the message names the table.
     """

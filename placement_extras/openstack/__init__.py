@@ -1,4 +1,4 @@
-"""Commands of the ``openstack`` client for ``/ext/v1``, a plugin of osc-placement.
+"""Commands of the ``openstack`` client for ``/ext/v1``, as a plugin of osc-placement.
 
-The commands use only REST.
+The commands send REST requests, and use no other part of the service.
 """

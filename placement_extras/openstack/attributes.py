@@ -27,9 +27,10 @@ class ListAttributes(command.Lister):
 
 
 class SetProviderAttributes(command.Lister):
-    """Set attributes of a resource provider; its other attributes stay unchanged.
+    """Set attributes of a resource provider. Attributes that are not named stay unchanged.
 
-    A value that looks like a number becomes a number, unless it is given with --text:
+    A value of --attribute that looks like a number is stored as a number. A value of --text is always stored
+    as text:
 
       openstack resource provider attribute set <uuid> --attribute price=0.12 --text rack=12
     """
@@ -54,7 +55,7 @@ class SetProviderAttributes(command.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
-        """Read, change, and write with the generation that was read; a concurrent change is a conflict."""
+        """Change the attributes; fail if another client changes the provider at the same time."""
         given = {
             name: _parse_value(value)
             for name, value in parse_pairs(parsed_args.attribute, "--attribute", "<value>").items()
@@ -82,7 +83,7 @@ class UnsetAttributes(command.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
-        """Read, change, and write with the generation that was read; a concurrent change is a conflict."""
+        """Change the attributes; fail if another client changes the provider at the same time."""
         present = send_request(self, "GET", _attributes_path(parsed_args))
         left = {
             name: value for name, value in present["attributes"].items() if name not in parsed_args.attribute

@@ -63,10 +63,10 @@ class CreateClaim(command.Lister):
 
       openstack allocation claim create --vcpus 4 --ram 8192 --project-id web --user-id ann
 
-    The table has a line for each resource provider. Number 0 is the claim, with its score if the claim has an
-    order, and with its time of expiry if the claim expires. Numbers from 1 on are alternates. A dry run
-    claims nothing, so it has no consumer, generation and expiry. If no host has room, the command shows the
-    reasons.
+    The table has a line for each resource provider. Lines with the number 0 are the claim; lines with numbers
+    from 1 on are alternates. The column "score" is filled if the claim has an order, and "expires_at" if it
+    expires. A dry run claims nothing, so its columns "consumer", "generation" and "expires_at" are empty. If
+    no host has room, the command shows the reasons.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -84,18 +84,23 @@ class CreateClaim(command.Lister):
             "--generation",
             metavar="<number>",
             type=int,
-            help="Generation of an existing consumer; the claim replaces its allocations",
+            help="Current generation of an existing consumer; the claim then replaces the allocations"
+            " of this consumer",
         )
         parser.add_argument("--reservation", metavar="<uuid>", help="Reservation to take the claim from")
         parser.add_argument("--group", metavar="<name>", help="Group of the consumer")
         parser.add_argument(
             "--policy",
             choices=("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"),
-            help="Placement relative to the other members of --group (default: anti-affinity)",
+            help="Rule for the hosts of this consumer and the other members of --group (default:"
+            " anti-affinity)",
         )
         add_topology(parser)
         parser.add_argument(
-            "--alternates", metavar="<number>", type=int, help="Number of alternative choices to show"
+            "--alternates",
+            metavar="<number>",
+            type=int,
+            help="Number of other places for the guest to show after the claim",
         )
         _add_expires_in(parser, "Seconds after which the claim expires, unless it is confirmed")
         parser.add_argument("--dry-run", action="store_true", help="Show the claim without making it")
@@ -143,9 +148,9 @@ class CreateClaim(command.Lister):
 
 
 class ConfirmClaim(command.ShowOne):
-    """Confirm a claim that would expire, for good or until a later time.
+    """Confirm a claim, so that it does not expire, or expires later.
 
-    An expired claim cannot be confirmed.
+    A claim that has already expired cannot be confirmed.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -166,7 +171,7 @@ class ConfirmClaim(command.ShowOne):
         generation = parsed_args.generation
         if generation is None:
             held = send_request(self, "GET", f"/allocations/{parsed_args.uuid}", version=_GENERATIONS_VERSION)
-            # a missing consumer gets 0, because the service refuses it with a reason
+            # 0 stands for a missing consumer; the service then refuses the request and gives the reason
             generation = held.get("consumer_generation", 0)
         body = {"consumer_generation": generation, **_given_fields(parsed_args, "expires_in")}
         claim = send_request(self, "PUT", f"{_CLAIMS}/{parsed_args.uuid}", json=body)["claim"]
@@ -189,7 +194,8 @@ class CreateReservation(command.ShowOne):
         parser.add_argument(
             "--group",
             metavar="<name>",
-            help="Group of claims; only its members may take from the reservation",
+            help="Name of a group of claims. With this option, only claims of the group can use the"
+            " reservation",
         )
         return parser
 
@@ -203,7 +209,7 @@ class CreateReservation(command.ShowOne):
 
 
 class ListReservations(command.Lister):
-    """List reservations that have not expired."""
+    """List the reservations that have not expired yet."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
@@ -225,12 +231,13 @@ class ListReservations(command.Lister):
             rows += [_reservation_row(each) for each in page["reservations"]]
             if "links" not in page:
                 return ("uuid", "project_id", "group", "expires_at", "resources"), rows
-            # by the marker and not by the link, which has the address of the service as the service knows it
+            # the marker is used instead of the link, because the host in the link may not be reachable from
+            # here
             asked["marker"] = page["reservations"][-1]["uuid"]
 
 
 class ShowReservation(command.ShowOne):
-    """Show a reservation and the allocations that it still holds."""
+    """Show a reservation, and the allocations that claims have not used yet."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
@@ -261,7 +268,7 @@ class SetReservation(command.ShowOne):
 
 
 class DeleteReservation(command.Command):
-    """Delete a reservation and the allocations that it still holds."""
+    """Delete a reservation, and the allocations that claims have not used yet."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
@@ -283,7 +290,7 @@ def _add_request_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--query-version",
         metavar="<version>",
-        help="Microversion of the query's grammar (default: the newest)",
+        help="Placement microversion that defines the syntax of the query (default: the newest)",
     )
     parser.add_argument("--project-id", metavar="<project>", required=True, help="Project of the consumer")
     parser.add_argument("--user-id", metavar="<user>", required=True, help="User of the consumer")
@@ -292,22 +299,22 @@ def _add_request_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="<host>",
         action="append",
         default=[],
-        help="Name or root provider's UUID of a host that may be chosen (may be repeated)",
+        help="Host that may be chosen: its name, or the UUID of its root provider (may be repeated)",
     )
     parser.add_argument(
         "--excluded-host",
         metavar="<host>",
         action="append",
         default=[],
-        help="Name or root provider's UUID of a host that may not be chosen (may be repeated)",
+        help="Host that may not be chosen: its name, or the UUID of its root provider (may be repeated)",
     )
     parser.add_argument(
         "--order",
         metavar="<criterion>=<weight>",
         action="append",
         default=[],
-        help="Criterion of the best place with its weight, such as pack=1 or attribute:price=-2 (may be"
-        " repeated)",
+        help="Criterion for the choice of the host, with its weight, such as pack=1 or attribute:price=-2"
+        " (may be repeated)",
     )
 
 
@@ -332,7 +339,7 @@ def _request_fields(asking: command.Command, parsed_args: argparse.Namespace) ->
 
 
 def _given_fields(parsed_args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return those options that were given as fields of a body with the same names."""
+    """Return, of the options with these names, those that were given, as fields of a body."""
     return {name: getattr(parsed_args, name) for name in names if getattr(parsed_args, name) is not None}
 
 

@@ -52,9 +52,9 @@ class ExplainAllocationCandidates(command.Lister):
 
     The command prints a summary to the standard error, and a table with one part of the explanation. The part
     "conditions" shows how many providers and hosts remain after each condition. The part "reasons" shows why
-    the other hosts do not fit. The part "relaxations" shows the smallest changes of the request that would
-    help, and "max-amounts" shows the largest amounts that fit. With --topology, the summary and the part
-    "relaxations" are for a claim with that topology.
+    hosts do not fit. The part "relaxations" shows the smallest changes of the request that would help, and
+    "max-amounts" shows the largest amounts that fit. With --topology, the summary and the part "relaxations"
+    are for a claim with that topology.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -76,24 +76,26 @@ class ExplainAllocationCandidates(command.Lister):
 
 
 class ShowCapacity(command.Lister):
-    """Show how many guests of each flavor fit, and why not more.
+    """Show how many guests of each flavor fit, and which resources are short.
 
-    A flavor is a name, and the query string of GET /allocation_candidates for one guest:
+    Each --flavor has a name, and the query string of GET /allocation_candidates for one guest:
 
       openstack resource capacity show --flavor 'm1.small=resources=VCPU:1,MEMORY_MB:2048,DISK_GB:20'
 
-    A single flavor needs no name. A query, or sizes and properties as in other commands, count as "guest":
+    A flavor without a name is called "guest" in the table. It is a query, or sizes and properties as in other
+    commands:
 
       openstack resource capacity show --vcpus 4 --ram 8192 --property hw:cpu_policy=dedicated
 
-    A --flavor-file is a name, and a file with a flavor in Nova's format. The command counts each flavor
-    alone. It also counts flavors with a --proportion together, and prints that result to the standard error.
+    Each --flavor-file has a name, and a file with a flavor in Nova's format. The command counts each flavor
+    as if no guests of the others were added. For flavors with a --proportion, it also counts how many fit
+    together, and prints this number to the standard error.
 
     The table shows one part of the answer. The part "flavors" shows how many guests fit in total, and how
     many fit after the failure of the worst host. The part "aggregates" shows how many fit in each aggregate.
-    The part "shortages" shows what is missing on hosts without room, and the free capacity that is stranded
-    there. The part "moves" shows the fewest moves of consumers that make room for a guest. The part "drain"
-    shows the consumers on hosts of --excluded-host that have no place on other hosts.
+    The part "shortages" shows the resources that hosts without room lack, and the free capacity that is
+    stranded on these hosts. The part "moves" shows the fewest moves of consumers that make room for a guest.
+    The part "drain" shows the consumers on hosts of --excluded-host that have no place on other hosts.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -106,7 +108,7 @@ class ShowCapacity(command.Lister):
             metavar="<name>=<query>",
             action="append",
             default=[],
-            help="Name, and query string of GET /allocation_candidates (may be repeated)",
+            help="Flavor: its name, and a query string of GET /allocation_candidates (may be repeated)",
         )
         parser.add_argument(
             "--flavor-file",
@@ -121,20 +123,22 @@ class ShowCapacity(command.Lister):
             metavar="<name>=<number>",
             action="append",
             default=[],
-            help="Number of guests of a flavor in one set; the command counts the sets that fit together"
-            " (may be repeated)",
+            help="Number of guests of a flavor in one set of guests; the command counts the sets that fit"
+            " together (may be repeated)",
         )
         parser.add_argument(
             "--excluded-host",
             metavar="<host>",
             action="append",
             default=[],
-            help="Name or root provider's UUID of a host that is drained, or fails (may be repeated)",
+            help="Host to leave out of the count, such as a host to drain: its name, or the UUID of its"
+            " root provider (may be repeated)",
         )
         parser.add_argument(
             "--drain",
             action="store_true",
-            help="Count the consumers on the hosts of --excluded-host that have a place on the other hosts",
+            help="Also count how many consumers on the hosts of --excluded-host have a place on the"
+            " other hosts",
         )
         _add_options(parser, _CAPACITY_PARTS, "the queries")
         return parser
@@ -191,15 +195,18 @@ class ShowCapacity(command.Lister):
 
 
 def _add_options(parser: argparse.ArgumentParser, parts: AnswerParts, queries_are: str) -> None:
-    """Add the options for the part that the table shows, by default the first, and for the queries."""
+    """Add the options --part and --query-version; the first part is the default."""
     usual, *_ = parts
     parser.add_argument(
-        "--part", choices=tuple(parts), default=usual, help=f"Part that the table shows (default: {usual})"
+        "--part",
+        choices=tuple(parts),
+        default=usual,
+        help=f"Part of the answer that the table shows (default: {usual})",
     )
     parser.add_argument(
         "--query-version",
         metavar="<version>",
-        help=f"Microversion of the grammar of {queries_are} (default: the newest)",
+        help=f"Placement microversion that defines the syntax of {queries_are} (default: the newest)",
     )
 
 

@@ -1,4 +1,7 @@
-"""Flavors in options and files of our commands; the options have the names of ``openstack flavor create``."""
+"""Reads flavors from options and files of our commands.
+
+The options have the names of ``openstack flavor create``.
+"""
 
 import argparse
 import json
@@ -22,7 +25,7 @@ _MAX_FILE: Final = (
     1 << 20
 )  # characters; a file that is not a flavor, such as a device, must not fill the memory
 _SHOWN: Final = {"OS-FLV-EXT-DATA:ephemeral": "ephemeral", "properties": "extra_specs"}
-"""Names that differ in the output of `openstack flavor show`."""
+"""Names of fields in the output of `openstack flavor show` that differ from our names."""
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,16 +59,16 @@ def add_flavor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="Refuse a flavor with unknown parts instead of a warning",
+        help="Fail if a flavor has unknown parts; without this option the command only prints a warning",
     )
 
 
 def add_topology(parser: argparse.ArgumentParser) -> None:
-    """Add the option of commands that place a query or a flavor in the same way as a claim."""
+    """Add the option ``--topology``, for commands that split a guest over NUMA nodes as a claim does."""
     parser.add_argument(
         "--topology",
         choices=TOPOLOGIES,
-        help="Way to split PCPU and MEMORY_MB of the query over NUMA nodes",
+        help="Policy by which PCPU and MEMORY_MB of the query are split over NUMA nodes",
     )
 
 
@@ -75,7 +78,7 @@ def given_topology(parsed_args: argparse.Namespace) -> dict[str, Any]:
 
 
 def given_strict(parsed_args: argparse.Namespace) -> dict[str, Any]:
-    """Return the member ``strict`` of a body; empty if a flavor with warnings is accepted."""
+    """Return the member ``strict`` of a body; empty without the option."""
     return {"strict": True} if parsed_args.strict else {}
 
 
@@ -103,7 +106,7 @@ def request_source(parsed_args: argparse.Namespace) -> dict[str, Any]:
 
 
 def flavor_of_options(parsed_args: argparse.Namespace) -> dict[str, Any]:
-    """Return the flavor from the options; empty if they name none.
+    """Return the flavor from the options; empty if no option names a part of a flavor.
 
     :raises CommandError: a property has no value.
     """
@@ -137,7 +140,7 @@ def read_flavor(path: str) -> dict[str, Any]:
 
 
 def _as_shown(shown: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the output of `openstack flavor show`; Nova shows an empty text for no swap."""
+    """Convert the output of `openstack flavor show`, where an empty text stands for no swap."""
     flavor = {_SHOWN.get(name, name): value for name, value in shown.items()}
     return {name: flavor[name] or 0 for name in _SIZES if name in flavor} | {
         "extra_specs": flavor.get("extra_specs") or {}

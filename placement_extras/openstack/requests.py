@@ -1,4 +1,4 @@
-"""Requests to the service, names of hosts, and options: the base of our commands of ``openstack``."""
+"""Functions for all our commands of ``openstack``: requests to the service, names of hosts, and options."""
 
 import uuid
 from collections.abc import Iterable, Mapping
@@ -16,8 +16,8 @@ def send_request(asking: command.Command, method: str, path: str, **options: Any
     """Send a request; return the JSON of the answer, or None if the answer is empty.
 
     :param options: keyword arguments for ``requests``; ``version`` overrides the client's microversion.
-    :raises CommandError: the answer is not from a Placement service, or is an error of the server with its
-        reason.
+    :raises CommandError: the answer is not from a Placement service, or has a status of 500 or more; the
+        message has the reason.
     """
     client: Any = asking.app.client_manager.placement  # type: ignore[attr-defined]  # osc-placement puts it there
     try:
@@ -37,7 +37,7 @@ def send_request(asking: command.Command, method: str, path: str, **options: Any
 
 
 def request_extension(asking: command.Command, method: str, path: str, **options: Any) -> Any:
-    """Send a request as :func:`send_request`, to a path that OpenStack Placement does not have.
+    """Send a request, like :func:`send_request`, to a path that OpenStack Placement does not have.
 
     :raises CommandError: the service does not have the path, or as for :func:`send_request`.
     """
@@ -48,7 +48,7 @@ def request_extension(asking: command.Command, method: str, path: str, **options
 
 
 def root_uuids(asking: command.Command, hosts: Iterable[str]) -> list[str]:
-    """Return the uuids of root providers, which are given by uuid or by name.
+    """Return the uuids of root providers. Each of ``hosts`` is a uuid or a name.
 
     :raises CommandError: no provider has that name.
     """
@@ -71,7 +71,7 @@ def _root_uuid(asking: command.Command, name: str) -> str:
 
 
 class HostNames:
-    """Names of hosts, requested once for each tree; empty if the user may not see providers."""
+    """The names of hosts. Each tree is requested once; names are empty if the user may not see providers."""
 
     def __init__(self, asking: command.Command) -> None:
         self._asking = asking

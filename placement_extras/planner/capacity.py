@@ -1,4 +1,4 @@
-"""Counts the guests of a flavor that fit: in the whole cloud, without its worst host, and by aggregate.
+"""Counts the guests of a flavor that fit: in the cloud, in each aggregate, and without the worst host.
 
 Hosts that share a provider are coupled: guests of one host take amounts that the other hosts then lack. For
 full hosts the result names the short classes and the stranded amounts.
@@ -31,19 +31,21 @@ from placement_extras.planner.packing import (
     pack_guests,
 )
 
-# for each host, the whole group is packed again, which takes too long for larger groups
+# one packing of the whole group for each of its hosts would take too long in a larger group
 MAX_RETRIED: Final = 32
-"""Maximum size of a group that is packed again without each of its hosts; larger groups get bounds."""
+"""Maximum size of a group of coupled hosts that is packed again for the failure of each host. Larger groups
+get bounds."""
 
 
 @dataclass(eq=False, slots=True)
 class CoupledHost:
     """A host that shares providers with other hosts, and its ways to serve the flavor.
 
-    Slots are provider ids and classes.
+    A slot is a pair of provider id and class.
 
     ``free`` has the free amounts of the slots of these ways. ``alone`` is the number of guests that fit if
-    the other hosts get no guests. ``offered`` has the slots that the host shares with other hosts.
+    the other hosts get no guests. ``shared`` has the providers of other hosts that share with this host,
+    ``offered`` the slots that this host shares with other hosts.
     """
 
     tree: HostTree
@@ -55,7 +57,7 @@ class CoupledHost:
 
 
 class HostCoupling:
-    """All coupled hosts, and the number of guests that fit on some of them.
+    """All coupled hosts. Counts the guests that fit on any selection of these hosts.
 
     :param sharing: the ids of sharing providers.
     """
@@ -68,7 +70,7 @@ class HostCoupling:
         self._group_of: dict[CoupledHost, int] = {}
 
     def couple_host(self, tree: HostTree, shared: Sequence[Provider]) -> CoupledHost:
-        """Return a host together with the providers that share with it.
+        """Return a coupled host: a tree with the providers that share with it, and its ways.
 
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
@@ -92,8 +94,8 @@ class HostCoupling:
             return root
 
         for host in hosts:
-            # all sharing providers count, even without a common slot, because they may serve a group without
-            # resources
+            # every sharing provider couples its hosts, even if no way takes from it, because it may serve a
+            # group without resources
             self._budget.spend(1 + len(host.shared) // 4)
             for other in host.shared:
                 leader[find_leader(other.root_id)] = find_leader(host.tree.root.id)
@@ -111,13 +113,14 @@ class HostCoupling:
         return sum([self._fit_group(group) for group in by_group.values()], NONE)
 
     def without_each(self) -> Iterator[tuple[HostTree, FitBounds]]:
-        """Yield each coupled host, with the number of guests that fit if the host and its providers fail."""
+        """Yield each coupled host, with the number of guests that fit on the others if it fails."""
         fits = [self._fit_group(group) for group in self._groups]
         # hosts of different groups have no common providers, so bounds of groups add up
         whole = sum(fits, NONE)
         for group, fit in zip(self._groups, fits, strict=True):
             for failed in group:
-                # in a large group, packing the whole group again for each host would take too long
+                # bounds are enough for a large group, because packing it again for each host would take too
+                # long
                 if len(group) > MAX_RETRIED and not failed.offered:
                     # at most the guests of the failed host are lost
                     lost = min(fit.lower_bound, failed.alone.upper_bound)
@@ -129,7 +132,7 @@ class HostCoupling:
                 yield failed.tree, whole - fit + left
 
     def _after_failure(self, host: CoupledHost, failed: CoupledHost) -> CoupledHost:
-        """Return a coupled host in its state after the failure of another host."""
+        """Return a coupled host as it is after the failure of another host."""
         if not failed.offered:
             return host
         # the sharing providers of the failed host are lost, too, so its neighbours may have fewer ways
@@ -137,7 +140,7 @@ class HostCoupling:
         return host if len(shared) == len(host.shared) else self.couple_host(host.tree, shared)
 
     def _fit_group(self, hosts: Sequence[CoupledHost]) -> FitBounds:
-        # each way once and in order, because hosts with a common sharing provider may have equal ways
+        # equal ways of several hosts count once, because they take from the same sharing provider
         ways = dict.fromkeys(way for each in hosts for way in each.ways.ways)
         classes = {slot: name for each in hosts for slot, name in each.ways.classes.items()}
         free = {slot: left for each in hosts for slot, left in each.free.items()}
@@ -150,8 +153,9 @@ class HostCoupling:
 def couple_ways(
     found: FlavorFootprints, tree: HostTree, shared: Sequence[Provider]
 ) -> tuple[FlavorFootprints, dict[Slot, int]]:
-    """Return the ways at a host with slots that coupled hosts have in common, and their free amounts."""
-    # slots of a tree are positions, which mean nothing at another host; coupled hosts need common keys
+    """Return the ways at a host, with slots that mean the same at all coupled hosts, and the free amounts."""
+    # a slot of a tree is a position, which means nothing at another host, so provider ids replace the
+    # positions
     ways = replace(found.with_provider_ids(tree), coupled=True)
     amounts = _amounts_at(ways, (*tree.members, *shared), Provider.free)
     named = {*ways.classes, *ways.single_slots(ways.classes)}
@@ -161,7 +165,7 @@ def couple_ways(
 def _amounts_at(
     ways: FlavorFootprints, providers: Iterable[Provider], amount_of: Callable[[Provider, str], int]
 ) -> dict[Slot, int]:
-    """Return an amount of each inventory, by provider id and class, and the usable amounts of pools."""
+    """Return the amount of each inventory, by provider id and class, and the usable amount of each pool."""
     found = {(each.id, name): amount_of(each, name) for each in providers for name in each.inventories}
     return found | {slot: pool.usable_amount(found) for slot, pool in ways.pools.items()}
 
@@ -171,12 +175,12 @@ def _capacity_of(provider: Provider, name: str) -> int:
 
 
 MAX_EXAMPLES: Final = 5
-"""Maximum number of hosts that are named for each set of short classes."""
+"""Maximum number of hosts that an answer names for each set of short classes."""
 
 
 @dataclass(frozen=True, slots=True)
 class StrandedHost:
-    """The root of a full host, its stranded amounts by class, and the guests that these could serve."""
+    """The root of a full host, its stranded amounts, and the number of guests that these could serve."""
 
     root: Provider
     stranded: Mapping[str, int]
@@ -185,10 +189,10 @@ class StrandedHost:
 
 @dataclass(frozen=True, slots=True)
 class ClassShortage:
-    """The number of full hosts where these classes are short, and their stranded amounts by class.
+    """The full hosts where the same classes are short: their number, and their stranded amounts by class.
 
     If these hosts had enough of the short classes, ``guests`` more guests would fit. ``examples`` has some of
-    these hosts; hosts with room for the most of these guests come first.
+    these hosts, sorted by descending number of such guests.
     """
 
     classes: tuple[str, ...]
@@ -209,12 +213,12 @@ class StrandedAmounts:
     def add(
         self, tree: HostTree, ways: FlavorFootprints, free: Free, shared: Collection[int] = frozenset()
     ) -> None:
-        """Add a full host: none of the ways has enough free.
+        """Add a full host, where no way has enough free amounts.
 
-        :param shared: ids of providers that share with the host, if slots are pairs of provider id and class.
-            Free amounts of these providers are not stranded.
+        :param shared: ids of providers that share with a coupled host. Free amounts of these providers are
+            not stranded, because other hosts can use them.
         """
-        # of several ways, the way with the fewest short classes counts
+        # the way with the fewest short classes decides which classes are short
         short = min(
             # names break ties, so that equal hosts get the same short classes
             (_short_classes(way, ways, free) for way in ways.ways),
@@ -242,7 +246,7 @@ def _short_classes(way: Way, ways: FlavorFootprints, free: Free) -> frozenset[st
 
 
 class _LackingHosts:
-    """Hosts that have the same ways and the same short classes."""
+    """The full hosts with the same ways and the same short classes."""
 
     def __init__(
         self, ways: FlavorFootprints, short: frozenset[str], shared: Collection[int], budget: SearchBudget
@@ -255,7 +259,7 @@ class _LackingHosts:
         #: the classes that are not short, with their slots
         self.others = tuple(sorted(slots.items()))
         left = ways.without_classes(short, budget)
-        #: returns the number of guests that fit if only the other classes count
+        #: counts the guests that would fit if the host had enough of the short classes
         self.fit: Callable[[Free], FitBounds] = fit_function(left, budget)
 
 
@@ -284,20 +288,20 @@ class _GatheredHosts:
 
 
 _TREES: Final = 64
-"""Number of trees between two checks of the budget."""
+"""Number of trees after which the budget is checked again."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlavorCapacity:
     """The number of guests of a flavor that fit.
 
-    - ``hosts`` is the number of hosts that could serve the flavor if they, and the providers that share with
-      them, were unused. ``candidate_hosts`` is the number of these hosts where a guest currently fits.
-    - ``worst`` is the root of the host that would cause the largest loss if it failed; without this host,
+    - ``hosts`` is the number of hosts that could serve the flavor if all hosts and sharing providers were
+      empty. ``candidate_hosts`` is the number of hosts where a guest currently fits.
+    - ``worst`` is the root of the host with the largest loss of guests if it failed. Without this host,
       ``without_worst`` guests fit.
-    - ``by_aggregate`` has for each aggregate the number of guests that fit on hosts with their root in the
+    - ``by_aggregate`` has, for each aggregate, the number of guests that fit on hosts with a root in this
       aggregate.
-    - ``shortages`` is None if the shortages are not known.
+    - ``shortages`` is None if a topology splits the guests, because shortages are then not computed.
     """
 
     fit: FitBounds
@@ -308,14 +312,14 @@ class FlavorCapacity:
     by_aggregate: Mapping[str, FitBounds]
     shortages: tuple[ClassShortage, ...] | None
     uncounted_hosts: int = 0
-    """Number of hosts on which guests could not be placed in time, so that their lower bound is 0."""
+    """Number of hosts with a lower bound of 0 because the time ended before guests were placed on them."""
 
 
 class CloudHosts:
     """The hosts of a snapshot on which guests are counted.
 
-    :param avoided: ids of the roots of hosts to leave out. Providers of these hosts that share with other
-        hosts are left out, too.
+    :param avoided: ids of the roots of hosts to leave out. If a provider of such a host shares with other
+        hosts, they lack its resources.
     """
 
     def __init__(
@@ -341,7 +345,7 @@ class CloudHosts:
 
 
 def count_flavor(cloud: CloudHosts, request: CandidatesRequest) -> FlavorCapacity:
-    """Return how many guests of a flavor fit if no guests of other flavors are added.
+    """Return how many more guests of a flavor fit if no guests of other flavors are added.
 
     :raises placement.search.budget.BudgetExhausted: the work takes too long.
     """
@@ -359,7 +363,7 @@ class _FlavorCount:
         self._stranding = StrandedAmounts(cloud.budget)
         self._coupling = HostCoupling(self._finder, cloud.sharing, cloud.budget)
         self._coupled: list[CoupledHost] = []
-        #: the remaining ways at hosts that are too small for some ways
+        #: the ways that remain at hosts that are too small for some ways
         self._smaller: dict[tuple[FlavorFootprints, tuple[Way, ...]], FlavorFootprints] = {}
         self._full_hosts = self._open = 0
 
@@ -375,7 +379,7 @@ class _FlavorCount:
                 continue
             if not ways.ways:
                 continue
-            # the key is an object by identity, because hosts of one structure share their ways
+            # the ways are compared by identity, because hosts of one structure share the object
             if ways not in formulas:
                 formulas[ways] = fit_formula(ways.ways)
             formula, free = formulas[ways], ways.with_pools(tree.free)
@@ -393,7 +397,8 @@ class _FlavorCount:
             sum([fits for _, fits, _ in alone]), sum([upper_bound for _, _, upper_bound in alone])
         )
         coupled = self._coupling.fit_bounds(self._coupled)
-        # each coupled host is tried; of all other hosts, only the host with the most guests can be the worst
+        # every coupled host may be the worst; among the other hosts, only the host with the most guests may
+        # be
         left = [(single + fit, tree) for tree, fit in self._coupling.without_each()]
         if alone:
             tree, *most = max(alone, key=itemgetter(1))
@@ -433,17 +438,16 @@ class _FlavorCount:
         capacities: Mapping[Slot, int] | Sequence[int],
         shared: Collection[int] = frozenset(),
     ) -> None:
-        """Add a full host to the shortages, if a guest would fit while the host is unused.
+        """Add a full host to the shortages if a guest would fit on the empty host.
 
-        :param ways: the ways of all hosts with the structure of this host; the host may be too small for some
-            ways.
+        :param ways: the ways at the largest host of the same structure. This host may be too small for some
+            of them.
         """
         self._budget.spend(1 + len(ways.ways) // 4)
         kept = ways.ways_within(capacities)
         if not kept:
             return
-        # these are the ways of the largest host of the structure, and this host may be too small for some of
-        # them
+        # without the ways that need more than the capacity of this host
         if len(kept) < len(ways.ways):
             key = ways, kept
             if key not in self._smaller:

@@ -1,4 +1,4 @@
-"""A simulated cluster: guests, their requests for new places, and the free amounts of hosts."""
+"""A simulated cluster: the guests, requests for new places of guests, and the free amounts of hosts."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from placement_extras.planner.packing import (
 class HostedConsumer:
     """A consumer with all its allocations, by provider id and class, and the roots of its hosts.
 
-    ``request`` is the request for a new place; guests with equal requests share one object. The original
-    request of the guest is unknown. So ``request`` has the held amounts, each class from one provider, and no
-    traits. If a guest holds a class at several providers, the request has a group for each of these
-    providers, with all amounts held there. Disabled hosts get no guests.
+    ``request`` is the request for a new place; guests with equal requests share one object. Placement does
+    not store the original request of the guest. So ``request`` asks for the held amounts, each class from one
+    provider, and for no traits. If the guest holds a class at several providers, ``request`` has a group for
+    each of these providers, with all amounts that the guest holds there. The request excludes disabled hosts.
     """
 
     consumer: str
@@ -60,7 +60,7 @@ def guests_of(
 ) -> list[HostedConsumer]:
     """Return the guests with these allocations, in the order of their uuids.
 
-    Allocations without an inventory in the snapshot are left out.
+    An allocation is left out if the snapshot has no inventory for it.
 
     :raises placement.search.budget.BudgetExhausted: the work takes too long.
     """
@@ -68,7 +68,7 @@ def guests_of(
     for each in chain.from_iterable(yielding_slices(held, budget)):
         provider = snapshot.providers.get(each.provider_id)
         if provider is not None and each.resource_class in provider.inventories:
-            # a consumer with several inventories has several rows
+            # a consumer has a row for each inventory that it holds an amount of
             whose = each.consumer, each.consumer_type
             by_consumer.setdefault(whose, {})[each.provider_id, each.resource_class] = each.used
     requests: dict[object, CandidatesRequest] = {}
@@ -97,8 +97,8 @@ def _asked_groups(held: Mapping[Slot, int]) -> tuple[_Amounts, tuple[_Amounts, .
     common: dict[str, int] = {}
     apart = []
     for amounts in by_provider.values():
-        # if a class is held at several providers, several groups have asked for the class, such as for NUMA
-        # nodes
+        # a class that is held at several providers was requested by several groups, such as one for each NUMA
+        # node
         if any(providers[name] > 1 for name in amounts):
             apart.append(tuple(sorted(amounts.items())))
         else:
@@ -114,20 +114,23 @@ def _make_request(asked: tuple[_Amounts, tuple[_Amounts, ...]]) -> CandidatesReq
 
 
 Host = tuple[HostTree, Sequence[Provider]]
-"""A tree, and the providers that share with it."""
+"""A tree, and the providers of other trees that share with it."""
 Holders = Mapping[Slot, Mapping[HostedConsumer, int]]
-"""The amounts of guests that may move, by slot."""
+"""By slot, the guests that may move, with the amount that each holds."""
 _NO_HOLDERS: Final[Holders] = MappingProxyType({})
 _DeviceKind = tuple[Sequence[Slot], int]
-"""The slots of equal devices, and the number of free units of each."""
+"""The slots of equal devices, and the number of free units that each device has."""
 _AT_ONCE: Final = 16
-"""Number of hosts between two checks of the budget."""
+"""Number of hosts after which the budget is checked again."""
 
 
 def _divide_units(kinds: Sequence[_DeviceKind], units: int, unit: int) -> Iterator[Way]:
-    """Yield each way to take units from devices; of equal devices the first give the most.
+    """Yield each way to take units from devices.
 
-    :param unit: the amount of a unit.
+    Among equal devices, earlier ones give at least as much as later ones.
+
+    :param units: the number of units to take in total.
+    :param unit: the amount of the resource class in one unit.
     """
     if not kinds:
         if not units:
@@ -145,25 +148,25 @@ def _divide_units(kinds: Sequence[_DeviceKind], units: int, unit: int) -> Iterat
 def _list_partitions(number: int, length: int, most: int) -> Iterator[tuple[int, ...]]:
     """Yield the partitions of a number into at most ``length`` parts of at most ``most``, largest first.
 
-    :param number: at most ``length * most``.
+    :param number: the number to partition, at most ``length * most``.
     """
     if not number:
         yield ()
         return
-    # a largest part below the mean would leave too much for the others
+    # a largest part below the mean would leave too much for the other parts
     for part in range(min(number, most), -(-number // length) - 1, -1):
         for rest in _list_partitions(number - part, length - 1, part):
             yield (part, *rest)
 
 
 class ClusterSimulation:
-    """The free amounts of all hosts while guests are added to hosts and removed from them.
+    """The free amounts of all hosts, which change when guests are added to hosts or removed.
 
-    Each slot is a provider id and a class. The ways of a request are computed for unused hosts and unused
+    A slot is a pair of provider id and class. The ways of a request are computed for empty hosts and empty
     sharing providers.
 
-    :param avoided: ids of the roots of hosts that are not used. Providers of these hosts that share with
-        other hosts are not used either.
+    :param avoided: ids of the roots of hosts to leave out. If a provider of such a host shares with other
+        hosts, they lack its resources.
     """
 
     def __init__(
@@ -173,7 +176,8 @@ class ClusterSimulation:
         self.budget = budget
         cloud = CloudHosts(snapshot, budget, avoided)
         self.hosts: Sequence[Host] = cloud.hosts
-        #: whether there are sharing providers, so that guests of one host may take amounts from other hosts
+        #: whether any provider shares resources, so that a guest on one host may use resources of another
+        #: host
         self.shares = bool(cloud.sharing)
         self._sharing = cloud.sharing
         self._taken: dict[Slot, int] = {}
@@ -200,7 +204,7 @@ class ClusterSimulation:
     def take_amounts(self, amounts: Iterable[tuple[Slot, int]], times: int = 1) -> None:
         """Take the amounts of a way.
 
-        :param times: the number of guests; -1 gives the amounts back.
+        :param times: the number of guests that take this way; -1 gives the amounts of one guest back.
         """
         for slot, amount in amounts:
             # a slot with its initial amount gets no entry, so that unchanged hosts are recognised
@@ -213,7 +217,7 @@ class ClusterSimulation:
             self._touched[root] = changed
 
     def each_host(self) -> Iterator[Host]:
-        """Yield all hosts, and count the work of each against the budget.
+        """Yield all hosts; each host costs a step of the budget.
 
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
@@ -223,14 +227,14 @@ class ClusterSimulation:
             yield host
 
     def serves_request(self, request: CandidatesRequest, host: Host) -> bool:
-        """Return whether a request has any way at a host, regardless of free amounts.
+        """Return whether a request has a way at a host when the host is empty.
 
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
         return bool(self._asking_of(request).finder.footprints_at(*host).ways)
 
     def ways_at(self, request: CandidatesRequest, host: Host) -> Sequence[Way]:
-        """Return all ways of a request at a host, regardless of free amounts. Equal devices are one pool.
+        """Return all ways of a request at a host when the host is empty. Equal devices form one pool.
 
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
@@ -239,16 +243,16 @@ class ClusterSimulation:
     def room_at(
         self, request: CandidatesRequest, host: Host, holders: Holders = _NO_HOLDERS
     ) -> Iterator[Way]:
-        """Yield the ways of a request that fit into the present free amounts of a host.
+        """Yield the ways of a request that fit into the current free amounts of a host.
 
-        Of ways that differ only in equal devices, one is yielded.
+        If several ways differ only in equal devices, only one of them is yielded.
 
-        :param holders: the guests that may leave their places; devices with unlike holders are not equal.
+        :param holders: the guests that may move. Two devices are equal only if the same guests hold them.
         """
         self.budget.spend()
         asking = self._asking_of(request)
         found = asking.finder.footprints_at(*host)
-        # for unchanged hosts a formula over the tree answers, before any slot is read
+        # for an unchanged host, a formula over the tree answers without reading each slot
         if not asking.may_fit(found, self._plain_free(found, host[0])):
             return
         for way in self._keyed_ways(found, host[0]):
@@ -260,13 +264,13 @@ class ClusterSimulation:
     ) -> Iterator[tuple[Provider, Way]]:
         """Yield each place that has room for one more guest, as :meth:`room_at` does.
 
-        A place is the root of a host, and the slots that the guest would take there.
+        A place is the root of a host, and the way that the guest would take there.
         """
         for host in self.candidate_hosts(request):
             yield from self._rooms_at(request, host, holders)
 
     def candidate_hosts(self, request: CandidatesRequest) -> Iterator[Host]:
-        """Yield the hosts that may have room: first changed hosts, then those with room at the beginning."""
+        """Yield the hosts that may have room. Hosts with changed amounts come first."""
         # a copy, because places are tried while these hosts are iterated over
         touched = {root for root, slots in self._touched.items() if slots}
         for root in sorted(touched):
@@ -279,12 +283,12 @@ class ClusterSimulation:
     def _rooms_at(
         self, request: CandidatesRequest, host: Host, holders: Holders
     ) -> Iterator[tuple[Provider, Way]]:
-        # read completely first, because less may be free while one of the ways is tried
+        # the list is complete before the first way is tried, because a trial changes free amounts
         for way in list(self.room_at(request, host, holders)):
             yield host[0].root, way
 
     def _choose_devices(self, way: Way, holders: Holders) -> Iterator[Way]:
-        """Yield a way for each unlike choice of devices of its pools."""
+        """Replace each pool of a way by devices; yield one way for each choice that makes a difference."""
         self.budget.spend(1 + len(way))
         if not way:
             yield ()
@@ -298,10 +302,10 @@ class ClusterSimulation:
                 yield (*some, *others)
 
     def _kinds_of_devices(self, pool: DevicePool, holders: Holders) -> list[_DeviceKind]:
-        """Return the devices with free units by kinds, those with the fewest free units first.
+        """Return the devices with free units, grouped by kind; kinds with the fewest free units come first.
 
-        Devices of a pool may differ for other requests. Those of one kind are equal for all, now and after
-        any moves.
+        Devices of one pool are equal for this request, but may differ for other requests. Devices of one
+        kind are equal for all requests, now and after any moves.
         """
         kinds: dict[Hashable, list[Slot]] = {}
         self.budget.spend(len(pool.slots))
@@ -326,20 +330,20 @@ class ClusterSimulation:
         return sorted(found, key=itemgetter(1))
 
     def _asking_of(self, request: CandidatesRequest) -> _RequestRoom:
-        # by identity, because requests hold mappings and have no hash
+        # compared by identity, because a request contains mappings and has no hash
         found = self._asking.get(id(request))
         if found is None:
             found = self._asking[id(request)] = _RequestRoom(self.snapshot, request, self.budget)
         return found
 
     def _plain_free(self, found: FlavorFootprints, tree: HostTree) -> Free | None:
-        """Return the free amounts by slots of the ways, or None if they have changed since the beginning."""
+        """Return the free amounts by slot; None if they have changed, or the host is coupled."""
         if self._touched.get(tree.root.id) or self.is_coupled(found, tree):
             return None
         return found.with_pools(tree.free)
 
     def is_coupled(self, found: FlavorFootprints, tree: HostTree) -> bool:
-        """Return whether guests on other hosts may use resources of these footprints (sharing providers)."""
+        """Return whether guests on other hosts may use resources of these ways by sharing providers."""
         return found.coupled or (self.shares and any(each.id in self._sharing for each in tree.members))
 
     def _keyed_ways(self, found: FlavorFootprints, tree: HostTree) -> Sequence[Way]:
@@ -348,7 +352,7 @@ class ClusterSimulation:
 
 
 class _RequestRoom:
-    """A request, and the hosts that are known to have room for it."""
+    """A request, and the hosts that had room for it at the beginning."""
 
     def __init__(self, snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget) -> None:
         self.request = request
@@ -358,7 +362,10 @@ class _RequestRoom:
         self._left: Iterator[Host] | None = None
 
     def may_fit(self, found: FlavorFootprints, free: Free | None) -> bool:
-        """Return whether a guest may fit into the free amounts; None stands for unknown amounts."""
+        """Return whether a guest may fit into the free amounts.
+
+        None stands for unknown amounts, into which it may fit.
+        """
         if not found.ways or free is None:
             return bool(found.ways)
         if found not in self._formulas:
@@ -367,12 +374,12 @@ class _RequestRoom:
         return formula is None or formula(free) > 0
 
     def candidate_hosts(self, board: ClusterSimulation) -> Iterator[Host]:
-        """Yield the hosts that may have had room at the beginning. The hosts are found on demand."""
+        """Yield the hosts that may have had room at the beginning."""
         if self._left is None:
             self._left = self._look_for_room(board)
         number = 0
         while True:
-            # hosts are looked up on demand and kept, because most guests have a place at one of the first
+            # hosts are searched on demand and kept, because most guests find a place at one of the first
             # hosts
             if number == len(self._open):
                 host = next(self._left, None)

@@ -1,7 +1,7 @@
 """Capacity as a JSON document, as the API reference describes it.
 
-Only :mod:`placement_extras.planner.handler` uses this module: the handler decides what to answer, this module
-formats it.
+Only :mod:`placement_extras.planner.handler` uses this module. The handler decides the content of an answer,
+and this module formats it.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,8 @@ def flavor_document(
 ) -> dict[str, Any]:
     """Return the document of a flavor.
 
-    :param fallback: the capacity for the fallback of the request.
+    :param fallback: the capacity for the fallback of the request, if it has one.
+    :param making: the moves that make room for one more guest, if the request asks for moves.
     """
     worst = capacity.worst
     return {

@@ -1,4 +1,4 @@
-"""Places for the guests of some hosts on all other hosts, for a drain or a failure."""
+"""Places for the guests of some hosts on the other hosts, for a drain or a failure of these hosts."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,19 +13,20 @@ from placement_extras.planner.packing import FitBounds, Way, most_by_volume
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 _MAX_TRIES: Final = 5_000
-"""Maximum number of tries to find more places than the first search; then the result is bounds."""
+"""Maximum number of tries of the second search, which looks for more places than the first pass. After it,
+the result is bounds."""
 # with more places, the search would reach its limit without a result
 _MAX_PLACES: Final = 200
-"""Maximum number of places of all guests together with which more places are searched for."""
+"""Maximum number of places, summed over all guests, up to which the second search runs."""
 MAX_UNPLACED: Final = 100
 """Maximum number of guests without a place that an answer names."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnplacedGuest:
-    """A guest without a place, and whether it would have a place if no other guest were placed.
+    """A guest without a place. ``root`` is the root of its drained host.
 
-    ``root`` is the root of the drained host.
+    ``alone``: whether the guest would have a place if no other guest of the drained hosts were placed.
     """
 
     guest: HostedConsumer
@@ -35,7 +36,7 @@ class UnplacedGuest:
 
 @dataclass(frozen=True, slots=True)
 class DisplacedGuests:
-    """The guests of drained hosts: their number, the number with a place, and the first ones without."""
+    """The number of guests of drained hosts, bounds of those with a place, and the first guests without."""
 
     guests: int
     fit: FitBounds
@@ -45,8 +46,8 @@ class DisplacedGuests:
 def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> DisplacedGuests:
     """Return how many of the guests fit on other hosts after all of them have left.
 
-    In a first pass, the largest guests come first, and each takes the first place with room. If some guests
-    are left, all orders are tried within limits.
+    In a first pass, each guest takes the first place with room; the largest guests come first. If some guests
+    are left, a second search tries all places of all guests, within limits.
 
     :param board: all hosts except the hosts of the guests.
     :raises placement.search.budget.BudgetExhausted: the work takes too long.
@@ -62,16 +63,16 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
         board.take_amounts(way, -1)
     if not left:
         return DisplacedGuests(len(guests), FitBounds(len(guests), len(guests)), ())
-    # once for all guests with the same request, because there are few flavors
+    # computed once for all guests with the same request, because a cloud has few flavors
     alone = {
         request: _FirstPlaces(board, guest).next_way() is not None
         for request, guest in {id(each.request): each for each in left}.items()
     }
-    # a guest that has no place when nothing else is placed has none in any plan
+    # if a guest has no place when no other guest is placed, it has none in any plan
     upper_bound = len(guests) - sum([not alone[id(each.request)] for each in left])
     # the bound by volume is only computed if some guest was left over
     upper_bound = min(upper_bound, _by_volume(board, guests))
-    # a guest that was placed has a place, so it was never tried alone
+    # guests of requests that were not tried alone have a place, because they were placed
     search = _DrainSearch(board, [each for each in largest if alone.get(id(each.request), True)])
     if len(guests) - len(left) < upper_bound:
         found = search.find_places(len(guests) - len(left), upper_bound)
@@ -90,7 +91,11 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
 
 
 def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> list[HostedConsumer]:
-    """Return the guests by descending size: the largest share of a guest in the largest amount of a class."""
+    """Return the guests by descending size.
+
+    For each class, a guest has a share of the largest requested amount; its size is the largest of these
+    shares.
+    """
     asked = [(each, each.total_amounts) for some in yielding_slices(guests, budget) for each in some]
     most: dict[str, int] = {}
     for some in yielding_slices(asked, budget):
@@ -110,7 +115,7 @@ def _place_guests(
 ) -> tuple[list[Way], list[HostedConsumer]]:
     """Place each guest at the first host with room; return their ways, and the guests without room."""
     taken, left = [], []
-    # by the identity of the request, which guests of one flavor share
+    # by the identity of the request, because guests of one flavor share the object
     places: dict[int, _FirstPlaces] = {}
     for guest in guests:
         if id(guest.request) not in places:
@@ -127,7 +132,7 @@ def _place_guests(
 class _FirstPlaces:
     """Finds the first host with room for the guests of one request.
 
-    A host without room stays full while guests only come.
+    While guests are only added, a host without room stays without room.
     """
 
     def __init__(self, board: ClusterSimulation, guest: HostedConsumer) -> None:
@@ -148,7 +153,7 @@ class _FirstPlaces:
 
 
 def _by_volume(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> int:
-    """Return an upper bound of the guests that fit, from sums of free amounts of the hosts that serve any."""
+    """Return an upper bound of the guests that fit, from sums of free amounts."""
     asked: dict[str, Counter[int]] = {}
     for guest in guests:
         for name, amount in guest.total_amounts.items():
@@ -176,7 +181,7 @@ class _DrainResult:
 
 
 class _DrainSearch:
-    """Tries all places for all guests; used if there are few of them."""
+    """Tries all places for all guests. Used only if the guests have few places."""
 
     def __init__(self, board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> None:
         self._board = board
@@ -187,8 +192,8 @@ class _DrainSearch:
     def find_places(self, known: int, upper_bound: int) -> _DrainResult:
         """Look for places for more guests than ``known``.
 
-        :param known: the number of guests that have a place so far.
-        :param upper_bound: the proved maximum.
+        :param known: the number of guests for which a place is known.
+        :param upper_bound: the proved maximum of guests with a place.
         """
         if not self._is_small():
             return _DrainResult(upper_bound, None)
@@ -197,7 +202,7 @@ class _DrainSearch:
         least = len(self.guests) - upper_bound
         unplaced: tuple[HostedConsumer, ...] | None = None
         try:
-            # fewer guests may stay without a place each time, until that is proved impossible
+            # each search allows fewer guests without a place, until no solution exists
             while spare >= least:
                 if self._try_guests(0, [], spare):
                     unplaced = self._best
@@ -219,7 +224,10 @@ class _DrainSearch:
         return True
 
     def _try_guests(self, number: int, left: list[HostedConsumer], spare: int) -> bool:
-        """Return whether the guests from this index on, but for ``spare``, have places; if so, they stay."""
+        """Return whether the guests from this index on have places, except for at most ``spare`` guests.
+
+        If they have, they stay placed.
+        """
         self._journal.count_try()
         if number == len(self.guests):
             self._best = tuple(left)
@@ -230,5 +238,5 @@ class _DrainSearch:
             self._journal.record_undo(self._board.take_amounts, way, -1)
             if self._try_guests(number + 1, left, spare):
                 return True
-        # last, because a guest is only left out if no place for it leads to a result
+        # tried last, because a guest is left out only if no place for it leads to a result
         return spare > 0 and self._try_guests(number + 1, [*left, guest], spare - 1)

@@ -1,7 +1,7 @@
-"""The operation ``POST /ext/v1/capacity``: its body, its handler, and the guests that would have to move.
+"""The operation ``POST /ext/v1/capacity``: its body, its handler, and the search for new places of guests.
 
-The database has the guests of each host, the read model the room. Either may be newer than the other. So a
-guest that comes, leaves or moves in between may be counted twice or not at all.
+The handler reads the guests of hosts from the database, and free amounts from the read model, at slightly
+different times. So a guest that is created, deleted or moved in between may be counted twice or not at all.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from placement_extras.planner.split_count import count_split
 MAX_FLAVORS: Final = 32
 """Maximum number of flavors in a body."""
 MAX_EXCLUDED: Final = 1024
-"""Maximum number of hosts that a body leaves out."""
+"""Maximum number of hosts in ``excluded_hosts``."""
 MAX_PROPORTION: Final = 1_000_000
-"""Maximum number of guests of a flavor in a set."""
+"""Maximum ``proportion``: the number of guests of a flavor in each set of flavors."""
 
 
 class FlavorSchema(explanation.AskingSchema, explanation.TopologySchema):
@@ -55,7 +55,7 @@ class FlavorSchema(explanation.AskingSchema, explanation.TopologySchema):
 
 
 class CapacityBody(explanation.VersionedSchema):
-    """The flavors to count, with queries of a microversion, and the hosts to leave out.
+    """The flavors to count, with the microversion of their queries, and the hosts to leave out.
 
     ``drain`` asks whether the guests of these hosts have places elsewhere. ``moves`` asks for the moves that
     make room for one more guest of each flavor.
@@ -70,7 +70,7 @@ class CapacityBody(explanation.VersionedSchema):
 def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCandidates], Microversion]:
     """Return the requests of a body, by the names of its flavors, and their microversion.
 
-    :param forms: the registered forms of requests, such as flavors.
+    :param forms: the registered forms of a request beside a query, such as a flavor of Nova.
     :raises InvalidRequest: a flavor is wrong; the message names the flavor and the error.
     """
     if body["drain"] and not body["excluded_hosts"]:
@@ -86,7 +86,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCan
             common = {each: body[each] for each in ("microversion", "strict")}
             found[name] = explanation.parse({**flavor, **common}, forms)
         except InvalidRequest as error:
-            # the inner error is not chained, because the new text says all of it and names the flavor
+            # not chained, because the new error has the whole text of the inner error
             raise InvalidRequest(f"Flavor {name!r}: {error.detail}", error.code) from None
     return found, explanation.version_of(body)
 
@@ -94,7 +94,8 @@ def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCan
 def parse_topologies(body: dict[str, Any], asked: Mapping[str, AskedCandidates]) -> dict[str, TopologyPolicy]:
     """Return the topologies of a body, by the names of its flavors.
 
-    :raises InvalidRequest: a flavor has nothing to split, or its question needs one provider for each class.
+    :raises InvalidRequest: a flavor with a topology has nothing to split, has a query before microversion
+        1.29, or is combined with 'moves' or 'proportion'.
     """
     found: dict[str, TopologyPolicy] = {}
     for flavor in body["flavors"]:
@@ -116,13 +117,13 @@ def parse_topologies(body: dict[str, Any], asked: Mapping[str, AskedCandidates])
 
 
 MAX_HELD: Final = 50_000
-"""Number of allocations that are read for the guests of the hosts in question."""
+"""Maximum number of allocations that are read for the guests of some hosts."""
 
 
 class GuestRelocator:
     """Finds new places for guests of given hosts.
 
-    :param seconds: CPU time for all questions.
+    :param seconds: CPU time for all calls of the methods together.
     :param check_awaited: called regularly; an exception that it raises ends the work.
     """
 
@@ -131,18 +132,19 @@ class GuestRelocator:
     ) -> None:
         self._model = model
         self._database = database
-        # CPU time of this thread, so that waiting for the model's lock or the database costs the request
-        # nothing
+        # CPU time, so that time spent waiting for a lock or the database does not count
         self._end = thread_time() + seconds
         self._check_awaited = check_awaited
 
     def displaced_guests(self, hosts: Collection[str]) -> DisplacedGuests:
-        """Return whether the guests of some hosts, by the uuids of their roots, have places on the others.
+        """Return whether the guests of some hosts have places on the other hosts.
+
+        :param hosts: the uuids of the roots of these hosts.
 
         :raises InvalidRequest: the hosts have too many guests.
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
-        # this view ends before the database is read, because a view holds a turn that other requests wait for
+        # the view ends before the database is read, because other requests wait for the end of a view
         with self._model.fresh_view() as view:
             members = _tree_members(view.snapshot, _ids(view.snapshot, hosts))
         held, complete = self._held_amounts(members)
@@ -157,17 +159,18 @@ class GuestRelocator:
             return displace_guests(ClusterSimulation(view.snapshot, budget, avoided), guests)
 
     def room_for(self, request: CandidatesRequest, avoided: Collection[str]) -> MigrationPlan:
-        """Return the fewest moves that make room for a guest, without moves from or to the avoided hosts.
+        """Return the fewest moves that make room for a guest. No guest moves from or to the avoided hosts.
 
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
         with self._model.fresh_view() as view:
             board = ClusterSimulation(view.snapshot, self._make_budget(view), _ids(view.snapshot, avoided))
-            # only the guests of these hosts are read, because those of a whole cloud would take seconds
+            # only the guests of these hosts are read, because reading the guests of a whole cloud takes
+            # seconds
             roots = {tree.root.id for tree, _ in nearest_hosts(board, request)}
             members = _tree_members(view.snapshot, roots)
         held, complete = self._held_amounts(members)
-        # another view, because the guests that were read are newer than the first view
+        # another view, because the guests are newer than the first view
         with self._model.fresh_view() as view:
             board = ClusterSimulation(view.snapshot, self._make_budget(view), _ids(view.snapshot, avoided))
             hosts = [host for host in board.hosts if host[0].root.id in roots]
@@ -179,7 +182,7 @@ class GuestRelocator:
             return held_beside(conn, provider_ids, MAX_HELD)
 
     def _make_budget(self, view: ModelView) -> SearchBudget:
-        # one end for all questions: each budget has the time that the former ones have left
+        # all budgets end at the same time, so each has the time that earlier budgets have left
         return SearchBudget(self._end - thread_time(), yield_lock=view.yield_after(self._check_awaited))
 
 
@@ -209,19 +212,19 @@ blueprint = Blueprint("ext_capacity", __name__)
 _BODY: Final = CapacityBody()
 
 _PLACING_SHARE: Final = 0.75
-"""Part of the remaining time that placing guests on hosts may take, if a topology splits the guests."""
+"""Share of the remaining time for placing guests on hosts, if a topology splits the guests."""
 
 
 @api_operation(blueprint, "POST", f"{EXT}/capacity", rules.CAPACITY, reads_json=True, writes_json=True)
 def count_capacity(call: ApiRequest) -> Response:
-    """Count how many guests of some flavors fit, and name the obstacles to more. The count is not stored."""
+    """Count how many guests of some flavors fit, and name the resources that are short. Nothing is stored."""
     body = call.parse_body(_BODY)
     asked, version = parse(body, call.service.request_forms)
     topologies = parse_topologies(body, asked)
     flavors = {name: each.request for name, each in asked.items()}
     fallbacks = {name: each.fallback for name, each in asked.items() if each.fallback is not None}
     deadline = call.service.conf.api.capacity_deadline
-    # CPU time of this thread, so that waiting for other threads costs the request nothing
+    # CPU time, so that time spent waiting for other threads does not count
     end = thread_time() + deadline
     counted: dict[str, FlavorCapacity] = {}
     fallen_back: dict[str, FlavorCapacity] = {}
@@ -235,10 +238,11 @@ def count_capacity(call: ApiRequest) -> Response:
 
             def count_topology(name: str, request: CandidatesRequest) -> FlavorCapacity:
                 topology = topologies.get(name)
-                # a fallback may request nothing that is split
+                # the fallback of a request may contain no resource class that a topology splits
                 if topology is None or not is_splittable(request):
                     return count_flavor(cloud, request)
-                # the other time is for bounds of hosts without placed guests, and for the remaining flavors
+                # the rest of the time is for the bounds of hosts without placed guests, and for the other
+                # flavors
                 left = len(flavors) + len(fallbacks) - len(counted) - len(fallen_back)
                 seconds = max(0.0, _PLACING_SHARE * (end - thread_time()) / left)
                 placing = SearchBudget(seconds, yield_lock=view.yield_after(call.check_awaited))
@@ -252,7 +256,8 @@ def count_capacity(call: ApiRequest) -> Response:
                 name: FlavorProportion(
                     tuple(_possible_requests(asked[name])),
                     each["proportion"],
-                    # a guest that fits in both ways is counted twice, which an upper bound may do
+                    # a guest that fits by the request and by its fallback is counted twice, which is correct
+                    # for an upper bound
                     counted[name].fit.upper_bound
                     + (fallen_back[name].fit.upper_bound if name in fallen_back else 0),
                 )
@@ -312,7 +317,7 @@ def count_capacity(call: ApiRequest) -> Response:
 def _uncounted_warnings(
     hosts: int, capacities: Iterable[FlavorCapacity | None], deadline: float
 ) -> Iterator[str]:
-    """Yield a warning if guests of a flavor could not be placed on all hosts in time."""
+    """Yield a warning if the time ended before guests of a flavor were placed on all hosts."""
     left = max((each.uncounted_hosts for each in capacities if each is not None), default=0)
     if left:
         yield (

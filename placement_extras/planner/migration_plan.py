@@ -14,20 +14,22 @@ from placement_extras.planner.packing import DevicePool, Slot, Way
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 MAX_HOSTS: Final = 64
-"""Maximum number of hosts with guests that may be moved: the hosts that lack least for the flavor."""
+"""Maximum number of hosts from which guests may move: the hosts that lack the least for the flavor."""
 MAX_MOVES: Final = 64
 """Maximum number of moves of a plan."""
 _MAX_TRIES: Final = 2_000
-"""Maximum number of moves that are tried in the search for fewer moves."""
+"""Maximum number of moves that the search for a plan with fewer moves tries."""
 _STAYING: Final = frozenset(("RESERVATION", "MIGRATION"))
 """Types of consumers that cannot be moved."""
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationStep:
-    """A guest that moves from one host to another (both as roots), and its way at the destination.
+    """The move of a guest from one host to another, and its way at the destination.
 
-    ``allocations`` has the same amounts by the uuid of the provider and class.
+    Roots stand for the hosts.
+
+    ``allocations`` has the amounts of the way, by uuid of the provider and by class.
     """
 
     guest: HostedConsumer
@@ -39,10 +41,11 @@ class MigrationStep:
 
 @dataclass(frozen=True, slots=True)
 class MigrationPlan:
-    """Moves in their order, after which a guest fits on the host ``host``.
+    """Moves, in their order, after which a guest of the flavor fits on ``host``.
 
-    Each moved guest has room at the time of its move. At least ``lower_bound`` moves are necessary; it is
-    None if no moves make room. ``moves`` is None if none are known.
+    Each moved guest has room at its destination at the time of its move. At least ``lower_bound`` moves
+    are necessary. ``lower_bound`` is None if no moves can make room, ``moves`` is None if no plan is
+    known.
     """
 
     moves: tuple[MigrationStep, ...] | None
@@ -51,7 +54,7 @@ class MigrationPlan:
 
 
 def plan_with_fewest(makings: Iterable[MigrationPlan]) -> MigrationPlan:
-    """Return the plan with the fewest moves, the first of several.
+    """Return the plan with the fewest moves; the first of equal plans.
 
     :param makings: results of :func:`make_room`, at least one.
     """
@@ -63,7 +66,7 @@ def plan_with_fewest(makings: Iterable[MigrationPlan]) -> MigrationPlan:
 
 
 def nearest_hosts(board: ClusterSimulation, request: CandidatesRequest) -> list[Host]:
-    """Return the hosts with guests to read. The hosts that lack least for a guest come first.
+    """Return the hosts that lack the least for a guest of the request; the guests of these hosts may move.
 
     :raises placement.search.budget.BudgetExhausted: the search takes too long.
     """
@@ -90,9 +93,9 @@ def make_room(
 ) -> MigrationPlan:
     """Return the fewest moves that make room for a guest.
 
-    :param hosts: the hosts with known guests, from :func:`nearest_hosts`.
+    :param hosts: the hosts from which guests may move, by :func:`nearest_hosts`.
     :param guests: the guests of these hosts.
-    :param all_known: whether the hosts have no other guests.
+    :param all_known: whether ``guests`` has all guests of these hosts.
     :raises placement.search.budget.BudgetExhausted: the search takes too long.
     """
     room = next(board.find_rooms(request), None)
@@ -105,13 +108,13 @@ def make_room(
         # moves were found for known guests; the unknown guests might allow fewer moves
         return MigrationPlan(found.moves, found.host, 1)
     if partly and found.lower_bound is not None:
-        # an unknown guest can matter at the second move at the earliest
+        # a move of an unknown guest can only help as the second move or later
         return MigrationPlan(found.moves, found.host, min(found.lower_bound, 2))
     return found
 
 
 class _TargetHost:
-    """A host that could serve the flavor if it were empty, with the placements of the flavor there."""
+    """A host that could serve the flavor if it were empty, and the ways of the flavor at this host."""
 
     def __init__(self, host: Host, ways: Sequence[Way]) -> None:
         self.root = host[0].root
@@ -120,7 +123,7 @@ class _TargetHost:
 
 
 class _MigrationSearch:
-    """Tries moves in the simulation, which is unchanged afterwards."""
+    """The search for moves. It tries moves in the simulation, and undoes all of them at the end."""
 
     def __init__(
         self,
@@ -165,7 +168,8 @@ class _MigrationSearch:
         if math.isinf(least):
             return MigrationPlan(None, None, None)
         best: tuple[tuple[MigrationStep, ...], Provider] | None = None
-        # hosts that need the fewest moves come first, because their result limits the search at all others
+        # hosts that need the fewest moves come first, because their result limits the search at the other
+        # hosts
         for target in sorted(self._targets, key=self._needs_leaving):
             most = MAX_MOVES if best is None else len(best[0]) - 1
             if self._needs_leaving(target) > most or (best is not None and len(best[0]) == least):
@@ -174,9 +178,9 @@ class _MigrationSearch:
             if moves is not None:
                 best = moves, target.root
         bound = int(least)
-        # the limit grows by one move at a time, which proves at each step that fewer moves do not make room
+        # the limit grows by one move at a time; each step without a result proves that more moves are needed
         while bound <= MAX_MOVES and (best is None or bound < len(best[0])):
-            # a state that failed with fewer moves left may succeed with more
+            # a state that failed may succeed now, because one more move is allowed
             self._seen.clear()
             self._cut = False
             try:
@@ -199,7 +203,7 @@ class _MigrationSearch:
 
     def _needs_leaving(self, target: _TargetHost) -> float:
         """Return a lower bound of the guests that have to leave before the flavor fits at a host."""
-        # kept until a guest comes to this host or leaves it
+        # cached until a guest moves to this host or leaves it
         known = self._needed.get(target.root.id)
         if known is None:
             known = self._needed[target.root.id] = min(map(self._needs_for, target.ways))
@@ -214,7 +218,7 @@ class _MigrationSearch:
         if lacking <= 0:
             return 0
         self._board.budget.spend()
-        # the largest holders first, because fewer guests cannot free the amount
+        # the guests with the largest amounts come first, so no smaller number of guests can free the amount
         for held in sorted(self._holders_of(slot).values(), reverse=True):
             lacking, number = lacking - held, number + 1
             if lacking <= 0:
@@ -222,13 +226,14 @@ class _MigrationSearch:
         return math.inf
 
     def _holders_of(self, slot: Slot) -> Mapping[HostedConsumer, int]:
-        """Return the holders of a slot, or of devices of a pool, with the most that each of them can free."""
+        """Return the guests that hold a slot, or a device of a pool, with the amount that each can free."""
         if not isinstance(slot, DevicePool):
             return self._holders.get(slot, {})
         found: dict[HostedConsumer, int] = {}
         for each in slot.slots:
             for guest, held in self._holders.get(each, {}).items():
-                # a part of a unit may be all that a whole unit lacks
+                # rounded up, because a guest may hold the part of a unit that keeps the whole unit from being
+                # usable
                 found[guest] = found.get(guest, 0) + -(-held // slot.unit) * slot.unit
         return found
 
@@ -236,7 +241,7 @@ class _MigrationSearch:
         return min(map(self._needs_leaving, self._targets), default=math.inf)
 
     def _empty_host(self, target: _TargetHost, most: int) -> tuple[MigrationStep, ...] | None:
-        """Return moves of the guests with most of the short slots; None if ``most`` moves do not suffice."""
+        """Move guests that hold most of the short slots; return None if ``most`` moves are not enough."""
         try:
             while self._needs_leaving(target):
                 if len(self._moves) + self._needs_leaving(target) > most:
@@ -257,19 +262,23 @@ class _MigrationSearch:
         def help_of(guest: HostedConsumer) -> float:
             return sum(min(1, holders.get(guest, 0) / amount) for amount, holders in lacking)
 
-        # the uuid is the last key, so that plans are the same each time
+        # sorted by uuid last, so that the same cloud always gets the same plan
         for guest in sorted(helpful, key=lambda each: (-help_of(each), each.consumer)):
             where = next(self._places_elsewhere(guest), None)
             if where is not None:
                 yield guest, where
 
     def _places_elsewhere(self, guest: HostedConsumer) -> Iterator[tuple[Provider, Way]]:
-        """Return the current places for a guest; its own amounts at sharing providers count as free."""
+        """Return the places on other hosts for a guest.
+
+        Amounts that it holds at sharing providers count as free.
+        """
         rooms = self._board.find_rooms(guest.request, self._holders)
         if self._board.shares:
             held = self._holding[guest].items()
             self._board.take_amounts(held, -1)
-            # read completely here, because the guest's own amounts are free only until the next line
+            # the list is complete here, because the guest's own amounts count as free only until the next
+            # line
             found = list(rooms)
             self._board.take_amounts(held)
             rooms = iter(found)
@@ -278,7 +287,7 @@ class _MigrationSearch:
         )
 
     def _is_at(self, root: int, slots: Iterable[tuple[Slot, int]]) -> bool:
-        """Return whether a guest with these slots is on that host itself, beyond shared providers."""
+        """Return whether a guest with these slots uses the host itself, beyond its sharing providers."""
         providers = self._board.snapshot.providers
         return any(
             providers[slot[0]].root_id == root and SHARES not in providers[slot[0]].traits
@@ -294,7 +303,7 @@ class _MigrationSearch:
         if not least:
             return True
         if least > left:
-            # an infinite bound is final: no number of moves makes room, so nothing was cut off
+            # with an infinite bound no number of moves makes room, so the search has not cut off a solution
             self._cut = self._cut or not math.isinf(least)
             return False
         state = frozenset(
@@ -307,7 +316,7 @@ class _MigrationSearch:
         for guest in self._worth_moving(left, tight=least == left):
             places = self._places_elsewhere(guest)
             if left == 1 and not self._board.shares:
-                # the place of the last guest does not matter for the room that it leaves
+                # the last move makes room by the guest's leaving, so any place for the guest is as good
                 places = islice(places, 1)
             for where in self._journal.try_each(places):
                 self._journal.count_try()
@@ -317,7 +326,10 @@ class _MigrationSearch:
         return False
 
     def _worth_moving(self, left: int, *, tight: bool) -> list[HostedConsumer]:
-        """Return the guests for the next move; with ``tight`` only those that hold some of a short slot."""
+        """Return the guests for the next move.
+
+        With ``tight``, each move has to free an amount of a short slot.
+        """
         if not tight:
             return self._guests
         found = {
@@ -329,7 +341,7 @@ class _MigrationSearch:
             if self._board.free(slot) < amount
             for guest in self._holders_of(slot)
         }
-        # guests that are useless for this number of moves may help with one move more
+        # the left-out guests may help if one more move is allowed
         self._cut = self._cut or len(found) < len(self._guests)
         return list(found)
 
@@ -341,7 +353,7 @@ class _MigrationSearch:
             uuid = self._board.snapshot.providers[provider_id].uuid
             allocations.setdefault(uuid, {})[name] = amount
         self._moves.append(MigrationStep(guest, source, root, way, allocations))
-        # the last entry is undone first, so the guest is back before its move is forgotten
+        # the last entry is undone first, so the guest returns before its move is removed from the list
         self._journal.record_undo(self._moves.pop)
         self._journal.record_undo(self._put_guest, guest, source.id, self._holding[guest])
         self._put_guest(guest, root.id, dict(way))
@@ -352,7 +364,7 @@ class _MigrationSearch:
         self._board.take_amounts(self._holding[guest].items(), -1)
         for slot in self._holding[guest]:
             del self._holders[slot][guest]
-        # both hosts have other guests now, so their bounds are computed again
+        # the guests of both hosts have changed, so their bounds are computed again
         roots = (self._at[guest], root)
         self._holding[guest], self._at[guest] = amounts, root
         self._note_holder(guest)

@@ -1,4 +1,4 @@
-"""Packs guests into free amounts: finds footprints of a flavor at a host, and counts guests that fit."""
+"""Packs guests of a flavor into free amounts: finds the ways at a host, and counts the guests that fit."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 # this number of tries takes about 50 ms
 _MAX_TRIES: Final = 2_000
-"""Maximum number of tries to find a better packing than the first; beyond it the result is bounds."""
+"""Maximum number of tries to find a better packing than the first. After these tries, the result is
+bounds."""
 # with more ways, the search would reach its limit without a result
 _MAX_WAYS: Final = 200
-"""Maximum number of ways with which a better packing is searched for."""
+"""Maximum number of ways up to which a better packing than the first is searched for."""
 
 Free = Mapping[Any, int] | tuple[int, ...]
 """The free amounts, by slot."""
@@ -40,7 +41,7 @@ class FitBounds:
         return FitBounds(self.lower_bound + other.lower_bound, self.upper_bound + other.upper_bound)
 
     def __sub__(self, other: FitBounds) -> FitBounds:
-        """The difference to the bounds of an independent part."""
+        """Return the bounds without an independent part, which has the bounds ``other``."""
         return FitBounds(self.lower_bound - other.lower_bound, self.upper_bound - other.upper_bound)
 
 
@@ -48,7 +49,10 @@ NONE: Final = FitBounds(0, 0)
 
 
 def one_way(way: Way) -> Callable[[Free], int]:
-    """Return a function that counts the guests that fit in one way. The count is never negative."""
+    """Return a function that counts the guests that fit if all take the same way.
+
+    The count is never negative.
+    """
     # most ways have one or two slots, and these functions run for thousands of hosts
     if len(way) == 1:
         ((only, each),) = way
@@ -74,7 +78,7 @@ def fit_function(found: FlavorFootprints, budget: SearchBudget) -> Callable[[Fre
 
 
 def fit_formula(ways: Sequence[Way]) -> Callable[[Free], int] | None:
-    """Return a function that computes the number of guests by a formula; None if these ways have no formula.
+    """Return a function that computes the number of guests by a formula; None if no formula exists.
 
     A formula exists if the ways take equal amounts of common slots, and have no other slot in common.
     """
@@ -85,7 +89,7 @@ def fit_formula(ways: Sequence[Way]) -> Callable[[Free], int] | None:
     common = set(ways[0]).intersection(*ways[1:])
     rests = [tuple([part for part in way if part not in common]) for way in ways]
     slots = [slot for rest in rests for slot, _ in rest]
-    # no formula: a guest that uses one way would leave less for another way
+    # no formula exists, because guests of one way leave less room for another way
     if len(set(slots)) < len(slots) or not {slot for slot, _ in common}.isdisjoint(slots):
         return None
     separate = [one_way(rest) for rest in rests]
@@ -100,10 +104,10 @@ def pack_guests(
 ) -> FitBounds:
     """Return how many guests fit.
 
-    The first packing takes the way with most room first. If the packing has fewer guests than the bound, a
-    search looks for more.
+    The first packing fills the ways one after the other; the way with the most room comes first. If this
+    packing has fewer guests than the upper bound, a search tries to find a better packing.
 
-    :param upper_bound: a known bound.
+    :param upper_bound: a known upper bound of the number of guests, if any.
     :raises placement.search.budget.BudgetExhausted: the budget is spent.
     """
     search = _PackingSearch(found, free, budget)
@@ -112,7 +116,7 @@ def pack_guests(
 
 
 class _PackingSearch:
-    """The search for the most guests: it chooses a number of guests for each way, in turn."""
+    """The search for the best packing. It chooses a number of guests for one way after the other."""
 
     def __init__(self, found: FlavorFootprints, free: Free, budget: SearchBudget) -> None:
         self._budget = budget
@@ -121,10 +125,10 @@ class _PackingSearch:
         by_class: dict[str, set[Slot]] = {}
         for slot, name in found.classes.items():
             by_class.setdefault(name, set()).add(slot)
-        #: for each class its slots; all ways take the same amount of a class
+        #: the slots of each class; all ways take the same amount of a class
         self._by_class = list(by_class.values())
         self._left = {slot: free[slot] for way in ways for slot, _ in way}
-        # the way with the most room comes first, because the first packing is then mostly the best
+        # the way with the most room comes first, because then the first packing is usually the best
         self._ways = sorted(
             (way for way in ways if self._most_guests(way)), key=self._most_guests, reverse=True
         )
@@ -132,27 +136,27 @@ class _PackingSearch:
         self._journal = TrialJournal(budget, _MAX_TRIES)
 
     def find_most(self, upper_bound: int) -> FitBounds:
-        # copying is cheaper here than an entry of the journal for each way
+        # a copy costs less here than an entry in the journal for each way
         left = dict(self._left)
         for way in self._ways:
             count = self._most_guests(way)
             self._take_amounts(way, count)
             self._best += count
         self._left = left
-        # mostly the bound is reached already, and no search is needed
+        # usually the first packing has reached the bound, and no search is needed
         if self._best < upper_bound and len(self._ways) <= _MAX_WAYS:
-            # if the limit of tries ends the search, the best packing and the bound are both still true
+            # if the limit of tries ends the search, the best packing and the upper bound are still correct
             with suppress(TriesExhausted):
                 self._try_ways(0, 0, upper_bound)
-                # all numbers were tried, so the best one is the maximum
+                # all packings were tried, so the best packing is the maximum
                 upper_bound = self._best
         return FitBounds(self._best, upper_bound)
 
     def bound_guests(self, first: int) -> int:
-        """Return the maximum number of guests that may fit by the footprints from index ``first`` on.
+        """Return an upper bound of the guests that fit by the ways from index ``first`` on.
 
-        The bound is the smallest of three: the sum over the footprints, and what the free amounts of each
-        resource class and of each slot allow.
+        The bound is the smallest of three numbers: the sum over these ways, the guests that one resource
+        class allows, and the guests that one slot allows.
         """
         ways = self._ways[first:]
         if not ways:
@@ -167,7 +171,7 @@ class _PackingSearch:
             each = sum([amount for slot, amount in ways[0] if slot in slots])
             volume = 0
             for slot in slots & amounts.keys():
-                # what is left of a slot is only useful in multiples of this unit
+                # guests can use the free amount of a slot only in multiples of this unit
                 unit = gcd(*amounts[slot])
                 volume += self._left[slot] // unit * unit
             bound = min(bound, volume // each)
@@ -185,7 +189,7 @@ class _PackingSearch:
             self._left[slot] -= count * amount
 
     def _try_ways(self, index: int, count: int, upper_bound: int) -> None:
-        """Try all numbers of guests in the remaining ways, while the best result can be exceeded."""
+        """Try all numbers of guests in the remaining ways, as long as a better packing is possible."""
         self._best = max(self._best, count)
         if self._best >= upper_bound or count + self.bound_guests(index) <= self._best:
             return
@@ -201,24 +205,27 @@ class _PackingSearch:
 
 
 Slot = Any
-"""The slot in the tree for inventories of the host itself; for other inventories provider id and class.
-
-A pool has a slot after those of the tree. If slots are provider ids, the pool itself is the slot."""
+"""An inventory, or a pool of devices. For an inventory of the host itself, a number: its position in the
+tree. For an inventory of another provider, the provider id and the class. A pool has a number after those of
+the tree. If all slots are provider ids and classes, the pool itself is the slot."""
 
 Way = tuple[tuple[Slot, int], ...]
 """The amounts that one guest takes, as pairs of slot and amount in the order of the slots."""
 
 
 class DevicePool(NamedTuple):
-    """The slots of equal devices, and the amount of a unit: only the number of free units matters."""
+    """The slots of equal devices, and the amount of the class in one unit.
+
+    A guest takes whole units of any device.
+    """
 
     slots: tuple[Slot, ...]
     unit: int
 
     def usable_amount(self, amounts: Mapping[Any, int] | Sequence[int]) -> int:
-        """Return the sum of the whole units that the devices can give."""
+        """Return the amount that guests can use: the sum of the whole free units of all devices."""
         unit = self.unit
-        # a device with more used than its capacity gives nothing, and must not reduce what others give
+        # a device that is used beyond its capacity must not reduce the sum
         return sum([amounts[slot] // unit for slot in self.slots if amounts[slot] >= unit]) * unit
 
 
@@ -226,8 +233,9 @@ class DevicePool(NamedTuple):
 class FlavorFootprints:
     """The Pareto-minimal ways of a flavor at hosts of one structure.
 
-    ``classes`` are the resource classes of the slots of the ways. The footprints are ``coupled`` if a
-    provider that shares with the host serves a part of one of the ways. ``pools`` has each pool by its slot.
+    A way is Pareto-minimal if no other way takes the same or less of each slot. ``classes`` has the resource
+    class of each slot. ``coupled`` is set if a provider that shares with the host serves a part of a way.
+    ``pools`` has each pool by its slot.
     """
 
     ways: tuple[Way, ...]
@@ -242,7 +250,7 @@ class FlavorFootprints:
         return (*amounts, *[pool.usable_amount(amounts) for pool in self.pools.values()])
 
     def single_slots(self, slots: Iterable[Slot]) -> Iterator[Slot]:
-        """Yield slots of inventories: those of the members in place of a pool."""
+        """Yield these slots, with the slots of its devices in place of each pool."""
         for slot in slots:
             yield from self.pools[slot].slots if slot in self.pools else (slot,)
 
@@ -257,14 +265,14 @@ class FlavorFootprints:
         )
 
     def without_classes(self, names: Collection[str], budget: SearchBudget) -> FlavorFootprints:
-        """Return the ways of the request without some classes."""
+        """Return the ways that the request would have without some classes."""
         classes = {slot: name for slot, name in self.classes.items() if name not in names}
         left = {tuple([part for part in way if part[0] in classes]) for way in self.ways}
         ways = tuple(_pareto_minimal(left - {()}, budget))
         return FlavorFootprints(ways, classes, self.coupled, self.pools)
 
     def ways_within(self, capacities: Mapping[Slot, int] | Sequence[int]) -> tuple[Way, ...]:
-        """Return the ways that fit into these capacities of slots."""
+        """Return the ways that take at most these capacities of the slots."""
         return tuple([way for way in self.ways if all(capacities[slot] >= part for slot, part in way)])
 
     def with_ways(self, ways: tuple[Way, ...]) -> FlavorFootprints:
@@ -276,9 +284,9 @@ class FlavorFootprints:
 def key_slots(
     tree: HostTree, pools: Mapping[Slot, DevicePool] = MappingProxyType({})
 ) -> Callable[[Slot], Slot]:
-    """Return a function from a slot of a tree to the id of its provider and its resource class.
+    """Return a function that replaces a slot of a tree by the id of its provider and its resource class.
 
-    For a provider that several coupled hosts share, the result is the same at each host.
+    So a provider that several coupled hosts share has the same slot at each of these hosts.
     """
     names = list(tree.kind.shape.slots)
 
@@ -294,9 +302,9 @@ def key_slots(
 
 
 def most_by_volume(guests: int, asked: Mapping[str, Mapping[int, int]], there: Mapping[str, int]) -> int:
-    """Return an upper bound of the guests that fit, by the sums of classes.
+    """Return an upper bound of the guests that fit, from the sum of the free amounts of each class.
 
-    :param asked: the number of guests by class and requested amount.
+    :param asked: by class and requested amount, the number of guests that request this amount.
     :param there: the sum of the free amounts by class.
     """
     bound = guests
@@ -315,7 +323,7 @@ NO_WAYS: Final = FlavorFootprints((), {}, coupled=False)
 
 
 class FootprintFinder:
-    """Finds the ways of a flavor, once for equivalent hosts.
+    """Finds the ways of a flavor at hosts. Equivalent hosts are searched only once.
 
     :param pooled: whether equal devices form pools.
     """
@@ -337,14 +345,14 @@ class FootprintFinder:
     ) -> FlavorFootprints:
         """Return the ways at a host with the providers that share with it.
 
-        :param parts: a number for each provider of the host; a pool has devices with one number only.
+        :param parts: a number for each provider of the host. Only devices with the same number form a pool.
         :raises placement.search.budget.BudgetExhausted: the search takes too long.
         """
         unused = self._patterns(tree, shared, parts)
         patterns = unused.patterns
         if not patterns:
             return NO_WAYS
-        # keyed by the identity of the batch, which the search shares between equivalent trees
+        # the key is the batch itself, because the search returns the same batch for equivalent trees
         key = (patterns, tree.kind.shape)
         found = self._found.get(key)
         if found is None:
@@ -395,8 +403,8 @@ def _pareto_minimal(ways: Iterable[Way], budget: SearchBudget) -> list[Way]:
     kept: list[dict[Any, int]] = []
     for way in sorted(map(dict, ways), key=lambda way: (len(way), sum(way.values()))):
         budget.spend(1 + len(kept))
-        # a way is useless if another way takes no more of each slot
+        # a way is useless if another way takes the same or less of each slot
         if not any(all(way.get(slot, 0) >= amount for slot, amount in other.items()) for other in kept):
             kept.append(way)
-    # in a fixed order, so that answers are the same each time; by repr(), because slots have two types
+    # sorted, so that equal clouds get equal answers; by repr(), because slots have two types
     return sorted([tuple(way.items()) for way in kept], key=repr)

@@ -1,4 +1,7 @@
-"""Counts guests of several flavors that fit at once, in given proportions."""
+"""Counts the guests of several flavors that fit together, in given proportions.
+
+A *set* has the given number of guests of each flavor.
+"""
 
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
@@ -20,22 +23,22 @@ from placement_extras.planner.packing import (
 )
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
-# in chunks, so that each host gets a mix of flavors
+# guests are placed in chunks, so that each host gets a mix of flavors
 _CHUNKS: Final = 64
-"""Number of chunks in which guests are placed at first."""
+"""Number of chunks into which the upper bound of sets is divided at first."""
 _MAX_TRIES: Final = 5_000
-"""Maximum number of tries to place one more set; then the result is bounds."""
+"""Maximum number of tries to place one more set. After these tries, the result is bounds."""
 # with more ways, the search would reach its limit without a result
 _MAX_WAYS: Final = 200
-"""Maximum number of ways with which one more set is searched for."""
+"""Maximum number of ways up to which a place for one more set is searched for."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlavorProportion:
     """A flavor with its number of guests in each set.
 
-    If no other flavor is placed, at most ``upper_bound`` of its guests fit. Each guest gets one of the
-    ``requests``: the first, or its fallback.
+    At most ``upper_bound`` guests fit if no guests of other flavors are placed. One of the ``requests``
+    serves each guest: the request of the flavor, or its fallback.
     """
 
     requests: tuple[CandidatesRequest, ...]
@@ -44,31 +47,32 @@ class FlavorProportion:
 
 
 Place = tuple[Any, tuple[Way, ...]]
-"""The free amounts of a host by slot, which change, and the ways of a flavor there."""
+"""The free amounts of a host by slot, which change during the search, and the ways of a flavor at this
+host."""
 
 
 def count_sets(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> FitBounds:
-    """Return how many sets fit at once.
+    """Return how many sets of guests fit together.
 
     :raises placement.search.budget.BudgetExhausted: the search takes too long.
     """
     upper_bound = min(share.upper_bound // share.number for share in shares)
     if not upper_bound:
         return FitBounds(0, 0)
-    # flavors that are hard to place come first, because the others fit in between
+    # flavors that are hard to place come first, because the other flavors fill the gaps
     shares = sorted(shares, key=lambda share: share.upper_bound // share.number)
     placing = _SetPlacing(_find_places(cloud, shares), [share.number for share in shares], cloud.budget)
     return placing.find_most(_by_volume(cloud, shares, upper_bound))
 
 
 def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], upper_bound: int) -> int:
-    """Return an upper bound of the sets, by the sums of classes in the cloud; at most ``upper_bound``."""
+    """Return an upper bound of the sets, from sums of free amounts in the cloud; at most ``upper_bound``."""
     asked: dict[str, int] = {}
     for share in shares:
         amounts = [request.total_amounts for request in share.requests]
         for name in set[str]().union(*amounts):
-            # a guest may get any request of its flavor, so only the smallest amounts of all requests are
-            # certainly taken
+            # any request of its flavor may serve a guest, so a guest takes at least the smallest amount of
+            # all requests
             least = min(each.get(name, 0) for each in amounts)
             if least:
                 asked[name] = asked.get(name, 0) + least * share.number
@@ -77,14 +81,15 @@ def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], upper_boun
         cloud.budget.spend()
         for name in asked:
             for _, slot in tree.kind.shape.having.get(name, ()):
-                # a slot with more used than its capacity must not reduce the amounts of other hosts
+                # a slot that is used beyond its capacity must not reduce the amounts of other hosts
                 there[name] += max(0, tree.free[slot])
     return most_by_volume(upper_bound, {name: {amount: upper_bound} for name, amount in asked.items()}, there)
 
 
 def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[list[Place]]:
-    """Return the places for guests by flavor; all flavors on a host take from the same free amounts."""
-    # one mapping for all hosts that share anything, and one list for each other host
+    """Return the places for guests by flavor. At one host, all flavors take from the same free amounts."""
+    # all hosts with shared providers or pools have one common mapping of free amounts; other hosts have a
+    # list each
     common: dict[Slot, int] = {}
     own: dict[int, list[int]] = {}
     asked = [(number, request) for number, share in enumerate(shares) for request in share.requests]
@@ -97,7 +102,7 @@ def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[
             cloud.budget.spend(len(tree.members))
             parts = _common_parts(found, tree)
             found = [finder.footprints_at(tree, shared, parts) for finder in finders]
-        # slots of pools have one name for all flavors, like those of shared providers
+        # like a shared provider, a pool needs a slot that is the same for all flavors
         if any(ways.coupled or ways.pools for ways in found) or any(
             each.id in cloud.sharing for each in tree.members
         ):
@@ -119,7 +124,7 @@ def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[
 
 
 def _agree_on_pools(found: Sequence[FlavorFootprints]) -> bool:
-    """Return whether each device belongs to the same pool for all flavors that use it."""
+    """Return whether all flavors that use a device have it in the same pool."""
     pool_of: dict[Slot, Slot] = {}
     for ways in found:
         for slot in ways.classes:
@@ -131,9 +136,9 @@ def _agree_on_pools(found: Sequence[FlavorFootprints]) -> bool:
 
 
 def _common_parts(found: Sequence[FlavorFootprints], tree: HostTree) -> tuple[int, ...]:
-    """Return a number for each provider of a host; those with one number are equal for all flavors.
+    """Return a number for each provider of a host. Providers with the same number are equal for all flavors.
 
-    With pools within these parts, each device belongs to the same pool for all flavors.
+    If only such providers form pools, a device belongs to the same pool for all flavors.
     """
     uses: dict[Slot, set[DevicePool | Slot]] = {}
     for ways in found:
@@ -144,7 +149,7 @@ def _common_parts(found: Sequence[FlavorFootprints], tree: HostTree) -> tuple[in
     labels: list[list[Hashable]] = [[] for _ in tree.members]
     for slot, (at, _) in enumerate(tree.kind.shape.slots):
         pools = uses.get(slot, set())
-        # a device that gives unlike amounts belongs to no pool
+        # a device with different units for two flavors belongs to no pool
         units = {each.unit if isinstance(each, DevicePool) else None for each in pools}
         labels[at].append(slot if len(units) > 1 else frozenset(pools))
     numbers: dict[Hashable, int] = {}
@@ -152,7 +157,7 @@ def _common_parts(found: Sequence[FlavorFootprints], tree: HostTree) -> tuple[in
 
 
 class _SetPlacing:
-    """Places guests in sets, and takes them back."""
+    """Places sets of guests, and removes them again."""
 
     def __init__(
         self, places: Sequence[Sequence[Place]], numbers: Sequence[int], budget: SearchBudget
@@ -165,8 +170,9 @@ class _SetPlacing:
         self._journal = TrialJournal(budget, _MAX_TRIES)
 
     def find_most(self, upper_bound: int) -> FitBounds:
-        """Return how many sets fit, at most ``upper_bound``."""
-        # many sets at a time, then half as many, so that the work does not grow with the number of guests
+        """Return bounds of the number of sets that fit, at most ``upper_bound``."""
+        # many sets are placed at a time, and half as many after a failure, so the work does not grow with the
+        # number of guests
         fits, chunk = 0, max(1, upper_bound // _CHUNKS)
         while chunk and fits < upper_bound:
             chunk = min(chunk, upper_bound - fits)
@@ -182,13 +188,16 @@ class _SetPlacing:
                 if self._try_sets(fits + 1):
                     fits += 1
                 else:
-                    # no packing with one more set exists, so the bound is exact
+                    # one more set does not fit, so the number of sets is exact
                     upper_bound = fits
                 self._journal.undo_changes()
         return FitBounds(fits, upper_bound)
 
     def _place_sets(self, sets: int) -> bool:
-        """Place this number of further sets, or no set at all."""
+        """Place this number of further sets and return True.
+
+        If they do not fit, place none and return False.
+        """
         # a place that is full for a flavor stays full as long as guests are only added
         before, first = len(self._journal), self._first.copy()
         for number, guests in enumerate(self._numbers):
@@ -216,9 +225,9 @@ class _SetPlacing:
         self._journal.record_undo(_give_back, free, way, count)
 
     def _try_sets(self, sets: int) -> bool:
-        """Return whether this number of sets fits; if so, the guests stay placed.
+        """Return whether this number of sets fits. If it fits, the guests stay placed.
 
-        :raises TriesExhausted: the search takes too long to find out.
+        :raises TriesExhausted: the limit of tries was reached before the answer was known.
         """
         ways = [[(free, way) for free, ways in places for way in ways] for places in self._places]
         numbers = [sets * number for number in self._numbers]
@@ -230,7 +239,7 @@ class _SetPlacing:
                 return True if flavor == len(ways) else try_from(flavor, 0, numbers[flavor])
             if index == len(ways[flavor]):
                 return False
-            # the remaining ways cannot take the guests, even if each had its host for itself
+            # the remaining ways are not enough for the guests, even if each way could use its host alone
             if left > sum([_most_guests(*each) for each in ways[flavor][index:]]):
                 return False
             free, way = ways[flavor][index]

@@ -1,12 +1,13 @@
-"""Counts split guests without a search for each guest, at hosts where only free amounts matter.
+"""Counts split guests at hosts where only free amounts matter, without a search for each guest.
 
-A request is plain if it has one group without required traits, and one provider of the host has all classes
-that are not split. The split of one guest is then a function of the rooms of the zones, and is kept. A room
-counts at most as the requested amount, so that hosts with different usage have states in common.
+A request is *plain* if it has only one group, without a suffix and without required traits. Each class
+that is not split has to be at one provider of the host. The split of a guest then depends only on the
+*rooms*: the amounts that the providers in each zone can give. So the split is cached by the rooms. A room
+is limited to the amount of one guest, so that hosts with different usage often have equal rooms.
 
 What always holds
-    The best split stays the best as long as it fits, since guests only reduce rooms. So the split is repeated
-    until one of its amounts is not free any more.
+    Guests only reduce rooms. So the best split stays the best as long as it fits, and is repeated until one
+    of its amounts is no longer free.
 """
 
 from collections.abc import Hashable, Sequence
@@ -31,22 +32,25 @@ from placement.search.equivalence import tree_reader
 from placement.search.request import CandidatesRequest
 
 Amounts = tuple[tuple[int, int], ...]
-"""The numbers of the rooms that one guest takes from, with the amounts."""
+"""The split of one guest: numbers of rooms, each with the amount that the guest takes."""
 
 _HostRoom = tuple[int, int, int, int, int]
-"""Least and largest amount of one guest, step, largest amount on the empty host, and slot."""
+"""A room: the least and the largest amount for one guest, the step, the largest amount on the empty host, and
+the slot."""
 _HostRooms = Sequence[Sequence[Sequence[_HostRoom]]]
 """The rooms of a host by zone and class."""
 _Zone = tuple[tuple[tuple[int, int, int, int, int], ...], ...]
-"""The rooms of a zone by class: largest free, least amount, step, largest on the empty host, and slot."""
+"""The rooms of a zone by class: the largest free amount, the least amount, the step, the largest amount on
+the empty host, and the slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class _RepeatLayout:
-    """The requested classes in a class of trees, as positions and slots.
+    """The places of the requested resource classes in all trees of one structure.
 
-    ``rooms`` has class, position and slot of the split classes (``names``) by zone, ``rest`` those of the
-    other classes. ``zones`` are the positions of the zones.
+    ``rooms`` has, by zone, each room of a split class (``names``): the class, the position of the
+    provider, and the slot. ``rest`` has the same for the other classes. ``zones`` has the positions of the
+    zones.
     """
 
     names: tuple[str, ...]
@@ -56,7 +60,7 @@ class _RepeatLayout:
 
 
 class RepeatedSplits:
-    """The splits of one request, kept by the states of hosts."""
+    """Counts the guests of one request at hosts. Splits are cached by the rooms of a host."""
 
     def __init__(
         self,
@@ -70,7 +74,7 @@ class RepeatedSplits:
         self._budget = budget
         self._distances = snapshot.zone_distances()
         needs = list(needs_of(request))
-        #: whether free amounts alone decide, as far as the form of the request tells
+        #: whether the request itself allows that only free amounts matter
         self._is_plain = (
             len(request.groups) == 1
             and not request.groups[0].suffix
@@ -85,7 +89,7 @@ class RepeatedSplits:
         self._known: dict[Hashable, Amounts | None] = {}
 
     def count_guests(self, tree: HostTree, free: Sequence[int], limit: int) -> int | None:
-        """Return how many guests fit, at most ``limit``; None if more than free amounts matters.
+        """Return how many guests fit, at most ``limit``; None if not only free amounts matter.
 
         :param free: the free amounts by slot.
         :raises placement.search.budget.BudgetExhausted: the budget is spent.
@@ -111,7 +115,7 @@ class RepeatedSplits:
         while count < limit:
             self._budget.spend(1)
             zones = self._order_zones(rooms, left)
-            # without slots, which differ between hosts in the same state
+            # the state has no slots, because slots differ between hosts with equal rooms
             state = tuple([tuple([tuple([each[:-1] for each in some]) for some in zone]) for zone in zones])
             known = layout.names, state, apart
             if known not in self._known:
@@ -121,7 +125,7 @@ class RepeatedSplits:
                 break
             slots = [each[-1] for zone in zones for some in zone for each in some]
             taken = [(slots[number], amount) for number, amount in amounts]
-            # the best split stays the best while it fits (see the invariant above), so it is repeated at once
+            # the best split stays the best while it fits, so all its repetitions are counted at once
             times = min(limit - count, *[left[slot] // amount for slot, amount in taken])
             for slot, amount in taken:
                 left[slot] -= times * amount
@@ -129,7 +133,7 @@ class RepeatedSplits:
         return count
 
     def _list_rooms(self, tree: HostTree, layout: _RepeatLayout) -> _HostRooms:
-        """Return the rooms of a host by zone and class; amounts are limited to those of one guest."""
+        """Return the rooms of a host by zone and class. Amounts are limited to the amount of one guest."""
         found = []
         for zone in layout.rooms:
             by_class: dict[str, list[_HostRoom]] = {name: [] for name in layout.names}
@@ -145,7 +149,7 @@ class RepeatedSplits:
         return found
 
     def _order_zones(self, rooms: _HostRooms, free: Sequence[int]) -> list[_Zone]:
-        """Return the rooms with their free amounts, in an order that is the same for equivalent hosts."""
+        """Return the rooms with their free amounts, in an order that is equal for equivalent hosts."""
         zones: list[_Zone] = [
             tuple(
                 [
@@ -168,13 +172,16 @@ class RepeatedSplits:
             )
             for zone in rooms
         ]
-        # if distances are known, zones are not interchangeable, and keep their order
+        # zones with known distances cannot be exchanged, so they keep their order
         if not self._distances:
             zones.sort()
         return zones
 
     def _find_layout(self, tree: HostTree) -> _RepeatLayout | None:
-        """Return the layout of a class of trees; None if several may give an unsplit class."""
+        """Return the layout of trees like this one.
+
+        Return None unless one provider has each class that is not split.
+        """
         names = zoned_classes(tree, [name for name in self._asked if name in SPLIT])
         self._budget.spend(len(tree.members))
 
@@ -192,7 +199,7 @@ class RepeatedSplits:
         zones = tree.kind.zone_positions
         return _RepeatLayout(
             names,
-            # the NUMA node itself comes first in its zone
+            # the first position of a zone is its NUMA node
             tuple(zone[0] for zone in zones),
             tuple(tuple(place for place in found if place[1] in zone) for zone in zones),
             tuple(place for each in rest for place in each),
@@ -208,7 +215,10 @@ class RepeatedSplits:
     def _split_guest(
         self, names: Sequence[str], zones: Sequence[_Zone], apart: Sequence[Sequence[int]]
     ) -> Amounts | None:
-        """Return the rooms of one guest by number, with their amounts; None if the guest does not fit."""
+        """Return the split of one guest: numbers of rooms with amounts.
+
+        Return None if the guest does not fit.
+        """
         now, when_empty, number = list[Zone](), list[Zone](), 0
         for zone in zones:
             rooms: dict[str, list[ZoneRoom]] = {}

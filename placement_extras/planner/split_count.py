@@ -1,8 +1,9 @@
-"""Counts guests with dedicated CPUs and memory that a topology policy splits over the zones of a host.
+"""Counts guests if a topology policy splits their CPUs and memory over the zones of a host.
 
-If a guest always takes from one zone, and one provider of each zone has each class, the ways of the flavor
-are filtered and packed, which is exact. Otherwise the search of claims places one guest after another on a
-copy of the host. The result is the lower bound, and sums of free amounts give the upper bound.
+In the simple case, a guest takes all its CPUs and memory from one zone, and each zone has one provider of
+each class. Then the ways of the flavor are filtered and packed, and the result is exact. Otherwise the
+search of claims places one guest after another on a copy of the host. The number of placed guests is the
+lower bound, and sums of free amounts give the upper bound.
 
 Only :mod:`placement_extras.planner.handler` uses this module. The module is separate from ``capacity``,
 because it uses the search of claims.
@@ -38,9 +39,9 @@ from placement_extras.planner.packing import (
 from placement_extras.planner.repeated_splits import RepeatedSplits
 
 CountedHost = tuple[HostTree, FitBounds]
-"""A host that shares no provider, and the number of guests that fit there."""
+"""A host that is not coupled, and the number of guests that fit on it."""
 _NO_LIMIT: Final = 1 << 62
-"""A number of guests that no host has."""
+"""A limit above the number of guests of any host."""
 
 
 def count_split(
@@ -51,8 +52,8 @@ def count_split(
 ) -> FlavorCapacity:
     """Return how many guests of a flavor fit if a topology policy splits each of them.
 
-    Shortages of full hosts are not computed, so they are None. When the time for placing ends, the remaining
-    hosts have no lower bound, and the answer has their number.
+    ``shortages`` of the result is None, because shortages are not computed. If the time for placing ends
+    early, the remaining hosts have the lower bound 0, and ``uncounted_hosts`` is their number.
 
     :param placing: the budget for placing guests; None uses the budget of the cloud.
     :raises placement.search.budget.BudgetExhausted: the budget of the cloud is spent.
@@ -61,7 +62,7 @@ def count_split(
 
 
 def count_repeats(snapshot: ModelSnapshot, choice: HostChoice) -> int:
-    """Return how many successive guests fit with the same choice."""
+    """Return how many guests fit one after the other if all take the same providers and amounts."""
     return min(
         snapshot.providers[provider.id].free(name) // amount
         for provider, amounts in choice.resources
@@ -81,16 +82,17 @@ class _SplitCount:
     ) -> None:
         self._cloud = cloud
         self._budget = cloud.budget
-        #: the error at the end of the time for placing; an empty tuple of exceptions catches nothing, so that
-        #: the error reaches the caller
+        #: the errors that end placing. Without a budget of its own, the tuple is empty: it catches no error,
+        #: so the error reaches the caller
         self._end: tuple[type[BudgetExhausted], ...] = () if placing is None else (BudgetExhausted,)
-        #: number of hosts where guests could not be placed in time
+        #: number of hosts for which the time ended before guests were placed
         self._uncounted = 0
         self._placing = _HostPlacing(cloud, request, topology, placing or cloud.budget)
         self._bounds = _AmountBounds(request, topology)
         self._finder = FootprintFinder(cloud.snapshot, request, cloud.budget, pooled=True)
         self._topology = topology
-        #: for each pair of an unsplit guest's ways and split classes, the ways that the policy allows
+        #: by the ways of a guest and by the kind of the tree, the ways that take all split classes from one
+        #: zone
         self._allowed: dict[tuple[FlavorFootprints, Hashable], FlavorFootprints] = {}
 
     def run(self) -> FlavorCapacity:
@@ -110,7 +112,7 @@ class _SplitCount:
         whole = group.fit_bounds()
         left = [(single + group.fit_bounds(without=tree.root.id), tree) for tree, _ in coupled]
         if alone:
-            # of hosts that share nothing, only the one with the most guests can be the worst
+            # among hosts that are not coupled, only the host with the most guests can be the worst
             tree, fit = max(alone, key=lambda each: each[1].lower_bound)
             left.append((single - fit + whole, tree))
         fit = single + whole
@@ -129,7 +131,7 @@ class _SplitCount:
         )
 
     def _look_at_coupled(self, hosts: Sequence[tuple[HostTree, Sequence[Provider]]]) -> tuple[int, int]:
-        """Return how many of these hosts could serve a guest when empty, and how many can now, each alone."""
+        """Return how many of these hosts could serve a guest when empty, and how many can serve one now."""
         capable = able = 0
         for tree, shared in hosts if not self._uncounted else ():
             try:
@@ -144,7 +146,7 @@ class _SplitCount:
         return any(not self._bounds.asked.keys().isdisjoint(each.inventories) for each in sharing)
 
     def _count_host(self, tree: HostTree, shared: Sequence[Provider]) -> tuple[bool, FitBounds]:
-        """Return whether the empty host could serve a guest, and how many guests fit now."""
+        """Return whether the host could serve a guest when empty, and how many guests fit now."""
         names = zoned_classes(tree, self._bounds.split)
         if not names or self._bounds.takes_of_one_provider(tree, names):
             ways = self._allowed_ways(tree, shared, names)
@@ -159,12 +161,12 @@ class _SplitCount:
             is_capable = bool(guests) or self._placing.is_capable(tree, shared)
         except self._end:
             return self._bound_host(tree, shared)
-        # a host without a place for the first guest takes no guest, whatever its sums are
+        # if the first guest has no place, no guest fits, even if the sums of free amounts are large
         upper = self._bounds.most_guests(tree, shared) if guests else 0
         return is_capable, FitBounds(guests, max(guests, upper))
 
     def _bound_host(self, tree: HostTree, shared: Sequence[Provider]) -> tuple[bool, FitBounds]:
-        """Return the bounds of a host where guests could not be placed in time."""
+        """Return the bounds of a host for which the time ended before guests were placed."""
         self._budget.spend(1 + len(tree.members))
         self._uncounted += 1
         return False, FitBounds(0, self._bounds.most_guests(tree, shared))
@@ -172,7 +174,7 @@ class _SplitCount:
     def _allowed_ways(
         self, tree: HostTree, shared: Sequence[Provider], names: tuple[str, ...]
     ) -> FlavorFootprints:
-        """Return the ways of an unsplit guest that take all split classes from one zone."""
+        """Return the ways that take all split classes from one zone."""
         ways = self._finder.footprints_at(tree, shared)
         if not names or not ways.ways:
             return ways
@@ -186,7 +188,7 @@ class _SplitCount:
                 if (at, name) in tree.kind.shape.slots
             }
 
-            # all devices of a pool have the same parent, and are no zones themselves
+            # all devices of a pool have the same parent, so they are in the same zone
             zone_of |= {
                 slot: zone_of[pool.slots[0]] for slot, pool in ways.pools.items() if pool.slots[0] in zone_of
             }
@@ -230,9 +232,11 @@ class _SplitCount:
 
 @dataclass(frozen=True, slots=True)
 class _CoupledCount:
-    """Guests on hosts that share providers, by root and by all roots from which they take amounts.
+    """The number of guests on coupled hosts.
 
-    ``most`` has an upper bound of each host by its root, ``asked`` the amounts of a guest by class.
+    ``placed`` has the guests by the root of their host, and by the set of all roots from which they take
+    amounts. ``most`` has the upper bound of each host by its root, ``asked`` the amounts of one guest by
+    class.
     """
 
     hosts: Sequence[tuple[HostTree, Sequence[Provider]]]
@@ -241,7 +245,10 @@ class _CoupledCount:
     asked: Mapping[str, int]
 
     def fit_bounds(self, among: Collection[int] | None = None, without: int | None = None) -> FitBounds:
-        """Return how many guests fit on the hosts of some roots, if one root and its providers serve none."""
+        """Return how many guests fit on hosts if the host ``without`` fails.
+
+        :param among: the roots of the hosts; None for all.
+        """
         hosts = [
             (tree, shared)
             for tree, shared in self.hosts
@@ -269,7 +276,7 @@ class _CoupledCount:
 
 
 class _HostPlacing:
-    """Places guests on copies of single hosts, together with the providers that share with these hosts."""
+    """Places guests on a copy of one host and of the providers that share with it."""
 
     def __init__(
         self, cloud: CloudHosts, request: CandidatesRequest, topology: TopologyPolicy, budget: SearchBudget
@@ -281,12 +288,13 @@ class _HostPlacing:
         self._distances = cloud.snapshot.zone_distances()
         self._read_tree = tree_reader(all_conditions(request, needs_of(request)))
         self._repeated = RepeatedSplits(cloud.snapshot, request, topology, budget)
-        #: number of guests by the likeness of a host and its free amounts
+        #: number of guests by the likeness of a host (all that matters except free amounts) and its free
+        #: amounts
         self._known: dict[tuple[Hashable, tuple[int, ...]], int] = {}
         self._capable: dict[Hashable, bool] = {}
 
     def count_guests(self, tree: HostTree, shared: Sequence[Provider]) -> int:
-        """Return how many successive guests fit at a host."""
+        """Return how many guests fit at a host if they are placed one after another."""
         counted = self._repeated.count_guests(tree, tree.free, _NO_LIMIT)
         if counted is not None:
             return counted
@@ -308,7 +316,7 @@ class _HostPlacing:
         likeness = self._host_likeness(tree, shared)
         if likeness not in self._capable:
             used = self.copy_host(tree, shared)
-            # of empty copies, because the room of a kind of host does not depend on its present guests
+            # the copies are empty, because the guests on a host do not matter for what it could serve
             empty = ModelSnapshot(replace(each, used={}) for each in used)
             self._capable[likeness] = self.first_choice(empty, tree.root.id) is not None
         return self._capable[likeness]
@@ -334,7 +342,7 @@ class _HostPlacing:
 
     def _host_likeness(self, tree: HostTree, shared: Sequence[Provider]) -> Hashable:
         zones = [tree.members[zone[0]].id for zone in tree.kind.zone_positions]
-        # known distances decide which zones are taken first
+        # distances between zones, if known, decide the order of zones
         apart = tuple(self._distances.get(pair) for pair in combinations(zones, 2)) if self._distances else ()
         pools = tuple(each.id for each in shared)
         return (
@@ -368,11 +376,11 @@ class _AmountBounds:
         }
 
     def takes_of_one_provider(self, tree: HostTree, names: Sequence[str]) -> bool:
-        """Return whether a guest takes all split classes from one zone, each of them from one provider."""
+        """Return whether a guest takes all split classes from one zone, and each class from one provider."""
         zones = tree.kind.zone_positions
         if self._topology is not TopologyPolicy.SINGLE_NUMA and len(zones) > 1:
             return False
-        # other groups of the request may use another zone, which a way does not show
+        # a way does not show which zone another group of the request uses
         if any(len(self._parts[name]) > 1 for name in names):
             return False
         slots = tree.kind.shape.slots
@@ -396,7 +404,7 @@ class _AmountBounds:
         if name in zoned:
             members = [tree.members[at] for zone in tree.kind.zone_positions for at in zone]
             return sum(_usable(each, name) for each in members) // parts[0]
-        # one provider gives all classes that are not split
+        # one provider serves each class that is not split
         having = [each for each in providers if name in each.inventories]
         giving = [each for each in having if each.inventories[name].is_portion(parts[0])]
         return sum(max(0, each.free(name)) // parts[0] for each in giving)
@@ -407,7 +415,7 @@ class _AmountBounds:
 
 
 def _usable(provider: Provider, name: str) -> int:
-    """Return how much of a class a provider can give to all guests together."""
+    """Return the amount of a class that guests can use at a provider, in whole steps."""
     if name not in provider.inventories:
         return 0
     step = provider.inventories[name].step_size

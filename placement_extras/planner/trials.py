@@ -1,8 +1,9 @@
-"""Trials: changes that a search makes and undoes, and a limit on their number.
+"""The journal of a search: changes that the search tries and undoes, and a limit on the number of tries.
 
-Every search of the planner looks for successive changes that lead to a wanted state. A search continues from
-each change, and undoes the change if it leads nowhere. The number of combinations grows without bound. So a
-search stops after some tries, and the answer has a bound instead.
+Every search of the planner looks for a series of changes that leads to a wanted state. The search makes a
+change, continues from there, and undoes the change if it does not lead to the state. The number of
+combinations can be huge. So a search stops after a number of tries, and the answer has bounds instead of
+an exact number.
 
     for way in journal.try_each(ways):
         take(way)
@@ -11,7 +12,7 @@ search stops after some tries, and the answer has a bound instead.
             return True     # the changes stay made
     return False            # each was undone before the next
 
-Two searches elsewhere have no journal, and say why: ``placement.search.backtracking`` and
+Two other searches have no journal, and their modules give the reason: ``placement.search.backtracking`` and
 ``placement.search.claims.placement``.
 """
 
@@ -30,7 +31,8 @@ class TriesExhausted(Exception):
 class TrialJournal:
     """The changes of one search, to be undone in reverse order.
 
-    :param max_tries: the number of calls of :meth:`count_try`.
+    :param max_tries: the number of calls of :meth:`count_try` after which a call raises
+        :class:`TriesExhausted`.
     """
 
     def __init__(self, budget: SearchBudget, max_tries: int) -> None:
@@ -57,15 +59,15 @@ class TrialJournal:
         self._undoing.append((undo, arguments))
 
     def undo_changes(self, kept: int = 0) -> None:
-        """Undo changes, the latest first, until ``kept`` are left."""
+        """Undo changes, the latest first, until ``kept`` changes are left."""
         while len(self._undoing) > kept:
             undo, arguments = self._undoing.pop()
             undo(*arguments)
 
     def try_each(self, options: Iterable[Option]) -> Iterator[Option]:
-        """Yield the options one at a time; changes that were made for one are undone before the next.
+        """Yield the options one at a time, and undo the changes for an option before the next one.
 
-        A caller that leaves the loop keeps the changes of its last option, as a closed generator does not
+        If the caller leaves the loop, the changes for the last option stay: a closed generator does not
         continue after its ``yield``.
         """
         for option in options:

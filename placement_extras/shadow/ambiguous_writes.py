@@ -1,6 +1,7 @@
-"""Tracks writes that were in flight together, and the items that have unknown content since then.
+"""Tracks writes that were in flight at the same time, and the items with unknown content after such writes.
 
-The proxy sees the order of the answers. The stock service may have applied such writes in another order.
+The proxy sees only the order of the answers. OpenStack Placement may have applied the writes in another
+order.
 """
 
 import json
@@ -20,10 +21,11 @@ from placement_extras.shadow.exchange import (
     parse_body,
 )
 
-# maximum items in each dictionary below: a trial runs for weeks, and writes further apart did not overlap
+# maximum number of items in each dictionary below, because a trial runs for weeks; older writes cannot
+# overlap new ones
 _REMEMBERED: Final = 50_000
 _NO_NAMES: Final[frozenset[str]] = frozenset()
-# maximum items in the report, which people read
+# maximum number of items in the report
 _MAX_SHOWN: Final = 50
 _UUID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.I)
 _WORD: Final = re.compile(r"[\w.-]+")
@@ -34,7 +36,7 @@ _OWNERS: Final = ("project_id", "user_id")
 
 @dataclass(frozen=True, slots=True)
 class WrittenKeys:
-    """The items that a write changes, and the names by which answers show these changes.
+    """The items that a write changes, and the names under which answers show the changed items.
 
     :param things: paths of the items: a consumer, a provider or a part of it, a class or a trait.
     :param names: uuids and names in the write: of consumers, providers, projects, users.
@@ -48,7 +50,10 @@ class WrittenKeys:
 
     @classmethod
     def of_request(cls, request: ShadowRequest) -> "WrittenKeys":
-        """Collect items and names from the path and the body of a write, also of one that the API refuses."""
+        """Collect items and names from the path and the body of a write.
+
+        The write may be one that the API refuses.
+        """
         path = unquote(urlsplit(request.path).path).rstrip("/")
         body = parse_body(request.body, JSON)
         written = dict(named_claims(request.method, path, body))
@@ -89,14 +94,15 @@ def _written_items(path: str, consumers: Iterable[str], body: Any) -> Iterator[s
 class AmbiguousWrites:
     """Follows writes in the order of their answers, and marks items with ambiguous content.
 
-    Of two accepted writes in flight together, the later one determines the content. A proxy sees only the
-    order of the answers, which may be the opposite.
+    If two accepted writes of one item were in flight at the same time, the content is that of the later
+    write. The answers may have come in the opposite order, so the proxy does not know which write was later.
     """
 
     _accepted: dict[int, WrittenKeys] = field(default_factory=dict)
     """Accepted writes by the number of the request."""
     _seen: dict[str, frozenset[str]] = field(default_factory=dict)
-    """For each item, the names in accepted writes since both services replaced it with equal content."""
+    """For each item, the names in accepted writes since the last write that replaced it with equal content in
+    both services."""
     _doubtful: dict[str, frozenset[str]] = field(default_factory=dict)
     """For each item with ambiguous content, the names that can show this content."""
 
@@ -104,14 +110,14 @@ class AmbiguousWrites:
         return len(self._doubtful)
 
     def to_document(self) -> dict[str, list[str]]:
-        """Return the names by item, for the 50 items that have been ambiguous for longest."""
+        """Return the names by item, for the 50 items with the oldest doubts."""
         return {thing: sorted(names) for thing, names in list(self._doubtful.items())[:_MAX_SHOWN]}
 
     def record_write(self, copy: MirroredRequest, waiting: Iterable[int]) -> None:
         """Record an answered write, before it is replayed.
 
-        A write that OpenStack Placement refused (4xx) is ignored. An error 5xx makes all its items ambiguous,
-        because the write may have been applied before the error.
+        A write that OpenStack Placement refused (4xx) is ignored. A write with an error 5xx makes all its
+        items ambiguous, because it may have been applied before the error.
 
         :param waiting: numbers of postponed writes, which our service may accept after this one.
         """
@@ -133,7 +139,7 @@ class AmbiguousWrites:
     def _rival_writes(
         self, copy: MirroredRequest, written: WrittenKeys, waiting: Iterable[int]
     ) -> list[WrittenKeys]:
-        """Return accepted writes of other content to the same items, in an unknown order to this write."""
+        """Return overlapping accepted writes of other content to the same items."""
         # get() returns None for refused and forgotten writes
         others = map(self._accepted.get, {*copy.beside, *waiting} - {copy.number})
         return [
@@ -149,7 +155,7 @@ class AmbiguousWrites:
         return self._accepted.get(copy.number) or WrittenKeys.of_request(copy.request)
 
     def add_doubt(self, copy: MirroredRequest) -> None:
-        """Mark the items of a write that only one of the services may have accepted."""
+        """Mark the items of a write as ambiguous, because perhaps only one of the services accepted it."""
         written = self._written_keys(copy)
         for thing in written.things:
             self._mark_doubtful(thing, written.names)
@@ -157,7 +163,8 @@ class AmbiguousWrites:
     def settle_write(self, copy: MirroredRequest, waiting: Iterable[int]) -> None:
         """Record that both services accepted a write.
 
-        The content of its items is known again if the write replaced them and no other order is possible.
+        If the write replaced its items, and no overlapping write could come after it, their content is known
+        again.
         """
         written = self._written_keys(copy)
         # a POST adds to the old content, which stays unknown
@@ -167,7 +174,7 @@ class AmbiguousWrites:
                 self._seen[thing] = written.names
 
     def find_doubt(self, exchange: ShadowExchange, request: ShadowRequest) -> str | None:
-        """Return an ambiguous item that can explain why the answers to a request differ; None without one."""
+        """Return an ambiguous item that can explain different answers to a request; None if there is none."""
         if not self._doubtful:
             return None
         said = " ".join(
@@ -182,7 +189,8 @@ class AmbiguousWrites:
 
     def _mark_doubtful(self, thing: str, names: frozenset[str]) -> None:
         self._doubtful[thing] = (
-            # names of former content, too: an answer may show what one side still has and the other has not
+            # with the names of earlier content, because one service may still have content that the other has
+            # replaced
             self._doubtful.get(thing, _NO_NAMES) | self._seen.get(thing, _NO_NAMES) | names
         )
         forget_oldest(self._doubtful, _REMEMBERED)

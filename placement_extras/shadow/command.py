@@ -1,4 +1,4 @@
-"""``placement-shadow``: try this service beside OpenStack Placement, which keeps answering the clients."""
+"""``placement-shadow``: a trial of this service beside OpenStack Placement, which still answers clients."""
 
 import logging
 import multiprocessing
@@ -35,26 +35,27 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
         "stock-database",
         secret=True,
         help=(
-            "SQLAlchemy URL of OpenStack Placement's database. The program copies it at the start into"
-            " the database of [placement_database] connection. Without this option, copy the database"
-            " before the start. From the copy on, no client may write until all clients use the address"
-            " of placement-shadow. A URL with a password belongs in a file for --config-file, as"
-            " stock_database in section [DEFAULT]."
+            "SQLAlchemy URL of OpenStack Placement's database. The program copies this database at its start"
+            " into the database of [placement_database] connection. Without this option, copy the database"
+            " by hand before the start. No client may then write between the copy and the moment when all"
+            " clients use the address of placement-shadow. Write a URL with a password into a file for"
+            " --config-file, as stock_database in section [DEFAULT]."
         ),
     ),
     cfg.FloatOpt(
         "copy-after",
         default=0.0,
         min=0.0,
-        help="Seconds between the start and the copy of the database. All clients must use this address by"
-        " then.",
+        help="Seconds that placement-shadow waits after its start before it copies the database. At the end"
+        " of this time, all clients must use the address of placement-shadow.",
     ),
     cfg.StrOpt(
         "ours-token",
         secret=True,
         help=(
-            "Token that this service gets instead of the clients' tokens: admin, if it runs with noauth2. "
-            "Any other token belongs in a file for --config-file, as ours_token in section [DEFAULT]."
+            "Token to send to this service instead of the clients' tokens. If this service runs with"
+            " noauth2, the token is admin. Write any other token into a file for --config-file, as"
+            " ours_token in section [DEFAULT]."
         ),
     ),
     cfg.StrOpt("report-bind", default="127.0.0.1:8779", help="ADDRESS:PORT of the report and the metrics."),
@@ -97,12 +98,13 @@ def _run_processes(
 ) -> int:
     """Run the proxy and the follower in two processes until stopped; return the exit status.
 
-    The comparison has a process of its own, so that it does not slow down the answers to clients. Both
-    processes end with this one.
+    The follower is a separate process, so that the comparison does not slow down the answers to clients. Both
+    processes end when this process ends.
     """
-    # a forked child would hold ends of the other pipes; a pipe ends only when all of them are closed
+    # spawned, because a forked child would keep ends of the other pipes open, and their readers would never
+    # see the end
     context = multiprocessing.get_context("spawn")
-    # copies are unpickled, which may execute code: only a process with this key may send them
+    # unpickling a copy may execute code, so the follower accepts copies only from a process with this key
     key = secrets.token_bytes()
     processes, controls = [], []
     for target, its_settings in ((run_follower, settings), (run_proxy, proxy)):

@@ -1,8 +1,8 @@
 """Compares the answers of both services, and recognises documented differences.
 
-``doc/reference/deviations.yaml`` names the documented differences. This module recognises those that occur in
-answers to random requests. For example, a refused claim leaves a consumer behind in OpenStack Placement, and
-later answers show the type of this consumer.
+``doc/reference/deviations.yaml`` documents the differences between both services. This module recognises
+those of them that occur in answers. For example, after a refused claim OpenStack Placement keeps the consumer
+of the claim, and later answers show the type of this consumer.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
 from placement_extras.shadow.exchange import AskedRequest, ShadowAnswer, ShadowExchange, forget_oldest
 
-# Texts that clients look for in errors: Nova, osc-placement, the functional tests of both and of
-# OpenStack Placement itself. Other parts of an error may have other words.
+# Texts in errors that Nova, osc-placement, their functional tests, and the tests of OpenStack Placement look
+# for. The other words of an error may differ.
 MATCHED_TEXTS: Final = tuple(
     re.compile(pattern)
     for pattern in (
@@ -71,7 +71,8 @@ MATCHED_TEXTS: Final = tuple(
     )
 )
 _GENERAL_STATUSES: Final = (400, 403, 404, 409)
-"""Statuses of errors that begin with a general sentence in both services, such as "Access was denied ..."."""
+"""Statuses of errors that begin with the same general sentence in both services, such as "Access was denied
+..."."""
 _COMPARED_HEADERS: Final = ("openstack-api-version", "content-type", "cache-control", "allow")
 CandidateAmounts = dict[str, dict[str, int]]
 """Amounts of an allocation candidate, by the uuid of the provider and the resource class."""
@@ -95,9 +96,9 @@ class AnswerDifference:
 
 
 def find_differences(exchange: ShadowExchange) -> list[AnswerDifference]:
-    """Return the differences between both answers that matter to clients."""
+    """Return the differences between the two answers that matter to clients."""
     theirs, ours = exchange.theirs, exchange.ours
-    # with another status all other parts differ, too
+    # if the statuses differ, all other parts differ, too
     if theirs.status != ours.status:
         return [
             AnswerDifference(
@@ -166,8 +167,8 @@ def _compare_bodies(exchange: ShadowExchange) -> ComparedParts:
 def comparable_body(path: str, document: Any) -> Any:
     """Return a document in a form that can be compared: with sorted lists.
 
-    Allocation candidates with a limit are compared by their number only, because each service may choose
-    other candidates.
+    For a request of allocation candidates with a limit, only the number of candidates is compared, because
+    each service may choose different candidates.
     """
     limited = path.startswith("/allocation_candidates?") and "limit=" in path
     if limited and isinstance(document, dict) and "allocation_requests" in document:
@@ -204,10 +205,10 @@ _CONSUMER: Final = "/allocations/"
 
 @dataclass
 class OrphanConsumers:
-    """Consumers that refused claims left behind in OpenStack Placement.
+    """Consumers that OpenStack Placement keeps after their claims were refused.
 
-    A later claim of such a consumer before microversion 1.38 states no type. OpenStack Placement then shows
-    the type of the refused claim, our service shows ``unknown``.
+    If a later claim of such a consumer has a microversion before 1.38, the claim states no type. OpenStack
+    Placement then shows the type of the refused claim, and our service shows ``unknown``.
     """
 
     _types: dict[str, set[str]] = field(default_factory=dict)
@@ -249,7 +250,7 @@ class OrphanConsumers:
                 and {**there, "consumer_type": _UNKNOWN} == here
             )
         if url.path == "/usages":
-            # usages are grouped by type; only those of the project (or of all, without one) can differ
+            # usages are grouped by consumer type, so they can differ only if the project has such a consumer
             project = parse_qs(url.query).get("project_id", [None])[0]
             return any(
                 consumer in self._types and of in (None, project) for consumer, of in self._projects.items()
@@ -286,7 +287,7 @@ def explain_difference(
 
 def refused_there_only(theirs: ShadowAnswer) -> str | None:
     """Return the deviation for a write that only OpenStack Placement refuses; None for other writes."""
-    # the claim expects a new consumer, which a refused claim has left behind there
+    # the claim is for a new consumer, but OpenStack Placement has kept this consumer after a refused claim
     return _ORPHANS if "expected 0 but got" in _sentence_of(theirs) else None
 
 
@@ -301,7 +302,7 @@ def _sentence_of(answer: ShadowAnswer) -> str:
 
 
 def _last_modified(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """Return whether ``Last-Modified`` is in one answer only; ours has it with each ``Cache-Control``."""
+    """Return whether only one answer has ``Last-Modified``. Ours has it whenever it has ``Cache-Control``."""
     return difference.what == "last-modified" and "cache-control" in exchange.ours.headers
 
 
@@ -365,7 +366,7 @@ def _wrong_sums(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
     there, here = (candidate_amounts(each.body) for each in (exchange.theirs, exchange.ours))
     return (
         groups > 1
-        # candidates that both services return are right, and say nothing about the deviation
+        # candidates that both services return are correct, so they are not checked
         and all(_total_amounts(each) != wanted for each in there if each not in here)
         and all(_total_amounts(each) == wanted for each in here)
     )
@@ -378,7 +379,7 @@ def _forbidding_without_resources(exchange: ShadowExchange, difference: AnswerDi
         return False
     if not isinstance(exchange.theirs.body, dict) or candidate_amounts(exchange.theirs.body):
         return False
-    # in OpenStack Placement no provider meets such a group, so it has no candidates
+    # OpenStack Placement has no candidates for a request with such a group
     query = parse_qsl(url.query)
     asking = {name.removeprefix("resources") for name, _ in query if name.startswith("resources")}
     said: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Copies the database of OpenStack Placement into ours while OpenStack Placement keeps writing."""
+"""Copies the database of OpenStack Placement into ours while OpenStack Placement continues to write."""
 
 import logging
 import sqlite3
@@ -43,7 +43,7 @@ class CopiedDatabases:
 
 
 MAX_MOMENTS: Final = 20
-"""Maximum number of snapshots that are taken to find one without a write in flight."""
+"""Maximum number of snapshots that are taken until one has no write in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ def check_databases(databases: CopiedDatabases) -> None:
 def copy(databases: CopiedDatabases, is_quiet: Callable[[CopyMoment], bool] = lambda _: True) -> CopyMoment:
     """Copy the source into our database. Writers of the source are not blocked.
 
-    :param is_quiet: returns whether no write was in flight at a moment. Then the copy holds exactly the
-        changes before that moment. Otherwise another moment is tried, up to :data:`MAX_MOMENTS` times.
+    :param is_quiet: returns whether no write was in flight at a moment. If so, the copy contains exactly the
+        changes before this moment. If not, another snapshot is taken, up to :data:`MAX_MOMENTS` times.
     :raises ServiceError: the database was not copied; ours is unchanged.
     """
     with open_database(databases.target) as database:
@@ -116,7 +116,10 @@ def _open_copy(databases: CopiedDatabases) -> Iterator[tuple[StockContent, CopyM
 
 
 def _copied_url(source: str, file: Path) -> str:
-    """Return the URL to read; a file of SQLite is copied first, because a reader would block its writers."""
+    """Return the URL of the database to read.
+
+    A SQLite file is copied first, because a reader would block its writers.
+    """
     try:
         url = make_url(source)
     except Exception:  # open_source reports the error with a better message

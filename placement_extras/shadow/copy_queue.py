@@ -1,7 +1,7 @@
-"""Copies of requests on their way from the answering process to the comparing process.
+"""Sends copies of requests from the answering process to the comparing process.
 
-The answering process never waits: copies wait in a :class:`ByteBacklog` of limited size, which leaves out
-reads before writes.
+The answering process never waits for the other process. Copies wait in a :class:`ByteBacklog` of limited
+size, which leaves out reads before writes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ NO_ROOM: Final = "too much was waiting to be compared"
 
 @dataclass(frozen=True, slots=True)
 class BacklogBounds:
-    """Maximum bytes of a backlog, including the copy that is added.
+    """Maximum bytes of a backlog, including the copy to add.
 
-    :param reads: for a copy of a read; a read beyond it is left out.
-    :param writes: for a whole copy of a write; beyond it, a copy without body and answer is kept.
-    :param any_write: for such a copy without body and answer; a write beyond it is left out.
+    :param reads: the bound for a copy of a read. A read above this bound is left out.
+    :param writes: the bound for a whole copy of a write. Above it, a stub without body and answer is kept.
+    :param any_write: the bound for such a stub. A write above this bound is left out.
     """
 
     reads: int
@@ -51,7 +51,7 @@ class ByteBacklog:
         return len(self._copies)
 
     def put(self, copy: MirroredRequest) -> None:
-        """Add a copy, or the part of it that fits; otherwise count it in ``left_out``."""
+        """Add a copy, or a stub of it, if it fits. Otherwise count it in ``left_out``."""
         with self._changed:
             fitting = self._fitting_copy(copy)
             if fitting is None:
@@ -62,7 +62,7 @@ class ByteBacklog:
             self._changed.notify()
 
     def _fitting_copy(self, copy: MirroredRequest) -> MirroredRequest | None:
-        """Return a copy or the part of it that fits; None if nothing fits."""
+        """Return the copy, or its stub without body and answer, if it fits; None if neither fits."""
         whole = self._bounds.writes if copy.is_write else self._bounds.reads
         if self.bytes + copy.size <= whole:
             return copy
@@ -70,7 +70,10 @@ class ByteBacklog:
         return stub if copy.is_write and self.bytes + stub.size <= self._bounds.any_write else None
 
     def get(self, seconds: float | None = None) -> MirroredRequest | None:
-        """Return the next copy; None after ``seconds`` without one, or when the queue is closed and empty."""
+        """Return the next copy.
+
+        Return None if none came for ``seconds``, or if the queue is closed and empty.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._copies or self._closed, seconds)
             if not self._copies:
@@ -102,7 +105,7 @@ class ByteBacklog:
 
 def _empty_copy(copy: MirroredRequest) -> MirroredRequest:
     """Return a copy without body and answer."""
-    # it is kept because a lost write has to be reported: the databases differ from then on
+    # a stub is kept because a lost write has to be reported: the databases differ after it
     request = ShadowRequest(copy.request.method, copy.request.path, (), b"")
     return replace(copy, request=request, received=None, missed=NO_ROOM)
 
@@ -114,7 +117,7 @@ OUTBOX_BOUNDS: Final = BacklogBounds(reads=64 << 20, writes=64 << 20, any_write=
 _RETRY_SECONDS: Final = 0.5
 """Pause between two attempts to connect to the comparing process."""
 _SILENCE_SECONDS: Final = 0.1
-"""Time without a copy after which an empty delivery is sent, with a new ``settled`` time."""
+"""Seconds without a copy after which an empty delivery is sent, to report a new ``settled`` time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,8 @@ class MirrorOutbox:
         try:
             while not self._waiting.has_ended:
                 message = pickle.dumps(self._next_delivery())
-                # A delivery is sent again after a lost connection: a lost write would part the databases.
+                # After a lost connection the delivery is sent again, because without a write the databases
+                # would differ.
                 while True:
                     connection = connection or self._connect()
                     if connection is None:

@@ -1,4 +1,4 @@
-"""Requests and answers in the form that the modules of ``placement-shadow`` share."""
+"""Requests and answers, in the form that all modules of ``placement-shadow`` use."""
 
 import json
 import zlib
@@ -80,10 +80,10 @@ def _decompress_content(content: bytes) -> bytes:
 
 
 def parse_body(content: bytes, media_type: str) -> Any:
-    """Return the document of a JSON body, the text of another one, and None for an empty one."""
+    """Return the document of a JSON body, the text of any other body, and None for an empty body."""
     if not content:
         return None
-    # wrong bytes become the same replacement characters on both sides, so such answers can be compared
+    # invalid bytes become the same replacement characters in both answers, so the answers can be compared
     text = content.decode("utf-8", "replace")
     if not media_type.startswith(JSON):
         return text
@@ -121,7 +121,7 @@ class ReceivedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class MirroredRequest:
-    """A request that was forwarded to OpenStack Placement, with the answer; also called a copy.
+    """A request that was forwarded to OpenStack Placement, and the answer. Other modules call it a *copy*.
 
     :param number: position in the order in which requests came in, from 0.
     :param received: the answer; None if it was not kept, and ``missed`` has the reason.

@@ -23,19 +23,20 @@ LOG = logging.getLogger(__name__)
 
 ENDED: Final = "the process that answers clients ended, and its waiting copies are lost"
 BEFORE: Final = "it was answered before the database was copied"
-# reads are left out first: a lost read costs a comparison, a lost write parts the databases for good
+# reads are left out first: without a read one comparison is missing, without a write the databases differ for
+# good
 BOUNDS: Final = BacklogBounds(reads=128 << 20, writes=256 << 20, any_write=512 << 20)
-"""Bounds of the copies that wait to be replayed.
-
-They are larger than :data:`.OUTBOX_BOUNDS`, because the process that answers clients needs its memory more.
+"""Bounds of the copies that wait to be replayed. They are larger than :data:`.OUTBOX_BOUNDS`, because the
+memory of the answering process is more important.
 """
 _NICENESS: Final = 10  # added to the priority of the process, so that answers to clients go first
 _FINISH_SECONDS: Final = 10.0
-"""Time at the end for replaying the waiting copies, and again for ending the current request."""
+"""Seconds at the end for replaying the waiting copies, and again the same time for the current request."""
 _ANSWER_SECONDS: Final = 10.0
-"""Time to wait for writes that were in flight at the moment of the copy; then another moment is tried."""
+"""Seconds to wait for writes that were in flight at the moment of the copy. After this time another snapshot
+is taken."""
 _TICK_SECONDS: Final = 0.02
-"""Interval between two looks at whether these writes are answered."""
+"""Seconds after which these writes are checked again."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def run_follower(
 
 
 class ShadowFollower:
-    """Runs the comparison in three threads: one receives copies, one replays them, one serves the report.
+    """Runs the comparison in three threads. They receive copies, replay copies, and serve the report.
 
     ``status`` has the content of the report.
     """
@@ -90,17 +91,22 @@ class ShadowFollower:
         self._listener = Listener(address, "AF_UNIX", authkey=key)
 
     def run(self, control: Connection) -> None:
-        """Run until the other end of ``control`` is closed; then replay what waits, and print the report."""
-        # before the threads: a taken port ends the process before any copy is accepted
+        """Run until the other end of ``control`` is closed.
+
+        Then replay the waiting copies, and print the report.
+        """
+        # created before the threads, so that a port in use ends the process before a copy is accepted
         server = ReportServer(self._settings.report, self.status)
-        # daemons: both threads may hang in a request or a connection, and must not keep the process alive
+        # daemon threads, because both may hang in a request or a connection, and must not keep the process
+        # alive
         replaying = threading.Thread(target=self._replay_all, name="shadow-replay", daemon=True)
         try:
             threading.Thread(target=self._receive, name="shadow-receive", daemon=True).start()
             replaying.start()
             with suppress(EOFError, OSError):
                 control.recv_bytes()
-            # first the waiting copies are replayed; then writes that still wait for our service are given up
+            # the waiting copies are replayed first; then replaying stops, even if writes still wait for our
+            # service
             self._backlog.close(keep=True)
             replaying.join(_FINISH_SECONDS)
             self._stopped.set()
@@ -113,7 +119,10 @@ class ShadowFollower:
         print(report_table(self.status.to_document()), end="", flush=True)
 
     def _receive(self) -> None:
-        """Receive copies from one connection after another, each to another process that answers clients."""
+        """Receive copies.
+
+        Each connection belongs to another answering process; only one is open at a time.
+        """
         while not self._stopped.is_set():
             try:
                 connection = self._listener.accept()
@@ -122,7 +131,8 @@ class ShadowFollower:
                     LOG.warning("A connection to the comparing process was refused: %s", error)
                     self._stopped.wait(0.1)
                 continue
-            # a second connection: the former process has ended, and copies that it had not sent are lost
+            # a second connection means that the former answering process has ended; the copies that it had
+            # not sent are lost
             if self.status.processes:
                 self._tally.mark_parted(ENDED)
             self.status.processes += 1
@@ -132,14 +142,15 @@ class ShadowFollower:
                     delivery = connection.recv()
                     # for the type checker: recv() unpickles any object
                     assert isinstance(delivery, OutboxDelivery)
-                    # an answering process may have ended before it connected, with all its copies
+                    # an answering process that ended before it connected has lost all its copies
                     if delivery.predecessors >= self.status.processes:
                         self._tally.mark_parted(ENDED)
                         self.status.processes = delivery.predecessors + 1
                     self.status.left_out = delivery.left_out
                     if delivery.copy is not None:
                         self._backlog.put(delivery.copy)
-                    # after the copy is in the backlog: the time says that all earlier writes are there
+                    # set after the copy is in the backlog, because the time means that all earlier writes are
+                    # in it
                     self._settled = delivery.settled
 
     def _replay_all(self) -> None:
@@ -153,13 +164,13 @@ class ShadowFollower:
             self._report_failure(f"the database of OpenStack Placement was not copied: {error.detail}")
         except Exception as error:
             LOG.exception("Nothing is compared any more")
-            # clients are still answered by the other process, so this one reports the failure and stays
+            # this process continues and reports the failure; the other process still answers clients
             self._report_failure(f"a defect: {error!r}")
 
     def _report_failure(self, why: str) -> None:
         LOG.error("Requests are passed on and not compared any more: %s", why)
         self.status.phase = f"failed: {why}"
-        # The copies are taken and dropped, because they must not fill the memory.
+        # Copies are removed and dropped, so that they do not fill the memory.
         while self._backlog.get() is not None:
             self.status.unread += 1
 
@@ -174,7 +185,8 @@ class ShadowFollower:
 
     def _was_quiet(self, moment: CopyMoment) -> bool:
         deadline = time.monotonic() + _ANSWER_SECONDS
-        # a write in flight at that moment may still be unanswered, and its copy comes only with the answer
+        # a write that was in flight at this moment may be unanswered, and its copy arrives only after the
+        # answer
         while self._settled < moment.latest:
             if time.monotonic() > deadline or self._stopped.wait(_TICK_SECONDS):
                 return False
@@ -190,5 +202,8 @@ class ShadowFollower:
 
 
 def was_quiet(backlog: ByteBacklog, moment: CopyMoment) -> bool:
-    """Return whether no write was in flight at a moment; all earlier requests must have been answered."""
+    """Return whether no write was in flight at a moment.
+
+    Call this when all writes before the moment are answered.
+    """
     return not backlog.any_waiting(moment.is_within)

@@ -1,6 +1,7 @@
 """The process that answers clients: it forwards requests to OpenStack Placement, under gunicorn.
 
-The process records which requests are in flight together, because their order is unknown.
+The process records which requests are in flight at the same time, because the order of such requests is
+unknown.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class InFlight:
         with self._lock:
             ticket = FlightTicket(self._next, request, time.monotonic())
             self._next += 1
-            # only writes are recorded: two reads in flight together do not change each other's answers
+            # only writes are recorded, because a read does not change the answer to another request
             writes = is_write(request.method)
             for other in self._open.values():
                 if writes:
@@ -94,7 +95,7 @@ class InFlight:
     def end_request(
         self, ticket: FlightTicket, received: ReceivedAnswer | None, seconds: float, missed: str = ""
     ) -> None:
-        """Record the answer of a request; without an answer, ``missed`` is the reason."""
+        """Record the answer to a request. If it has no answer, ``missed`` is the reason."""
         with self._lock:
             del self._open[ticket.number]
             beside = frozenset(ticket.beside)
@@ -172,7 +173,7 @@ class RequestForwarder:
 
     def _ask_stock(self, request: ShadowRequest, rest: Iterator[bytes] | None) -> urllib3.BaseHTTPResponse:
         # A server may close an idle connection at the moment of its next use. A read is then sent again. A
-        # write may have been carried out, so each write has a new connection.
+        # write may already be executed and must not be sent again, so each write has a new connection.
         if rest is None and not is_write(request.method):
             with suppress(ProtocolError):
                 return self._send(self._kept_pool, request, rest)
@@ -183,7 +184,7 @@ class RequestForwarder:
     ) -> urllib3.BaseHTTPResponse:
         headers = urllib3.HTTPHeaderDict(request.headers)
         if pool is not self._kept_pool:
-            # the stock service need not wait for another request on this connection
+            # tells the stock service that no other request follows on this connection
             headers["Connection"] = "close"
         # urllib3 would add its own values where the client sent none
         for name in ("Accept-Encoding", "User-Agent"):
@@ -238,7 +239,7 @@ class _PassingBody:
         self._length += len(piece)
         if self._length > MAX_KEPT:
             self._missed = TOO_LONG
-            # the kept pieces free their memory at once; the other pieces are only forwarded
+            # the kept pieces are dropped, and all further pieces are only forwarded
             self._pieces.clear()
         if not self._missed:
             self._pieces.append(piece)
@@ -256,7 +257,7 @@ class _PassingBody:
             self._response.release_conn()
 
     def _read_rest(self) -> None:
-        """Read the other pieces after the client has left, if the request is a write, which is replayed."""
+        """Read the rest of the answer to a write after the client has left, because the write is replayed."""
         # for the type checker: close() calls this only with a ticket
         assert self._ticket is not None
         if not is_write(self._ticket.request.method):
@@ -279,7 +280,10 @@ class _PassingBody:
 
 
 def _read_body(environ: WSGIEnvironment) -> tuple[bytes, Iterator[bytes] | None]:
-    """Return the body of a request, or its first :data:`.MAX_KEPT` bytes and an iterator over the others."""
+    """Return the body of a request and None.
+
+    For a long body, return its beginning and an iterator over the rest.
+    """
     stream: IO[bytes] = environ["wsgi.input"]
     if not environ.get("CONTENT_LENGTH") and "HTTP_TRANSFER_ENCODING" not in environ:
         return b"", None
@@ -304,14 +308,17 @@ def _request_headers(environ: WSGIEnvironment) -> Headers:
     for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
         if environ.get(name):
             named[name] = environ[name]
-    # the body came in chunks; with a length, too, another request could be smuggled past a proxy
+    # the body came in chunks; a second statement of its length could hide another request from a proxy
     if "TRANSFER_ENCODING" in named:
         named.pop("CONTENT_LENGTH", None)
     return _passed_on((name.replace("_", "-").title(), str(value)) for name, value in named.items())
 
 
 def _passed_on(headers: Iterable[tuple[str, str]]) -> Headers:
-    """Return the headers to forward: without those about one connection and those listed in Connection."""
+    """Return the headers to forward.
+
+    Headers about one connection, such as those in Connection, are left out.
+    """
     listed = tuple(headers)
     own = {
         each.strip().lower()
@@ -330,9 +337,9 @@ def _bad_gateway(stock: str, start_response: StartResponse) -> Iterable[bytes]:
 
 
 SECONDS_TO_STOP: Final = 30
-"""Time after SIGTERM for answers to the requests in flight."""
+"""Seconds after SIGTERM in which the requests in flight may be answered."""
 _SECONDS_TO_SEND: Final = 5.0
-"""Time after the last answer for sending the waiting copies to the comparing process."""
+"""Seconds after the last answer in which the waiting copies may be sent to the comparing process."""
 
 
 @dataclass(frozen=True)
@@ -359,7 +366,8 @@ def run_proxy(
     :param address: path of the UNIX socket of the comparing process, which accepts only senders with ``key``.
     """
     set_up_log()
-    # a terminal sends it to all processes; the parent decides when this one ends
+    # Ctrl-C in a terminal sends SIGINT to all processes, but the parent process decides when this process
+    # ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # a parent that is killed sends no signal, but its end of the pipe is closed
     threading.Thread(target=_end_with, args=(control,), daemon=True).start()
@@ -374,13 +382,13 @@ def _end_with(control: Connection) -> None:
 
 
 class _ProxyServer(BundledServer):
-    """Runs the proxy in one worker process, because a single process has to know all requests in flight."""
+    """Runs the proxy in a single worker process, because the process has to know all requests in flight."""
 
     def __init__(self, settings: ProxySettings, address: str, key: bytes) -> None:
         self._settings = settings
         self._address = address
         self._key = key
-        # made after the fork: the threads and connections of a parent do not exist in the child
+        # created after the fork, because a child does not have the threads of its parent
         self._outbox: MirrorOutbox | None = None
         # each fork adds one, so the first worker has 0 predecessors
         self._predecessors = -1

@@ -41,8 +41,9 @@ AWAY: Final = "our service did not answer"
 BROKEN_OFF: Final = "our service stopped answering while it handled the request"
 _TIMEOUT_SECONDS: Final = 60.0
 _MAX_PAUSE: Final = 2.0
-"""Maximum seconds between two attempts to send a write to a service that does not answer."""
-_AWAY_STATUSES: Final = frozenset({502, 503, 504})  # from a proxy before our service, or while it starts
+"""Maximum pause, in seconds, between two attempts to send a write while our service does not answer."""
+# sent by a proxy in front of our service, or by our service while it starts
+_AWAY_STATUSES: Final = frozenset({502, 503, 504})
 _TOKEN_HEADER: Final = "x-auth-token"
 # headers that urllib3 sets by itself
 _OWN_HEADERS: Final = frozenset({"host", "content-length", "connection", "accept-encoding"})
@@ -107,7 +108,7 @@ class ReplayClient:
         if not self.answers:
             self.answers = True
             LOG.info("%s answers again", self.url)
-        # an earlier attempt may have been carried out without an answer, and be the reason of this refusal
+        # the service may have executed an earlier attempt without an answer, and therefore refuse this one
         if tries > 1 and copy.received is not None and copy.received.status < 400 <= answer.status:
             raise UnansweredRequest(BROKEN_OFF)
         return answer
@@ -123,10 +124,10 @@ class ReplayClient:
             (name, value) for name, value in request.headers if name.lower() not in _OWN_HEADERS
         )
         if self.token is not None:
-            # our service may not know the client's token, as with noauth2 or another Keystone
+            # with noauth2, or with another Keystone, our service does not accept the client's token
             headers.discard(_TOKEN_HEADER)
             headers[_TOKEN_HEADER] = self.token
-        # A redirect is compared like any answer, and so not followed.
+        # A redirect is not followed, because it is compared like any other answer.
         response = self._pool.urlopen(
             request.method,
             self._prefix + request.path,
@@ -165,12 +166,12 @@ def _made_uuid(copy: MirroredRequest) -> str | None:
         return None
 
 
-# limits of memory, and of the copies that are tried again after each write
+# limits of the copies that are tried again after each write, by number and by memory
 _MAX_POSTPONED: Final = 1000
 _MAX_POSTPONED_BYTES: Final = 128 << 20
 # maximum numbers of replayed writes to remember: a trial runs for weeks
 _REMEMBERED: Final = 100_000
-# name of a deviation: of several errors in a request, each service reports the one that it finds first
+# name of a deviation: if a request has several errors, each service reports the first error that it finds
 ORDER: Final = "order"
 DEFECT: Final = "a defect of placement-shadow; its log has the cause"
 
@@ -186,11 +187,12 @@ class ReplayVerdict(StrEnum):
     KNOWN = "known"
     """The answers differ by a documented deviation."""
     DIFFERENT = "different"
-    """The answers differ, and nothing explains that."""
+    """The answers differ, and nothing explains the difference."""
     RACED = "raced"
-    """The answers differ, or a refused write was not replayed; writes in flight with it explain that."""
+    """The answers differ, or a refused write was not replayed. Overlapping writes can explain this."""
     DOUBTFUL = "doubtful"
-    """The answers differ about an item of unknown content, which several clients wrote at the same time."""
+    """The answers differ about an item with unknown content, because several clients wrote it at the same
+    time."""
     MISSED = "missed"
     """The answers were not compared."""
 
@@ -199,7 +201,7 @@ class ReplayVerdict(StrEnum):
 class ReplayOutcome:
     """The verdict on one copy.
 
-    :param why: the reason of MISSED, the name of the deviation for KNOWN, otherwise the difference.
+    :param why: for MISSED the reason, for KNOWN the name of the deviation, otherwise the difference.
     :param answer: the answer of our service; None if our service was not asked.
     :param seconds: time until our service answered.
     :param parts: whether the content of the databases differs from this request on.
@@ -261,12 +263,15 @@ class RequestReplay:
         if outcome:
             self._try_again()
         for each in list(self._postponed.values()):
-            # all writes that overlapped it are replayed, so no further attempt can have another answer
+            # all writes that overlapped the copy are replayed, so another attempt would have the same answer
             if not each.beside - self._taken.keys():
                 self._conclude_copy(each)
 
     def take_around_copy(self, copy: MirroredRequest) -> None:
-        """Replay a write that was in flight when the database was copied, and may be in the copy already."""
+        """Replay a write that was in flight when the database was copied.
+
+        The copied database may already contain it.
+        """
         self._note_write(copy)
         outcome = self._try_outcome(copy, last=True)
         # for the type checker: with ``last`` there is always an outcome
@@ -276,7 +281,7 @@ class RequestReplay:
         self.report(replace(outcome, verdict=ReplayVerdict.RACED, why=why, parts=False))
 
     def conclude_all(self) -> None:
-        """Judge all postponed copies now; the caller has no more copies."""
+        """Judge all postponed copies now. Called after the last copy."""
         for copy in list(self._postponed.values()):
             self._conclude_copy(copy)
 
@@ -327,16 +332,16 @@ class RequestReplay:
             return ReplayOutcome(copy, ReplayVerdict.MISSED, copy.missed, parts=copy.is_write)
         theirs = copy.received.parse_answer()
         if name := known_here_only(copy.request, theirs):
-            # not sent: our service has the path and would answer, so a comparison tells nothing
+            # not sent, because only our service has this path, so the answers differ in any case
             return ReplayOutcome(copy, ReplayVerdict.KNOWN, name)
-        # after an error 5xx it is unknown whether OpenStack Placement has written
+        # after an error 5xx it is unknown whether OpenStack Placement has executed the write
         if copy.is_write and theirs.status >= 500:
             return ReplayOutcome(copy, ReplayVerdict.MISSED, f"OpenStack Placement answered {theirs.status}")
-        # not sent: in another order our service might accept it, and the databases would differ
+        # not sent, because our service might accept it in another order, and then the databases would differ
         if copy.is_write and theirs.status >= 400 and (copy.beside or last):
             return ReplayOutcome(copy, ReplayVerdict.RACED, "it was refused while others were in flight")
         if copy.is_write and (name := refused_there_only(theirs)):
-            # not sent: our service would accept it, and the databases would differ
+            # not sent, because our service would accept it, and then the databases would differ
             return ReplayOutcome(copy, ReplayVerdict.KNOWN, name)
         try:
             ours, seconds = self.ask(copy)
@@ -351,11 +356,11 @@ class RequestReplay:
             if copy.is_write and ours.status < 400 and copy.number not in self._postponed:
                 self.doubt.settle_write(copy, self._postponed)
             return ReplayOutcome(copy, ReplayVerdict.SAME, "", ours, seconds)
-        # two refusals, even for different reasons, leave both databases unchanged
+        # if both services refuse, even for different reasons, neither database changes
         parts = copy.is_write and (theirs.status < 400) != (ours.status < 400)
         parts = parts and not (copy.beside and theirs.status < 400 and self._has_traits(copy))
         applied = copy.is_write and ours.status < 400
-        # a write that our service accepted is done and must not be sent again
+        # our service has executed an accepted write, so it must not be sent again
         if copy.beside and not applied and not last:
             return None
         names = [self._deviation_name(exchange, each) for each in found]
@@ -375,7 +380,7 @@ class RequestReplay:
         return ReplayOutcome(copy, ReplayVerdict.DIFFERENT, str(unknown), ours, seconds, parts)
 
     def _has_traits(self, copy: MirroredRequest) -> bool:
-        """Return whether a provider of our service has exactly the traits that a request sets."""
+        """Return whether a provider in our service already has exactly the traits that a request sets."""
         request = copy.request
         wanted = parse_body(request.body, JSON)
         if (

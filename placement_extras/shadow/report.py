@@ -25,11 +25,11 @@ from placement_extras.shadow.copy_queue import ByteBacklog
 from placement_extras.shadow.exchange import ShadowAnswer
 from placement_extras.shadow.replay import ReplayClient, ReplayOutcome, ReplayVerdict
 
-_MAX_KEPT: Final = 50  # the latest differences in the report, which therefore has a limited size
-_MAX_SHOWN: Final = 10  # the latest differences in the text for people
-_MAX_SAMPLES: Final = 1000  # the latest times of each operation, from which percentiles are computed
+_MAX_KEPT: Final = 50  # number of latest differences in the report, so that its size is limited
+_MAX_SHOWN: Final = 10  # number of latest differences in the text for people
+_MAX_SAMPLES: Final = 1000  # number of latest times of each operation, from which percentiles are computed
 _MAX_TEXT: Final = 2000  # characters of a body in the report
-# only these become labels of metrics: otherwise clients could create any number of time series
+# only these methods become labels of metrics, because otherwise a client could create any number of series
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 _COLLECTIONS: Final = "|".join(
     (
@@ -37,7 +37,7 @@ _COLLECTIONS: Final = "|".join(
         *("resource_classes", "resource_providers", "traits", "usages"),
     )
 )
-# the path without names and uuids, so that an operation is one line for all providers
+# operations are counted by the path without names and uuids, so that all providers share a line
 _PATH: Final = re.compile(rf"/({_COLLECTIONS})(/[^/]+)?(/(?:{_COLLECTIONS}))?(/[^/]+)?")
 _BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
@@ -85,7 +85,7 @@ class OutcomeTally:
     differences: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT))
     doubtful: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT))
     parted: dict[str, Any] | None = None
-    """The first request after which the databases differed; None as long as they are in step."""
+    """The first request after which the databases differ; None as long as they are in step."""
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     def __post_init__(self) -> None:
@@ -138,7 +138,7 @@ class OutcomeTally:
             self._seconds.labels(name, "ours").observe(outcome.seconds)
 
     def mark_parted(self, why: str) -> None:
-        """Record that the databases differ from now on, for another reason than a request."""
+        """Record that the databases differ from now on, for a reason that is not a request."""
         with self._lock:
             self._set_parted({"time": _utc_now(), "request": "", "difference": why})
 
@@ -255,7 +255,7 @@ class ComparerStatus:
     """The state of the comparing process, with the counts of its outcomes.
 
     :param asking: the client of our service.
-    :param doubt: items of unknown content, because several clients wrote them at the same time.
+    :param doubt: items with unknown content, because several clients wrote them at the same time.
     :param phase: the current work of the process, for people.
     :param left_out: number of copies that the answering process had no room for.
     :param unread: number of copies that were dropped after the comparison had failed.

@@ -10,7 +10,7 @@ from benchmarks.reference import install
 from compute_agent.report.client import PlacementClient
 from tests.compute_agent.builders import load_text
 from tests.ports import free_port
-from tests.programs import run_program, wait_for_answer
+from tests.programs import environ_without_python, run_program, wait_for_answer
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -39,7 +39,7 @@ def running(kind, folder):
         reference = install()
         # Not in the checkout and not on its path, where our package of the same name is.
         home = folder
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        environment = environ_without_python()
         environment["OS_PLACEMENT_CONFIG_DIR"] = str(folder)
         manage = [reference.program("placement-manage")]
         serve = [

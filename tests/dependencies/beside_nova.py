@@ -26,7 +26,8 @@ from nova.scheduler.client import report
 conf.CONF([], project="nova", default_config_files=[])
 objects.register_all()
 auth = token_endpoint.Token(sys.argv[1], "admin")
-client = report.SchedulerReportClient(adapter=adapter.Adapter(session.Session(auth=auth)))
+placement = adapter.Adapter(session.Session(auth=auth), service_type="placement")
+client = report.SchedulerReportClient(adapter=placement)
 asked = context.get_admin_context()
 uuid = "00000000-0000-4000-8000-000000000034"
 client.get_provider_tree_and_ensure_root(asked, uuid, name="cn")

@@ -14,7 +14,7 @@ import pytest
 from tests.packages import debian, machine
 from tests.packages.machine import SECONDS, BootedMachine
 from tests.ports import free_port
-from tests.programs import is_answering
+from tests.programs import environ_without_python, is_answering
 from tests.waits import wait_for
 
 pytestmark = [pytest.mark.packages, pytest.mark.slow, pytest.mark.root]
@@ -62,7 +62,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (sdist,) = folder.glob("*.tar.gz")
     done = subprocess.run(
         [ROOT / "etc/packages/build-deb", sdist, folder],
-        env={name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
+        env=environ_without_python(),
         capture_output=True,
         text=True,
         timeout=1800,

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "etc/packages/Containerfile"
 WANTED = ["python3", "python3-venv", "passwd", "ca-certificates"]
 EXTRAS = "postgresql,mysql,memcached"
+EPOCH = "1790000000"
 
 
 class Buildah:
@@ -93,12 +94,25 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Buildah:
     return made
 
 
-@pytest.fixture(scope="module")
-def container(buildah: Buildah, context: Path, wheels: Path) -> Iterator[str]:
-    """A container of the image."""
+def build(buildah: Buildah, context: Path, wheels: Path, tag: str) -> str:
+    """Build the image as ``make image`` does, from nothing, and return its digest."""
     offline = ["--build-arg", "PIP_NO_INDEX=1", "--build-arg", "PIP_FIND_LINKS=/wheels"]
     offline += ["--volume", f"{wheels}:/wheels:ro", "--build-arg", "BASE=localhost/base"]
-    buildah("build", "--format", "docker", *offline, "--tag", "placement-compute", "--file", RECIPE, context)
+    times = ["--timestamp", EPOCH, "--build-arg", f"SOURCE_DATE_EPOCH={EPOCH}"]
+    words = ["--format", "docker", "--no-cache", *times, *offline, "--tag", tag, "--file", RECIPE, context]
+    buildah("build", *words)
+    return buildah("images", "--no-trunc", "--quiet", f"localhost/{tag}")
+
+
+@pytest.fixture(scope="module")
+def digest(buildah: Buildah, context: Path, wheels: Path) -> str:
+    """The digest of the image, which has the digests of its layers."""
+    return build(buildah, context, wheels, "placement-compute")
+
+
+@pytest.fixture(scope="module")
+def container(buildah: Buildah, digest: str) -> Iterator[str]:
+    """A container of the image."""
     yield buildah("from", "--name", "placement", "localhost/placement-compute")
     buildah("rm", "placement")
 
@@ -148,3 +162,7 @@ def test_the_service_answers_as_another_user(buildah: Buildah, container: str, t
     assert "revision" in buildah("run", *volume, container, "--", "placement-manage", "db", "sync")
     with run_program([*words, *service], tmp_path / "log") as process:
         wait_for_answer(f"http://127.0.0.1:{port}/healthcheck", process, tmp_path / "log")
+
+
+def test_two_builds_have_the_same_bytes(buildah: Buildah, context: Path, wheels: Path, digest: str) -> None:
+    assert build(buildah, context, wheels, "again") == digest

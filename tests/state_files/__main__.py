@@ -7,6 +7,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from tests.state_files.reading import EXPECTED, RECORDED, copy_state, read_state
+from tests.state_files.writing import write_missing
 
 
 def main() -> int:
@@ -17,6 +18,7 @@ def main() -> int:
     words = parser.parse_args()
     target = RECORDED / words.version
     copy_state(words.folder, target)
+    write_missing(target)
     with tempfile.TemporaryDirectory() as name:
         copy_state(target, Path(name))
         found = read_state(Path(name))

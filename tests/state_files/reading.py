@@ -10,12 +10,32 @@ from typing import Any, Final
 
 from compute_agent.drivers.processes.records import parse_record
 from compute_agent.events.store import read_events
-from compute_agent.inventory import offline_cpus, provider_tree
+from compute_agent.inventory import cpu_pools, offline_cpus, provider_tree
+from compute_agent.isolation import originals
 from compute_agent.pipeline import guest_settings, state
+from compute_agent.reclaim import collectors, offers, stolen
+from compute_agent.schedules import run_notes
+from compute_agent.throttling import state_file
+from compute_agent.usage import week_uses
+from tests.compute_agent.inventory.machines import machine
+from tests.state_files.writing import NOW
 
 RECORDED: Final = Path(__file__).parent
 EXPECTED: Final = "expected.json"
 _KEPT: Final = ("*.json", "*.jsonl", "compute_id", "provider_name")
+
+_ROOT_ONLY: Final = provider_tree.ProviderTree((provider_tree.ProviderNode("root", "root", None),))
+_TOPOLOGY: Final = machine(nodes=1, cores=8, threads=1)
+"""Of a host with the CPUs of all recorded pools."""
+_PARSERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
+    state_file.FILE_NAME: lambda content: state_file.parse_state(content, NOW),
+    week_uses.FILE: week_uses.parse_uses,
+    offers.FILE: offers.parse,
+    offers.MEMORY_FILE: offers.parse,
+    stolen.FILE: stolen.parse_stolen,
+    collectors.FILE: collectors.parse,
+    originals.ORIGINALS_FILE: originals.parse_originals,
+}
 
 READERS: Final[Mapping[str, Callable[[Path], Any]]] = {
     "state.json": lambda folder: state.parse((folder / "state.json").read_bytes()),
@@ -26,6 +46,15 @@ READERS: Final[Mapping[str, Callable[[Path], Any]]] = {
         path.stem: parse_record(json.loads(path.read_text())) for path in folder.glob("guests/*.json")
     },
     provider_tree.FILE_NAME: provider_tree.look_up,
+    cpu_pools.FILE_NAME: lambda folder: cpu_pools.recall_pools(folder, _ROOT_ONLY, _TOPOLOGY),
+    **{
+        name: lambda folder, name=name: run_notes.RunNotesFile(folder / name).kept_notes
+        for name in (run_notes.COOKIES_FILE, run_notes.PRIORITIES_FILE)
+    },
+    **{
+        name: lambda folder, name=name, parse=parse: parse((folder / name).read_bytes())
+        for name, parse in _PARSERS.items()
+    },
 }
 """Readers of a state folder by the name of their file."""
 

@@ -17,7 +17,7 @@ import requests
 
 from tests.placement_extras.console.behind_keystone import AUTHTOKEN
 from tests.ports import free_port
-from tests.programs import is_answering, run_program
+from tests.programs import environ_without_python, is_answering, run_program
 from tests.upgrade.releases import InstalledRelease
 from tests.waits import wait_for
 
@@ -81,8 +81,9 @@ class ServiceMachine:
     def start(self) -> None:
         """Start the service, and wait until it answers."""
         words = ["--config-file", self.config, "--bind", f"127.0.0.1:{self.port}", "--workers", 2]
-        log = self.folder / f"service-{self.release.programs.parents[1].name[:12]}.log"
-        self._running.enter_context(run_program([self.release.command("placement-api"), *words], log))
+        log = self.folder / f"service-{self.release.name}.log"
+        program = self.release.command("placement-api")
+        self._running.enter_context(run_program([*program, *words], log, environ_without_python()))
         wait_for(lambda: is_answering(f"http://127.0.0.1:{self.port}/"), evidence=log.read_text)
 
     def stop(self) -> None:
@@ -123,9 +124,9 @@ class HostMachine:
 
     def start(self) -> None:
         """Start the agent, and wait until it has reported the host."""
-        log = self.folder / f"agent-{self.release.programs.parents[1].name[:12]}.log"
-        words = (self.release.command("compute-agent"), "--config-file", self._config, "run")
-        self._running.enter_context(run_program(words, log))
+        log = self.folder / f"agent-{self.release.name}.log"
+        words = (*self.release.command("compute-agent"), "--config-file", self._config, "run")
+        self._running.enter_context(run_program(words, log, environ_without_python()))
 
         def has_reported() -> bool:
             with suppress(AssertionError):

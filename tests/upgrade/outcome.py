@@ -9,17 +9,20 @@ from prettytable import PrettyTable
 
 from tests.placement.failover.judge import Judge
 from tests.upgrade.machines import GuestFacts
+from tests.upgrade.releases import Source
 
 
 @dataclass
 class UpgradeOutcome:
     """Observations of an upgrade and of the way back, on one kind of database.
 
+    :ivar source: the files from which both releases are installed.
     :ivar taken_out: the proxy took each service out before it stopped.
     """
 
     kind: str
     version: Version
+    source: Source
     taken_out: bool = False
     judge: Judge | None = None
     guests: int = 0
@@ -76,6 +79,7 @@ def draw_table(outcomes: Sequence[UpgradeOutcome]) -> str:
     table = PrettyTable(
         [
             "From",
+            "Installed by",
             "Database",
             "Taken out",
             "Requests",
@@ -88,10 +92,18 @@ def draw_table(outcomes: Sequence[UpgradeOutcome]) -> str:
         ]
     )
     table.align = "r"
-    table.align["From"] = table.align["Database"] = "l"
+    for column in ("From", "Installed by", "Database"):
+        table.align[column] = "l"
     for each in outcomes:
         counts = (each.requests, each.lost, each.guests, len(each.moved), each.settings, len(each.forgotten))
         table.add_row(
-            [each.version, each.kind, "yes" if each.taken_out else "no", *counts, f"{each.seconds:.0f}"]
+            [
+                each.version,
+                each.source,
+                each.kind,
+                "yes" if each.taken_out else "no",
+                *counts,
+                f"{each.seconds:.0f}",
+            ]
         )
     return "\n".join([str(table), *(line for each in outcomes for line in each.problems[:10])])

@@ -45,7 +45,7 @@ def run(folder: Path, old: InstalledRelease, new: InstalledRelease, kind: str) -
 
     :raises ServerMissing: the database is not installed.
     """
-    outcome = UpgradeOutcome(kind, old.version, taken_out=old.version < _STOPS_GENTLY)
+    outcome = UpgradeOutcome(kind, old.version, old.source, taken_out=old.version < _STOPS_GENTLY)
     began = time.monotonic()
     with ExitStack() as stack:
         urls = stack.enter_context(_database(kind))

@@ -134,22 +134,27 @@ class GuestLogs:
             LOG.debug("The logs of guests cannot be listed: %s", error)
             return
         for name in names:
-            guest_uuid, suffix = os.path.splitext(name)
-            if suffix == LOG_SUFFIX and is_uuid(guest_uuid):
-                try:
-                    if (removed := _shorten_log(self._folder / name, max_bytes)) > 0:
-                        self._warn_once(
-                            guest_uuid,
-                            "has a log above [guests] log_guest_mb: the agent removes its older part",
-                        )
-                        LOG.debug("Removed %d bytes of %s", removed, name)
-                except FileNotFoundError:
-                    # The log was removed after the folder was listed.
-                    continue
-                except OSError as error:
-                    self._warn_once(guest_uuid, f"has a log that cannot be shortened: {error}")
+            if name.endswith(LOG_SUFFIX):
+                self._shorten_large(name.removesuffix(LOG_SUFFIX), max_bytes)
         # Guests without a log are forgotten, so that the memory does not grow with each guest that ever ran.
         self._told = {guest: text for guest, text in self._told.items() if guest + LOG_SUFFIX in names}
+
+    def _shorten_large(self, guest_uuid: str, max_bytes: int) -> None:
+        path = f"{self._folder}/{guest_uuid}{LOG_SUFFIX}"
+        try:
+            # The size comes first: this method runs each second for each guest, and most logs are small.
+            if os.lstat(path).st_size <= max_bytes or not is_uuid(guest_uuid):
+                return
+            if (removed := _shorten_log(Path(path), max_bytes)) > 0:
+                self._warn_once(
+                    guest_uuid, "has a log above [guests] log_guest_mb: the agent removes its older part"
+                )
+                LOG.debug("Removed %d bytes of %s", removed, path)
+        except FileNotFoundError:
+            # The log was removed after the folder was listed.
+            return
+        except OSError as error:
+            self._warn_once(guest_uuid, f"has a log that cannot be shortened: {error}")
 
     def _warn_once(self, guest_uuid: str, text: str) -> None:
         if self._told.get(guest_uuid) != text:
@@ -163,9 +168,6 @@ def _shorten_log(path: Path, max_bytes: int) -> int:
     :return: how many bytes were removed.
     :raises OSError: the log cannot be read or written.
     """
-    # lstat(2) costs less than an open, and most logs need no shortening.
-    if path.lstat().st_size <= max_bytes:
-        return 0
     descriptor = open_own(path, os.O_RDWR | os.O_APPEND)
     try:
         status = os.fstat(descriptor)
