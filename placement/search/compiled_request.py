@@ -273,7 +273,9 @@ class CompiledRequest:
         # sharing providers, which come after the providers of the tree, have no numbers
         numbers = {member.id: part for member, part in zip(members, parts, strict=False)}
         kinds = AssignmentKinds(self._rules, providers, pooled=pooled, parts=numbers)
-        if kinds.any_needs_equal or kinds.any_providers_equal or (not pooled and kinds.in_pools):
+        if kinds.any_needs_equal or kinds.any_providers_equal:
+            return kinds
+        if not self._searched.distinct_only and kinds.in_pools:
             return kinds
         return None
 

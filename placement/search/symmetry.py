@@ -197,6 +197,8 @@ class AssignmentKinds:
             self._parts.get(provider.id),
             tuple(serves),
             tuple([not provider.traits.isdisjoint(traits) for traits in self._rules.unsuffixed_traits]),
+            # orders of claims count NUMA nodes
+            never_pooled(provider.traits),
         )
 
     def _unit_of(self, provider: Provider, serves: Sequence[int]) -> tuple[str, int] | None:
@@ -228,12 +230,7 @@ class AssignmentKinds:
         serves = self._serves[found[0].id]
         unit = self._unit_of(found[0], serves)
         # the free amounts of a class that does not add up differ within a kind
-        if (
-            unit is None
-            or found[0].id in self._parents
-            or unit[0] not in self._rules.adding_up
-            or any(never_pooled(each.traits) for each in found)
-        ):
+        if unit is None or found[0].id in self._parents or unit[0] not in self._rules.adding_up:
             return 0
         name, amount = unit
         units = min(available_amount(found[0], name), self._rules.contested[name]) // amount
