@@ -21,6 +21,12 @@ SOURCES = [
 ]
 
 
+def is_pinned(name: str) -> bool:
+    """Whether the installed version of a library is that of ``etc/constraints.txt``."""
+    pins = (ROOT / "etc/constraints.txt").read_text().lower().splitlines()
+    return f"{name}=={distribution(name).version}".lower() in pins
+
+
 def run(*command: object, cwd: Path, **variables: str) -> str:
     """Run a command without a terminal and return its output; it has to succeed.
 

@@ -25,8 +25,9 @@ from compute_agent.report.root_provider import (
 LOG = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 20.0
-"""The seconds for which a command waits until Placement has the change. A later report makes a change that
-takes longer.
+"""The seconds for which a command waits until Placement has the change.
+
+If the change takes longer, a later report completes it.
 """
 
 

@@ -1,10 +1,10 @@
 """The command line, ``compute-agent``.
 
-Each command is in a module that is named after its first word, so a command line imports one module of this
-package. The import of all modules takes longer than most commands run. :mod:`compute_agent.cmd.main` knows
-the first words, and imports the module of a word when it is used. :mod:`compute_agent.cmd.base` has the base
-classes of commands.
+The first word of a command selects the module of the command. So a command line imports only one or two
+modules of this package; the import of all modules would take longer than most commands run.
+:mod:`compute_agent.cmd.main` has the list of first words, and imports the modules of a word when the word is
+used. :mod:`compute_agent.cmd.base` has the base classes of commands.
 
 Most commands send one request to the running agent (``ask_daemon``). Commands about the host, the
-configuration and stored files work without a running agent. No other package imports this one.
+configuration and stored files work without a running agent. No other package imports this package.
 """

@@ -17,9 +17,9 @@ _RESTORED: Final = ("consumer", "resources", "project", "user", "outcome")
 
 
 class AllocationsAccept(AgentLister):
-    """Accept the allocations of guests in Placement, even if its database is an older copy.
+    """Accept the allocations of guests in Placement, even if the database of Placement is an older copy.
 
-    Guests lose the allocations that are missing in Placement. The command lists these guests.
+    Guests lose allocations that Placement no longer has. The command lists these guests.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -39,10 +39,10 @@ class AllocationsAccept(AgentLister):
 class AllocationsRestore(AgentLister):
     """Restore allocations in Placement for guests of many hosts, from the state files of their agents.
 
-    Run the command after the database was restored from an older copy. Only consumers without any allocation
-    get one. They get exactly their former allocation, with the same project and user. The command needs no
-    daemon, but the address and credentials of [placement]. The exit status is 1 if an allocation could not be
-    restored.
+    Run the command after the database of Placement was restored from an older copy. The command changes only
+    consumers that have no allocation. Each of them gets exactly its former allocation, with the same project
+    and user. The command needs no daemon, but it needs the address and credentials in [placement]. The exit
+    status is 1 if an allocation could not be restored.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -54,7 +54,7 @@ class AllocationsRestore(AgentLister):
             nargs="+",
             type=Path,
             metavar="FILE",
-            help="state.json of an agent, in its [DEFAULT] state_path, or a fresh copy of it",
+            help="state.json from the [DEFAULT] state_path of an agent, or a current copy of this file",
         )
         return parser
 

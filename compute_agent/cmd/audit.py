@@ -20,12 +20,12 @@ ALL_MENDED: Final = 4
 class AuditCommand(AgentLister):
     """Compare the guests of this host with their allocations in Placement.
 
-    The findings are guests without an allocation, allocations without a guest, amounts that differ from those
-    of the guest, and guests without CPUs. Two rows of the list are no findings: guests that migrate, and
-    emulator threads on dedicated CPUs while [isolation] emulator = leave.
+    The findings are guests without an allocation, allocations without a guest, allocations with other amounts
+    than the guest has, and guests without CPUs. The list also has two kinds of rows that do not count as
+    findings: guests that migrate, and emulator threads on dedicated CPUs with [isolation] emulator = leave.
 
-    The exit status is that of nova-manage placement audit. 0: there are no findings. 3: there are findings.
-    4: all findings were repaired. 1: an error.
+    The exit status has the same meaning as in nova-manage placement audit. 0: no findings. 1: an error. 3:
+    findings that are not repaired. 4: all findings were repaired.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -39,8 +39,8 @@ class AuditCommand(AgentLister):
         parser.add_argument(
             "--delete",
             action="store_true",
-            help="delete this host's part of allocations that have had no guest for --min-age; the command"
-            " lists them first, and asks",
+            help="delete this host's part of allocations that have had no guest for --min-age seconds. The"
+            " command lists these allocations first, and asks for confirmation",
         )
         parser.add_argument("--dry-run", action="store_true", help="list the changes, and make none")
         parser.add_argument("--yes", action="store_true", help="do not ask before deleting")
@@ -49,8 +49,9 @@ class AuditCommand(AgentLister):
             type=float,
             default=DEFAULT_MIN_AGE,
             metavar="SECONDS",
-            help="how long the agent must have known an allocation without a guest before it is deleted;"
-            f" after a restart the count begins again. The default is {DEFAULT_MIN_AGE:.0f}.",
+            help="seconds that an allocation must have been without a guest, as far as the agent knows,"
+            " before it is deleted; after a restart of the agent the count begins again."
+            f" The default is {DEFAULT_MIN_AGE:.0f}.",
         )
         parser.add_argument(
             "--consumer",
@@ -108,8 +109,8 @@ class AuditCommand(AgentLister):
 
 def _is_fault(row: Mapping[str, Any]) -> bool:
     """Whether a row of the audit is a finding, and so counts for the exit status."""
-    # Nova leaves emulator threads on the dedicated CPUs of most guests. Such a row has a remedy only while
-    # the operator wants that. Without a remedy the agent could not move a thread, which is a fault.
+    # Nova leaves emulator threads on the dedicated CPUs of most guests. With emulator = leave such a row has
+    # a remedy, and is no finding. A row without a remedy means that the agent could not move a thread.
     left = row["finding"] == FindingKind.EMULATOR and row["remedy"]
     return row["finding"] != FindingKind.MIGRATING and not left
 

@@ -23,6 +23,11 @@ from compute_agent.agent.protocol import call_agent, socket_path
 if TYPE_CHECKING:
     from oslo_config import cfg
 
+    AnyColumn = FormattableColumn[Any]
+else:
+    # cliff 4.8 has no type parameter here
+    AnyColumn = FormattableColumn
+
 
 Commands = Mapping[str, type[CliffCommand]]
 """The commands of a module by their words, such as ``guest list``."""
@@ -36,16 +41,16 @@ class ConfigMixin:
     def get_epilog(self) -> str:
         """Return no epilog.
 
-        Otherwise cliff would search all installed packages for the one that has the command.
+        To write one, cliff would search all installed packages for the package of the command.
         """
         return ""
 
     def load_conf(self) -> cfg.ConfigOpts:
-        """The configuration in the files of ``--config-file``, above the adopted revision of the fleet.
+        """The configuration. The files of ``--config-file`` override the applied revision of fleet settings.
 
         Each call reads the files again.
 
-        :raises ConfigError: the adopted revision cannot be used.
+        :raises ConfigError: the applied revision of fleet settings cannot be used.
         :raises cfg.Error: a file or a value is wrong.
         """
         own = self.load_own_conf()
@@ -56,11 +61,12 @@ class ConfigMixin:
         return with_kept(own)
 
     def load_own_conf(self) -> cfg.ConfigOpts:
-        """The configuration of ``--config-file`` alone.
+        """The configuration in the files of ``--config-file``, without fleet settings.
 
-        These files are sufficient to find the daemon's socket, which no revision sets.
+        These files are enough to find the daemon's socket, because fleet settings cannot change it.
         """
-        # this import takes half of the time of printing a help text, which needs no options
+        # imported here, because this import takes half of the time of printing a help text, which needs no
+        # options
         from compute_agent import conf
 
         return conf.load([], self.app.options.config_file or None)
@@ -118,13 +124,14 @@ def offer_format(
     formatters: stevedore.ExtensionManager[Any], name: str, formatter: Callable[[], Any]
 ) -> None:
     """Add an output format to a command, unless it already has a format of that name."""
-    # One plugin manager serves all commands of a process, and several of them may add the same format.
+    # One plugin manager serves all commands of a process, and several commands may add the same format.
     if name not in formatters.names():
-        # The extension comes from no entry point, and stevedore does not use the missing one.
+        # The entry point is None, because the format comes from no entry point, and stevedore does not use
+        # it.
         formatters.extensions.append(Extension(name, None, formatter, formatter()))  # type: ignore[arg-type]
 
 
-class LinesColumn(FormattableColumn[Any]):
+class LinesColumn(AnyColumn):
     """A list or mapping that tables show on several lines, one for each item."""
 
     def human_readable(self) -> str:
@@ -144,19 +151,19 @@ def _one_line(value: Any) -> str:
 def document_columns(document: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     """Convert a document into names and values for :class:`ShowOne`.
 
-    Nested values keep their form in JSON and YAML.
+    In JSON and YAML, nested values stay nested.
     """
     values = (LinesColumn(value) if isinstance(value, list | dict) else value for value in document.values())
     return tuple(document), tuple(values)
 
 
 def parse_moment(text: str) -> float:
-    """Parse the time that a command is given, and return it in seconds since the epoch.
+    """Parse a time in a command line, and return it in seconds since the epoch.
 
     :param text: a length of time before now, such as ``30m``, or a time in ISO 8601. A time without an offset
         is local.
 
-    :raises ArgumentTypeError: the text is neither of them.
+    :raises ArgumentTypeError: the text is neither a length of time nor a time.
     """
     try:
         found = _epoch_seconds(text)
@@ -174,7 +181,7 @@ def _epoch_seconds(text: str) -> float:
     # This import takes half of the time of printing a help text, which needs no options.
     from compute_agent.conf.duration import parse_duration
 
-    # A text that is not a length of time has to be a time.
+    # If the text is not a length of time, it has to be a time.
     with suppress(ValueError):
         return time.time() - parse_duration(text)
     return datetime.fromisoformat(text).timestamp()

@@ -30,7 +30,7 @@ Guests = list[Mapping[str, Any]]
 def set_values(one: Any, besides: Iterable[str] = ("name",)) -> Iterator[str]:
     """The settings of a class that are not empty, each as text such as ``weight = 50``.
 
-    :param one: a dataclass; the fields of nested dataclasses count as its own.
+    :param one: the class, a dataclass. Fields of nested dataclasses are treated like its own fields.
     :param besides: the names of fields to leave out.
     """
     for field in fields(one):
@@ -57,10 +57,10 @@ def guest_names(guests: Iterable[Mapping[str, Any]]) -> LinesColumn:
 
 
 class _ClassLister(AgentLister):
-    """Lists sections of the configuration, with the guests in each, which the daemon knows."""
+    """Lists sections of the configuration, each with its guests, which the daemon knows."""
 
     def ask_guests(self) -> Guests:
-        """The running guests. If no daemon answers, print the reason, and return none."""
+        """The running guests. If no daemon answers, print the reason, and return an empty list."""
         try:
             found: Guests = self.ask_daemon("guest.list")
         except (DaemonUnreachableError, RequestError) as error:

@@ -11,7 +11,7 @@ from compute_agent.fleet.configuration import file_origins
 
 
 class ConfigShow(AgentLister):
-    """Show the options that are not at their defaults, with the values of the files.
+    """Show the options that files or the environment set, with their values.
 
     Passwords and other secrets are not shown.
     """
@@ -19,7 +19,7 @@ class ConfigShow(AgentLister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the command's options."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--all", action="store_true", help="show options at their defaults, too")
+        parser.add_argument("--all", action="store_true", help="also show options that have their default")
         parser.add_argument("--origin", action="store_true", help="show the file that sets each option")
         return parser
 

@@ -1,4 +1,4 @@
-"""``compute-agent device list``: the PCI devices that the host offers, with their holders."""
+"""``compute-agent device list``: the PCI devices that the host offers, with the guests that hold them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COLUMNS: Final = ("address", "resource_class", "held", "total", "numa_node", "d
 
 
 class DeviceList(AgentLister):
-    """List the PCI devices that the host offers, with their NUMA nodes, drivers, links and holders."""
+    """List the PCI devices that the host offers, with their NUMA nodes, drivers, links and guests."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Request the offered devices from the daemon. Returns the columns, and a row for each device."""

@@ -1,4 +1,4 @@
-"""The output formats ``svg`` and ``tree``, for commands that draw."""
+"""The output formats ``svg`` and ``tree``, for commands that draw pictures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compute_agent.cmd.base import offer_format
 
 
 class AsItIsFormatter(ListFormatter, SingleFormatter):
-    """Prints the only value of a command unchanged, because it is a whole document."""
+    """Prints the single value of a command unchanged, because the value is a complete document."""
 
     def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
         """Add no options, because the format has none."""
@@ -41,6 +41,6 @@ class AsItIsFormatter(ListFormatter, SingleFormatter):
 
 
 def offer_formats(formatters: stevedore.ExtensionManager[Any], *names: str) -> None:
-    """Add formats to a command. Its action returns a whole document for each of them."""
+    """Add formats to a command. For each format, the action of the command returns a complete document."""
     for name in names:
         offer_format(formatters, name, AsItIsFormatter)

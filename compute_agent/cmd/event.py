@@ -23,7 +23,7 @@ from compute_agent.events.store import FILE, read_events
 _FOR_PEOPLE: Final = ("time", "kind", "outcome", "text", "reason")
 _COLUMNS: Final = ("id", "time", "kind", "outcome", "guest", "name", "text", "reason")
 
-# The pause is short enough for a reader, and a poll costs only stat() of one file.
+# short enough for a waiting person; each poll costs only a stat() of one file
 _POLL_SECONDS: Final = 0.5
 
 
@@ -33,8 +33,8 @@ class _EventLister(AgentLister):
         parser.add_argument(
             "--follow",
             action="store_true",
-            help="continue with a line for each new event, until interrupted; -f json prints one object on"
-            " each line",
+            help="after the stored events, print a line for each new event until interrupted; with -f json,"
+            " each line is an object",
         )
         parser.add_argument(
             "--kind",
@@ -60,7 +60,7 @@ class _EventLister(AgentLister):
         return 0
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Read the stored events, and choose those wanted. Returns the columns and the rows."""
+        """Read the stored events, and select the requested events. Returns the columns and the rows."""
         for_people = parsed_args.formatter == "table"
         names = _FOR_PEOPLE if for_people else _COLUMNS
         events = read_events(self._path())
@@ -74,7 +74,7 @@ class _EventLister(AgentLister):
 
         :param events: all stored events.
         :param wanted: the arguments of the command.
-        :raises RequestError: there is no event of the guest, and the daemon does not know the guest.
+        :raises RequestError: no event of the guest is stored, and the daemon does not know the guest.
         """
         about = [event for event in events if _is_about(event, wanted.guest)]
         if not about and wanted.guest is not None:
@@ -98,9 +98,9 @@ class _EventLister(AgentLister):
 
 
 class EventList(_EventLister):
-    """List decisions of the agent about guests and the host, with their reasons, oldest first.
+    """List the agent's decisions about guests and the host, each with its reason. The oldest comes first.
 
-    The command reads the events that are stored on this host, whether the daemon runs or not.
+    The command reads the events that are stored on this host. It needs no running daemon.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -119,9 +119,9 @@ class EventList(_EventLister):
 
 
 class GuestHistory(_EventLister):
-    """List all stored decisions of the agent about a guest, with their reasons, even if the guest has ended.
+    """List all stored decisions of the agent about a guest, each with its reason. The guest may have ended.
 
-    The command reads the events that are stored on this host, whether the daemon runs or not.
+    The command reads the events that are stored on this host. It needs no running daemon.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -163,7 +163,10 @@ def _followed_events(path: Path, wanted: argparse.Namespace) -> Iterator[AgentEv
 
 
 def _file_identity(path: Path) -> tuple[int, int] | None:
-    """The inode and size of a file, of which at least one changes with each write; None without a file."""
+    """The inode and the size of a file; None if the file does not exist.
+
+    Each write changes at least one of the two.
+    """
     try:
         status = path.stat()
     except FileNotFoundError:

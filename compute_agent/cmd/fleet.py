@@ -20,7 +20,8 @@ from compute_agent.model.messages import require_cryptography
 class _SigningCommand(ShowOne):
     """Base class of commands that make or check signatures.
 
-    Such commands need the package cryptography, an extra of this distribution. Their help does not need it.
+    Such commands need the package cryptography, which the extra fleet installs. Their help texts do not need
+    it.
     """
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -33,7 +34,7 @@ class _SigningCommand(ShowOne):
 
 
 class FleetKey(_SigningCommand):
-    """Make a private key for signing, if it does not exist, and show its public key for the hosts."""
+    """Show the public key of a private key for signing. If the private key does not exist, make it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the argument for the key file."""
@@ -51,8 +52,8 @@ class FleetKey(_SigningCommand):
 
         path: Path = parsed_args.file
         try:
-            # The file has its mode from the start, so no other user can read it. An existing key is never
-            # overwritten.
+            # The file gets its mode when it is created, so no other user can ever read it. O_EXCL keeps an
+            # existing key.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             private = path.read_bytes()
@@ -70,10 +71,10 @@ class FleetKey(_SigningCommand):
 
 
 class FleetSign(_SigningCommand):
-    """Sign settings for a group of hosts. The hosts apply the settings when their source has the file.
+    """Sign settings for a group of hosts. The hosts apply the settings when the file is in their source.
 
-    The command refuses settings that all hosts would refuse. A single host refuses settings that do not fit
-    it.
+    The command refuses settings that no host would accept. A single host may still refuse settings that do
+    not fit this host.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -88,13 +89,13 @@ class FleetSign(_SigningCommand):
         parser.add_argument(
             "--generation",
             type=int,
-            help="number of this revision, larger than those of all former revisions; default: the number of"
-            " the existing file plus 1, or 1 without such a file",
+            help="number of this revision, which must be larger than the number of each earlier revision;"
+            " default: the number in the existing file plus 1, or 1 if no file exists",
         )
         parser.add_argument(
             "--days",
             type=float,
-            help="days in which hosts may apply the revision for the first time; default: no limit",
+            help="days after which a host that has not applied the revision refuses it; default: no limit",
         )
         return parser
 
@@ -115,7 +116,7 @@ class FleetSign(_SigningCommand):
         content = signature.sign_revision(
             revision.write(settings, parsed_args.group, generation, expires), private
         )
-        # The file is read back as a host would read it, before hosts can see it.
+        # The content is checked as a host would check it, before hosts can see the file.
         made = signature.read(content, [signature.public_key(private)])
         write_durably(target, content, 0o644)
         return document_columns({"file": str(target), **_revision_document(made)})
@@ -132,7 +133,8 @@ class FleetShow(_SigningCommand):
             "--public-key",
             action="append",
             metavar="KEY",
-            help="public keys that may have signed the file; default: [fleet] public_keys",
+            help="public key that may have signed the file; may be given several times; default: [fleet]"
+            " public_keys",
         )
         return parser
 
@@ -164,7 +166,7 @@ def _check_settings(settings: Path) -> None:
 
 
 def _next_generation(target: Path, private: bytes) -> int:
-    """The generation after that of the file ``target``; 1 if the file does not exist.
+    """The generation in the file ``target`` plus 1; 1 if the file does not exist.
 
     :raises FleetError: the file is not a revision that was signed with this key.
     """

@@ -1,4 +1,4 @@
-"""Commands about guests. Each sends one request to the daemon."""
+"""Commands about guests. Each command sends one request to the daemon."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from compute_agent.model.guest_settings import (
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add the options of settings that an operator may also change while a guest runs."""
+    """Add the options for settings of guests.
+
+    An operator may also change these settings while a guest runs.
+    """
     parser.add_argument("--qos-class", help="class: BE, LS, LSR, or the name of a section [qos_class:NAME]")
     parser.add_argument(
         "--priority",
@@ -51,7 +54,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         "--preserve",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="leave the guest alone: neither pin, nor limit, nor evict the guest",
+        help="leave the guest unchanged: the agent does not pin, limit or evict it",
     )
     parser.add_argument(
         "--memory-type",
@@ -81,7 +84,7 @@ _SETTINGS: Final = SETTING_NAMES
 
 
 class _GuestStart(ShowOne):
-    """Base class of commands that make a guest. Adds the options that only a new guest can have."""
+    """Base class of commands that start or adopt a guest. Adds the options that only a new guest can have."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -117,9 +120,9 @@ class GuestRun(_GuestStart):
             default=[],
             type=_parse_variable,
             metavar="NAME[=VALUE]",
-            help="variable of the guest's environment; without =VALUE, its value comes from this shell; may"
-            " be given several times. Guests always have PATH, HOME, USER, LOGNAME, SHELL, LANG and"
-            " COMPUTE_AGENT_GUEST (their uuid). Guests inherit no variables of the agent",
+            help="environment variable of the guest; without =VALUE, the variable has its value from this"
+            " shell; may be given several times. Guests always have PATH, HOME, USER, LOGNAME, SHELL, LANG"
+            " and COMPUTE_AGENT_GUEST (their uuid). Guests inherit no variables of the agent",
         )
         parser.add_argument("--cwd", default=os.getcwd(), help="working folder; default: the current folder")
         parser.add_argument("command", nargs="+", metavar="COMMAND", help="program and arguments, after --")
@@ -202,10 +205,11 @@ _VERDICT: Final = ("guest", "name", "kind", "state", "promised", "found")
 class GuestVerify(AgentLister):
     """Compare the promises to guests with what the kernel shows now.
 
-    The promises are its CPUs, their siblings, NUMA nodes, cache, memory bandwidth and its level of isolation.
-    A promise is kept, broken, limited (throttling, or work that the kernel does not move) or unknown.
+    The promises to a guest are its CPUs, their sibling threads, its NUMA nodes, its cache, its memory
+    bandwidth and its level of isolation. Each promise is kept, broken, limited or unknown. It is limited if
+    the guest is throttled, or if the kernel cannot move work off its CPUs.
 
-    The exit status is 0 if no promise is broken, 3 if one is, and 1 for an error.
+    The exit status is 0 if no promise is broken, 3 if at least one promise is broken, and 1 for an error.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -234,8 +238,8 @@ class GuestVerify(AgentLister):
 class GuestSet(_OneGuest):
     """Set or unset settings of a running guest of any driver.
 
-    Settings that you make with this command override settings of the domain, its flavor and rules. They stay
-    until you unset them, or until the guest has left the host for good.
+    Settings from this command override the settings from the domain, its flavor and rules. They stay until
+    you unset them, or until the guest has left the host for good.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -248,7 +252,8 @@ class GuestSet(_OneGuest):
             default=[],
             metavar="SETTING",
             choices=SETTING_NAMES,
-            help="remove a setting that was made by hand, such as qos_class; may be given several times",
+            help="remove a setting that an earlier guest set has made, such as qos_class; may be given"
+            " several times",
         )
         return parser
 
@@ -263,7 +268,7 @@ class GuestSet(_OneGuest):
 class GuestLimit(_OneGuest):
     """Limit the CPU use of a guest by hand, until the agent ends.
 
-    If the guest has several limits, such as those of watermarks, the lowest applies.
+    If other limits of the guest exist, such as limits from watermarks, the lowest limit applies.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -298,9 +303,9 @@ class GuestEvict(_OneGuest):
 
 
 class GuestMove(_OneGuest):
-    """Move a running guest from CPUs that are no longer in cpu_dedicated_set to the current CPU sets.
+    """Move a running guest from CPUs that are no longer in cpu_dedicated_set to CPUs of the current sets.
 
-    The agent moves no guest for this reason by itself, unless [policy] rebalance is true.
+    The agent moves such a guest by itself only if [policy] rebalance is true.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -320,7 +325,7 @@ class GuestMove(_OneGuest):
 
 
 class GuestStop(_OneGuest):
-    """End a guest. The guest's allocation in Placement stays; its owner deletes it."""
+    """End a guest. The allocation of the guest in Placement stays, and its owner has to delete it."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Request the daemon to end the guest. Returns the names and values to print."""

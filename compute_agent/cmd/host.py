@@ -59,7 +59,7 @@ from compute_agent.throttling.settings import build_rules, read_settings
 from compute_agent.throttling.watermarks.metrics import load_registry
 
 MISTAKEN: Final = 3
-"""Exit status of ``config check`` for a configuration that has mistakes, but with which the agent starts."""
+"""Exit status of ``config check`` if the agent would start, but the configuration has mistakes."""
 
 
 class HostShow(ShowOne):
@@ -106,9 +106,10 @@ def _cache_document(platform: CachePlatform) -> dict[str, Any]:
 
 
 class TopologyShow(ShowOne):
-    """Show packages, NUMA nodes and caches, with the use of their CPUs and the guests on them.
+    """Show packages, NUMA nodes and caches, with the purpose of their CPUs and the guests on them.
 
-    The output is a tree, or a picture (-f svg). Other formats also have cores and all caches, and no guests.
+    The output is a tree, or a picture (-f svg). Other formats also show cores and all caches, but no
+    guests.
     """
 
     def _load_formatter_plugins(self) -> stevedore.ExtensionManager[SingleFormatter]:
@@ -135,7 +136,10 @@ class TopologyShow(ShowOne):
         return "tree"
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Run the command. A tree has no columns, so a table replaces it if columns are given."""
+        """Run the command.
+
+        If the user selects columns, print a table instead of the tree, which has no columns.
+        """
         if parsed_args.formatter == "tree" and parsed_args.columns:
             parsed_args.formatter = "table"
         return super().run(parsed_args)
@@ -165,9 +169,9 @@ class TopologyShow(ShowOne):
     def _cpu_conditions(
         self, conf: cfg.ConfigOpts, topology: HostTopology, seconds: int | None
     ) -> CpuConditions:
-        """The levels of isolation, and with ``seconds`` the noise of all CPUs.
+        """The levels of isolation of CPUs, and with ``seconds`` the noise of all CPUs.
 
-        Without a daemon there are no levels.
+        Without a daemon, no CPU has a level.
 
         :param seconds: the duration of the measurement of noise; None for none.
         """
@@ -179,7 +183,8 @@ class TopologyShow(ShowOne):
         if seconds:
             found = measure_noise(Path(conf.host.root), topology.online, holders.threads, seconds)
             noise = {cpu: one.all_interruptions for cpu, one in found.items()}
-        # The level shared is left out: a CPU without a level is shared with work of the host, too.
+        # CPUs with the level shared are left out, because they are shared with work of the host like CPUs
+        # without a level.
         levels = {cpu: level for cpu, level in holders.levels.items() if level != IsolationLevel.SHARED}
         return CpuConditions(levels, noise)
 
@@ -211,11 +216,11 @@ class TopologyShow(ShowOne):
 
 
 class ConfigCheck(ShowOne):
-    """Check the configuration against this host: the purpose of each CPU, and the resulting inventories.
+    """Check the configuration against this host. Show the purpose of each CPU, and the resulting inventories.
 
-    If an agent runs, the row guests lists the rule that each guest matches, and settings that would change.
-    Exit status 0: the configuration is good.
-    1: the agent would refuse to start. 3: options or sections are unknown, or Placement does not answer.
+    If an agent runs, the row guests lists, for each guest, the matching rule and the settings that would
+    change. The exit status is 0 if the configuration is good, and 1 if the agent would refuse to start. It
+    is 3 if options or sections are unknown, or if Placement does not answer.
     """
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -240,7 +245,7 @@ class ConfigCheck(ShowOne):
         shares: dict[str, ShareSpec] = {}
         tree, rules, client = None, None, None
         warnings = []
-        # Each step is checked for itself, so one call of the command reports all refusals.
+        # A failed step does not end the check, so one call of the command reports all refusals.
         try:
             warnings = list(filter(None, [check_state_folder(conf)]))
         except ConfigError as error:
@@ -318,10 +323,10 @@ class ConfigCheck(ShowOne):
 
 
 def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[RootOwner, str, str]:
-    """The owner of the root provider, the owner in words, and the reason why Placement does not answer.
+    """The owner of the root provider, a description of the owner, and an error of Placement.
 
-    The reason is empty if Placement answers, or is not asked. Placement is asked only if the configuration
-    has credentials.
+    Placement is asked only if the configuration has credentials. The error is empty if Placement answers,
+    or is not asked.
     """
     try:
         saved = state.look_up(Path(conf.state_path) / STATE_FILE)
@@ -336,7 +341,7 @@ def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[R
 def _own_uuid(conf: cfg.ConfigOpts) -> str:
     """The uuid of the agent's own root provider.
 
-    The placeholder if the uuid cannot be read, or does not exist yet.
+    ``PLACEHOLDER`` if the uuid cannot be read, or does not exist yet.
     """
     try:
         return provider_tree.look_up(Path(conf.state_path)) or PLACEHOLDER
@@ -372,7 +377,8 @@ _AMOUNTS: Final = ("total", "reserved", "min_unit", "max_unit", "step_size", "al
 _DERIVED: Final = ("provider", "resource_class", *_AMOUNTS)
 
 PLACEHOLDER: Final = str(uuid.UUID(int=0))
-"""The uuid of the root provider if there is none yet. This command must not make one in the state folder."""
+"""A uuid for a root provider that does not exist yet. This command must not write a new uuid into the state
+folder."""
 
 
 def _inventory_rows(tree: ProviderTree) -> list[tuple[Any, ...]]:
@@ -385,7 +391,7 @@ def _inventory_rows(tree: ProviderTree) -> list[tuple[Any, ...]]:
 
 
 class InventoryShow(AgentLister):
-    """Show derived and reported inventories and traits of the host's providers, with differences."""
+    """Compare the inventories and traits that the agent derives for this host with those in Placement."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the command's options."""
@@ -393,7 +399,7 @@ class InventoryShow(AgentLister):
         parser.add_argument(
             "--derived",
             action="store_true",
-            help="only inventories derived from configuration and host; needs no daemon",
+            help="show only the inventories that result from configuration and host; needs no daemon",
         )
         return parser
 
@@ -440,7 +446,7 @@ def _comparison_rows(answer: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def _set_by(origins: dict[str, str]) -> str:
-    """The source of an inventory: ``agent``, ``others``, or each field that is not from the agent."""
+    """The source of an inventory: ``agent``, ``others``, or the source of each field set by others."""
     if not origins:
         return "others"
     if set(origins.values()) == {"agent"}:
@@ -453,12 +459,12 @@ def _amounts_text(inventory: dict[str, Any] | None) -> str:
 
 
 class HostDisable(ShowOne):
-    """Keep new guests away from this host until ``host enable``. Running guests stay unchanged."""
+    """Keep new guests away from this host until ``host enable`` runs. Running guests stay unchanged."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the command's options."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--reason", required=True, help="reason, which `compute-agent status` shows")
+        parser.add_argument("--reason", required=True, help="reason that `compute-agent status` shows")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -467,7 +473,10 @@ class HostDisable(ShowOne):
 
 
 class HostEnable(ShowOne):
-    """Let new guests in again, unless another cause keeps them away."""
+    """End the effect of ``host disable``.
+
+    New guests can start again, unless another cause keeps them away.
+    """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Request the daemon to enable the host. Returns the names and values to print."""

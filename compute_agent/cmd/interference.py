@@ -11,9 +11,10 @@ _COLUMNS: Final = ("section", "victim", "before", "level", "suspect", "correlati
 
 
 class InterferenceList(AgentLister):
-    """List guests that are limited to protect another guest, with the reason, and pairs that are left alone.
+    """List the judged pairs of guests: the disturbed guest, and the guest that disturbs it.
 
-    Earlier decisions are in `compute-agent event list`.
+    The columns show the reason, and whether the second guest is limited. `compute-agent event list` has
+    earlier decisions.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

@@ -29,7 +29,9 @@ class _HookCommand:
 
 
 class HookInstall(_HookCommand, AgentCommand):
-    """Install the hook that announces starting guests to the agent, so that they get their cache groups.
+    """Install the hook by which libvirt announces starting guests to the agent.
+
+    So a guest has its cache group from its start.
 
     The hook needs libvirt 6.5 or later. The command never overwrites a hook of another program.
     """
@@ -52,10 +54,16 @@ class HookRemove(_HookCommand, AgentCommand):
 
 
 class HookShow(_HookCommand, ShowOne):
-    """Show whether the hook is absent, installed, outdated (install it again) or foreign."""
+    """Show whether the hook is absent, installed, outdated, or of another program (foreign).
+
+    An outdated hook needs a new ``libvirt hook install``.
+    """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Compare the script with the one that would be installed. Returns the names and values to print."""
+        """Compare the script of the hook with the script of this release.
+
+        Returns the names and values to print.
+        """
         socket = socket_path(self.load_conf())
         state = hook.state(parsed_args.hooks, socket)
         path = hook.hook_path(parsed_args.hooks)

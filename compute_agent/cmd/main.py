@@ -15,7 +15,7 @@ from cliff.help import HelpCommand
 from compute_agent import installed_version
 from compute_agent.cmd.base import Commands, ConfigMixin
 
-# versions of cliff that OpenStack 2025.1 has do not name this type
+# the versions of cliff in OpenStack 2025.1 do not export this type
 if TYPE_CHECKING:
     from cliff.commandmanager import EntryPointT
 
@@ -51,7 +51,7 @@ WORDS: Final = (
 def commands_of(word: str) -> Commands:
     """The commands that begin with a word.
 
-    Only the modules with commands of this word are imported, because most modules import a part of the agent.
+    Only modules with such commands are imported, because most modules import large parts of the agent.
     """
     match word:
         case "allocations":
@@ -112,12 +112,15 @@ def _begin_with(word: str, commands: Commands) -> Commands:
 class AgentCommandManager(CommandManager):
     """Finds commands by their words, and imports their modules when they are needed."""
 
+    def __init__(self) -> None:
+        """Begin without commands of entry points."""
+        super().__init__("")  # cliff 4.8 has no default
+
     def find_command(self, argv: list[str]) -> tuple[type[Command], str, list[str]]:
         """Find the command at the beginning of a command line.
 
-        Returns its class, its words and the other arguments.
-
-        All modules are imported if the first word is abbreviated or unknown.
+        Returns the class of the command, its words and the other arguments. If the first word is abbreviated
+        or unknown, all modules are imported.
         """
         word = next(iter(argv), "")
         if word not in self.commands:  # cliff has the word help from the start
@@ -166,13 +169,13 @@ class AgentShell(App):
     def initialize_app(self, argv: list[str]) -> None:
         """Refuse a command line without a command.
 
-        Otherwise cliff's dialogue would start, which never ends after the end of its input.
+        Without a command, cliff would start its interactive mode, which does not end at the end of its input.
         """
         if not argv and not self.options.deferred_help:
             self.parser.error("a command is missing; --help lists all of them")
 
     def clean_up(self, cmd: Command, result: int, err: BaseException | None) -> None:
-        """Print the type of an error that has no text, for which cliff prints an empty line."""
+        """Print the type of an error without a text. For such an error, cliff prints only an empty line."""
         if isinstance(err, Exception) and not str(err).strip():
             self.LOG.error("%s failed with %s; --debug shows the place.", cmd.cmd_name, type(err).__name__)
 

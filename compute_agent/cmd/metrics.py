@@ -25,9 +25,11 @@ USE: Final = ("llc_occupancy_bytes", "local_bytes_per_second", "total_bytes_per_
 
 
 class MetricsShow(AgentLister):
-    """Show the use of caches and memory bandwidth by a guest or class. Default: the last values of all.
+    """Show the use of caches and memory bandwidth by a guest or class.
 
-    The command reads the samples that are stored on this host, whether the daemon runs or not.
+    Without a name, show the last values of all.
+
+    The command reads the samples that are stored on this host. It needs no running daemon.
     """
 
     def _load_formatter_plugins(self) -> stevedore.ExtensionManager[ListFormatter]:

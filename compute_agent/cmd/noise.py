@@ -65,7 +65,7 @@ def measure_noise(
     seconds: float,
     sleep: Callable[[float], object] = time.sleep,
 ) -> dict[int, CpuNoise]:
-    """Measure the interruptions of CPUs: the counters at the begin and at the end are compared.
+    """Measure the interruptions of CPUs, from counters at the beginning and at the end of a pause.
 
     :param root: the root folder of the host's file system.
     :param cpus: the CPUs to measure.
@@ -82,10 +82,10 @@ def measure_noise(
 class CpuNoiseList(AgentLister):
     """Measure the interruptions per second of the CPUs that guests hold, by cause.
 
-    The counters of the kernel are read twice. The columns show how often interrupts, softirqs, other threads
-    and the timer tick interrupt the threads of guest CPUs, and how long these threads wait. With --osnoise
-    the tracer of the kernel measures dedicated CPUs that no guest holds, with a busy thread on each, and
-    restores its settings.
+    The command reads counters of the kernel twice. The columns show how often interrupts, softirqs, other
+    threads and the timer tick interrupt the threads of guest CPUs, and how long these threads wait. With
+    --osnoise, the kernel's tracer osnoise measures the dedicated CPUs that no guest holds, with a busy thread
+    on each CPU. The command then restores the settings of the tracer.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -96,7 +96,7 @@ class CpuNoiseList(AgentLister):
         which.add_argument(
             "--osnoise",
             action="store_true",
-            help="measure free dedicated CPUs with the tracer osnoise (root)",
+            help="measure the dedicated CPUs that no guest holds, with the tracer osnoise; needs root",
         )
         parser.add_argument(
             "--seconds",
@@ -150,7 +150,7 @@ class CpuNoiseList(AgentLister):
 
 
 def _counter_cpus(root: Path) -> CpuSet:
-    """The CPUs on which the kernel reads counters of resctrl; none if resctrl has none."""
+    """The CPUs on which the kernel reads counters of resctrl; an empty set if resctrl has no counters."""
     if not (root / "sys/fs/resctrl/mon_data").is_dir():
         return frozenset()
     caches = [cache.cpus for cache in read_topology(root).l3_domains]

@@ -22,13 +22,12 @@ LOCK_TIMEOUT: Final = 30.0
 
 
 class ReleaseCommand(AgentLister):
-    """Leave this host: end the agent for good, and undo its changes.
+    """Release this host from the agent: end the agent for good, and undo its changes. Guests continue to run.
 
     The command removes CPU quotas, limits of cache ways and bandwidth, and the trait that keeps new guests
-    away. The list shows the changes that were undone and those that stay. Guests continue to run. The command
-    keeps new guests away before its first change, and lets them in again after its last change. If it fails,
-    new guests stay away. Run the command again after an interruption. The exit status is 1 if a change could
-    not be undone.
+    away. It lists the changes that were undone, and the changes that stay. During its work the command
+    keeps new guests away from the host. If it fails or is interrupted, new guests stay away, and you can
+    run it again. The exit status is 1 if a change could not be undone.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -37,7 +36,7 @@ class ReleaseCommand(AgentLister):
         parser.add_argument(
             "--pins",
             action="store_true",
-            help="also remove pins, CPU weights and memory limits, so that guests run on all CPUs with"
+            help="also remove pins, CPU weights and memory limits, so that guests can use all CPUs and the"
             " memory of all NUMA nodes",
         )
         parser.add_argument(
@@ -50,7 +49,11 @@ class ReleaseCommand(AgentLister):
             action="store_true",
             help="list the changes that would be undone, and undo none; a running agent continues",
         )
-        parser.add_argument("--undo", action="store_true", help="let the agent work on this host again")
+        parser.add_argument(
+            "--undo",
+            action="store_true",
+            help="undo the release itself: allow the agent to start on this host again",
+        )
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -71,8 +74,7 @@ class ReleaseCommand(AgentLister):
         if parsed_args.undo:
             release.remove_mark(folder, LOCK_TIMEOUT)
             return _COLUMNS, []
-        # The mark comes before the end of the agent, so a service manager that restarts the agent cannot
-        # bring it back.
+        # The mark is written before the agent ends, so that a service manager cannot restart the agent.
         release.mark_released(folder)
         # Without a running agent there is nothing to end.
         with contextlib.suppress(DaemonUnreachableError):
@@ -88,7 +90,7 @@ class ReleaseCommand(AgentLister):
             rows: list[dict[str, Any]] = self.ask_daemon("release.survey", wanted)
         except DaemonUnreachableError:
             if provider_tree.look_up(Path(conf.state_path)) is None:
-                # no agent has worked here, and open_release() would write a uuid to the state folder
+                # no agent has run on this host, and open_release() would write a uuid to the state folder
                 return []
             with open_release(conf, ReleaseOptions(**wanted), 0.0) as found:
                 rows = [asdict(row) for row in found.list_rows()]

@@ -1,9 +1,9 @@
 """``compute-agent report``: an archive with the state of a host, for the report of a defect.
 
-The archive has the output of commands, the metrics, and the end of the log. Reports are made where something
-is broken, so a part that cannot be read has the reason as its text. Texts that look like passwords or tokens
-are replaced, in the log as well. ``placement.cmd.report`` has the same functions: neither program imports the
-other.
+The archive has the output of commands, the metrics, and the end of the log. A part that cannot be read has
+the reason as its text, because the host may be broken. Texts that look like passwords or tokens are
+replaced in all parts. ``placement.cmd.report`` has the same functions again, because neither program
+imports the other.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _COMMANDS: Final[Mapping[str, Sequence[str]]] = {
     "audit": ("audit",),
     "events": ("event", "list"),
 }
-"""Commands by the name of the file that has their output."""
+"""The commands, by the name of the file in the archive that gets their output."""
 
 _SECONDS: Final = 60
-"""Seconds that one part may take."""
+"""Maximum seconds for each part of the archive."""
 _MAX_BYTES: Final = 4 << 20
-"""Bytes that the archive has of one part: of a log the last ones, of other parts the first ones."""
+"""Maximum bytes of each part in the archive. A log is cut at its beginning, other parts at their end."""
 _SECRETS: Final = (
     (re.compile(r"(?<=://)([^/\s:@]*):\S+@"), r"\1:***@"),
-    # the rest of the line, as a password may have any character
+    # up to the end of the line, because a password may contain any character
     (
         re.compile(
             r"(?i)((?:password|passwd|secret|token|authorization)[\w-]*[\"']?[ |,]*[=:|,])[ \"']*[^ |,\"'].*"
@@ -60,13 +60,14 @@ _SECRETS: Final = (
     # Fernet tokens of Keystone
     (re.compile(r"\bgAAAA[\w-]{20,}"), "***"),
 )
-"""Texts that look like secrets, and what is written in their place."""
+"""Patterns of texts that look like secrets, each with its replacement."""
 
 
 class DefectReport(AgentCommand):
     """Write an archive with the state of this host, without secrets, for the report of a defect.
 
-    The daemon need not run. Names of guests, hosts and files are in the archive: read it before you send it.
+    The daemon need not run. The archive contains names of guests, hosts and files, so read it before you send
+    it.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -93,10 +94,10 @@ class DefectReport(AgentCommand):
         yield "log.txt", _text_of(lambda: read_log(self.load_own_conf(), "compute-agent"))
 
     def _output_of(self, words: Sequence[str]) -> str:
-        # a program of its own: a command that hangs or fails is one part of the archive
+        # each command is a process of its own, so that a command that hangs or fails affects only its part
         files = [word for file in self.app.options.config_file or () for word in ("--config-file", file)]
         code = "import sys; from compute_agent.cmd.main import main; sys.exit(main())"
-        # -P: root runs no module of the current folder, which may be /tmp
+        # -P, so that root runs no module from the current folder, which may be /tmp
         return run_program([sys.executable, "-P", "-c", code, *files, *words])
 
 
@@ -129,7 +130,10 @@ def list_versions() -> str:
 
 
 def run_program(command: Sequence[str]) -> str:
-    """Return the output of a program, errors included, and its end unless it is success."""
+    """Return the output of a program with its errors.
+
+    If the program fails, its exit status or the error follows.
+    """
     end = ""
     # a file, because the output has no limit
     with tempfile.TemporaryFile() as output:
@@ -146,7 +150,7 @@ def run_program(command: Sequence[str]) -> str:
 
 
 def read_log(conf: cfg.ConfigOpts, unit: str) -> str:
-    """Return the end of the log: of the file that the options name, or of the unit's journal."""
+    """Return the end of the log: of the log file in the options, or without one, of the unit's journal."""
     if conf.log_file is None and conf.log_dir is None:
         journal = ("journalctl", "--unit", unit, "--lines", "5000", "--no-pager", "--quiet")
         return run_program(journal)
@@ -156,7 +160,7 @@ def read_log(conf: cfg.ConfigOpts, unit: str) -> str:
         start = max(0, os.fstat(log.fileno()).st_size - _MAX_BYTES)
         log.seek(start)
         if start:
-            # the rest of a line may be a secret without its name
+            # the first line is cut, and may be a secret without the name that marks it
             log.readline()
         return log.read(_MAX_BYTES).decode(errors="replace")
 
@@ -171,8 +175,8 @@ def without_secrets(text: str) -> str:
 def write_archive(path: Path, parts: Iterable[tuple[str, str]]) -> None:
     """Write a new archive that only its owner can read.
 
-    :param parts: names of files, and their texts; they are read when the archive is open.
-    :raises OSError: the file exists, or cannot be written; then there is none.
+    :param parts: names of files with their texts. The iterable is read while the archive is open.
+    :raises OSError: the file exists already, or cannot be written. An incomplete archive is removed.
     """
     folder = path.name.removesuffix(".tar.gz")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

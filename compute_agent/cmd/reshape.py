@@ -36,7 +36,7 @@ class ReshapeCommand(AgentLister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Request the daemon to move the allocations.
 
-        Returns the columns, a row for each moved one and for each inventory.
+        Returns the columns, a row for each moved allocation, and a row for each changed inventory.
         """
         answer = self.ask_daemon("reshape", {"dry_run": parsed_args.dry_run})
         moves = [("allocation", move["guest"], *move["from"], *move["to"]) for move in answer["moves"]]
@@ -47,7 +47,8 @@ class ReshapeCommand(AgentLister):
 def _inventory_change(change: dict[str, Any]) -> tuple[Any, ...]:
     """A row about the change of an inventory's total.
 
-    The columns of the old total are empty if the inventory is new, those of the new total if it disappears.
+    For a new inventory the columns of the old total are empty. For a removed inventory the columns of the new
+    total are empty.
     """
     where = (change["provider"], change["resource_class"])
     before, after = change["before"], change["after"]

@@ -39,7 +39,7 @@ _COLUMNS: Final = ("where", "subject", "change")
 
 
 class RunCommand(AgentLister):
-    """Run the agent in the foreground until SIGTERM; with --dry-run only list changes."""
+    """Run the agent in the foreground until SIGTERM. With --dry-run, only list the changes of a start."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the command's options."""
@@ -47,8 +47,8 @@ class RunCommand(AgentLister):
         parser.add_argument(
             "--dry-run",
             action="store_true",
-            help="list the changes of a start without making them: in Placement, and for each guest in the"
-            " kernel and in libvirt. The other options of the command apply to this list.",
+            help="list the changes that a start would make, in Placement, and for each guest in the kernel"
+            " and in libvirt, and make none. The other options of the command format this list.",
         )
         return parser
 
@@ -97,7 +97,9 @@ def _spare_old_objects() -> None:
 
 
 def _by_fleet(own: cfg.ConfigOpts) -> AbstractContextManager[None]:
-    """The context of a start. If the host is in a fleet, a usable revision of its settings is provided first.
+    """The context in which the agent starts.
+
+    On a host with fleet settings, it first provides a usable revision.
 
     :param own: the configuration of the host's own files.
     """

@@ -23,15 +23,15 @@ from compute_agent.monitoring.samples import FILE
 
 _OLDEST_SAMPLE: Final = 120.0
 """Maximum age in seconds of the samples that the screen shows."""
-# Escape sequences of xterm: the alternate screen without a cursor, and back.
+# Escape sequences of xterm: switch to the alternate screen without a cursor, and switch back.
 _SCREEN, _BACK = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 class TopCommand(AgentCommand):
-    """Show guests with their CPUs, cache ways and bandwidth, and the watermarks, continuously until q.
+    """Show guests with their CPUs, cache ways and bandwidth, and the watermarks, until the key q is pressed.
 
-    If the output is a file or a pipe, the command prints them once.
+    If the output is a file or a pipe, the command prints the screen once.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -53,7 +53,7 @@ class TopCommand(AgentCommand):
         out, conf = self.app.stdout, self.load_conf()
         look = partial(_read_agent, partial(call_agent, socket_path(conf)), Path(conf.state_path) / FILE)
         if parsed_args.once or not (out.isatty() and sys.stdin.isatty()):
-            # A file or pipe has no width, so its lines are not cut at that of a terminal.
+            # A file or pipe has no width, so its lines are not cut at the width of a terminal.
             width = shutil.get_terminal_size((200, 0)).columns if out.isatty() else 1000
             lines = screen_lines(look(), parsed_args.sort, width, sys.maxsize)
             out.write("".join(f"{line}\n" for line in lines))
@@ -80,7 +80,8 @@ def _read_agent(tell: Callable[[str], Any], samples: Path) -> AgentSnapshot:
     except (DaemonUnreachableError, RequestError) as error:
         return AgentSnapshot(now, trouble=str(error))
     groups: list[dict[str, Any]] = []
-    with contextlib.suppress(RequestError):  # the host has no resctrl, as the status shows
+    # the request fails if the host has no resctrl, which the status shows
+    with contextlib.suppress(RequestError):
         groups = tell("resctrl.groups")
     return AgentSnapshot(now, status, guests, watermarks, groups, _guest_uses(samples))
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from cliff.columns import FormattableColumn
-
-from compute_agent.cmd.base import AgentLister, Commands, LinesColumn
+from compute_agent.cmd.base import AgentLister, AnyColumn, Commands, LinesColumn
 from compute_agent.throttling.watermarks.metrics import MetricUnit, WatermarkMetric, load_registry
 
 _COLUMNS: Final = (
@@ -37,7 +35,7 @@ class WatermarkList(AgentLister):
         parser.add_argument(
             "--metrics",
             action="store_true",
-            help="list the available metrics instead: the built-in ones and those of installed packages;"
+            help="list the available metrics instead: built-in metrics, and metrics of installed packages;"
             " needs no daemon",
         )
         return parser
@@ -58,8 +56,11 @@ class WatermarkList(AgentLister):
         return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in map(_readable, rows)]
 
 
-class AmountColumn(FormattableColumn[Any]):
-    """A number that tables show with its unit. A percentage of a capacity is shown as written."""
+class AmountColumn(AnyColumn):
+    """A number that tables show with its unit.
+
+    A percentage of a capacity is shown as it is in the configuration.
+    """
 
     def __init__(self, value: Any, unit: str) -> None:
         super().__init__(value)
@@ -86,7 +87,10 @@ class AmountColumn(FormattableColumn[Any]):
 
 
 def _condition_text(value: Any) -> str:
-    """A threshold as written, or whether the condition holds; empty for an amount other than 0 and 1."""
+    """A threshold as it is in the configuration.
+
+    The amounts 1 and 0 are true and false; other amounts are empty.
+    """
     if isinstance(value, str):
         return value
     return {0.0: "false", 1.0: "true"}.get(value, "")
@@ -109,7 +113,7 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
 def _metric_row(metric: WatermarkMetric) -> tuple[Any, ...]:
     """The row of a metric.
 
-    Its column ``computed`` lists the actions of which the agent can compute the freed amount.
+    The column ``computed`` lists the actions for which the agent can compute the freed amount.
     """
     computed = {"throttle": metric.throttle_quantified, "evict": metric.evict_quantified}
     return (
@@ -134,7 +138,7 @@ class WatermarkTest(AgentLister):
         parser.add_argument(
             "--usage",
             required=True,
-            help="usage of the host to try, written as in a watermark: 92%% or 12G",
+            help="assumed usage of the host, in the format of thresholds: 92%% or 12G",
         )
         parser.add_argument("--metric", default="cpu_usage", help="the metric; default: cpu_usage")
         return parser

@@ -1,8 +1,9 @@
 """The periodic work of the agent: loops with threads that connect its parts with the pipeline.
 
-A loop uses the configuration in force, the worker and the part that it drives. It does not use sockets,
-signals or the assembly, which are in :mod:`compute_agent.agent`. Two loops communicate through an object that
-is made before both, such as a :class:`~compute_agent.threads.WakeSignal` or the arbiter of limits.
+A loop uses the configuration in force, the worker and the part of the agent that it drives. Sockets, signals
+and the code that makes all parts are in :mod:`compute_agent.agent`, and no loop uses them. Two loops
+communicate through an object that is made before these loops, such as a
+:class:`~compute_agent.threads.WakeSignal` or the arbiter of limits.
 
 :mod:`~compute_agent.loops.reports` reports to Placement, :mod:`~compute_agent.loops.triggers` runs
 watermarks and interference, :mod:`~compute_agent.loops.reclaimed` offers unused CPUs and memory,

@@ -72,7 +72,7 @@ class HistoryWatch:
         store: HistoryStore | None = None,
         recorder: EventRecorder | None = None,
     ) -> None:
-        """``saved`` is the history that ``store`` stored last; None for ``store``: it is not stored."""
+        """``saved`` is the history that ``store`` stored last; without ``store`` no change is stored."""
         self._history = saved or PlacementHistory()
         self._store = store
         self._recorder = recorder or EventRecorder()
@@ -89,12 +89,12 @@ class HistoryWatch:
 
     @property
     def older_copy(self) -> OlderCopy | None:
-        """The older copy of its database that Placement has, with begin and reason; None without one."""
+        """The older copy of its database that Placement uses, with begin and reason; None without one."""
         return self._history.older
 
     @property
     def known_owners(self) -> Mapping[str, ConsumerOwner]:
-        """The owners of consumers with an allocation on this host, by uuid."""
+        """The owner of each consumer that has an allocation on this host, by the consumer's uuid."""
         return self._history.holders
 
     @property
@@ -108,9 +108,9 @@ class HistoryWatch:
         self._evidence = evidence or self._evidence
 
     def withholds_losses(self, losses: Sequence[AllocationLoss], holding: int) -> bool:
-        """Decide whether the losses of one read are ignored, because Placement has an older copy.
+        """Decide whether the losses that one read has found are ignored, because Placement has an older copy.
 
-        :param losses: all losses of the read.
+        :param losses: all losses that the read has found.
         :param holding: the number of guests that had an allocation before.
         :raises OSError: the decision cannot be saved.
         """
@@ -118,7 +118,8 @@ class HistoryWatch:
             if self.older_copy is None:
                 if reason := why_older(self._evidence, losses, holding):
                     self._begin_older(OlderCopy(reason, time.time()), losses)
-            # A complete read without a loss ends this state: allocations were restored or written again.
+            # If a complete read finds no loss, the state has ended: allocations were restored or written
+            # again.
             elif not losses:
                 self._end_older("all guests hold what they did again")
             self._withheld_losses = tuple(losses) if self.older_copy is not None else ()
@@ -188,7 +189,7 @@ class ClaimWatch:
     def __init__(
         self, in_force: ConfigurationInForce | None = None, recorder: EventRecorder | None = None
     ) -> None:
-        """``in_force`` has the option by which claims are confirmed; without it none is confirmed."""
+        """``in_force`` has the option that switches on the confirmation of claims."""
         self._in_force = in_force
         self._recorder = recorder or EventRecorder()
         self._asked: dict[str, Allocation] = {}
@@ -218,7 +219,8 @@ class ClaimWatch:
             if not held or view.migration is not None:
                 continue
             asked[uuid] = held
-            # Read before with this allocation, without an expiry. A confirmed claim never expires.
+            # The claim for this allocation was read before, and does not expire. A confirmed claim never
+            # expires.
             if self._asked.get(uuid) == held and uuid not in self._expiring:
                 continue
             try:
@@ -233,7 +235,7 @@ class ClaimWatch:
             except UnavailableError:
                 raise
             except PlacementError as error:
-                # Not counted as read, so that the next call tries again: the claim may expire.
+                # The claim may expire, so that the next call has to read it: it does not count as read.
                 del asked[uuid]
                 if uuid in self._expiring:
                     expiring[uuid] = self._expiring[uuid]
@@ -356,7 +358,7 @@ def hand_over(pipeline: GuestPipeline, event: AllocationsRead) -> None:
 
 
 def _find_losses(views: Iterable[GuestView], changed: Mapping[str, GuestHolding]) -> list[AllocationLoss]:
-    """The guests that had an allocation and now have a different one, their own or their migration's."""
+    """The losses of guests: the guest, or its migration, had an allocation and now has a different one."""
     return [
         AllocationLoss(view.guest.uuid, view.guest.name, view.allocation, now)
         for view in views
@@ -367,7 +369,7 @@ def _find_losses(views: Iterable[GuestView], changed: Mapping[str, GuestHolding]
 
 
 def _holds_the_same(view: GuestView, held: Held) -> bool:
-    """Whether the allocation of a guest, its own or its migration's, is the same in ``held``."""
+    """Whether a guest, or its migration, has the same allocation in ``held`` as before."""
     own = held.get(view.guest.uuid, {})
     if view.migration is None:
         return own == view.allocation
@@ -382,7 +384,7 @@ def _find_holdings(
     held: Held,
     known: Held,
 ) -> dict[str, GuestHolding]:
-    """Find the allocation of each guest in ``records``, which a migration may hold.
+    """Find the allocation of each guest in ``records``; it may be held by a migration instead of the guest.
 
     :param records: the records of guests' own consumers, by uuid.
     :param held: all allocations on this host, by consumer.

@@ -39,14 +39,14 @@ LOG = logging.getLogger(__name__)
 _PAUSE: Final = 0.005
 """Seconds between two looks for the processes of announced guests."""
 _LONG_PAUSE: Final = 0.05
-"""The same, in seconds, when the last announcement is more than ``_SOON`` seconds ago."""
+"""Seconds between two looks when the last announcement is more than ``_SOON`` seconds ago."""
 _TROUBLED_PAUSE: Final = 1.0
 """Seconds between two looks while the driver fails."""
 _MAX_ASKING: Final = 16
-"""Maximum number of requests to Placement at the same time, because all of them may hang."""
+"""Maximum number of simultaneous requests to Placement; the limit exists because all of them may hang."""
 
 _SOON: Final = 2.0
-"""Seconds after an announcement in which most processes appear."""
+"""Most processes appear within this number of seconds after the announcement."""
 
 
 ANNOUNCEMENTS_THREAD: Final = ThreadSpec(
@@ -102,7 +102,7 @@ class PreStartHook:
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Use another client for the next guest."""
+        """Read allocations with the client of another configuration, from the next guest on."""
         self._client = conf.client
 
     def stop(self) -> None:
@@ -214,7 +214,7 @@ class GuestEvents:
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Use another client for the next guest."""
+        """Read allocations with the client of another configuration, from the next guest on."""
         self._client = conf.client
 
     def report_change(self, change: GuestChange) -> None:

@@ -1,9 +1,9 @@
 """Audits: compare the guests of the host with allocations in Placement, and repair differences on request.
 
 An allocation without a guest may belong to a guest that is starting, or is stopped for some time. An audit
-therefore deletes an allocation only if it has stayed unchanged and without a guest for some time. The
-consumer and the guests are read again just before. The generation of the consumer makes Placement refuse the
-deletion after a concurrent change.
+therefore deletes an allocation only if it has stayed unchanged and without a guest for some time. Just before
+the deletion, the audit reads the consumer and the guests again. The request has the generation of the
+consumer, so that Placement refuses the deletion after a concurrent change.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def locate_guests(driver: GuestDriver, host_state: HostState) -> dict[str, CpuLo
 
 
 def by_consumer(locations: Mapping[str, CpuLocation], views: Iterable[GuestView]) -> dict[str, CpuLocation]:
-    """Locations by the consumer that holds the allocation in use: the guest, or its migration.
+    """Return locations by the consumer that holds the allocation in use: the guest or its migration.
 
-    The own allocation of a migrating guest is not in use yet. The same holds for a guest that is resized on
-    its host.
+    While a guest migrates or is resized on its host, its migration holds the allocation that is in use. The
+    allocation of the guest itself is for the time afterwards.
     """
     through = {view.guest.uuid: view.migration.consumer for view in views if view.migration is not None}
     return {through.get(uuid, uuid): location for uuid, location in locations.items()}
@@ -104,7 +104,8 @@ def from_affinities(
     """Derive the locations of guests from the CPU sets of their threads.
 
     If a thread may run on dedicated CPUs only, these CPUs belong to its guest, unless a thread of another
-    guest is bound to them, too. Threads that may also run on other CPUs, such as emulator threads, float.
+    guest is bound to them, too. Threads that may also run on other CPUs, such as emulator threads, count as
+    floating.
 
     :param affinities: the different CPU sets of the threads of each guest, by uuid.
     """
@@ -120,7 +121,8 @@ def from_affinities(
     for uuid, sets in affinities.items():
         observed = frozenset[int]().union(*sets)
         used = bound[uuid]
-        # With thread policy isolate, siblings of used dedicated CPUs belong to the guest, and stay empty.
+        # With thread policy isolate, the siblings of dedicated CPUs that a guest uses belong to it and stay
+        # empty.
         isolated = settings[uuid].thread_policy is ThreadPolicy.ISOLATE
         own = used | (host_state.topology.siblings_of(used) & dedicated if isolated else frozenset())
         others = frozenset[int]().union(*(cpus for other, cpus in bound.items() if other != uuid))
@@ -290,7 +292,7 @@ class HostAuditor:
         return found
 
     def _tell_misplaced(self, view: GuestView | None, held: CpuSet) -> str:
-        """A sentence about emulator threads on dedicated CPUs, if another program pins guests; else empty."""
+        """A sentence about emulator threads on dedicated CPUs; empty unless another program pins guests."""
         if view is None or view.assignment is None or not self._pipeline.host_state.follows_kernel:
             return ""
         threads = self._driver.emulator_threads(view.guest)

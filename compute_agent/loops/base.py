@@ -133,9 +133,9 @@ class TreeAddition(Protocol):
 FIRST_PAUSE: Final = 1.0
 """Seconds of the pause after the first failed report, before the random part."""
 _SPREAD: Final = 0.1
-"""The part by which an interval is randomly shorter or longer, so that reports of hosts drift apart."""
+"""An interval is randomly shorter or longer by up to this part, so that reports of hosts drift apart."""
 _LEAST: Final = 0.5
-"""After failures, the smallest part of a pause that may be drawn at random."""
+"""After a failure, the pause is at least this part of the full pause; its length is random."""
 
 
 def pause(failures: int, interval: float, longest: float, draw: Callable[[], float]) -> float:

@@ -28,12 +28,13 @@ from compute_agent.usage.subjects import SubjectFactory
 
 LOG = logging.getLogger(__name__)
 
-# That of Senpai: long enough for a guest to miss what the last probe has taken.
+# Senpai (a program of Meta) uses this pause, too. In this time a guest notices whether it needs the memory
+# that the last probe has reclaimed.
 PAUSE: Final = 6.0
 """Seconds between two rounds."""
 
 ROUND_SECONDS: Final = 2.0
-"""Seconds of a round after which no further guest is probed. The next round begins with the others."""
+"""After this time of a round no further guest is probed. The next round begins with the remaining guests."""
 
 COLD_MEMORY_THREAD: Final = ThreadSpec(
     "cold-memory",
@@ -65,7 +66,7 @@ class ColdMemoryLoop(SingleThreadLoop):
         self._probed: dict[str, float] = {}
         """The monotonic second of the last probe of each guest."""
         self._refused: set[str] = set()
-        """Guests of which the kernel has refused a reclaim; each is logged once."""
+        """The guests for which the kernel has refused to reclaim memory; each guest is logged once."""
         self._gauge = Gauge(
             "compute_agent_cold_memory_bytes",
             "Swapped memory of guests that they have not missed for ten minutes.",
@@ -99,7 +100,7 @@ class ColdMemoryLoop(SingleThreadLoop):
         this = MeasuringRound(now, root, subjects)
         readings, groups = {}, {}
         for view, subject in zip(views, subjects, strict=True):
-            # Guests on reclaimed memory give nothing that could be offered.
+            # The memory of a guest on reclaimed memory cannot be offered again.
             if subject.facts.protected or not subject.cgroup or has_memory_of_rest(view):
                 continue
             reading = _read_guest(subject.cgroup, this, self._before)

@@ -1,7 +1,8 @@
 """Collectors of installed packages, each in a thread of its own, and the amounts offered by their answers.
 
-A collector that hangs blocks only its own thread, and its values expire. It runs in the process of the agent
-all the same: a collector that uses all memory, or never releases the interpreter's lock, stops the agent.
+A collector that hangs blocks only its own thread, and its values expire. Collectors run in the process of the
+agent, however. A collector that uses all memory, or never releases the interpreter's lock, therefore stops
+the agent.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class _CollectorAnswer:
 
 
 class _CollectorRunner:
-    """Calls one collector in a thread. ``heard`` is its last answer."""
+    """Calls one collector in a thread. ``heard`` is the last answer of the collector."""
 
     def __init__(self, point: EntryPoint, clock: Callable[[], float]) -> None:
         self.name = point.name
@@ -128,7 +129,7 @@ class _CollectorRunner:
         self.heard = replace(self.heard, classes=classes)  # the classes count even if the measurement fails
         told: dict[tuple[str, str], ClassMeasurement] = {}
         trouble = ""
-        # One more than the maximum, in order to notice an excess.
+        # One more measurement than the maximum is read, in order to notice that there are too many.
         for number, one in enumerate(islice(self._collector.collect(), MAX_MEASUREMENTS + 1)):
             try:
                 if number == MAX_MEASUREMENTS:
@@ -145,7 +146,7 @@ class _CollectorRunner:
 
 
 def _error_text(error: BaseException) -> str:
-    """The printable text of an exception; ``__str__`` of a class of another package may raise one itself."""
+    """The printable text of an exception, even if the ``__str__`` of its class raises an exception itself."""
     try:
         return printable_text(f"{type(error).__name__}: {error}")
     except Exception:
@@ -171,7 +172,8 @@ class CollectorLoops:
         self._clock = clock
         self.runners: dict[str, _CollectorRunner] = {}
         self.known: Mapping[str, CollectedClasses] = {}
-        """The classes and amounts by name of the collector; each round replaces the mapping as a whole."""
+        """The resource classes of each collector with their amounts, by the collector's name; each round
+        replaces it."""
         self._troubles: Mapping[str, str] = {}
         self._failing = Gauge(
             "compute_agent_collector_failing",
@@ -196,7 +198,7 @@ class CollectorLoops:
         """Use the collectors with these names from now on, and stop all others."""
         before = self.runners
         if names and not before:
-            # Only for the first collectors: later, amounts in memory are newer than those of the file.
+            # The file is read only for the first collectors. Later, the amounts in memory are newer.
             self.known = self._file.load() or {}
         points = installed_collectors()
         self.runners = {

@@ -45,7 +45,7 @@ class DeviceUse:
 
     @property
     def in_words(self) -> str:
-        """The device and its holders in a line: ``0000:81:00.0 CUSTOM_NIC, 2 of 4 held: web-1, web-2``."""
+        """The device and its holders as one line: ``0000:81:00.0 CUSTOM_NIC, 2 of 4 held: web-1, web-2``."""
         names = ", ".join(map(on_one_line, self.holders))
         if self.total == 1:
             return f"{self.address} {self.resource_class}: {names or 'free'}"
@@ -125,7 +125,7 @@ class DeviceSource:
         )
         sums: dict[tuple[str, str], int] = {}
         degraded = 0
-        # Only links are read: other files of a device would be read at each scrape for nothing.
+        # At a scrape, only the links of devices are read. The metrics do not need the other files.
         for use in self._list_uses(lambda address: None):
             for state, amount in (("held", use.held_amount), ("free", max(0, use.total - use.held_amount))):
                 key = (use.resource_class, state)

@@ -99,7 +99,8 @@ class EventLog:
             self.trouble = str(error)
             return
         with self._lock:
-            # Only the written events are removed: others may have been added at the end since.
+            # Only the written events are removed, because new events may have been added at the end
+            # meanwhile.
             for _ in range(kept):
                 self._pending.popleft()
         if self.trouble:
@@ -134,7 +135,7 @@ _KEPT: Final = 20
 """Number of kills in the list of ``status``."""
 
 _LOOKS: Final = 2
-"""Number of reads of all guests after a kill, because the kernel counts it for the host before the guest."""
+"""Reads of all guests after a kill: the kernel counts it for the host first, and for the guest later."""
 
 REASONS: Final = {
     True: "it reached its own limit (memory.max): allocate more MEMORY_MB, or find what uses the memory"

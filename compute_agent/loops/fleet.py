@@ -59,7 +59,7 @@ class GuestApplier(Protocol):
 
 
 class FleetGuests:
-    """Applies the settings of single guests in a revision; ``set_guest`` changes one guest."""
+    """Applies the settings of single guests that a revision contains; ``set_guest`` changes one guest."""
 
     def __init__(self, pipeline: GuestPipeline, set_guest: GuestSetter) -> None:
         self._pipeline = pipeline
@@ -140,7 +140,7 @@ def _write_applied(path: Path, applied: ByGuest) -> None:
 _IDLE_SECONDS: Final = 3600.0
 """Seconds between two rounds on a host without a fleet; a reload wakes the thread."""
 _MAX_TOLD: Final = 250
-"""Maximum number of characters of the trouble in Placement's attribute."""
+"""Maximum length in characters of the text about trouble that is an attribute in Placement."""
 
 
 FLEET_THREAD: Final = ThreadSpec(
@@ -202,7 +202,7 @@ class FleetLoop:
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Use another configuration, which may be of another revision, and read the source at once."""
+        """Use another configuration, which may contain another revision, and read the source at once."""
         self._conf = conf.options
         state = _state_of(conf.options)
         with self._changing:
@@ -226,8 +226,9 @@ class FleetLoop:
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
         """Return the tree with the state of the fleet as attributes of the agent's first provider.
 
-        An unreachable source is reported only by the metric and by ``status``. As an attribute, all hosts of
-        the fleet would write it to Placement at the same time, and remove it at the same time.
+        An unreachable source is reported only by the metric and by ``status``, and not as an attribute.
+        Otherwise all hosts of the fleet would write the attribute to Placement at the same time, and remove
+        it at the same time.
         """
         state = self._state
         if not state.group:
@@ -269,7 +270,7 @@ class FleetLoop:
     def _apply_to_guests(self, conf: cfg.ConfigOpts) -> list[str]:
         """Apply the revision in force to guests; return a sentence about each setting not applied."""
         revision = Path(conf.state_path) / KEPT
-        # A stored revision may not be in force, such as after the host has left its group.
+        # After the host has left its group, for example, the stored revision is not in force.
         if revision not in written.files_of(conf):
             return []
         try:
@@ -320,7 +321,7 @@ class _FleetState:
 
     @property
     def generation(self) -> int:
-        """The generation of the revision; 0 without one, or if it is one of a former group."""
+        """The generation of the stored revision; 0 without a revision, or if it belongs to a former group."""
         return self.revision.generation if self.revision and self.revision.group == self.group else 0
 
 

@@ -27,7 +27,7 @@ from compute_agent.throttling.watermarks.sections import WatermarkAction, Waterm
 LOG = logging.getLogger(__name__)
 
 Ways = Mapping[int, tuple[frozenset[int], int]]
-"""The cache ways that a guest can fill, and the number of all ways, by L3 cache id."""
+"""For each L3 cache, by its id: the cache ways that a guest can fill, and the number of ways it has."""
 
 
 class PositionReporter:

@@ -91,13 +91,13 @@ class _SourceRunner:
 
     @property
     def current_value(self) -> float | None:
-        """The last value; None if the last read failed, or if it is too long ago."""
+        """The value of the last read; None if this read failed or is too long ago."""
         latest = self._latest
         return None if latest is None or self._is_late(latest.time) else latest.value
 
     @property
     def failure_text(self) -> str:
-        """The reason why there is no value; empty if there is one, or before the first read is late."""
+        """The reason why the source has no value; empty with a value, or while the first read is not late."""
         latest = self._latest
         if self._is_late(self._began if latest is None else latest.time):
             return "it does not answer"
@@ -137,7 +137,7 @@ class MetricSources(Collector):
             runner.stop()
 
     def read_value(self, name: str) -> float | None:
-        """The last value of the metric of a source, by its name; None while the source is away."""
+        """The last value of the metric with this name; None while its source has no value."""
         runner = self.runners.get(name)
         return None if runner is None else runner.current_value
 

@@ -41,8 +41,8 @@ class MonitorTargets:
     ) -> tuple[MonitorTarget, ...] | None:
         """Build the targets, or return the last ones if nothing has changed.
 
-        Without a controller of resctrl, all guests are in the default group. The result is None until a new
-        controller has made its groups.
+        Without a controller of resctrl, all guests are in the default group. After a new controller has been
+        added, the result is None until this controller has made its groups.
 
         :param snapshot: the latest snapshot of watermarks, which may have the CPU use of guests.
         """
@@ -161,6 +161,6 @@ class CacheMonitoring:
 
 
 def _monitor_key(control: ResctrlHandle) -> tuple[Any, ...]:
-    """The properties of a mount on which its monitor depends."""
+    """The properties of a resctrl mount that its monitor depends on."""
     platform = control.platform
     return control.files.root, platform.monitoring, platform.max_groups, control.options.prefix

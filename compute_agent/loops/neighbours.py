@@ -18,7 +18,7 @@ from compute_agent.throttling.triggers import InterferenceTrigger
 
 
 class NeighbourReporter:
-    """Adds the use of caches by the host and its guests, and limits of guests, to the tree of a report.
+    """Adds attributes to a report: the use of caches by the host and its guests, and limits of guests.
 
     The values change once in an interval. Bandwidths are means over the interval. Any thread may use it.
     """
@@ -47,7 +47,8 @@ class NeighbourReporter:
         self._measured_at: float | None = None
         self._reading: MonitorReading | None = None
         self._attributes: dict[str, str | float] = {}
-        #: Whether the last values lack bandwidths only because no earlier reading had counted the same bytes.
+        #: Whether the last values lack bandwidths only because the monitor has no earlier reading to compare
+        #: with.
         self._lacks_rates = False
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
@@ -57,7 +58,8 @@ class NeighbourReporter:
         if not interval:
             return tree
         measured_at = begin_interval(self._clock(), interval, tree.root.uuid)
-        # The lock is held during a measurement, of at most ten seconds: another caller needs its values.
+        # The lock is held during a measurement, for at most ten seconds, because another caller needs the
+        # same values.
         with self._lock:
             if measured_at != self._measured_at or self._lacks_rates:
                 self._measure_host(measured_at, max(interval, options.update_resources_interval))
@@ -116,14 +118,14 @@ def guest_loads(before: MonitorReading | None, now: MonitorReading | None) -> li
 
 
 def _is_later(before: MonitorReading | None, now: MonitorReading) -> bool:
-    """Whether the bytes between two readings are known: another monitor begins to count again."""
+    """Whether one monitor took both readings, so that the bytes between them are known."""
     return before is not None and before.begun == now.begun and before.time < now.time
 
 
 def limits_of_guests(
     requested: Mapping[str, GuestLimits], cases: Iterable[InterferenceCase]
 ) -> dict[str, list[RequestedLimit]]:
-    """The limited levers of each guest, with the victims of limits that interference requests."""
+    """The limited levers of each guest; for limits that interference has requested, with their victims."""
     victims: dict[tuple[str, str], set[str]] = {}
     for case in cases:
         if case.limit is not None:

@@ -22,16 +22,15 @@ from compute_agent.noise.counters import TICK, NoiseReader
 from compute_agent.pipeline.worker import GuestPipeline
 
 MAX_CPUS: Final = 1024
-"""Maximum number of CPUs with series, the lowest ones. Each CPU has three series."""
+"""At most this number of CPUs, those with the lowest numbers, have series. Each CPU has three series."""
 
 MAX_GUESTS: Final = 500
-"""Maximum number of guests with series, the first ones by uuid. Each guest has two series."""
+"""At most this number of guests, the first ones by uuid, have series. Each guest has two series."""
 
 MAX_THREADS: Final = 512
-"""Maximum number of threads that are read for a guest, those with the lowest ids.
+"""At most this number of threads, those with the lowest ids, are read for each guest.
 
-A guest that is a plain process
-may have any number."""
+A guest that is a plain process may have any number of threads."""
 
 _NANOSECONDS: Final = 1_000_000_000
 
@@ -78,7 +77,7 @@ class NoiseSource(Collector):
         return found
 
     def describe(self) -> Iterator[Metric]:
-        """The metrics without values, from which the registry learns their names before the first scrape."""
+        """The metrics without values. From them the registry learns the names before the first scrape."""
         return iter(_noise_families())
 
     def collect(self) -> Iterator[Metric]:

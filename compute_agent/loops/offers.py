@@ -38,8 +38,8 @@ class ReclaimedResource:
     """A resource of which guests leave a part unused.
 
     :ivar name: the resource class of the unused part.
-    :ivar unit: its unit for messages.
-    :ivar whole: the whole amount of a zone, as words for messages.
+    :ivar unit: the unit of its amounts in messages.
+    :ivar whole: the words by which messages call the whole amount of a zone.
     :ivar file: the file with the history of its use.
     """
 
@@ -119,10 +119,14 @@ class ReclaimEstimator:
         """Names of the providers with series in the metrics."""
         # Limited, because the queue is emptied by rounds, which may fail.
         self._blamed: deque[tuple[str, str]] = deque(maxlen=1000)
-        """Uuid of the provider and cause, for each throttled or evicted guest on reclaimed capacity."""
+        """For each throttled or evicted guest on reclaimed capacity: the uuid of its provider, and the
+        cause."""
 
     def switch_on(self, on: bool, now: float) -> None:
-        """Switch on and load the saved history, or save the history and switch off; ``now`` as in save()."""
+        """Load the saved history and switch on, or save the history and switch off.
+
+        :param now: seconds since the epoch.
+        """
         if on and not self._on:
             self._began = now
             self.zones = _taken_over(self._file.load() or {})
@@ -145,7 +149,7 @@ class ReclaimEstimator:
         self._blamed.append((provider, cause))
 
     def list_offers(self, now: float) -> dict[str, int]:
-        """The offered amounts by uuid of the provider, without offers from readings that are too old."""
+        """The offered amounts by uuid of the provider, except for offers with readings that are too old."""
         known = {uuid: one for uuid, one in dict(self.zones).items() if _is_of_now(one, now)}
         return {uuid: one.offer.published for uuid, one in known.items()}
 
@@ -158,7 +162,8 @@ class ReclaimEstimator:
         :param now: seconds since the epoch.
         """
         zones, estimates, published, broken = {}, {}, False, False
-        # The measurements are read first: they may fail, and _take_blamed() would lose its causes then.
+        # The measurements are read first, because they may fail. If _take_blamed() came first, its causes
+        # would be lost then.
         measured = tuple(measured)
         blamed = self._take_blamed()
         for one in measured:
@@ -279,8 +284,8 @@ class ReclaimEstimator:
 
 
 def _is_of_now(zone: ZoneState, now: float) -> bool:
-    """Whether the readings behind an offer are recent; after a start they may be those of a former agent."""
-    # The estimate is untold if readings are too old, whatever guests and capacity are.
+    """Whether the readings behind an offer are recent. After a start they may come from a former agent."""
+    # If the readings are too old, the estimate is untold for any guests and any capacity.
     return not estimate_use(zone.history, {}, 0.0, EstimateLimits(), now).untold
 
 
@@ -296,7 +301,7 @@ VCPU: Final = "VCPU"
 
 
 class StolenTime:
-    """Withholds VCPU for the CPU time that a hypervisor takes from this host (steal).
+    """Withholds VCPU for steal time, which is CPU time that a hypervisor below takes from this host.
 
     One thread may use it; any thread may call add_to_tree() and list_rows().
     """
@@ -412,7 +417,7 @@ def with_kept(tree: ProviderTree, mode: str, state_path: Path) -> ProviderTree:
 
 
 def withhold_cpus(tree: ProviderTree, zones: Mapping[str, StolenReserve]) -> ProviderTree:
-    """Return the tree with all VCPU reserved at the providers with the uuids that are keys of ``zones``."""
+    """Return the tree with all VCPU reserved at each provider that has its uuid as a key in ``zones``."""
     return replace(
         tree,
         nodes=tuple(

@@ -91,7 +91,7 @@ class ReclaimSettings:
 
     @property
     def is_off(self) -> bool:
-        """Whether all parts are off, so that nothing has to be measured."""
+        """Whether all these options are off, so that nothing has to be measured."""
         return self.mode == OFF and self.steal == OFF and not self.collectors
 
 
@@ -231,15 +231,15 @@ class ReclaimLoop:
 
         :param guest: the uuid of the guest.
         :param metric: the metric because of which the guest was throttled or evicted. A metric of CPUs counts
-            only for guests on reclaimed CPUs, and one of memory only for guests on reclaimed memory. Oversold
-            capacity counts for none: it follows from the offer.
-        :param cause: the signal of another guest that was the cause; empty: the metric.
+            only for guests on reclaimed CPUs, and a metric of memory only for guests on reclaimed memory. The
+            metric of oversold capacity never counts, because it follows from the offer.
+        :param cause: the signal of another guest that was the cause; empty: the metric was the cause.
         """
         registry = self._conf.settings.rules.registry
         if metric not in registry:
             return
         names = registry[metric].measured_names
-        # An eviction because of a smaller offer must not make the next one smaller, too.
+        # An eviction because of a smaller offer must not make the next offer smaller, too.
         if OVERSOLD.issuperset(names):
             return
         of_memory = registry[metric].sorter is MEMORY_ORDER or names[0] == MEMORY_PRESSURE
@@ -287,7 +287,7 @@ class ReclaimLoop:
 
     def run_round(self) -> None:
         """Measure once, and update estimates and offers; do nothing until the running guests are known."""
-        # Without all guests, their entitlements would count as unused.
+        # The entitlements of guests that are not known yet would count as unused.
         if not self._pipeline.has_taken_over:
             return
         self.switch_estimators()
@@ -372,7 +372,7 @@ def oversold_capacity(
         guest: unit * sum(amount for provider, amount in amounts.items() if provider in short)
         for guest, amounts in held.items()
     }
-    # Only guests on providers with too small an offer count: others free nothing there.
+    # Only guests on a provider with too small an offer count, because other guests free nothing there.
     return OversoldCapacity(
         unit * sum(beyond[provider] for provider in short),
         {guest: amount for guest, amount in guests.items() if amount},

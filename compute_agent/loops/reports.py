@@ -58,7 +58,7 @@ class ReportStatus:
     :ivar up: whether Placement answered the last report; None before the first.
     :ivar last_success: the time of the last complete report, in seconds since the epoch.
     :ivar refusals: the changes that Placement refused in the last report.
-    :ivar sent: the number of changes that Placement applied since the start.
+    :ivar sent: the number of changes that Placement has applied since the start of the agent.
     :ivar adjustments: sentences about values of inventories that other clients have set through the API.
     :ivar waiting: the reason why nothing can be reported yet, such as a missing root provider.
     :ivar not_offered: amounts that are not offered yet, with reasons.
@@ -109,7 +109,8 @@ class ReportMetrics:
             "Time of the last complete report to Placement; before the first report, the start of the agent.",
             registry=registry,
         )
-        # The start of the agent, because a value of 0 would raise the alert about old reports at each start.
+        # The first value is the time of the agent's start. A value of 0 would raise the alert about old
+        # reports at each start.
         self.last_report.set_to_current_time()
         self.placement_up = Gauge(
             "compute_agent_placement_up",
@@ -143,9 +144,9 @@ class ReportLoop:
         :param interval: seconds between two reports.
         :param max_pause: maximum number of seconds between two reports after failures.
         :param locate: reads the CPUs on which guests may run, for reshapes.
-        :param causes: whether to keep new guests away, by cause, until switch_scheduling() changes it.
+        :param causes: for each cause, whether it keeps new guests away until switch_scheduling() changes it.
         :param root: finds the root provider; None: the root is the agent's own.
-        :param root_user: makes the agent work below the root that ``root`` finds.
+        :param root_user: makes the agent work below the root provider that ``root`` finds.
         :param additions: parts that are added to the tree of each report, in this order.
         :param history: decides whether losses of allocations count.
         :param claims: confirms claims that expire, or warns of them.
@@ -169,10 +170,10 @@ class ReportLoop:
         self._additions = tuple(additions)
         self._causes = dict(causes or {})
         self._granted: Causes = {}
-        """The causes by which the trait in Placement was set or removed last."""
+        """The causes at the time when the trait in Placement was set or removed last."""
         self._switch = threading.Condition()
-        # One report at a time: commands report and reshape in their own threads, and two writers of one tree
-        # would conflict by the generations of providers.
+        # Only one report runs at a time. Commands report and reshape in their own threads, and two writers of
+        # one tree would conflict by the generations of providers.
         self._turn = threading.Lock()
         self._has_tried = threading.Event()
         self._tree_at_start = pipeline.host_state.tree
@@ -218,7 +219,7 @@ class ReportLoop:
 
     @property
     def offered_tree(self) -> ProviderTree:
-        """The provider tree to report: the host's, with additions that may change between reports."""
+        """The provider tree to report: that of the host, with additions that may change between reports."""
         return self._with_additions(self._pipeline.host_state.tree)
 
     def _with_additions(self, tree: ProviderTree) -> ProviderTree:
@@ -284,7 +285,7 @@ class ReportLoop:
         return how(host_state.tree, self._locate(), host_state.zone_cpus)
 
     def _report_host(self) -> ReportOutcome:
-        """Report the tree of the host, unless it needs a reshape that has to be started by command."""
+        """Report the tree of the host, unless the tree needs a reshape that only a command may start."""
         tree = self._pipeline.host_state.tree
         if tree != self._derived:
             # A tree in which held inventories move needs a reshape. The agent reshapes at its start or by
@@ -334,8 +335,8 @@ class ReportLoop:
         self._take_client()
         report, reason, away = ReportOutcome(), "", False
         try:
-            # One deadline for all requests together: a server that answers each one slowly must not delay
-            # later reports.
+            # All requests together have one deadline, so that a server that answers each request slowly does
+            # not delay later reports.
             with round_deadline(), self._client.spans.trace_work("report"):
                 self._follow_root()
                 try:
@@ -432,7 +433,8 @@ class ReportLoop:
     def _note_failure(self, reason: str, away: bool) -> None:
         """Log a new failure.
 
-        While Placement is away, a change between refused, reset and hanging is no new one.
+        While Placement is away, a connection may be refused, then reset, then hang. Such a change is no new
+        failure.
         """
         if away and self.status.away:
             if reason != self.status.last_error:
@@ -458,7 +460,7 @@ class ReportLoop:
         self.claims.read_claims(self._client, self._pipeline.guest_views())
 
     def _current_holders(self) -> dict[str, ConsumerOwner]:
-        """The owners of all consumers with an allocation on this host; only unknown ones are read."""
+        """The owners of all consumers with an allocation on this host; only unknown owners are read."""
         known = self.history.known_owners
         holding = {view.guest.uuid for view in self._pipeline.guest_views() if view.allocation}
         found = {

@@ -72,7 +72,7 @@ class RootWatch:
         """Watch the root.
 
         :param own: the uuid of the agent's own root.
-        :param last: nova-compute's root that ``store`` kept last.
+        :param last: the root of nova-compute that was saved last in ``store``.
         :param decided: whether the agent has reported a root of its own before.
         """
         self._options = options
@@ -167,7 +167,8 @@ class RootWatch:
             return hypervisor_name(self._options)
         if name := self._hypervisor():
             return name
-        # No guess: with a wrong name, the agent would create a root of its own next to nova-compute's.
+        # The name is not guessed: with a wrong name, the agent would create a root of its own next to
+        # nova-compute's.
         if self._last is None:
             raise RootMissingError(
                 "waiting for libvirtd, which tells the name of this host in Nova: start libvirtd, or set"

@@ -41,8 +41,8 @@ samples."""
 
 
 GUEST_SECONDS: Final = 15.0
-"""Seconds between two measurements of guests while the host is far below all thresholds. Each takes two
-rounds, so that it has rates."""
+"""Seconds between two measurements of guests while the host is far below all thresholds. A measurement takes
+two rounds, because rates need two reads."""
 
 WATERMARKS_THREAD: Final = ThreadSpec(
     "watermarks",
@@ -102,7 +102,8 @@ class WatermarkLoop:
 
         :param root: the folder that contains ``proc``.
         :param cache: reads the counters of caches; None: caches are not measured.
-        :param cache_allotments: the allotments of caches and bandwidth; None: these cannot be limited.
+        :param cache_allotments: the allotments of caches and bandwidth; None: caches and bandwidth cannot be
+            limited.
         :param read_source: returns the last value of a metric from a source outside the kernel, by its name.
         :param read_oversold: returns the reclaimed amount that guests hold beyond the present offers.
         :param moment: returns the present minute of the week.
@@ -180,7 +181,7 @@ class WatermarkLoop:
         self._look_due, self._rounds_due = 0.0, 0
 
     def is_needed(self) -> bool:
-        """Whether a round is needed: there are watermarks, or limits, evictions or the switch to undo."""
+        """Whether a round is needed, because of watermarks, or to undo limits, evictions or the switch."""
         # Limits outlive the watermarks that set them, and only rounds remove them.
         return bool(self._settings.rules.watermarks) or self._is_owed
 
@@ -207,7 +208,8 @@ class WatermarkLoop:
         # Read once at the beginning, so that a reload during the round does not mix two configurations.
         rules = settings.rules.at_moment(self._moment())
         trigger.use_rules(rules)
-        # Once, and only after guests are known, because limits of unknown guests would be dropped.
+        # Actions are resumed once, and only after guests are known. Limits of unknown guests would be
+        # dropped.
         if not self._resumed:
             trigger.resume_actions()
             self._resumed = True
@@ -216,7 +218,7 @@ class WatermarkLoop:
         if not self._guests_due(rules, time):
             host = self._sampler.measure_host(rules, time)
             if not needs_guests(rules, host):
-                # With the latest values of guests, which commands show.
+                # The snapshot has the latest values of guests, because commands show them.
                 self._finish_round(replace(host, guests=self._guests))
                 return
         views = self._pipeline.guest_views()
@@ -248,7 +250,7 @@ class WatermarkLoop:
 
 
 class InterferenceLoop:
-    """Runs rounds of interference while there are watches, or while a limit of interference is in force."""
+    """Runs rounds of interference while watches are configured, or while one of its limits is in force."""
 
     def __init__(
         self,
@@ -329,7 +331,7 @@ class InterferenceLoop:
     # The loop
 
     def is_needed(self) -> bool:
-        """Whether a round is needed: there are watches, open cases, or limits that have to be corrected."""
+        """Whether a round is needed, because of watches, open cases, or limits that have to be corrected."""
         trigger = self._trigger
         return bool(self._conf.settings.watches or trigger.state.cases or trigger.owes)
 
@@ -366,13 +368,14 @@ class InterferenceLoop:
         topology = pipeline.host_state.topology
         caches = [cache.cpus for cache in topology.l3_domains]
         sample = self._reader.read_guests(views, topology.usable, signals, now, caches)
-        # None: this is the first read, or the one before is too long ago.
+        # The sample is None at the first read, or if the read before is too long ago.
         if sample is None:
             return
         self._warn_missing_signals(sample)
         self._trigger.use_watches(watches, conf.settings.rules.steps)
         self._trigger.run_round(sample)
-        # After the actions: cases of suspects that have ended were closed without an action.
+        # Limits are kept after the actions, because cases of suspects that have ended were closed without an
+        # action.
         self._keep_limits()
 
     def _warn_missing_signals(self, sample: GuestSamples) -> None:

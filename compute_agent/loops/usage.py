@@ -84,7 +84,7 @@ CPU_USE_THREAD: Final = ThreadSpec(
 class CpuUse(SingleThreadLoop):
     """Reports the CPU use of guests by hour of the week to the worker while ``[policy] load_aware`` is on.
 
-    A guest of which less than a day is known has its mean of ``load_minutes`` in each hour.
+    A guest that was measured for less than a day has its mean of the last ``load_minutes`` in each hour.
     """
 
     def __init__(self, conf: ReloadedConfiguration, pipeline: GuestPipeline, driver: GuestThreads) -> None:
@@ -99,7 +99,7 @@ class CpuUse(SingleThreadLoop):
         self._weeks: WeekUses | None = None
         """The use by hour of the week; None while the option is off."""
         self._profiles: Mapping[str, LoadProfile] = {}
-        """The profiles of guests of which at least a day is known, made after each hour."""
+        """The profiles of guests that were measured for at least a day; they are made after each hour."""
         self._told: Mapping[str, LoadProfile] = {}
         self._thread = PeriodicTask(
             CPU_USE_THREAD,
@@ -151,18 +151,21 @@ class CpuUse(SingleThreadLoop):
             self._told = use
 
     def _mean_profile(self, guest: str, cores: float) -> LoadProfile:
-        """The profile of a mean; the reported one for an equal mean, because profiles compare by identity."""
+        """The profile of a mean.
+
+        For an equal mean it is the reported object, because profiles compare by identity.
+        """
         told, fresh = self._told.get(guest), LoadProfile.from_mean(cores)
         return told if told is not None and told.hours == fresh.hours else fresh
 
 
 MAX_SECONDS: Final = 300.0
-"""Longest time in seconds between two reads that give a use; a mean over a longer time hides peaks."""
+"""Between two reads at most this number of seconds may pass; a mean over a longer time hides peaks."""
 
 
 @dataclass(frozen=True, slots=True)
 class _CounterReading:
-    """One read of all counters. ``reclaimed`` are the uuids of guests that held reclaimed CPUs only."""
+    """One read of all counters. ``reclaimed`` has the uuids of guests that held only reclaimed CPUs then."""
 
     round: MeasuringRound
     reclaimed: frozenset[str]
@@ -281,7 +284,7 @@ class MemoryReader:
         """Read the memory of the guests of ``pipeline``.
 
         :param root: the folder that contains ``proc`` and ``sys``; paths of cgroups are not below it.
-        :param cold: returns the bytes of swap, by uuid of the guest, that do not count as used.
+        :param cold: returns, by uuid of the guest, the bytes of swap that do not count as used.
         """
         self._cold = cold
         self._pipeline = pipeline
@@ -363,7 +366,7 @@ def has_memory_of_rest(view: GuestView) -> bool:
 
 
 def _held_by(now: MeasuringRound, subject: MeasuredGuest, swaps: bool) -> _MemoryHeld:
-    """Read the memory of a guest; its swap is read only if the host uses swap (``swaps``)."""
+    """Read the memory of a guest, and also its swap if the host uses swap (``swaps``)."""
     group = subject.cgroup
     if group and (held := now.parse_file(f"{group}/memory.current", int)) is not None:
         # Inactive page cache does not count, because the kernel can reclaim it at once.

@@ -54,11 +54,11 @@ from compute_agent.schedules.realtime import KernelSchedules, read_schedules
 _NO_NODE: Final = frozenset({-1})
 """A set of NUMA nodes that equals no binding.
 
-Drivers return None if memory is bound as asked, or else the binding,
-so that this set always yields the binding."""
+Asked for a binding, a driver returns None if memory is bound so, and otherwise the actual binding. Asked for
+this set, it therefore always returns the actual binding."""
 
 SECOND_LOOK: Final = 0.3
-"""Seconds after which broken promises are read again, because a guest may just be placed (milliseconds)."""
+"""Seconds after which broken promises are read again: the agent may just be placing the guest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ def make_promises(
 def _read_refusals(
     controllers: Sequence[KernelController],
 ) -> dict[tuple[str, PromiseKind], Sequence[str]]:
-    """The sentences of controllers of schedules about what guests do not get."""
+    """Sentences of the controllers of schedules about promised settings that guests do not get."""
     kinds = {RealtimeController: PromiseKind.REALTIME, CoreCookieController: PromiseKind.CORE_SCHEDULING}
     return {
         (uuid, kind): sentences
@@ -233,8 +233,8 @@ class PromiseVerifier:
     def verify_all(self) -> list[PromiseVerdict]:
         """Verify all promises, and return the verdicts.
 
-        If a promise is broken, all are read a second time, because a guest may be placed during the first
-        reading. A promise that is broken only the second time counts as unknown.
+        If a promise is broken, all promises are read a second time, because a guest may be placed during the
+        first reading. A promise that is broken only at the second reading counts as unknown.
         """
         with self._lock:
             found = self._read_verdicts()
@@ -266,7 +266,7 @@ class PromiseVerifier:
             )
             for view in views
         }
-        # Another guest may have the same cookie.
+        # The cookies of all guests are needed, because another guest may have the same cookie.
         with_cookies = any(promise.core_group for promise in promises.values())
         # Preserved guests are read, too, because they may run on the CPUs of another guest.
         guests = self._pipeline.guests()
@@ -325,7 +325,7 @@ class PromiseVerifier:
     def _with_host(
         self, facts: HostFacts, promises: Collection[GuestPromises], guests: Sequence[Guest]
     ) -> HostFacts:
-        """The facts, with masks of interrupts and with processes if promises about isolation need them."""
+        """The facts that promises are compared with. Promises of isolation also need interrupts."""
         conf = self._in_force.current
         root = Path(conf.options.host.root)
         quiet = frozenset[int]().union(*(promise.held for promise in promises if promise.quiet))

@@ -18,7 +18,7 @@ from compute_agent.monitoring.samples import NO_CACHE, StoredSample, connect_to_
 
 
 class HistoryError(Exception):
-    """The file, or the requested guest or class, is missing, or the file is unreadable; the text names it."""
+    """The file is missing or unreadable, or has no such guest or class; the text names the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class SampleHistory:
             last = "SELECT max(other.time) FROM samples AS other WHERE other.target_id = targets.id"
             found = [_stored_sample(row) for row in connection.execute(f"{_QUERY} AND time = ({last})")]
         newest: dict[str, float] = {}
-        # A guest that had another class or name before has several targets: only the newest counts.
+        # A guest that had another class or name before has several targets, of which only the newest counts.
         for one in found:
             newest[_target_name(one)] = max(newest.get(_target_name(one), one.time), one.time)
         return sorted(
@@ -137,8 +137,8 @@ def _cache_order(sample: StoredSample) -> int:
 
 
 MAX_CACHES: Final = 6
-"""Maximum number of caches with a curve of their own. One curve has the sum of the others, which are used
-less."""
+"""Maximum number of caches with a curve of their own. The remaining caches, which are used less, share one
+curve with their sum."""
 
 # Up to two missing samples do not break a curve, because a round may be late.
 BREAK: Final = 3.5
@@ -229,6 +229,6 @@ def _curve_points(samples: Sequence[StoredSample], value: Value, size: float) ->
 
 
 def _choose_unit(values: Iterable[float | None], units: Sequence[tuple[str, float]]) -> tuple[str, float]:
-    """The largest unit that does not exceed the highest value, with its size."""
+    """The name and the size of the largest unit that does not exceed the highest value."""
     highest = max((value or 0.0 for value in values), default=0.0)
     return next((unit for unit in units if highest >= unit[1]), units[-1])

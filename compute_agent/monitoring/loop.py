@@ -43,9 +43,11 @@ class MonitoringSettings:
 
 
 class MonitoringCollector(Collector):
-    """Collects metrics from the newest reading. A series with an empty ``guest`` is that of a whole class.
+    """Collects metrics from the newest reading.
 
-    The series of a guest ends with the guest, because values come only from the reading.
+    A series with an empty ``guest`` has the values of a whole class.
+
+    The series of a guest ends when the guest ends, because all values come from the newest reading.
     """
 
     def __init__(self, loop: MonitorLoop) -> None:
@@ -113,17 +115,18 @@ LOG = logging.getLogger(__name__)
 FLUSH_SECONDS: Final = 30.0
 """Seconds for which samples are collected before they are written together, because a write uses the disk."""
 
-# With an interval of 0.1 s, five rounds are too short: one late round is no failure.
+# The number of seconds is for short intervals. With 0.1 s, one late round would already exceed five rounds.
 STALE_ROUNDS, STALE_SECONDS = 5, 3.0
-"""A reading is out of date if it is older than this number of rounds and than this number of seconds."""
+"""A reading is out of date if it is older than both: this number of rounds, and this number of seconds."""
 
-# Readings without a user are avoided, because a host with 250 guests has thousands of counters.
+# Counters are not read while no one uses the values, because a host with 250 guests has thousands of
+# counters.
 WANTED_ROUNDS: Final = 2
-"""The number of rounds after a request in which counters are read; later the thread waits for a request."""
+"""Counters are read in this number of rounds after a request; then the thread waits for the next request."""
 
 ASKED_SECONDS, MAX_ASKED_SECONDS = 1.0, 10.0
-"""Lower and upper bound, in seconds, of a caller's wait for a reading; the wait is two times the last
-round."""
+"""Lower and upper bound, in seconds, of a caller's wait for a reading. Between these bounds, the wait is two
+times the length of the last round."""
 
 MONITORING_THREAD: Final = ThreadSpec(
     "monitoring",
@@ -134,7 +137,7 @@ MONITORING_THREAD: Final = ThreadSpec(
 )
 
 Targets = Callable[[], Sequence[MonitorTarget] | None]
-"""Lists the targets to measure. None: they are not known now, and the last list stays in use."""
+"""Lists the targets to measure. It returns None while they are not known; the last list then stays in use."""
 
 
 class MonitorLoop:
@@ -202,7 +205,7 @@ class MonitorLoop:
         self._thread.wake()
 
     def newest_reading(self) -> MonitorReading | None:
-        """The newest reading; None while monitoring is off or fails. For any thread.
+        """The newest reading; None while monitoring is off or fails. Any thread may read it.
 
         After a time without requests, the call waits for a new reading, at most ten seconds.
         """
@@ -219,8 +222,8 @@ class MonitorLoop:
         if reading is None:
             return None
         age = time.monotonic() - reading.time
-        # ``time`` is the begin of the round, so that even the newest reading is older than its round was
-        # long.
+        # ``time`` is the begin of the round. The newest reading is therefore always older than the length of
+        # its round.
         return reading if age <= max(STALE_ROUNDS * interval, STALE_SECONDS) + self.round_seconds else None
 
     def _have_round(self) -> None:
@@ -259,7 +262,10 @@ class MonitorLoop:
         self._store_reading(reading, now, wall)
 
     def _run_due_round(self) -> None:
-        """Run a round if counters are due or guests have changed; a wake-up may come earlier."""
+        """Run a round if counters are due or guests have changed.
+
+        Otherwise the thread was woken too early.
+        """
         self._pick_up()
         interval, now = self.settings.interval, time.monotonic()
         if interval <= 0 or self.monitor is None:
@@ -321,7 +327,7 @@ class MonitorLoop:
         if settings.store_interval <= 0:
             self._kept, self._kept_at = None, -math.inf
             return
-        # With a tolerance of half an interval, so that a round that is slightly early still counts.
+        # The tolerance of half an interval makes a round count that is slightly early.
         if now >= self._kept_at + settings.store_interval - settings.interval / 2:
             self.store.add(to_samples(self._kept, reading, wall))
             self._kept, self._kept_at = reading, now
@@ -345,8 +351,8 @@ def due_at(
 ) -> float:
     """The time at which the next reading is due. All times are in monotonic seconds.
 
-    While readings are requested, they are one interval apart. Otherwise they are made only for stored samples
-    and for the comparison of groups with guests.
+    While readings are requested, the time between them is one interval. Otherwise a reading is made only for
+    stored samples and for the comparison of groups with guests.
 
     :param last: the time of the last reading.
     :param wanted_until: the time until which readings are requested.

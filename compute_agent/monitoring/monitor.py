@@ -40,8 +40,8 @@ from compute_agent.resctrl.platform import ResctrlPlatform
 
 LOG = logging.getLogger(__name__)
 
-# Needed also without a change of guests: a guest makes threads, RMIDs become free, and other programs change
-# groups.
+# The comparison is also needed while guests do not change: a guest makes threads, RMIDs become free, and
+# other programs change groups.
 SYNC_SECONDS: Final = 10.0
 """Seconds between two comparisons of groups with guests while no guest starts or ends."""
 
@@ -49,7 +49,7 @@ SYNC_SECONDS: Final = 10.0
 class CacheMonitor:
     """Measures guests and classes on one resctrl mount.
 
-    Only one thread may use it; any may read ``newest``.
+    Only one thread may use it, but any thread may read ``newest``.
     """
 
     def __init__(
@@ -105,7 +105,8 @@ class CacheMonitor:
             for group in self._groups.control_groups
             if (counted := _add_sample(self._host_meters[group], group, samples)) is not None
         ]
-        # Summed over time, because bytes of removed control groups would be missing in a sum of counters.
+        # The bytes are summed over time, because the bytes of removed control groups would be missing in a
+        # sum of the present counters.
         self._host_sum.add(
             {(group, meter.begun): meter.moved_bytes() for group, meter in self._host_meters.items()}
         )
@@ -127,8 +128,8 @@ class CacheMonitor:
 
     def _add_up(self, use: TargetUse, of_guests: Sequence[TargetUse]) -> TargetUse:
         """The use of a class that shares its control group with others: the sum over its monitored guests."""
-        # By guest and begin of its monitoring, because the totals of a guest begin at 0 again when it
-        # returns.
+        # The key is the guest with the begin of its monitoring, because the totals of a guest begin at 0
+        # again when it returns.
         total = self._sums[use.target.key]
         total.add({(guest.target.guest, guest.begun): guest.bytes_moved for guest in of_guests})
         groups = [group for guest in of_guests for group in guest.groups]
@@ -170,7 +171,8 @@ class CacheMonitor:
             elif found.errno in (errno.ENOENT, errno.ENODEV):
                 self._synced = None
             elif group not in self._failing:
-                # Logged once until the group is readable again, because rounds may come each second.
+                # The failure is logged once until the group is readable again, because rounds may come each
+                # second.
                 LOG.warning("The counters of a group cannot be read: %s", found)
                 self._failing.add(group)
         return samples
@@ -198,7 +200,7 @@ def _guests_of(
 
 
 class MonitoringGroups:
-    """Makes, fills and removes the agent's monitoring groups on one mount, which begin with ``prefix``."""
+    """Makes, fills and removes the agent's monitoring groups of one mount; names begin with ``prefix``."""
 
     def __init__(self, files: ResctrlFilesystem, platform: ResctrlPlatform, prefix: str) -> None:
         self._files = files
@@ -208,7 +210,7 @@ class MonitoringGroups:
         self.unmonitored_guests: frozenset[str] = frozenset()
         """Uuids of guests without a monitoring group, because RMIDs or counters are too few."""
         self.exhaustion_count = 0
-        """The number of times that the set of these guests became non-empty."""
+        """The number of times that guests had to be left without a group after all guests had one."""
         self.control_groups: tuple[str, ...] = ()
         """All control groups of the mount, including the default group and groups of other programs."""
 
@@ -319,7 +321,7 @@ class MonitoringGroups:
         return True
 
     def _movable_threads(self, target: MonitorTarget) -> frozenset[int]:
-        """The guest's threads in its control group; the kernel refuses others in its monitoring group."""
+        """The guest's threads in its control group; the monitoring group may have no other threads."""
         return frozenset(target.threads()) & groups.read_tasks(self._files, target.group)
 
     def _assign_counters(self, groups: Iterable[str]) -> None:
@@ -345,7 +347,7 @@ class MonitoringGroups:
 
 
 def own_groups(targets: Sequence[MonitorTarget], present: ResctrlGroups) -> dict[tuple[str, str], str]:
-    """The control group of each class and guest that has it alone, by key of the target.
+    """The control groups that only one target (a class or a guest) uses, by the key of the target.
 
     Such a target is measured by the control group's counters, and needs no monitoring group.
     """

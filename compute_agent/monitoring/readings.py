@@ -23,7 +23,7 @@ from compute_agent.resctrl.platform import ResctrlPlatform
 
 @dataclass(frozen=True, slots=True)
 class CacheReading:
-    """The use of L3 caches by the host, by cache id as text, and by guests, by uuid and cache id.
+    """The use of L3 caches by the host (keys: cache ids as text), and by guests (keys: uuid and cache id).
 
     Bandwidths are in bytes a second, and occupancies and sizes in bytes. Values that are not measured are
     missing.
@@ -38,7 +38,7 @@ class CacheReading:
 
 
 def no_threads() -> Iterable[int]:
-    """Return no threads: for a target without threads of its own, such as a class."""
+    """Return no threads; used for a target without threads of its own, such as a class."""
     return ()
 
 
@@ -112,7 +112,7 @@ def _thread_reader(threads: Callable[[Guest], Iterable[int]], guest: Guest) -> C
 
 
 LOCAL, TOTAL = "local", "total"
-"""Kinds of bandwidth: to memory of the cache's own NUMA node, and to all memory."""
+"""The two kinds of bandwidth: to the memory of the cache's own NUMA node, and to all memory."""
 
 N = TypeVar("N", int, float)
 
@@ -147,8 +147,8 @@ class GroupCounters(NamedTuple):
         }
 
 
-# Without slots, which cached properties need. The values are computed on request, because most readings are
-# never used.
+# The class has no slots, because cached properties need a dictionary. The values are computed on request,
+# because most readings are never used.
 @dataclass(frozen=True)
 class TargetUse:
     """The use of a target since its monitoring began.
@@ -214,9 +214,9 @@ MovedBytes = Mapping[tuple[int, str], int]
 
 
 def mean_rates(before: MovedBytes, now: MovedBytes, seconds: float) -> dict[tuple[int, str], float]:
-    """Bytes a second between two totals, by cache id and kind, where both are known.
+    """Bytes a second by cache id and kind, for each key that both totals have.
 
-    :param seconds: the time between both; nothing is known unless it is above 0.
+    :param seconds: the time between the two totals; the result is empty if it is 0 or less.
     """
     if seconds <= 0:
         return {}
@@ -228,7 +228,7 @@ def rates_of_targets(
 ) -> dict[tuple[str, str], dict[tuple[int, str], float]]:
     """The mean rates of each target since the reading ``before``, by the key of the target.
 
-    A target has no rates if ``before`` is missing or lacks it, or if its monitoring began again since.
+    A target has no rates if ``before`` is None or lacks the target, or if its monitoring began again since.
     """
     if before is None:
         return {}
@@ -273,7 +273,7 @@ class BytesSum:
         self._last: dict[tuple[str, float], Mapping[tuple[int, str], int]] = {}
 
     def add(self, moved: Mapping[tuple[str, float], Mapping[tuple[int, str], int]]) -> None:
-        """Add the increase of each guest or group since the last call. A new one adds nothing.
+        """Add the increase of each guest or group since the last call. A new guest or group adds nothing.
 
         :param moved: bytes by cache id and event, for each guest or group and begin of its monitoring.
         """
@@ -289,7 +289,7 @@ def add_up(uses: Iterable[Mapping[int, CacheUse]]) -> dict[int, CacheUse]:
     found: dict[int, CacheUse] = {}
     for caches in uses:
         for cache, use in caches.items():
-            # Most targets have one group, and nothing to add.
+            # Most targets have one group, so that no second use has to be added.
             found[cache] = _add_use(found[cache], use) if cache in found else use
     return found
 

@@ -52,7 +52,7 @@ def to_samples(before: MonitorReading | None, now: MonitorReading, time: float) 
     :param before: the reading from which the last samples were stored; None: there was none.
     :param time: the time of ``now`` in seconds since the epoch.
     """
-    # Rates are means over the whole time since the last samples, not those of the last round.
+    # Rates are means over the whole time since the last samples, and not the rates of the last round.
     rates = rates_of_targets(before, now)
     for use in now.targets:
         target = use.target
@@ -74,12 +74,12 @@ FILE: Final = "samples.db"
 VERSION: Final = 1
 """Version of the tables, stored as ``user_version`` in the database."""
 
-# Not NULL, which a column of a primary key must not be in a table without row ids.
+# The value is not NULL, because a table without row ids allows no NULL in its primary key.
 NO_CACHE: Final = -1
-"""The cache id in the database of samples without a cache."""
+"""The cache id that samples without a cache have in the database."""
 
-# Without row ids, so that rows are stored in the order of the primary key: readers need the samples of one
-# target after a time.
+# The tables have no row ids, so that rows are stored in the order of the primary key. Readers need the
+# samples of one target after a time.
 _TABLES: Final = {
     "targets": """
 CREATE TABLE targets (
@@ -109,7 +109,7 @@ def connect_to_write(path: Path, lock_seconds: float) -> sqlite3.Connection:
 
     The connection begins no transactions by itself.
     """
-    # The standard library's module instead of SQLAlchemy, which takes 18 MB in each agent.
+    # The module of the standard library is used, because SQLAlchemy would take 18 MB in each agent.
     connection = sqlite3.connect(path, timeout=lock_seconds, isolation_level=None, check_same_thread=False)
     # A commit does not wait for the disk. A power cut may lose the last samples, but does not damage the
     # file.
@@ -122,7 +122,7 @@ def connect_to_write(path: Path, lock_seconds: float) -> sqlite3.Connection:
 def connect_to_read(path: Path) -> sqlite3.Connection:
     """Open the file for reading only.
 
-    Without a write-ahead log next to the file, the file is opened as immutable, which needs no permission to
+    If no write-ahead log is next to the file, the file is opened as immutable. This needs no permission to
     write.
     """
     alone = not path.with_name(f"{path.name}-wal").exists()
@@ -135,7 +135,7 @@ LOG = logging.getLogger(__name__)
 LOCK_SECONDS: Final = 0.5
 """Seconds for which a write waits for a lock of another process; afterwards the next flush tries again."""
 
-# Limits the memory of the agent while the disk is full.
+# The maximum limits the memory of the agent while the disk is full.
 MAX_PENDING: Final = 100_000
 """Maximum number of samples in memory while the file cannot be written; the oldest ones are dropped."""
 
@@ -143,7 +143,8 @@ _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 """Error codes of SQLite for a file that is damaged or no database."""
 
 _THINNING: Final = 10
-"""When the file is too large, one in this number of parts of the stored time, the oldest, is deleted."""
+"""When the file is too large, the stored time is divided into this number of parts, and the oldest is
+deleted."""
 
 
 class OtherContentError(Exception):
@@ -218,7 +219,8 @@ class SampleStore:
         connection = self._connection
         with _write_transaction(connection):
             rows = list(self._rows(connection, self._pending))
-            # OR REPLACE: after the clock was set back, two samples may have one time. The later one counts.
+            # OR REPLACE: after the clock was set back, two samples may have one time. The later sample
+            # counts.
             connection.executemany("INSERT OR REPLACE INTO samples VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
             if _forget_before(connection, time - self.retention):
                 self._targets.clear()

@@ -1,34 +1,38 @@
-"""Throttling: limits of guests in favour of others, and their removal.
+"""Throttling: the agent limits guests to help other guests, and removes the limits later.
 
 Nouns
-    Two *triggers* decide. *Watermarks* act when the whole host is short of a resource, *interference* when
-    one guest disturbs another one. Each has a package of pure functions (``watermarks``, ``interference``)
-    from frozen values to actions. A *lever* is a way to limit a guest (CPU quota, cache ways ...). A
-    *control* is a lever on one domain of the host, such as an L3 cache. A guest's *allotment* is the part of
-    a control that it may use without a limit.
+    Two *triggers* decide about limits. *Watermarks* act when the whole host is short of a resource, and
+    *interference* acts when one guest disturbs another one. Each trigger has a package of pure functions
+    (``watermarks``, ``interference``), which compute actions from frozen values. A *lever* is a way to limit
+    a guest, such as a CPU quota or cache ways. A *control* is a lever on one domain of the host, such as an
+    L3 cache. The *allotment* of a guest is the amount of a control that it may use while it is not limited.
 
-    One *executor* carries out decisions of triggers, and reports the actions of sections in *preview* without
-    taking them. One *arbiter* has the limits that both triggers request; the lowest is in force. One *state
-    file* has the data that outlive the agent. One *telemetry* reports every action: log, event, metric.
+    The *executor* carries out the decisions of both triggers. If a section is in *preview*, the executor only
+    reports its actions. The *arbiter* has the limits that both triggers request, and the lowest limit is in
+    force. The *state file* has the data that a restart of the agent must not lose. The *telemetry* reports
+    every action in the log, as an event and as a metric.
 
 Modules
-    - ``samplers`` read files once a round, into a snapshot of the host or a sample of all guests.
-    - ``triggers`` pass these values to the pure functions, with the state of the round before.
+    - ``samplers`` read files once a round, and return a snapshot of the host or a sample of all guests.
+    - ``triggers`` pass these values to the pure functions, together with the state of the previous round.
     - ``executor`` saves the planned limits, acts, and reports through ``telemetry``.
     - ``arbiter`` and ``evictions`` call the worker, the driver and Placement.
-    - ``settings`` is the configuration, ``levers`` the arithmetic of limits, ``actions`` the terms of plans.
+    - ``settings`` has the configuration, ``levers`` computes limits, and ``actions`` has the actions of
+      plans.
 
 A worked example
-    The host uses 7.5 cores, and ``[watermark:cpu]`` throttles above 7. The plan takes the largest best-effort
-    guest from 4 to 3.2 cores. The executor writes that limit to the state file and asks the arbiter. The
-    arbiter asks the worker. Meanwhile interference limits the same guest to 2.5 cores in favour of a
-    neighbour: 2.5 are in force. When interference removes its limit, 3.2 are in force. When the host has been
-    calm for the cool-down, the guest has all of its allotment again, and the file has no limit.
+    The host uses 7.5 cores, and ``[watermark:cpu]`` throttles above 7 cores. The plan lowers the limit of the
+    largest best-effort guest from 4 to 3.2 cores. The executor writes the limit to the state file, and passes
+    it to the arbiter, which passes it to the worker. Then interference limits the same guest to 2.5 cores to
+    protect a neighbour, so 2.5 cores are in force. When interference removes its limit, 3.2 cores are in
+    force again. After the cool-down without a breach, the guest gets its whole allotment again, and the state
+    file has no limit.
 
 What always holds
-    - No action concerns a protected guest (with dedicated CPUs, or of a class above ``[qos] highest_class``).
+    - Protected guests are never limited or evicted: guests with dedicated CPUs, and guests of a class above
+      ``[qos] highest_class``.
     - No step leaves a guest with less than ``[qos] min_share`` of its allotment.
-    - The state file has a limit before it is set, and keeps it until it is removed.
-    - Each limit is removed in the end, also after a crash or the removal of its section.
-    - A section in preview changes nothing but logs, events and metrics.
+    - A limit is in the state file before the kernel gets it, and stays in the file until it is removed.
+    - Each limit is removed at last, even after a crash of the agent or the removal of its section.
+    - A section in preview only writes logs, events and metrics.
 """

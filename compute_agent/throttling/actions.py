@@ -1,7 +1,7 @@
 """Actions of watermarks, as frozen values that an executor carries out.
 
-Decisions of interference are of another type, ``interference.cases.CaseDecision``. They also have a guest, a
-control and a limit, so that one executor carries out both.
+Decisions of interference have another type, ``interference.cases.CaseDecision``. Both types have a guest, a
+control and a limit, so the same executor carries out both.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from compute_agent.model.resource import ThrottleControl
 
-# Nested by guest and then by control, because the limits of one guest are compared with the worker's at once.
+# Nested by guest and then by control, because all limits of a guest are compared with the worker's limits at
+# once.
 GuestLimits = dict[str, dict[ThrottleControl, float]]
 """Limits by uuid of the guest and by control, in the unit of the control's lever."""
 
@@ -19,7 +20,7 @@ GuestLimits = dict[str, dict[ThrottleControl, float]]
 class SwitchScheduling:
     """The action to keep new guests away from the host (``off``), or to let them in again.
 
-    ``watermarks`` are the names of the sections that keep guests away.
+    ``watermarks`` are the names of the sections with usage above their threshold.
     """
 
     off: bool
@@ -33,7 +34,7 @@ class SwitchScheduling:
 class EvictAction:
     """The action to make a guest leave the host, because usage of ``metric`` exceeds ``watermark``.
 
-    ``grace`` is the number of seconds that the guest has to end; None: that of ``[qos]``.
+    ``grace`` is the number of seconds that the guest has to end. None stands for ``[qos] evict_grace``.
     """
 
     guest: str
@@ -49,7 +50,7 @@ class EvictAction:
 class ReclaimAction:
     """The action to reclaim ``amount`` bytes of a guest, because usage of ``metric`` exceeds ``watermark``.
 
-    A reclaim leaves no limit behind.
+    After a reclaim the guest has no limit, so nothing has to be undone.
     """
 
     guest: str
@@ -95,7 +96,9 @@ WatermarkAct = SwitchScheduling | EvictAction | ReclaimAction | ThrottleAction |
 
 
 def takes_away(action: WatermarkAct) -> bool:
-    """Whether an action restricts guests: throttling, reclaim, eviction, and keeping new guests away.
+    """Whether an action restricts guests.
+
+    Throttling, reclaim, eviction, and keeping new guests away are restricting.
 
     The executor saves a restricting action to the state file before it carries out the action. Watermarks in
     preview report only restricting actions.

@@ -1,4 +1,7 @@
-"""The arbiter: several triggers may request a limit for one control of a guest; the lowest is in force."""
+"""The arbiter of limits.
+
+If several triggers request a limit for one control of a guest, the lowest is in force.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,10 @@ ANSWER_SECONDS: Final = 10.0
 class LimitArbiter:
     """Keeps the limits that each trigger requests, and passes the lowest of them to the worker.
 
-    Only the arbiter passes limits to the worker. Several threads may use it at once.
+    Only the arbiter passes limits to the worker. Several threads may use the arbiter at the same time.
 
-    The arbiter saves nothing to disk. After a start of the agent, each trigger requests the limits of its
-    saved state again.
+    The arbiter saves nothing. After a start of the agent, each trigger requests the limits in its saved state
+    again.
     """
 
     def __init__(self, pipeline: GuestPipeline) -> None:
@@ -54,7 +57,7 @@ class LimitArbiter:
         # The lock is held until the worker has answered. Otherwise two triggers could each compute a lowest
         # limit, and the worker could apply the older one last.
         with self._lock:
-            # A new dictionary, so that a failure can restore the old one.
+            # A new dictionary, so that the old dictionary can be restored after a failure.
             before = self._wanted.get(owner, {})
             of_guest = {**before.get(guest, {})}
             of_guest.pop(knob, None)
@@ -64,7 +67,8 @@ class LimitArbiter:
             try:
                 lowest = self._combine_limits().get(guest, {}).get(knob)
                 self._pipeline.submit(LimitGuest(guest, knob, lowest)).result(ANSWER_SECONDS)
-            # BaseException covers an interrupt, too: repair_limits() must not set a limit that was never set.
+            # BaseException, because an interrupt counts as a failure, too: repair_limits() must not set this
+            # limit later.
             except BaseException:
                 self._wanted[owner] = before
                 raise
@@ -75,14 +79,14 @@ class LimitArbiter:
             return {owner: {**by_guest} for owner, by_guest in self._wanted.items()}
 
     def combined_limits(self) -> GuestLimits:
-        """The lowest requested limit of each guest and control, which should be in force."""
+        """The limits that should be in force: the lowest requested limit of each guest and control."""
         with self._lock:
             return self._combine_limits()
 
     def repair_limits(self, views: Sequence[GuestView]) -> bool:
         """Correct limits of the worker that differ from the requested ones; return whether this succeeded.
 
-        They differ after a guest was started again, or if the worker answered a request too late.
+        Limits differ if a guest was started again, or if the worker answered a request too late.
         """
         refused = {}
         # The log names guests as operators know them, not by uuid only.
@@ -94,13 +98,13 @@ class LimitArbiter:
                 except GuestGoneError:
                     continue  # the guest ended after the views were taken
                 except Exception as error:
-                    # One guest that cannot be limited must not keep the others from being repaired.
+                    # If one guest cannot be limited, the limits of other guests are still repaired.
                     refused[event] = str(error)
                     if self._refused.get(event) != str(error):
                         LOG.warning(
                             "The limit of guest %s cannot be corrected: %s", guests[event.uuid], error
                         )
-            # Only the failures of this call, so that a failure that returns after a success is logged again.
+            # Only failures of this call are kept, so that a failure after a success is logged again.
             self._refused = refused
         return not refused
 
@@ -115,8 +119,8 @@ def lowest_of(wanted: Iterable[Mapping[str, Mapping[ThrottleControl, float]]]) -
         for guest, of_guest in limits.items():
             lowest = found.setdefault(guest, {})
             for knob, limit in of_guest.items():
-                # The lowest limit serves both triggers. The sum of both reductions would throttle more than
-                # either of them asks for.
+                # The lowest limit is enough for both triggers. The sum of both reductions would be more than
+                # any trigger requests.
                 lowest[knob] = min(limit, lowest.get(knob, limit))
     return found
 
@@ -128,7 +132,7 @@ def limit_differences(
     found = []
     for view in views:
         uuid = view.guest.uuid
-        # Limits without a request are removed, too: they remain when the state file was lost.
+        # Limits without a request are removed, too. Such limits exist if the state file was lost.
         should = wanted.get(uuid, {})
         if should != view.limits:
             found += [

@@ -1,4 +1,4 @@
-"""Evictions: the agent stops a guest or has it moved, and then deletes its allocation on this host."""
+"""Evictions: a guest is stopped, or moved by a command, and then the agent deletes its allocation here."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from compute_agent.throttling.settings import ThrottlingSettings
 LOG = logging.getLogger(__name__)
 
 _AT_A_TIME: Final = 8
-"""Maximum number of guests that are stopped at the same time, so that evictions do not occupy all threads of
-libvirtd."""
+"""Maximum number of guests that are stopped at the same time. More could occupy all threads of libvirtd."""
 
-# Long, because the worker may be applying a configuration to many guests.
+# A long time, because the worker may be busy with a new configuration for many guests.
 _ANSWER_SECONDS: Final = 50.0
 _POLL_SECONDS: Final = 0.1
 """Seconds between two checks whether a guest still runs."""
@@ -38,7 +37,8 @@ _FIRST_PAUSE: Final = 0.1
 """Seconds between the first two attempts to delete an allocation; each further pause is twice as long."""
 
 _MAX_PAUSE: Final = 60.0
-"""The longest pause, in seconds, so that the end of an outage of Placement is noticed within a minute."""
+"""The longest pause, in seconds. With a longer pause, the agent would notice the end of an outage of
+Placement late."""
 
 
 EVICTION_THREAD: Final = ThreadSpec(
@@ -51,36 +51,40 @@ EVICTION_THREAD: Final = ThreadSpec(
 
 
 class EvictionFailedError(Exception):
-    """The eviction of a guest failed: it still runs, or keeps its allocation; the text has the reason."""
+    """The eviction of a guest failed, so the guest still runs or keeps its allocation.
+
+    The text has the reason.
+    """
 
 
 StopGuest = Callable[[str], None]
 """A function that makes the guest with the given uuid leave.
 
-The guest has left when the call returns. An exception has the reason why it stays. Calls may be repeated.
+When the call returns, the guest has left. If the guest stays, an exception has the reason. Calls may be
+repeated.
 """
 
 
 class UsualStop(Protocol):
-    """The agent's own way to make a guest leave."""
+    """The usual way to make a guest leave, unless a metric has its own way."""
 
     def __call__(self, uuid: str, grace: float | None = None) -> None:
-        """Make a guest leave within ``grace`` seconds; None: the seconds of ``[qos] evict_grace``."""
+        """Make a guest leave within ``grace`` seconds. None stands for ``[qos] evict_grace``."""
         ...
 
 
 class GuestEvictor:
     """The evictions in progress, each in a thread of its own. Only one thread may call the methods.
 
-    An agent that ends does not wait for evictions. The next agent finds them in the state file, and begins
-    them again.
+    An agent that ends does not wait for evictions. The next agent reads the evictions from the state file,
+    and begins them again.
     """
 
     def __init__(self, stop: UsualStop, give_back: Callable[[str], None]) -> None:
         """``stop`` is the usual way to make a guest leave.
 
-        ``give_back`` deletes the guest's allocation on this host. The call may be repeated, and waits as long
-        as Placement is unavailable.
+        ``give_back`` deletes the guest's allocation on this host. It waits while Placement is unavailable,
+        and may be called again.
         """
         self._stop = stop
         self._give_back = give_back
@@ -91,19 +95,20 @@ class GuestEvictor:
     def begin_eviction(self, guest: str, stop: StopGuest | None = None, grace: float | None = None) -> None:
         """Begin the eviction of a guest; do nothing if it has begun already.
 
-        ``stop`` makes the guest leave in a way of its own; None: the usual way, within ``grace`` seconds.
+        ``stop`` makes the guest leave. With None, the guest leaves in the usual way, within ``grace``
+        seconds.
         """
         if guest not in self._running:
             self._running.add(guest)
-            # A thread that the agent does not wait for: the operator's command may hang, and Placement be
-            # away.
+            # The agent does not wait for this thread, because the operator's command may hang, or Placement
+            # may not answer.
             usual = self._stop if grace is None else partial(self._stop, grace=grace)
             run_aside(EVICTION_THREAD, partial(self._see_off, guest, stop or usual), f"-{guest}")
 
     def finished_evictions(self) -> dict[str, Exception | None]:
         """The evictions that have ended since the last call, by uuid of the guest.
 
-        The value is None if the guest has left, or else the error because of which it stays.
+        The value is None if the guest has left. If the guest stays, the value is the error.
         """
         over = {}
         while not self._over.empty():
@@ -116,8 +121,9 @@ class GuestEvictor:
         try:
             with self._turn:
                 stop(guest)
-            # After the guest has left, because a deleted allocation lets the scheduler place another guest
-            # here. Without the semaphore, so that an outage of Placement does not block other evictions.
+            # Called after the guest has left, because the scheduler may place another guest here once the
+            # allocation is deleted. Called without the semaphore, so that an outage of Placement does not
+            # block other evictions.
             self._give_back(guest)
         except Exception as error:  # an operator's command or another package's code may do anything
             self._over.put((guest, error))
@@ -128,7 +134,7 @@ class GuestEvictor:
 class GuestEvictions:
     """Stops guests and deletes their allocations on this host.
 
-    Several threads may use it at once; a call may wait for minutes.
+    Several threads may use the object at the same time. A call may wait for minutes.
     """
 
     def __init__(
@@ -147,7 +153,7 @@ class GuestEvictions:
         self._called: dict[str, str] = {}
 
     def use_settings(self, settings: ThrottlingSettings, client: PlacementClient) -> None:
-        """Use other settings and another client, from the next guest and the next attempt on."""
+        """Replace the settings and the client. They apply from the next guest, and the next attempt, on."""
         self._settings, self._client = settings, client
 
     def end_waiting(self) -> None:
@@ -155,14 +161,14 @@ class GuestEvictions:
         self._ended.set()
 
     def stop_guest(self, uuid: str, grace: float | None = None) -> None:
-        """Make a guest leave, and wait until it has left. A guest that does not run is no error.
+        """Make a guest leave, and wait until it has left. Do nothing if the guest does not run.
 
         :param grace: seconds that the guest has to end; None for ``[qos] evict_grace``.
         :raises EvictionFailedError: the guest still runs after the grace period, or the agent ends.
         :raises CommandFailedError: the operator's command failed.
         :raises DriverError: the driver could not stop the guest.
         """
-        # None: the guest has ended by itself, or a former agent has stopped it.
+        # None if the guest has ended by itself, or if a former agent has stopped it.
         guest = self._running_guest(uuid)
         if guest is None:
             return
@@ -170,7 +176,7 @@ class GuestEvictions:
         grace = self._settings.evict_grace if grace is None else grace
         try:
             self._ask_to_leave(guest, grace)
-        # The error does not matter if the guest has ended all the same.
+        # If the guest has ended in spite of the error, the error does not matter.
         except (DriverError, CommandFailedError) as error:
             if self._still_runs(guest):
                 raise
@@ -181,14 +187,14 @@ class GuestEvictions:
                 error,
             )
         deadline = time.monotonic() + grace
-        # A call without an error does not prove the end: a guest may ignore the request to shut down, and an
+        # Even without an error the guest may still run: it may ignore the request to shut down, and an
         # operator's command may do nothing.
         while self._still_runs(guest):
             if time.monotonic() >= deadline:
                 raise EvictionFailedError("it still runs after it was asked to stop")
             self._wait(_POLL_SECONDS)
-        # The driver reports the end, too, but later. Until the worker knows of the end, it would see a
-        # running guest without an allocation.
+        # The driver also reports the end, but later. Until then, the worker would see a running guest without
+        # an allocation.
         with contextlib.suppress(FutureTimeoutError):
             self._pipeline.submit(GuestStopped(guest)).result(_ANSWER_SECONDS)
 
@@ -226,15 +232,15 @@ class GuestEvictions:
         client = self._client
         held = client.get_allocations(uuid)
         ours = self._pipeline.host_state.own_part(held.resources)
-        # Empty after an earlier deletion or a migration: a write could only end in a conflict.
+        # Empty after an earlier deletion or a migration. A write would then only cause a conflict.
         if not ours:
             return
         # Nova deletes the allocation together with the instance, and needs it until then.
         if self._pipeline.host_state.tree.beside:
             LOG.info("Guest %s keeps its allocation, because Nova owns the guest", name)
             return
-        # An update with the consumer's generation, not a deletion, also if no part remains: Placement then
-        # refuses the write if another host has claimed resources for the guest meanwhile.
+        # An update with the consumer's generation, and not a deletion, even if nothing remains. So Placement
+        # refuses the write if another host has claimed resources for the guest in the meantime.
         client.set_allocations(held.without_providers(ours))
         LOG.info("The allocation of guest %s is removed: %s", name, self._pipeline.host_state.in_words(ours))
 
@@ -245,7 +251,8 @@ class GuestEvictions:
     def _still_runs(self, guest: Guest) -> bool:
         """Whether the same process of a guest still runs."""
         now = self._running_guest(guest.uuid)
-        # Another pid: the guest has ended and was started again, so the process that had to leave has left.
+        # If the pid differs, the guest has ended and was started again, so the process that had to leave has
+        # left.
         return now is not None and now.pid == guest.pid
 
     def _running_guest(self, uuid: str) -> Guest | None:

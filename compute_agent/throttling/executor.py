@@ -1,8 +1,9 @@
 """The executor: carries out decisions of triggers, one round of one trigger at a time.
 
 A round first reports the actions of sections in preview. Then the executor asks the trigger for a plan, saves
-the state, and acts. After a failed action it asks for another plan, without the guest concerned. The executor
-saves a restricting action durably before it acts, so that the next agent knows all limits after a crash.
+the state, and acts. If an action on a guest fails, the executor asks for another plan without this guest. The
+executor writes each restricting action to disk before it acts, so that after a crash the next agent knows all
+limits.
 """
 
 from __future__ import annotations
@@ -55,11 +56,14 @@ class ThrottleTrigger(Protocol[A]):
         ...
 
     def plan_actions(self) -> Sequence[A]:
-        """The actions of this round, in order; called again after a failed action, for further actions."""
+        """The actions of this round, in order.
+
+        After a failed action, the executor calls this again for further actions.
+        """
         ...
 
     def settle_action(self, action: A, succeeded: bool) -> bool:
-        """Note the outcome of an action; return whether this round needs another plan."""
+        """Record the outcome of an action. Return whether this round needs another plan."""
         ...
 
     def save_state(self, actions: Sequence[A]) -> None:
@@ -74,7 +78,9 @@ class LimitSetter(Protocol):
     """Sets limits of guests. :class:`compute_agent.throttling.arbiter.LimitArbiter` implements it."""
 
     def set_limit(self, owner: str, guest: str, knob: ThrottleControl, limit: float | None) -> None:
-        """Set the limit that ``owner``, such as a trigger, requests for a guest, or remove it (None).
+        """Set the limit that ``owner`` requests for a guest.
+
+        None removes the request. The owner is, for example, a trigger.
 
         :raises GuestGoneError: the guest is gone.
         :raises DriverError: the kernel refuses the limit.
@@ -89,7 +95,8 @@ class EvictionStarter(Protocol):
     def begin_eviction(self, guest: str, stop: StopGuest | None = None, grace: float | None = None) -> None:
         """Begin the eviction of a guest; do nothing if it has begun already.
 
-        ``stop`` makes the guest leave; None: the agent's usual way, within ``grace`` seconds.
+        ``stop`` makes the guest leave. With None, the guest leaves in the usual way, within ``grace``
+        seconds.
         """
         ...
 
@@ -102,7 +109,7 @@ class EvictionStarter(Protocol):
 
 
 class ThrottleExecutor:
-    """Carries out the actions of all triggers. Each trigger calls it from a thread of its own."""
+    """Carries out the actions of all triggers. Each trigger calls the executor from its own thread."""
 
     def __init__(
         self,
@@ -116,9 +123,9 @@ class ThrottleExecutor:
         """Use these parts.
 
         ``switch_scheduling`` keeps new guests away (True) or lets them in, and raises an exception on
-        failure. ``reclaim_memory`` reclaims bytes of the guest with a uuid once, or raises an exception.
-        ``registry`` has the levers of all metrics, and the ways of eviction that metrics of other
-        packages have.
+        failure. ``reclaim_memory`` takes the uuid of a guest and a number of bytes, reclaims this memory
+        once, and raises an exception on failure. ``registry`` has the levers of all metrics, and the ways of
+        eviction of metrics from other packages.
         """
         self.telemetry = telemetry
         self._registry = registry
@@ -133,9 +140,9 @@ class ThrottleExecutor:
     def run_round(self, trigger: ThrottleTrigger[A]) -> tuple[A, ...]:
         """Carry out the plan of a trigger; return the actions that succeeded.
 
-        A failed action is logged and counted, and the other actions of the plan follow all the same.
+        A failed action is logged and counted. The other actions of the plan are still carried out.
         """
-        # Preview comes first, because it concerns the host as measured, not as this round leaves it.
+        # Preview comes first, because it is about the host as measured, before the actions of this round.
         self._show_preview(trigger.limit_owner, trigger.preview_actions())
         done: list[A] = []
         again = True
@@ -160,7 +167,7 @@ class ThrottleExecutor:
         try:
             trigger.save_state(actions)
             self._save_failure = ""
-        # The round goes on, because an overloaded host needs its limits also while its disk is full.
+        # The round continues, because an overloaded host needs limits even if its disk is full.
         except OSError as error:
             if str(error) != self._save_failure:
                 LOG.error("The state of throttling cannot be saved: %s; the agent tries again", error)
@@ -173,7 +180,7 @@ class ThrottleExecutor:
 
         A limit that cannot be set is logged; the first round of the trigger corrects it.
         """
-        # The former agent saved a limit before it set the limit, and may have died in between.
+        # A former agent saved each limit before it set the limit, and may have ended in between.
         for one in throttles:
             try:
                 self._set_limit(owner, one.guest, one.knob, one.limit)
@@ -190,9 +197,9 @@ class ThrottleExecutor:
         """Report the evictions that have ended since the last call, and return them by uuid of the guest.
 
         The value is None if the guest has left, or else the error because of which it stays. ``pending`` are
-        the evictions of the trigger's state.
+        the evictions in the trigger's state.
         """
-        # Only the state has the metric because of which a guest was to leave; the evictor has the guests.
+        # The evictor knows only the guests. The metric because of which a guest had to leave is in the state.
         metrics = {one.guest: one.metric for one in pending}
         finished = self._evictor.finished_evictions()
         for guest, error in finished.items():
@@ -215,7 +222,7 @@ class ThrottleExecutor:
                 case CaseDecision(what=CaseVerdict.ESCALATE):
                     self._begin_escalation(action)
                     return True  # reported when the command has ended
-                # A verdict only needs a report, which follows below.
+                # A verdict changes no limit. It is only reported below.
                 case CaseDecision() if not action.changes_limit:
                     pass
                 case CaseDecision(case=case):
@@ -223,7 +230,7 @@ class ThrottleExecutor:
                 case ThrottleAction() | RestoreAction():
                     self._set_limit(owner, action.guest, action.knob, action.limit)
         except GuestGoneError:
-            return True  # a guest that has ended uses nothing, so the purpose of the action is reached
+            return True  # a guest that has ended uses nothing, so the action is not needed any more
         except Exception as error:  # commands of operators and code of other packages may raise anything
             self.telemetry.record_action(action, EventOutcome.FAILED, f"{type(error).__name__}: {error}")
             return False
@@ -245,7 +252,7 @@ class ThrottleExecutor:
         self._evictor.begin_eviction(guest, described.evict if described else None, grace)
 
     def _begin_escalation(self, decision: CaseDecision) -> None:
-        # In a thread of its own: a migration takes minutes, and the rounds of the trigger have to go on.
+        # In its own thread, because a migration takes minutes, and the trigger's rounds have to continue.
         run_aside(ESCALATE_THREAD, partial(self._run_escalation, decision))
 
     def _run_escalation(self, decision: CaseDecision) -> None:
@@ -272,7 +279,7 @@ class ThrottleExecutor:
 
 
 def _preview_key(action: ThrottlingAct) -> Hashable:
-    """The key by which actions of different rounds count as the same; limits may differ between rounds."""
+    """The key by which actions of two rounds count as the same action, even if their limits differ."""
     if isinstance(action, CaseDecision):
         return action.case.watch, action.case.victim, action.case.suspect
     return type(action), "" if isinstance(action, SwitchScheduling) else action.guest

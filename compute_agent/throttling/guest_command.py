@@ -17,21 +17,22 @@ from typing import Final
 from compute_agent.model.messages import printable_text
 
 _MAX_MESSAGE: Final = 500
-"""Number of characters from the end of a failed program's output that an error message shows."""
+"""Maximum number of characters of a failed program's output in an error message. The end of the output is
+shown."""
 
 _PIECE_BYTES: Final = 1 << 16
 """Bytes of one read: the default capacity of a pipe on Linux (pipe(7))."""
 
 _LOCK_SECONDS: Final = 1.0
-"""Seconds that the end of a program waits for its start."""
+"""Maximum seconds that :meth:`RunningProgram.end_program` waits while a program starts."""
 
 _PASSED_ON: Final = frozenset(
     {"HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER", "XDG_RUNTIME_DIR"}
 )
 """Environment variables that a command inherits from the agent.
 
-OS_PASSWORD is not among them, because a command needs no credentials of the agent. Variables of systemd, such
-as NOTIFY_SOCKET, are not either, because a command could report a state in the agent's name.
+OS_PASSWORD is left out, because a command needs no credentials of the agent. Variables of systemd, such as
+NOTIFY_SOCKET, are left out, because with them a command could report a state in the agent's name.
 """
 
 
@@ -49,8 +50,8 @@ GuestCommand = Callable[[str], None]
 def guest_command(command: str, timeout: float) -> GuestCommand:
     """Return a function that runs ``command`` with a guest's uuid as the last argument.
 
-    The command is split into words as by a shell, and runs without a shell. After ``timeout`` seconds, the
-    command is killed; when it ends, its children are.
+    The command is split into words as a shell does, but no shell runs. After ``timeout`` seconds the command
+    is killed. When it ends, its children are killed.
 
     :raises ValueError: ``command`` is empty, or has an unbalanced quote.
     """
@@ -72,15 +73,15 @@ class RunningProgram:
 
     def __init__(self) -> None:
         self.is_ended = False
-        # Held while a process is made and while it is reaped: the number of a reaped process may be that of
-        # another one.
+        # Held while a process is started, and while it is reaped. After that, another process may get the
+        # same number.
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a program in a process group of its own.
 
-        :raises CommandFailedError: it cannot be run, or end_program() was called.
+        :raises CommandFailedError: the program cannot be run, or end_program() was called before.
         """
         with self._lock:
             if self.is_ended:
@@ -88,7 +89,7 @@ class RunningProgram:
             try:
                 self._process = subprocess.Popen(
                     words,
-                    # A program that asks a question reads the end of the file, instead of waiting for ever.
+                    # A program that waits for input reads the end of the file at once.
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
@@ -101,7 +102,7 @@ class RunningProgram:
             return self._process
 
     def reap_program(self) -> None:
-        """Kill what is left of the program and of its children, and wait for its end."""
+        """Kill the program and its children if they still run, and wait for the end of the program."""
         with self._lock:
             process, self._process = self._process, None
             if process is not None:
@@ -110,9 +111,9 @@ class RunningProgram:
                     pass  # closes the pipes, and waits
 
     def end_program(self) -> None:
-        """Kill the program and its children, and let no other one start."""
+        """Kill the program and its children. Later calls of start() fail."""
         self.is_ended = True
-        # With a limit, because the start of a program on a network folder may hang.
+        # With a timeout, because the start of a program on a network folder may hang.
         if self._lock.acquire(timeout=_LOCK_SECONDS):
             try:
                 if self._process is not None:
@@ -130,9 +131,9 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 def run_program(words: Sequence[str], timeout: float, running: RunningProgram | None = None) -> str:
     """Run a program without a shell, and return the end of its output without its error messages.
 
-    When it ends, and after ``timeout`` seconds at the latest, its children are killed.
+    The children of the program are killed when it ends, or after ``timeout`` seconds.
 
-    :param running: lets another thread end the program.
+    :param running: an object by which another thread can end the program.
     :raises CommandFailedError: it could not be run, took too long, or ended with a status other than 0.
     """
     running = running or RunningProgram()
@@ -161,7 +162,7 @@ def _last_words(process: subprocess.Popen[bytes], deadline: float) -> tuple[str,
     assert process.stdout is not None
     assert process.stderr is not None
     words = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
-    # pidfd_open(2): the end of a process shows without reaping it, so that its group is still its own.
+    # pidfd_open(2) shows the end of a process without reaping it. So its process group still belongs to it.
     watch = os.pidfd_open(process.pid)
     try:
         with selectors.DefaultSelector() as selector:
@@ -173,7 +174,7 @@ def _last_words(process: subprocess.Popen[bytes], deadline: float) -> tuple[str,
                 ready = selector.select(0 if is_over else max(0.0, left))
                 if is_over and not ready:
                     break
-                # Each wait ends at the deadline: a program that prints a byte now and then gains no time.
+                # The deadline is fixed, so a program that prints a byte now and then gets no more time.
                 if left <= 0 or not ready:
                     raise subprocess.TimeoutExpired(process.args, left)
                 for descriptor in (key.fd for key, _ in ready):
@@ -183,8 +184,8 @@ def _last_words(process: subprocess.Popen[bytes], deadline: float) -> tuple[str,
                         is_over = True
                         selector.unregister(watch)
                     elif piece := os.read(descriptor, _PIECE_BYTES):
-                        # Only the end is kept, because the output has no limit and the agent's memory has
-                        # one. Four bytes are the longest character of UTF-8.
+                        # Only the end is kept, because the output may have any length. A character of UTF-8
+                        # has at most four bytes.
                         words[descriptor] = (words[descriptor] + piece)[-4 * _MAX_MESSAGE :]
                     else:
                         selector.unregister(descriptor)
@@ -197,8 +198,8 @@ def _last_words(process: subprocess.Popen[bytes], deadline: float) -> tuple[str,
 def missing_program(command: str) -> str:
     """The reason why the program of a command cannot be run on this host, as a clause of a sentence.
 
-    The text is empty if the program can be run. It is also empty for a command that :func:`guest_command`
-    refuses, because that function reports its own error.
+    The text is empty if the program can be run. It is also empty if :func:`guest_command` refuses the
+    command, because that function reports the error.
     """
     try:
         words = shlex.split(command)

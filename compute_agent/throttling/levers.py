@@ -1,6 +1,6 @@
-"""Levers: ways to limit a guest, the steps of its limit, and the expected use under a limit.
+"""Levers: ways to limit a guest, the steps of a limit, and the expected use of a guest under a limit.
 
-The functions are pure arithmetic for watermarks and interference. An executor sets the limits.
+The functions only compute limits, for watermarks and interference. The executor sets the limits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _AT_LIMIT: Final = 0.9
 class ThrottleSteps:
     """The size of a throttling step, and the lowest limit, as parts of 1.
 
-    - ``step`` is the part of the present limit that one step down takes away.
+    - ``step`` is the part by which one step down reduces the current limit.
     - ``min_share`` is the part of its allotment that a guest keeps under any limit.
     """
 
@@ -43,12 +43,12 @@ def lowest_limit(allotment: GuestAllotment, steps: ThrottleSteps) -> float:
 
 
 def step_down(limit: float | None, allotment: GuestAllotment, steps: ThrottleSteps) -> float | None:
-    """The next lower limit of a guest, in the lever's unit; None if ``limit`` is the lowest already.
+    """The next lower limit of a guest, in the lever's unit; None if ``limit`` is already the lowest.
 
     :param limit: the present limit; None for a guest that is not throttled.
     """
     present = allotment.full if limit is None else limit
-    # Rounded down to a granule: rounded up, a step from a small limit would return the same limit.
+    # Rounded down to a granule. If it was rounded up, a step from a small limit would return the same limit.
     wanted = math.floor(present * (1 - steps.step) / allotment.granule + _TOLERANCE) * allotment.granule
     lower = max(wanted, lowest_limit(allotment, steps))
     return lower if lower < present - _TOLERANCE else None
@@ -56,25 +56,25 @@ def step_down(limit: float | None, allotment: GuestAllotment, steps: ThrottleSte
 
 def step_up(limit: float, allotment: GuestAllotment, steps: ThrottleSteps) -> float | None:
     """The next higher limit, in the lever's unit; None if the step reaches the guest's allotment."""
-    # The inverse of a step down, rounded up: N steps down and N steps up end at or above the first limit.
+    # The inverse of a step down, rounded up. So N steps down and N steps up end at or above the first limit.
     higher = _round_up(limit / (1 - steps.step), allotment.granule)
     return higher if higher < allotment.full - _TOLERANCE else None
 
 
 MEMORY_STEP: Final = 256 * 2**20
-"""Maximum bytes of one step. The kernel reclaims the memory while the limit is written (cgroup-v2.rst,
-memory.high), and a slow swap device would hold up the worker."""
+"""Maximum bytes of one step. While the limit is written, the kernel reclaims the memory (cgroup-v2.rst,
+memory.high). With a larger step, a slow swap device would block the worker for longer."""
 
 
 def memory_down(limit: float | None, allotment: GuestAllotment, steps: ThrottleSteps) -> float | None:
-    """The next lower limit of memory, like :func:`step_down`, lower by at most ``MEMORY_STEP``."""
+    """The next lower limit of memory, as by :func:`step_down`, but lower by at most ``MEMORY_STEP``."""
     lower = step_down(limit, allotment, steps)
     present = allotment.full if limit is None else limit
     return None if lower is None else max(lower, present - MEMORY_STEP)
 
 
 def memory_up(limit: float, allotment: GuestAllotment, steps: ThrottleSteps) -> float | None:
-    """The next higher limit of memory, like :func:`step_up`, higher by at most ``MEMORY_STEP``."""
+    """The next higher limit of memory, as by :func:`step_up`, but higher by at most ``MEMORY_STEP``."""
     higher = step_up(limit, allotment, steps)
     if higher is None and allotment.full - limit <= MEMORY_STEP:
         return None
@@ -92,10 +92,12 @@ class ThrottleLever:
     - ``metric`` is the name of the metric that the limit reduces directly.
     - ``unit`` is the unit of limits, for messages.
     - ``down`` and ``up`` compute the next lower and the next higher limit.
-    - ``gradual``: the limit falls by one step a round, and again only after the use has fallen to the limit.
-    - ``set_limit`` sets a limit, or removes it (None), given the guest's uuid, the L3 cache and the limit.
-      A package that adds a metric supplies this function if no controller of the agent can set the limit.
-      The function raises an exception on failure. None: the agent's worker sets limits.
+    - ``gradual``: the limit falls by at most one step in a round. The next step follows only after the use
+      has fallen to the limit.
+    - ``set_limit`` is a function of the guest's uuid, the L3 cache and the limit. It sets the limit, or
+      removes it if the limit is None, and raises an exception on failure. A package with a metric has such a
+      function if no controller of the agent can set the limit. If ``set_limit`` is None, the agent's worker
+      sets limits.
     """
 
     name: str
@@ -118,9 +120,10 @@ MEMORY_HIGH: Final = ThrottleLever(
     resource.MEMORY_HIGH, "memory_usage", "bytes", memory_down, memory_up, gradual=True
 )
 BLOCKIO: Final = ThrottleLever(resource.BLOCKIO, "io_pressure", "percent")
-"""The lever on block I/O. Its limits are percent of the weight and rates of the guest's class of block I/O.
+"""The lever on block I/O. Its limits are percentages of the weight and the rates of the guest's class of
+block I/O.
 
-Without a class, they are percent of the default weight.
+For a guest without such a class, they are percentages of the default weight.
 """
 
 

@@ -1,4 +1,4 @@
-"""Readings of metric sources: the number that a command prints, or that a query of Prometheus returns."""
+"""Readings of metric sources: the number that a command prints, or the result of a Prometheus query."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _MAX_BYTES: Final = 1 << 20
 
 
 _MAX_REASON: Final = 200
-"""Maximum number of characters of the reason for which Prometheus refuses a query."""
+"""Maximum number of characters that are shown of the reason why Prometheus refuses a query."""
 
 
 class SourceAwayError(Exception):
-    """A metric source has no value now; the text has the reason."""
+    """A metric source has no value at this time. The text has the reason."""
 
 
 def read_value(source: MetricSource, running: RunningProgram | None = None) -> float:
     """Read the present value of a source.
 
-    It takes at most ``source.timeout`` seconds, apart from the resolution of a host name.
+    The function takes at most ``source.timeout`` seconds, and in addition the time to resolve a host name.
 
-    :param running: lets another thread end the command.
+    :param running: an object by which another thread can end the command.
     :raises SourceAwayError: the command failed, or Prometheus did not return one number.
     """
     try:
@@ -51,7 +51,7 @@ def read_value(source: MetricSource, running: RunningProgram | None = None) -> f
 def parse_answer(content: bytes) -> float:
     """Parse the answer to an instant query of Prometheus' HTTP API; return its single value.
 
-    :raises ValueError: the answer has no value, or several.
+    :raises ValueError: the answer has no value, or several values.
     """
     try:
         data = json.loads(content)["data"]
@@ -63,7 +63,7 @@ def parse_answer(content: bytes) -> float:
         if len(result) != 1:
             raise ValueError(f"the query gives {len(result)} series: make one of them, as by sum() or max()")
         return _parse_number(result[0]["value"][1])
-    # Another server than Prometheus may answer at the address.
+    # The server at this address may not be Prometheus.
     except (KeyError, IndexError, TypeError, RecursionError) as error:
         raise ValueError("the answer is not one of Prometheus") from error
 

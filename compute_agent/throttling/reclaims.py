@@ -1,4 +1,4 @@
-"""Reclaim of memory that guests do not use, as a step of watermarks before limits and evictions."""
+"""Reclaim of memory that guests do not use. Watermarks do this before they limit or evict guests."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.usage.rounds import parse_recent_pressure
 
 RECLAIM_SECONDS: Final = 1.0
-"""Seconds that the kernel may reclaim for one action, in the thread of watermarks."""
+"""Maximum seconds for which the kernel reclaims memory for one action. The thread of watermarks waits for
+it."""
 
 MAX_PRESSURE: Final = 10.0
-"""Percent of the last 10 seconds. A guest that waits longer for memory has no memory to spare."""
+"""Maximum percent of the last 10 seconds. A guest that waited longer for memory needs all its memory."""
 
 _MIN_PART: Final = 0.1
-"""A reclaim of a smaller part of the amount counts as failed, so that the guest is left alone for minutes."""
+"""A reclaim of less than this part of the amount counts as failed, so that the guest is left alone for
+minutes."""
 
 
 class MemoryReclaimer:

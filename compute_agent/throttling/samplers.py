@@ -36,12 +36,12 @@ from compute_agent.usage.subjects import CacheAllotments, SubjectFactory
 LOG = logging.getLogger(__name__)
 
 MAX_SECONDS: Final = 60.0
-"""Longest time in seconds between two readings that make a sample. A mean over a longer time would hide short
-disturbances."""
+"""Between the two readings of a sample at most this number of seconds may pass. A mean over a longer time
+would hide short disturbances."""
 
 MAX_THREADS: Final = 256
 """Maximum number of threads that the agent reads for a guest. It reads the threads with the lowest ids, so
-that each round reads the same ones."""
+that each round reads the same threads."""
 
 Waits = Mapping[int, int]
 """Nanoseconds that each thread has waited for a CPU since it began, by thread id."""
@@ -64,7 +64,8 @@ def parse_io_stat(text: str) -> int:
 class _SampledThreads(NamedTuple):
     """The threads of a guest that the agent reads.
 
-    ``each`` is the number of threads of the guest for each thread in ``ids``; 1 if all are read.
+    ``each`` is the number of all threads of the guest divided by the number of threads in ``ids``; 1 if all
+    threads are read.
     """
 
     ids: frozenset[int] = frozenset()
@@ -72,7 +73,7 @@ class _SampledThreads(NamedTuple):
 
 
 class GuestReader:
-    """Reads the values that signals of interference need, of all guests, once a round.
+    """Reads, once a round, the values of all guests that signals of interference need.
 
     Only one thread may use it.
     """
@@ -136,13 +137,14 @@ class GuestReader:
             frozenset().union(*(own.ids for own in threads.values())) if "cpi" in signals else frozenset()
         )
         counted = self.cycles.read(counting)
-        # Without an earlier read, or with one that is too old, the values only serve the next read.
+        # If there is no earlier read, or if it is too old, the values only serve the next read.
         elapsed = 0.0 if before is None else time - before.time
         readings = {}
         for view, subject in zip(views, now.subjects, strict=True):
             uuid = view.guest.uuid
             own = threads.get(uuid, _SampledThreads())
-            # Differences are taken thread by thread: the sum over all threads falls when one of them ends.
+            # The difference is computed for each thread, because the sum over all threads falls when a thread
+            # ends.
             waited = _grown_waits(self._waits.get(uuid, {}), waits.get(uuid, {}))
             # A guest without an assignment may run on every CPU.
             cpus = online if view.assignment is None else view.assignment.cpus & online
@@ -185,10 +187,10 @@ def _cycles_each(
 ) -> float | None:
     """Mean CPU cycles per instruction of some threads, between two readings of their counters.
 
-    None if no thread was counted in both, or none executed an instruction.
+    None if no thread was counted in both readings, or if no such thread executed an instruction.
     """
     common = [(first[tid], last[tid]) for tid in threads if tid in first and tid in last]
-    # A counter that has fallen belongs to a new thread with the id of one that has ended.
+    # A counter that has fallen belongs to a new thread with the id of a thread that has ended.
     grown = [(b.cycles - a.cycles, b.instructions - a.instructions) for a, b in common]
     done = [(cycles, instructions) for cycles, instructions in grown if cycles >= 0 and instructions > 0]
     return sum(one for one, _ in done) / sum(one for _, one in done) if done else None
@@ -249,7 +251,7 @@ class MetricSampler:
         self._has_guests = False
         self._missing: frozenset[str] = frozenset()
         self.has_rates = False
-        """Whether the round before measured guests, so that the present one has their rates."""
+        """Whether the round before measured guests, so that the present round has their rates."""
 
     def measure_host(self, rules: WatermarkRules, time: float) -> UsageSnapshot:
         """Measure the host alone at ``time`` (monotonic seconds).
@@ -264,7 +266,8 @@ class MetricSampler:
         """Measure the host and its guests at ``time`` (monotonic seconds).
 
         The snapshot lacks values that cannot be read. The log has a line when a metric becomes unreadable,
-        and when it is readable again. Rates are means since the round before, so the first one has none.
+        and when it is readable again. Rates are means since the round before, so that the first round has no
+        rates.
         """
         now = self._begin_round(time)
         now.subjects = subjects
@@ -274,7 +277,8 @@ class MetricSampler:
     def _begin_round(self, time: float) -> MeasuringRound:
         """The round at ``time``: a new one, or that of measure_host(), which lacks the guests so far."""
         if self._present is None or self._present.time != time or self._has_guests:
-            # This round uses the parsed values of the one before; reading on would mix two moments.
+            # This round uses the parsed values of the round before. That round must read nothing more,
+            # because its values would be of two moments.
             if self._present is not None:
                 self._present.close()
             self._before, self.has_rates, self._has_guests = self._present, self._has_guests, False
@@ -295,12 +299,13 @@ class MetricSampler:
                 MetricSeries(metric.name, domain): amount for domain, amount in measured.capacity.items()
             }
             for guest, by_domain in measured.guests.items():
-                # Guests that are unknown here are left out: code of another package may return any.
+                # Guests that are unknown here are left out, because code of another package may return any
+                # guests.
                 if guest in usage:
                     usage[guest] |= {
                         MetricSeries(metric.name, domain): used for domain, used in by_domain.items()
                     }
-        # Not in the first round, in which all rates are missing.
+        # Missing metrics are not logged in the first round, in which all rates are missing.
         if self._before is not None:
             self._log_missing({one.metric for one in rules.watermarks} - {one.metric for one in host})
         guests = {
@@ -318,7 +323,7 @@ class MetricSampler:
 
 
 def needed_metrics(rules: WatermarkRules) -> list[WatermarkMetric]:
-    """The metrics to measure, each once: those that watermarks name, and those that their levers limit."""
+    """The metrics to measure, without repetition: those in watermarks, and those that their levers limit."""
     names: dict[str, None] = {}
     for watermark in rules.watermarks:
         metric = rules.registry[watermark.metric]

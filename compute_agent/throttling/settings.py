@@ -19,15 +19,16 @@ from compute_agent.throttling.watermarks.sections import WatermarkRules, parse_w
 from compute_agent.throttling.watermarks.sources import MetricSource, parse_sources, with_sources
 
 _ESCALATE_SECONDS: Final = 600.0
-"""Seconds after which the agent kills and reports an ``escalate_command``; a live migration takes minutes."""
+"""Seconds after which the agent kills ``escalate_command`` and reports a failure. A live migration takes
+minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThrottlingSettings:
     """The values of ``[qos]`` and of all sections of watermarks and interference.
 
-    - ``rules`` are the watermarks, ``watches`` the sections of interference, and ``sources`` those of metrics
-      from outside the kernel.
+    - ``rules`` are the watermarks, ``watches`` the sections of interference, and ``sources`` the sections of
+      metrics from outside the kernel.
     - ``interval`` is the number of seconds between two rounds of the watermarks.
     - ``evict_command`` runs the operator's program that evicts a guest. None: the driver stops the guest.
     - ``evict_grace`` is the number of seconds that a guest has to end after it was asked to leave.
@@ -53,7 +54,7 @@ def read_settings(conf: cfg.ConfigOpts, registry: MetricRegistry) -> ThrottlingS
 
     :raises ConfigError: an option is wrong, or options contradict each other; the text names them.
     """
-    # First, because watermarks and watches may name only classes that exist.
+    # Classes are read first, because watermarks and watches may name only existing classes.
     classes = parse_classes(conf)
     return ThrottlingSettings(
         build_rules(conf, registry, classes),
@@ -92,7 +93,7 @@ def parse_watches(conf: cfg.ConfigOpts, classes: QosClasses) -> tuple[Interferen
 
 def _read_watch(name: str, options: Any, classes: QosClasses) -> InterferenceWatch:
     section = f"[{INTERFERENCE}{name}]"
-    # No default: the signal decides which harm the agent acts against, which an operator has to choose.
+    # The option has no default, because an operator has to decide against which disturbance the agent acts.
     if options.signal is None:
         raise ConfigError(f"{section} signal: the option is missing; choose one of {', '.join(SIGNALS)}")
     for option in ("victims", "consenting"):
@@ -101,7 +102,7 @@ def _read_watch(name: str, options: Any, classes: QosClasses) -> InterferenceWat
                 known = ", ".join(sorted(classes.classes))
                 raise ConfigError(f"{section} {option}: there is no class {word!r}; there are {known}")
     for word in options.consenting:
-        # The agent never limits such a class, so the option would have no effect: refused, not ignored.
+        # The agent never limits such a class, so the option would have no effect. This is an error instead.
         if classes.is_protected(word, dedicated=False):
             raise ConfigError(
                 f"{section} consenting: {word} is above [qos] highest_class and the agent never limits it"
@@ -120,7 +121,8 @@ def _read_watch(name: str, options: Any, classes: QosClasses) -> InterferenceWat
 def _read_command(option: str, command: str | None, timeout: float) -> GuestCommand | None:
     if command is None:
         return None
-    # guest_command() splits the words now, so that an unbalanced quote stops the start, not an eviction.
+    # guest_command() splits the words now, so that an unbalanced quote is an error of the start, and not of
+    # an eviction.
     try:
         return guest_command(command, timeout)
     except ValueError as error:

@@ -1,8 +1,8 @@
 """The state file of throttling: limits, evictions, the scheduling switch, cases and baselines.
 
-The file is JSON with a version and a checksum, and is replaced as a whole. A lost file does little harm: the
-first round removes limits that are not in the file, and sets the scheduling switch explicitly. Baselines are
-learnt again.
+The file is JSON with a version and a checksum, and each write replaces the whole file. The loss of the file
+does little harm: the first round removes limits that are not in the file, and sets the scheduling switch
+explicitly. Baselines are learnt again.
 
 Former releases
     A former release kept the state of watermarks in a part of the agent's ``state.json``, and the state of
@@ -10,13 +10,13 @@ Former releases
     as soon as this file is durable.
 
 Downgrade
-    An older release that runs again finds neither part, as if its state had been lost. It removes all
-    limits in its first round, and sets the scheduling switch by that round. It asks guests again to leave
-    only if usage is still above the threshold. It learns baselines for five minutes.
+    After a downgrade, the older release finds neither part, as if its state was lost. Its first round removes
+    all limits, and sets the scheduling switch. It asks a guest again to leave only if usage is still above
+    the threshold. It learns baselines for five minutes.
 
-    The old parts must not remain: the older release would limit and stop guests for reasons that are long
-    over. This file stays during the downgrade. The next upgrade reads the parts that the older release has
-    written, because they are newer than this file.
+    The old parts are removed because the older release would otherwise limit and stop guests for outdated
+    reasons. This file stays during the downgrade. After the next upgrade, the agent reads the parts of the
+    older release, because they are newer than this file.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ThrottlingState:
     def guest_limits(self, foreign: Collection[str] = ()) -> GuestLimits:
         """The limits in force, by guest and control.
 
-        Limits of the ``foreign`` levers are left out, because no controller of the agent sets them.
+        Limits of levers in ``foreign`` are left out, because no controller of the agent sets them.
         """
         return lowest_of((self.watermarks.guest_limits(foreign), self.interference.guest_limits()))
 
@@ -134,18 +134,20 @@ class ThrottlingFile:
         :raises OSError: the file could not be written; the next call tries again.
         """
         with self._lock:
-            # In memory in any case, so that the next write saves it, also one for the other trigger.
+            # Always kept in memory, so that the next write saves it, even if the write is for the other
+            # trigger.
             self._state = replace(self._state, interference=state)
             saved = InterferenceState() if self._saved is None else self._saved.interference
-            # A negative age counts as due: a clock that went back would delay the next save for as long.
+            # A negative age counts as due, because after a step back of the clock the next save would be
+            # late.
             due = not 0 <= self._clock() - self._learnt_at < kept_json.SAVE_SECONDS
             if learnt or due or (state.cases, state.pairs) != (saved.cases, saved.pairs):
                 self._learnt_at = self._clock()
                 self._write()
 
     def _write(self) -> None:
-        # An unchanged state is not written: a sync takes milliseconds to seconds, and rounds may come each
-        # second.
+        # An unchanged state is not written, because a sync takes milliseconds to seconds, and a round may
+        # come each second.
         if self._state != self._saved:
             # A rename replaces the file at once, so that a crash leaves the old content or the new one.
             write_durably(self._path, dump_state(self._state, self._clock()))
@@ -174,7 +176,8 @@ class ThrottlingFile:
             LOG.info("The state of throttling is now in %s", self._path)
 
     def _remove_former(self) -> None:
-        # A function is dropped after its success only, so that a failure repeats it. Each may run twice.
+        # A function is dropped only after its success, so it is repeated after a failure. Each function may
+        # run twice.
         while self._leftovers:
             self._leftovers[0]()
             del self._leftovers[0]
@@ -183,7 +186,7 @@ class ThrottlingFile:
 def merge_former(
     state: ThrottlingState, watermarks: WatermarkState | None, interference: InterferenceState | None
 ) -> ThrottlingState:
-    """The state, with its parts replaced by those of a former release, of which each may be None (absent).
+    """The state, with parts replaced by the parts of a former release. A missing part is None.
 
     The former parts are newer, because this release removes them when it starts. If a former release has left
     watermarks and no interference, interference had limited no guest: the cases are dropped and the baselines
@@ -225,7 +228,7 @@ def forget_interference(folder: Path) -> None:
     try:
         state = parse_state(read_own(path), time.monotonic())
     except (OSError, ValueError):
-        return  # without a file there is nothing to remove, and the next agent renames a damaged one
+        return  # without a file nothing has to be removed, and the next agent renames a damaged file
     write_durably(path, dump_state(ThrottlingState(state.watermarks), time.monotonic()))
 
 
@@ -292,5 +295,5 @@ def _former_watermarks(content: Any) -> WatermarkState | None:
         return watermark_state.state_from_json(content)
     except ValueError as error:
         LOG.warning("The state of watermarks of a former release cannot be used and starts empty: %s", error)
-        # The same as after the loss of the file: no limits, and an unknown scheduling switch.
+        # No limits and an unknown scheduling switch, as after the loss of the file.
         return WatermarkState()

@@ -1,4 +1,4 @@
-"""Telemetry of throttling: reports each action and decision in the log, as an event and as a metric."""
+"""Telemetry of throttling. It reports each action and decision in the log, as an event and as a metric."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def _blame_nothing(guest: str, metric: str, cause: str = "") -> None:
 
 
 class ThrottleTelemetry:
-    """Reports and counts the actions of both triggers. Several threads may use it at once."""
+    """Reports and counts the actions of both triggers.
+
+    Several threads may use the object at the same time.
+    """
 
     def __init__(
         self,
@@ -58,13 +61,13 @@ class ThrottleTelemetry:
     ) -> None:
         """Create the metrics in ``registry``.
 
-        ``blame`` is called for each guest that was throttled, evicted or found guilty. It must not wait,
-        because a round calls it.
+        ``blame`` is called for each guest that was throttled, evicted or found guilty. It must return at
+        once, because a round calls it.
         """
         self._recorder = recorder or EventRecorder()
         self._blame = blame
         self._lock = threading.Lock()
-        #: Names of guests by trigger and uuid. Each trigger decides for how long it needs a name.
+        #: Names of guests by trigger and uuid. Each trigger removes names that it does not need any more.
         self._names: dict[str, Mapping[str, str]] = {}
         #: The labels that have a value, by gauge.
         self._shown: dict[Gauge, set[tuple[str, ...]]] = {}
@@ -136,7 +139,7 @@ class ThrottleTelemetry:
     def subject_of(self, guest: str) -> NamedSubject:
         """The uuid and the name of a guest, as logs and events show them."""
         with self._lock:
-            # An empty name is passed over, because another trigger may know the name.
+            # An empty name is skipped, because another trigger may know the name.
             name = next((names[guest] for names in self._names.values() if names.get(guest)), "")
         return NamedSubject(guest, name)
 
@@ -183,7 +186,7 @@ class ThrottleTelemetry:
 
     def _show_values(self, gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
         """Set the values of a gauge by their labels, and remove the labels without a value."""
-        # A label without a new value is removed: its old value would look like a measured one.
+        # A label without a new value is removed, because its old value would look like a measured value.
         for labels in self._shown.get(gauge, set()) - values.keys():
             gauge.remove(*labels)
         for labels, value in values.items():
@@ -200,7 +203,7 @@ class ThrottleTelemetry:
         """
         by_name = {watch.name: watch for watch in watches}
         cases = [self._case_row(case, by_name.get(case.watch), state, now) for case in state.cases]
-        # The row of a case says more than the row of its pair, which is left out.
+        # The pair of an open case has no row of its own, because the row of the case has more.
         open_pairs = {(case.watch, case.victim, case.suspect) for case in state.cases}
         return cases + [
             self._pair_row(*pair, ", ".join(_remembered_facts(record, now)) or "forgotten")
@@ -237,13 +240,13 @@ class ThrottleTelemetry:
         kind = _event_kind(action)
         guest = "" if isinstance(action, SwitchScheduling) else action.guest
         metric = "" if isinstance(action, SwitchScheduling | RestoreAction) else action.metric
-        # A repeated failure is logged once but counted each time, so that a rate shows that it goes on.
+        # A repeated failure is logged once, but counted each time, so that the rate shows that it continues.
         self._actions.labels(kind, metric, outcome).inc()
         subject = self.subject_of(guest) if guest else None
         # Actions name guests by uuid; the log shows the name as well.
         text = str(action).replace(guest, str(subject), 1) if guest else str(action)
         if outcome is EventOutcome.FAILED:
-            # A failing action is tried again in each round: only a new reason is reported.
+            # A failing action is tried again in each round, so only a new reason is reported.
             if self._failures.get((kind, guest)) == reason:
                 LOG.debug("Failed: %s: %s", text, reason)
             else:
@@ -262,7 +265,7 @@ class ThrottleTelemetry:
         self._decisions.labels(case.watch, decision.what.value, outcome).inc()
         suspect, victim = self.subject_of(case.suspect), self.subject_of(case.victim)
         kind, text = _decision_text(decision, suspect, victim)
-        # A changed limit is an event of the suspect, and a verdict an event of the victim.
+        # A changed limit is an event of the suspect, and a verdict is an event of the victim.
         subject = victim if kind is EventKind.VERDICT else suspect
         if failure:
             self._record_failure(kind, subject, text, failure)
@@ -270,7 +273,7 @@ class ThrottleTelemetry:
         why = _decision_reason(decision)
         message = "Preview: %s: %s" if outcome is EventOutcome.PREVIEW else "Interference: %s: %s"
         self._recorder.record_event(LOG.info, kind, subject, message, text, why, reason=why, outcome=outcome)
-        # A guest is blamed by a verdict only: a trial may end in an acquittal.
+        # Only a verdict blames a guest, because a trial may end with the verdict not guilty.
         if decision.what in VERDICTS and decision.watch is not None:
             self._blame(case.suspect, decision.watch.signal.lever.metric, decision.watch.signal.name)
 

@@ -1,6 +1,6 @@
 """The two triggers of throttling: watermarks of the host, and interference between guests.
 
-A trigger keeps its state between rounds, has pure functions decide (``watermarks.plan`` or
+A trigger keeps its state between rounds, calls the pure functions that decide (``watermarks.plan`` or
 ``interference.decisions``), and passes the actions to the executor.
 """
 
@@ -34,26 +34,28 @@ from compute_agent.usage.snapshot import UsageSnapshot
 LOG = logging.getLogger(__name__)
 
 _BACKOFF_SECONDS: Final = 300.0
-"""Seconds for which a guest is not evicted again after its eviction has failed; other guests may be."""
+"""Seconds after a failed eviction during which the agent does not try to evict the same guest again."""
 
 _RECLAIM_PAUSE: Final = 10.0
-"""Seconds between two reclaims of a guest. They are the seconds after which its pressure shows the cost."""
+"""Seconds between two reclaims of a guest. After this time, the pressure of the guest shows the cost of the
+first."""
 
 SaveWatermarks = Callable[[WatermarkState], None]
-"""Saves the state of watermarks, which is on disk when the call returns.
+"""Saves the state of watermarks. When the call returns, the state is on disk.
 
 :raises OSError: the state could not be saved; the next call tries again.
 """
 
 SaveInterference = Callable[[InterferenceState], None]
-"""Saves the state of interference: cases are on disk when the call returns, learnt baselines later.
+"""Saves the state of interference. When the call returns, cases are on disk; learnt baselines are written
+later.
 
 :raises OSError: the state could not be saved; the next call tries again.
 """
 
 
 class WatermarkTrigger:
-    """Acts when usage of the host exceeds a watermark, and removes the limits later.
+    """Acts if usage of the host exceeds a watermark, and removes its limits later.
 
     Only one thread may use it.
     """
@@ -67,7 +69,7 @@ class WatermarkTrigger:
         executor: ThrottleExecutor,
         save: SaveWatermarks,
     ) -> None:
-        """``state`` is the state that ``save`` saved last, also in a former process."""
+        """``state`` is the state that ``save`` saved last, perhaps in a former process."""
         self.state = state
         self._rules = rules
         self._executor = executor
@@ -217,7 +219,7 @@ class InterferenceTrigger:
         executor: ThrottleExecutor,
         save: SaveInterference,
     ) -> None:
-        """``state`` is the state that ``save`` saved last, also in a former process."""
+        """``state`` is the state that ``save`` saved last, perhaps in a former process."""
         self.state = state
         #: Whether an action has failed, so that limits in force may differ from those of the state.
         self.owes = False

@@ -41,10 +41,10 @@ PRESSURES: Final = ("cpu", "memory", "io")
 _MICROSECONDS: Final = 1_000_000
 
 CHOICE_SECONDS: Final = 60.0
-"""Seconds between two choices of the guests with series, on a host with more guests than may have them."""
+"""Seconds between two choices of the guests that have series, on a host with more guests than the maximum."""
 
 _MAX_LABEL: Final = 255
-"""Maximum number of characters of a label, because tenants choose names."""
+"""Maximum number of characters of a label. Tenants choose the names of guests, which may be long."""
 
 RequestedLimits = Mapping[str, Mapping[str, Mapping[ThrottleControl, float]]]
 """Requested limits by trigger, uuid of the guest and control, each in the unit of its lever."""
@@ -93,7 +93,7 @@ class GuestMetrics(Collector):
         registry.register(self)
 
     def describe(self) -> Iterator[Metric]:
-        """The metrics without values, from which the registry learns their names before the first scrape."""
+        """The metrics without values. From them the registry learns the names before the first scrape."""
         return iter(_GuestFamilies().all_families)
 
     def collect(self) -> Iterator[Metric]:
@@ -123,7 +123,7 @@ class GuestMetrics(Collector):
     ) -> frozenset[str]:
         """The uuids of the guests with series: all or, above ``most``, those with the largest CPU use.
 
-        A choice stays for ``CHOICE_SECONDS``.
+        The guests are chosen again after ``CHOICE_SECONDS``.
 
         :param counted: the CPU time of each guest so far, in seconds.
         :param now: monotonic seconds.
@@ -131,12 +131,12 @@ class GuestMetrics(Collector):
         if most is None or len(guests) <= most:
             return guests
         with self._lock:
-            # Not at each scrape: with two servers of Prometheus, the CPU use would be that of the seconds
-            # between their scrapes.
+            # Guests are not chosen at each scrape. With two servers of Prometheus, the CPU use would then be
+            # that of the seconds between their scrapes.
             if now >= self._next_choice:
                 # A guest that is new since the last choice counts with all of its CPU time.
                 grown = {guest: counted.get(guest, 0.0) - self._counted.get(guest, 0.0) for guest in guests}
-                # The uuid decides between idle guests, so that each choice has the same of them.
+                # The uuid decides between idle guests, so that each choice takes the same idle guests.
                 ranked = sorted(grown, key=lambda guest: (-grown[guest], guest))
                 self._chosen, self._counted = frozenset(ranked[:most]), counted
                 self._next_choice = now + CHOICE_SECONDS
@@ -232,7 +232,7 @@ class _GuestFamilies:
     def add_use(self, guest: str, cpu_seconds: float | None, memory: float | None) -> None:
         """Add the CPU time (seconds) and the memory (bytes) of a guest; None leaves a series out.
 
-        Both are also known of a guest without a cgroup of its own.
+        CPU time and memory are also known for a guest without a cgroup of its own.
         """
         if cpu_seconds is not None:
             self._cpu.add_metric((guest,), cpu_seconds)

@@ -47,7 +47,7 @@ class CacheReader(Protocol):
 
 
 SourceReader = Callable[[str], float | None]
-"""Returns the last value of a metric from outside the kernel, by its name; None while its source is away."""
+"""Returns the last value of the metric from outside the kernel with this name; None: it has none now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +62,15 @@ class OversoldCapacity:
 
 
 OversoldReader = Callable[[str], OversoldCapacity | None]
-"""Returns the oversold amount of a reclaimed resource class; None if it is not offered or not measured."""
+"""Returns the oversold amount of a reclaimed resource class; None for a class not offered or not measured."""
 
 
 class MeasuringRound:
     """One round of measurement at ``time`` (monotonic seconds): reads a file when a measure asks for it.
 
     The round keeps parsed values, because the next round computes differences from them. After close() it
-    reads no more files, because these would be of a later time. Measures of other packages use this class,
-    too.
+    reads no more files, because their content would be of a later time. Measures of other packages use this
+    class, too.
     """
 
     def __init__(
@@ -115,14 +115,16 @@ class MeasuringRound:
 
     def read_caches(self) -> CacheReading:
         """The latest counters of resctrl, read once in a round; empty without resctrl or after a failure."""
-        # Set before the read, so that a second metric does not repeat a read that has failed.
+        # The empty reading is set before the read, so that a second metric does not repeat a read that has
+        # failed.
         if self._cache is None:
             self._cache = CacheReading()
             if self._reader is not None and not self._closed:
                 try:
                     self._cache = self._reader.read()
                 except OSError as error:
-                    # Logged and not raised: the other metrics of this round do not need caches.
+                    # The error is logged and not raised, because the other metrics of this round do not need
+                    # caches.
                     LOG.warning("Caches cannot be measured in this round: %s", error)
         return self._cache
 
@@ -161,7 +163,9 @@ class HostMemory:
 
 
 def parse_host_stat(text: str) -> AllCpus:
-    """Parse the CPU lines of /proc/stat. Time that a hypervisor took (steal) is no use of this host.
+    """Parse the CPU lines of /proc/stat.
+
+    Steal time, which a hypervisor took, is not counted as use of this host.
 
     :raises ValueError: the text has no line of all CPUs.
     """
@@ -183,7 +187,7 @@ def parse_host_stat(text: str) -> AllCpus:
 def parse_meminfo(text: str) -> HostMemory:
     """Parse /proc/meminfo. Used memory is the total less MemAvailable.
 
-    Before Linux 3.14, which has no MemAvailable, it is the total less free memory and caches.
+    Linux before 3.14 has no MemAvailable. Used memory is then the total less free memory and caches.
     """
     sizes = {}
     for line in text.splitlines():
@@ -233,7 +237,8 @@ def host_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> tuple[fl
         return None, None
     if first is None or last.times.total <= first.times.total or last.times.busy < first.times.busy:
         return None, float(last.cpus)
-    # Divided by the ticks of all CPUs, not by the clock, so that a late read does not falsify the use.
+    # The busy ticks are divided by the ticks of all CPUs and not by the clock, so that a late read does not
+    # falsify the use.
     busy, total = last.times.busy - first.times.busy, last.times.total - first.times.total
     return busy / total * last.cpus, float(last.cpus)
 
@@ -345,12 +350,12 @@ def guest_cpu_seconds(now: MeasuringRound) -> dict[str, float]:
 
 def guest_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> dict[str, float]:
     """CPU use of guests since the round before, in cores by uuid; guests with an unknown use are left out."""
-    # Read in the first round, too, because the next round computes the difference from these values.
+    # The counters are read in the first round, too, because the next round computes the difference from them.
     last = {subject.facts.uuid: _cpu_seconds(now, subject) for subject in now.subjects}
     # A time that does not advance would lead to a division by zero or a negative use.
     if before is None or now.time <= before.time:
         return {}
-    # The round before is closed: these are the values that it has kept.
+    # The round before is closed, so that this returns the values that it has kept.
     first = {subject.facts.uuid: _cpu_seconds(before, subject) for subject in before.subjects}
     grown = {guest: _grown_seconds(first.get(guest, {}), counted) for guest, counted in last.items()}
     elapsed = now.time - before.time
@@ -382,8 +387,8 @@ def _cpu_seconds(now: MeasuringRound, subject: MeasuredGuest) -> dict[Hashable, 
 
 
 def _grown_seconds(first: dict[Hashable, float], last: dict[Hashable, float]) -> float | None:
-    # A process that began since has no earlier value. A counter that fell belongs to a new cgroup of the
-    # path.
+    # A process that began since the round before has no earlier value. A counter that fell belongs to a new
+    # cgroup with the same path.
     common = first.keys() & last.keys()
     return sum(max(0.0, last[key] - first[key]) for key in common) if common else None
 

@@ -34,7 +34,8 @@ class GuestAllotment:
     per_unit: float | None = 1.0
 
     def __post_init__(self) -> None:
-        # Steps divide by the granule, and at least one granule has to fit into the allotment.
+        # The computation of steps divides by the granule, and at least one granule has to fit into the
+        # allotment.
         if not 0 < self.granule <= self.full:
             raise ValueError(f"a granule of {self.granule} is not within what there is, {self.full}")
 
@@ -44,11 +45,11 @@ class GuestUsage:
     """A guest as decisions see it: its class, its allotments and its usage.
 
     - ``rank`` is the rank of its QoS class; guests of a lower rank give way first.
-    - ``priority`` orders guests of one class; a lower one gives way first.
-    - ``protected``: the agent must not limit or evict the guest (dedicated CPUs, a high class).
+    - ``priority`` orders guests of one class; a guest of lower priority gives way first.
+    - ``protected`` is whether the agent must not limit or evict the guest, such as one with dedicated CPUs.
     - ``started`` is the time of its start, in seconds on a clock that all guests share.
     - ``usage`` is in the units of the metrics; the usage of a missing series is unknown.
-    - ``name`` is for messages.
+    - ``name`` is the name of the guest in messages.
     """
 
     uuid: str
@@ -69,7 +70,7 @@ class UsageSnapshot:
     - ``time`` is in monotonic seconds.
     - ``host`` is the usage of the whole host by series.
     - ``guests`` are the guests by uuid.
-    - ``capacity`` is the usage that counts as 100 %, by series; a missing one is unknown.
+    - ``capacity`` is the usage that counts as 100 %, by series; the capacity of a missing series is unknown.
     """
 
     time: float

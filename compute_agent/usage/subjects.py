@@ -47,7 +47,7 @@ LOG = logging.getLogger(__name__)
 _MIB: Final = 1 << 20
 
 _MAX_KNOWN: Final = 4096
-"""Guests with kept allotments. Those of ended guests are dropped with all others at this number."""
+"""Maximum number of guests with kept allotments; at this number, the allotments of all guests are dropped."""
 
 
 def build_subject(
@@ -65,7 +65,7 @@ def build_subject(
     A guest may use as many cores as it has virtual CPUs, and all of the I/O that its class of block I/O
     allows.
 
-    - ``dedicated``: the guest holds dedicated CPUs, and must not be limited.
+    - ``dedicated`` is whether the guest holds dedicated CPUs, and therefore must not be limited.
     - ``started`` is the time of its start, in seconds on a clock that all guests share.
     - ``cgroup`` is the path of the guest's cgroup v2 folder. Without it, the agent measures ``pids`` or, if
       these are empty, the main process.
@@ -124,7 +124,8 @@ class SubjectFactory:
         }
         # A new dictionary replaces the old one at once: several threads of scrapes may be in this method.
         self._started = started
-        # Each round, as swap may be switched off: a limit would then stop guests instead of freeing memory.
+        # Swap is looked up in each round, because it may be switched off. A limit of memory would then stop
+        # guests instead of freeing memory.
         can_swap = has_swap(self._root)
         return [
             self._build_subject(view, classes, started[key], can_swap)
@@ -142,8 +143,8 @@ class SubjectFactory:
             dedicated=may_be_dedicated(view),
             started=started,
             cgroup=group,
-            # Processes are needed only without a cgroup, which counts all of them, also those that have
-            # ended.
+            # Processes are needed only for a guest without a cgroup. A cgroup counts all its processes, also
+            # those that have ended.
             pids=() if group else tuple(self._driver.process_ids(guest)),
             others={
                 **(self.cache_allotments(view) if self.cache_allotments else {}),
@@ -159,7 +160,7 @@ def has_swap(root: Path) -> bool:
 
 
 def memory_allotment(view: GuestView) -> dict[ThrottleControl, GuestAllotment]:
-    """The memory in bytes that a guest holds; empty if that is not known."""
+    """The allotment of memory in bytes: the memory that a guest holds; empty if this is not known."""
     held = sum(
         amounts.get(name, 0)
         for amounts in (view.allocation or {}).values()
@@ -169,9 +170,9 @@ def memory_allotment(view: GuestView) -> dict[ThrottleControl, GuestAllotment]:
 
 
 def may_be_dedicated(view: GuestView) -> bool:
-    """Whether a guest has dedicated CPUs, or an allocation that is not known yet and may contain some."""
-    # An unknown allocation counts as dedicated, or a guest that must not be throttled could be throttled
-    # until Placement answers.
+    """Whether a guest has dedicated CPUs, or may have some because its allocation is not known yet."""
+    # An unknown allocation counts as dedicated. Otherwise a guest that must not be throttled could be
+    # throttled until Placement answers.
     if view.allocation is None or (view.assignment is not None and view.assignment.held_cpus):
         return True
     # A guest that has just started has an allocation but no assignment yet.
@@ -183,7 +184,7 @@ def open_allotments(
 ) -> CacheControlAllotments | None:
     """Allotments of caches and bandwidth on the resctrl mount that the agent controls.
 
-    None if no controller uses resctrl, or its file system cannot be read.
+    None if no controller uses resctrl, or if the file system of resctrl cannot be read.
     """
     controller = find_controller(controllers, ResctrlController)
     if controller is None:
@@ -191,7 +192,7 @@ def open_allotments(
     try:
         return CacheControlAllotments(controller.control, controller.classes, zones)
     except (ResctrlError, BadSchemataError) as error:
-        # Logged and not raised, because throttling by CPU quota works without resctrl.
+        # The error is logged and not raised, because throttling by CPU quota works without resctrl.
         LOG.error("Watermarks cannot limit cache ways and bandwidth: %s", error)
         return None
 
@@ -199,7 +200,8 @@ def open_allotments(
 class CacheControlAllotments:
     """Computes allotments of cache ways and memory bandwidth on one resctrl mount.
 
-    As in the controller, a guest's allocation takes precedence over its annotation, and this over its class.
+    As in the controller, a guest's allocation takes precedence over its annotation, and the annotation over
+    the class.
 
     Exclusive ways of other guests are not subtracted from the shared ways, because a limited guest fills all
     ways in its mask.
@@ -221,7 +223,8 @@ class CacheControlAllotments:
         self._zones = zones
         self._present = read_groups(control.files)
         self._host = control.build_layout(self._present)
-        #: The last inputs of each guest, with its allotments: a round each second has the same ones.
+        #: The last inputs of each guest with its allotments. Rounds with the same inputs use the same
+        #: allotments.
         self._known: dict[str, tuple[tuple[object, ...], Mapping[ThrottleControl, GuestAllotment]]] = {}
 
     def __call__(self, view: GuestView) -> Mapping[ThrottleControl, GuestAllotment]:
@@ -284,9 +287,10 @@ class CacheControlAllotments:
         return found
 
     def _per_percent(self) -> float | None:
-        """Bytes a second that one percent of bandwidth allows; None if this is not known.
+        """The bytes a second that one percent of bandwidth allows; None if unknown.
 
-        It is known if the operator has set the host's bandwidth and the threads of a guest share one limit.
+        The number is known if the operator has set the host's bandwidth and the threads of a guest share one
+        limit.
         """
         total = self._control.options.memory_bandwidth_gbps
         engine = self._host.codec

@@ -17,17 +17,18 @@ VERSION: Final = 1
 
 # Half an hour, so that the mean of an hour does not come from one burst after a restart of the agent.
 MIN_SECONDS: Final = 1800.0
-"""Seconds of an hour that must have been measured for the hour to count."""
+"""An hour counts if at least this number of its seconds was measured."""
 
 NEW_SHARE: Final = 0.5
-"""The weight of an hour against the same hours of former weeks. Habits of a month ago count 1/16."""
+"""The weight of a new hour; the same hours of former weeks have the rest. A month ago counts 1/16."""
 
 # A stopped guest may return, as after the night or a week of holidays.
 ABSENT_SECONDS: Final = 14 * 86400.0
 """Seconds after which the use of a guest that is gone is forgotten."""
 
 MAX_GUESTS: Final = 512
-"""Maximum number of guests that are kept, those seen last. A guest takes about 1 kB of the file."""
+"""The use of at most this number of guests, those seen last, is kept. A guest takes about 1 kB of the
+file."""
 
 _MAX_CORES: Final = 1e6
 """The largest plausible number of cores."""
@@ -54,7 +55,7 @@ class WeekUse:
 
 @dataclass(frozen=True, slots=True)
 class HourSum:
-    """The use of a guest in the present hour: core seconds, and the seconds that were measured."""
+    """The use of a guest in the present hour: its core seconds, and the number of seconds measured so far."""
 
     core_seconds: float = 0.0
     seconds: float = 0.0
@@ -92,14 +93,14 @@ class WeekUses:
 
 
 def known_profiles(guests: Mapping[str, WeekUse]) -> dict[str, LoadProfile]:
-    """The profiles of the guests of which at least a day is known, by uuid."""
+    """The profiles by uuid of those guests that were measured for at least a day."""
     found = {uuid: fill_hours(one.hours) for uuid, one in guests.items()}
     return {uuid: profile for uuid, profile in found.items() if profile is not None}
 
 
 def week_hour(now: float) -> int:
     """The hour of the week at ``now`` (seconds since the epoch), by the time zone of the host."""
-    # Python reads the time zone at its start; tzset() reads it again, so that a changed one counts.
+    # Python reads the time zone at its start. tzset() reads it again, so that a changed time zone counts.
     time.tzset()
     local = time.localtime(now)
     return local.tm_wday * 24 + local.tm_hour

@@ -40,7 +40,8 @@ from placement.search.symmetry import never_pooled
 T = TypeVar("T")
 
 Source = tuple[ProviderSet, Iterable[PatternBatch]]
-"""A provider set, and an iterator over batches of its patterns; after an empty batch the search rests."""
+"""A provider set, and an iterator over batches of its patterns. An empty batch gives the turn to the next
+source."""
 
 
 def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:

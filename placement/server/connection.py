@@ -17,7 +17,7 @@ BODY_TIMEOUT: Final = 60.0
 IDLE_TIMEOUT: Final = 75.0
 """Maximum seconds of waiting for the next request on a connection."""
 ANSWER_TIMEOUT: Final = 60.0
-"""Maximum seconds for the client to read an answer, or each MiB of a longer answer."""
+"""Maximum seconds in which the client has to read an answer; each MiB of a longer answer has this time."""
 
 MAX_HEADERS: Final = 64 * 1024
 """Maximum size of all headers, and of trailers, in bytes."""

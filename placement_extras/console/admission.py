@@ -145,7 +145,7 @@ class SessionAdmission:
 
 
 def note_admitted(pages: "WSGIApplication") -> "WSGIApplication":
-    """Return the application, which marks each request that reaches it to recognise its own answers."""
+    """Return ``pages`` with a mark on each request that reaches it: the authentication has admitted it."""
 
     def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         environ[_ADMITTED] = True

@@ -215,13 +215,13 @@ def _file_digest(name: str) -> str:
 def _template_values() -> dict[str, Any]:
     """Return the variables of every template."""
     visit: PageRequest | None = g.get("visit")
-    session = request.environ.get(SESSION)
     sections = []
     if visit is not None:
         sections = [(endpoint, title) for endpoint, title, rules in _SECTIONS if visit.may_use(*rules)]
     return {
         "visitor": None if visit is None else visit.visitor,
-        "session": session,
+        # not "session": older versions of Flask give templates of blueprints its own under this name
+        "visitor_session": request.environ.get(SESSION),
         "mark": forms.form_mark,
         "condition": questions.condition_words,
         "sections": sections,

@@ -31,8 +31,7 @@ blueprint = Blueprint("host_scheduling", __name__)
 CHANGE: Final = (rest.UPDATE_PROVIDER_TRAITS, ext.WRITE_TREE, ext.ATTRIBUTES, ext.CHANGE_ATTRIBUTES)
 """The rules under which REST allows the same change."""
 _MAX_REASON: Final = 255
-"""Maximum length of a reason: an attribute, in which the reason is stored, has at most this number of
-characters."""
+"""Maximum number of characters of a reason, because the attribute that stores it cannot be longer."""
 _TRIES: Final = 5  # several, because claims of other clients change the generation in the meantime
 
 

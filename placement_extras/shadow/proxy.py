@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import urllib3
+from urllib3._collections import HTTPHeaderDict  # urllib3 1.26 does not export it
 from urllib3.exceptions import HTTPError, ProtocolError
 from urllib3.util import SKIP_HEADER
 
@@ -182,7 +183,7 @@ class RequestForwarder:
     def _send(
         self, pool: urllib3.HTTPConnectionPool, request: ShadowRequest, rest: Iterator[bytes] | None
     ) -> urllib3.BaseHTTPResponse:
-        headers = urllib3.HTTPHeaderDict(request.headers)
+        headers = HTTPHeaderDict(request.headers)
         if pool is not self._kept_pool:
             # tells the stock service that no other request follows on this connection
             headers["Connection"] = "close"
@@ -199,6 +200,7 @@ class RequestForwarder:
             assert_same_host=False,
             preload_content=False,
             decode_content=False,
+            enforce_content_length=True,  # not the default of urllib3 1.26
         )
 
 
@@ -216,6 +218,8 @@ class _PassingBody:
         keep: bool,
     ) -> None:
         self._response = response
+        # urllib3 1.26 has only read(), which waits until a piece is full or the body ends
+        self._read_some = getattr(response, "read1", response.read)
         self._headers = headers
         self._in_flight = in_flight
         self._ticket: FlightTicket | None = ticket
@@ -232,7 +236,7 @@ class _PassingBody:
     def _read(self) -> bytes:
         """Return the next piece of the body; empty at its end."""
         try:
-            piece: bytes = self._response.read1(_PIECE_BYTES, decode_content=False)
+            piece: bytes = self._read_some(_PIECE_BYTES, decode_content=False)
         except (HTTPError, OSError):
             self._missed = NO_ANSWER
             raise

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 import urllib3
+from urllib3._collections import HTTPHeaderDict  # urllib3 1.26 does not export it
 from urllib3.exceptions import HTTPError
 
 from placement_extras.shadow.ambiguous_writes import AmbiguousWrites
@@ -120,7 +121,7 @@ class ReplayClient:
 
     def _send_request(self, copy: MirroredRequest) -> ShadowAnswer:
         request = copy.request
-        headers = urllib3.HTTPHeaderDict(
+        headers = HTTPHeaderDict(
             (name, value) for name, value in request.headers if name.lower() not in _OWN_HEADERS
         )
         if self.token is not None:

@@ -13,7 +13,7 @@ from typing import get_args
 
 from tests.builds import BuildFailed
 from tests.databases import ServerMissing
-from tests.upgrade.outcome import draw_table
+from tests.upgrade.outcome import UpgradeOutcome, draw_table
 from tests.upgrade.releases import (
     InstalledRelease,
     Source,
@@ -45,15 +45,18 @@ def main() -> int:
     except BuildFailed as failure:
         print(failure, file=sys.stderr)
         return 1
-    outcomes, missing = [], []
-    for old, new in pairs:
-        for kind in arguments.kinds or KINDS:
-            with tempfile.TemporaryDirectory(prefix="placement-upgrade-") as folder:
-                try:
-                    outcomes.append(run(Path(folder), old, new, kind))
-                except ServerMissing as error:
-                    missing.append(f"{kind}: {error}")
-    print(draw_table(outcomes))
+    outcomes: list[UpgradeOutcome] = []
+    missing: list[str] = []
+    try:
+        for old, new in pairs:
+            for kind in arguments.kinds or KINDS:
+                with tempfile.TemporaryDirectory(prefix="placement-upgrade-") as folder:
+                    try:
+                        outcomes.append(run(Path(folder), old, new, kind))
+                    except ServerMissing as error:
+                        missing.append(f"{kind}: {error}")
+    finally:  # also after an upgrade that could not be completed
+        print(draw_table(outcomes))
     print(*missing, sep="\n", file=sys.stderr)
     return 1 if missing or any(each.problems for each in outcomes) else 0
 

@@ -26,6 +26,7 @@ class Front(ClientListener):
         self._ports = ports
         self._taken_out: set[int] = set()
         self._open: Counter[int] = Counter()
+        self._lock = threading.Lock()
         super().__init__(backlog=128)
 
     @property
@@ -35,24 +36,47 @@ class Front(ClientListener):
 
     def take_out(self, port: int) -> None:
         """Send no new client to a machine, and wait until its clients have left."""
-        self._taken_out.add(port)
+        with self._lock:
+            self._taken_out.add(port)
         wait_for(lambda: not self._open[port], f"the clients of port {port} leave")
 
     def put_back(self, port: int) -> None:
         """Send clients to a machine again."""
-        self._taken_out.discard(port)
+        with self._lock:
+            self._taken_out.discard(port)
 
     def serve_client(self, client: socket.socket) -> None:
         """Connect a client to the first machine that accepts, until either leaves."""
-        for port in [each for each in self._ports if each not in self._taken_out]:
-            with suppress(ConnectionRefusedError):
-                server = socket.create_connection(("127.0.0.1", port), timeout=_SECONDS)
-                break
-        else:
-            client.close()
-            return
-        server.settimeout(None)
-        self._open[port] += 1
-        threading.Thread(target=pump, args=(server, client), daemon=True).start()
-        pump(client, server)
-        self._open[port] -= 1
+        for port in self._ports:
+            if not self._enter(port):
+                continue
+            try:
+                with suppress(ConnectionRefusedError):
+                    _connect_both(client, port)
+                    return
+            finally:
+                self._leave(port)
+        client.close()
+
+    def _enter(self, port: int) -> bool:
+        """Count a client of a machine, unless the machine is taken out."""
+        with self._lock:
+            if port in self._taken_out:
+                return False
+            self._open[port] += 1
+            return True
+
+    def _leave(self, port: int) -> None:
+        with self._lock:
+            self._open[port] -= 1
+
+
+def _connect_both(client: socket.socket, port: int) -> None:
+    """Pass bytes between a client and a machine until either leaves.
+
+    :raises ConnectionRefusedError: the machine does not accept.
+    """
+    server = socket.create_connection(("127.0.0.1", port), timeout=_SECONDS)
+    server.settimeout(None)
+    threading.Thread(target=pump, args=(server, client), daemon=True).start()
+    pump(client, server)

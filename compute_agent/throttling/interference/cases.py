@@ -1,4 +1,4 @@
-"""Cases: pure functions that advance a case of a victim, a suspect and a control, and return decisions."""
+"""Cases of a victim, a suspect and a control: pure functions that compute the next state and decisions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from compute_agent.throttling.interference.evidence import WINDOW_SECONDS
 from compute_agent.throttling.interference.signals import InterferenceWatch
 
 IMPROVEMENT: Final = 0.1
-"""The part by which the victim's signal must fall during a trial for the verdict guilty.
+"""For the verdict guilty, the victim's signal must fall by this part of its value during the trial.
 
 The signal must fall in two successive windows, because a fall in a single one may be chance.
 """
 
 SETTLE_SECONDS: Final = 10.0
-"""Seconds between a new limit and the first window, because a sample of that time is partly from before."""
+"""Seconds between a new limit and the first window. A sample in this time is partly from before the limit."""
 
 TRIAL_SECONDS: Final = SETTLE_SECONDS + 2 * WINDOW_SECONDS
 """Length of a trial in seconds."""
@@ -29,13 +29,14 @@ Most bursts of a batch job are over by then, and a longer hold would cost the su
 """
 
 RETURN_SECONDS: Final = 60.0
-"""Seconds between two steps that raise a limit: two windows, in which a relapse would be seen."""
+"""Seconds between two steps that raise a limit. These are two windows, enough to see a relapse."""
 
 WAIT_SECONDS: Final = 300.0
-"""Seconds for which raising a limit waits for trials of other cases; afterwards new trials wait for it."""
+"""Maximum seconds that the raising of a limit waits for trials of other cases. After this time, new trials
+wait until the limit is raised."""
 
 MAX_RELAPSES: Final = 4
-"""Maximum number of relapses that count. Each doubles the hold, so that it is at most 16 times as long."""
+"""Maximum number of relapses that count. Each relapse doubles the hold, up to 16 times its first length."""
 
 
 class CasePhase(enum.StrEnum):
@@ -55,7 +56,7 @@ class CaseVerdict(enum.StrEnum):
     NOT_GUILTY = "not guilty"
     RELAPSE = "relapse"
     GIVE_BACK = "give back"
-    # The case ends, with or without a verdict, and its limit is removed.
+    # The case ends for another reason than the verdict not guilty, and its limit is removed.
     CLOSE = "close"
     ESCALATE = "escalate"
     PREVIEW = "preview"
@@ -67,17 +68,17 @@ VERDICTS: Final = frozenset({CaseVerdict.GUILTY, CaseVerdict.RELAPSE})
 
 @dataclass(frozen=True, slots=True)
 class InterferenceCase:
-    """A suspect that is limited for the sake of a victim.
+    """A suspect that is limited to protect a victim.
 
     - ``watch`` is the name of the section; ``victim`` and ``suspect`` are uuids; ``knob`` is the control.
-    - ``correlation`` is that of the suspect's use with the victim's signal, from -1 to 1.
+    - ``correlation`` is the correlation of the suspect's use with the victim's signal, from -1 to 1.
     - ``before`` is the level of the victim's signal before the latest step down, or at the end of the hold.
-    - ``limits`` are the limits of all steps down, in the lever's unit. The limit with the index ``depth`` - 1
-      is in force; with a ``depth`` of 0 the suspect has no limit.
+    - ``limits`` has the limit after each step down, in the lever's unit. ``depth`` is the number of steps in
+      force, so ``limits[depth - 1]`` is the current limit. With a ``depth`` of 0 the suspect has no limit.
     - ``since`` is the time at which the phase or its latest step began (monotonic seconds).
     - ``relapses`` is the number of times that a raised limit had to be lowered again.
     - ``guilty``: a step has helped the victim.
-    - ``exhausted``: the last step has not helped, or the limit is the lowest already.
+    - ``exhausted``: the last step has not helped, or a lower limit is not possible.
     """
 
     watch: str
@@ -96,12 +97,13 @@ class InterferenceCase:
 
     def is_settled(self, time: float) -> bool:
         """Whether this suspect cannot be limited further, so that another suspect may be tried."""
-        # While a further step may still help, a trial of another suspect could not be told from it.
+        # While a further step may still help, the effect of a trial of another suspect could not be
+        # distinguished from it.
         return self.phase is CasePhase.HOLD and self.exhausted and time - self.since >= TRIAL_SECONDS
 
     def is_overdue(self, time: float) -> bool:
         """Whether the next raise of the limit is late by WAIT_SECONDS, so that new trials wait for it."""
-        # A trial ends in time. Only steps that raise a limit wait for trials of other cases.
+        # A trial is never late, because only steps that raise a limit wait for trials of other cases.
         match self.phase:
             case CasePhase.HOLD:
                 due = self.since + _hold_seconds(self)
@@ -123,7 +125,7 @@ class CaseDecision:
 
     - ``what`` is the decision.
     - ``level`` is the mean of the victim's signal over the latest window; None if it is not known.
-    - ``watch`` is the watch of the case; None if its section does not exist any more.
+    - ``watch`` is the watch of the case; None if its section was removed.
     """
 
     what: CaseVerdict
@@ -151,7 +153,9 @@ class CaseDecision:
 
 @dataclass(frozen=True, slots=True)
 class VictimLevels:
-    """The levels of the victim's signal that a case is advanced by; None is an unknown level.
+    """The levels of the victim's signal from which the next state of a case is computed.
+
+    None stands for an unknown level.
 
     - ``first`` and ``second`` are the means of the two windows of a trial.
     - ``latest`` is the mean of the latest window.
@@ -167,7 +171,7 @@ class VictimLevels:
 
 
 Turn = tuple[InterferenceCase | None, tuple[CaseVerdict, ...]]
-"""The next state of the case (None: it is closed), and the decisions about it."""
+"""The next state of the case, and the decisions about it. The state is None if the case is closed."""
 
 
 def advance_case(
@@ -178,19 +182,19 @@ def advance_case(
     waits: bool = False,
     tries: bool = True,
 ) -> Turn:
-    """The case after another sample, and the decisions about it.
+    """Compute the next state of a case after another sample, and the decisions about it.
 
     :param seen: the levels of the victim's signal.
-    :param lower: the next lower limit of the suspect; None if the present one is the lowest.
+    :param lower: the next lower limit of the suspect; None if a lower limit is not possible.
     :param time: the time of the sample in monotonic seconds.
-    :param waits: another case has a trial, so that this limit must not change.
+    :param waits: whether another case has a trial, so that this limit must not change now.
     :param tries: whether the limit may be lowered further.
     """
     elapsed = time - case.since
     match case.phase:
         case CasePhase.TRIAL if elapsed >= TRIAL_SECONDS:
             return _judge_trial(case, seen, lower, time, tries)
-        # The victim suffers for a whole window in spite of the limit: try a lower one.
+        # The victim has suffered for a whole window in spite of the limit, so a lower limit is tried.
         case CasePhase.HOLD if (
             elapsed >= WINDOW_SECONDS and seen.lasts and not case.exhausted and not waits and tries
         ):
@@ -198,8 +202,8 @@ def advance_case(
         # A later relapse is recognised by comparison with the level at the end of the hold.
         case CasePhase.HOLD if elapsed >= _hold_seconds(case) and not waits:
             return _give_back(replace(case, before=seen.latest or 0.0), time)
-        # Checked before the limit is raised further. The step that was undone last is taken again, because it
-        # has helped before.
+        # Checked before the limit is raised further. The last undone step is repeated, because it has helped
+        # before.
         case CasePhase.RETURN if elapsed >= RETURN_SECONDS and has_relapsed(case, seen):
             depth, relapses = min(case.depth + 1, len(case.limits)), min(case.relapses + 1, MAX_RELAPSES)
             held = replace(case, depth=depth, relapses=relapses, phase=CasePhase.HOLD, since=time)
@@ -215,15 +219,16 @@ def advance_case(
 
 def has_improved(case: InterferenceCase, seen: VictimLevels) -> bool:
     """Whether the victim's signal was at least a tenth lower than before the step, in both windows."""
-    # Compared with the level before the step, not with the threshold: the trial is about this step alone.
+    # Compared with the level before the step, and not with the threshold, because the trial is only about
+    # this step.
     line = case.before * (1 - IMPROVEMENT)
     return all(level is not None and level <= line for level in (seen.first, seen.second))
 
 
 def has_relapsed(case: InterferenceCase, seen: VictimLevels) -> bool:
-    """Whether the victim suffers, and by a tenth more than at the end of the hold.
+    """Whether the victim suffers, and its signal is at least a tenth higher than at the end of the hold.
 
-    A victim that suffers as much as during the hold is disturbed by another cause.
+    If the victim suffers only as much as during the hold, the cause is not the raised limit.
     """
     worse = seen.latest is not None and case.before <= seen.latest * (1 - IMPROVEMENT)
     # A case in this phase without a verdict comes from a trial that a restart of the agent interrupted.
@@ -239,7 +244,7 @@ def _judge_trial(
     case: InterferenceCase, seen: VictimLevels, lower: float | None, time: float, tries: bool
 ) -> Turn:
     if has_improved(case, seen):
-        # One verdict for a case: further steps that help add none.
+        # A case has one verdict, so a further step that helps adds no verdict.
         first = () if case.guilty else (CaseVerdict.GUILTY,)
         case = replace(case, guilty=True, phase=CasePhase.HOLD, since=time)
         if not seen.lasts or not tries:
@@ -249,7 +254,7 @@ def _judge_trial(
     # The first step has not helped: its limit is removed at once.
     if case.depth == 1:
         return None, (CaseVerdict.NOT_GUILTY,)
-    # The last step has not helped, but those before it have: only the last one is undone.
+    # The last step has not helped, but the earlier steps have. So only the last step is undone.
     limits = case.limits[:-1]
     held = replace(case, limits=limits, depth=len(limits), phase=CasePhase.HOLD, since=time, exhausted=True)
     return held, (CaseVerdict.GIVE_BACK,)
@@ -259,7 +264,8 @@ def _try_further(case: InterferenceCase, level: float | None, lower: float | Non
     """Begin a trial of the next lower limit; mark the case as exhausted if there is no such limit."""
     if lower is None or level is None:
         return replace(case, exhausted=True), ()
-    # Limits beyond ``depth`` were given back and are dropped: the next step goes down from the present limit.
+    # Limits beyond ``depth`` were given back and are dropped, because the next step begins at the current
+    # limit.
     limits = (*case.limits[: case.depth], lower)
     after = replace(case, before=level, limits=limits, depth=len(limits), phase=CasePhase.TRIAL, since=time)
     return after, (CaseVerdict.FURTHER,)

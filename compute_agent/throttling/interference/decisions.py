@@ -1,6 +1,6 @@
-"""Decisions of interference: pure functions from the state and samples to the next state and decisions.
+"""Pure functions that compute the next state and the decisions of interference from the state and samples.
 
-An executor carries out the decisions.
+The executor carries out the decisions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def advance_state(
     tracks = observe_signals(watches, state, now)
     pairs = {pair: one for pair, one in state.pairs.items() if _is_remembered(one, now.time)}
     state = InterferenceState(state.cases, pairs, tracks)
-    # Open cases come first, so that a trial that ends now lets another one begin in this round.
+    # Open cases come first. If a trial ends now, another trial can begin in this round.
     state, decisions = _advance_cases(watches, steps, state, samples)
     state, more = _open_cases(watches, steps, state, samples)
     by_name = {watch.name: watch for watch in watches}
@@ -67,13 +67,13 @@ def advance_state(
 def observe_signals(
     watches: Sequence[InterferenceWatch], state: InterferenceState, now: GuestSamples
 ) -> dict[SignalKey, SignalTrack]:
-    """The tracks after another sample, without those of guests that are gone."""
+    """The tracks after another sample. Tracks of guests that have ended are dropped."""
     # Tracks are by signal and not by watch, so that two sections with one signal share baselines.
     signals = {watch.signal.name: watch.signal for watch in watches}
     disturbed = {case.victim for case in state.cases}
     found = {key: track for key, track in state.tracks.items() if key.guest in now.readings}
     for guest, reading in now.readings.items():
-        # A baseline is the usual level, which a guest does not have while it is limited or disturbed.
+        # A baseline is the usual level, so it does not learn while the guest is limited or disturbed.
         learns = not reading.limited and guest not in disturbed
         for signal in signals.values():
             for domain, value in signal.values(reading).items():
@@ -96,7 +96,7 @@ def _advance_cases(
     now = samples[-1]
     acting = {watch.name: watch for watch in watches if not watch.preview}
     tried = any(case.phase is CasePhase.TRIAL for case in state.cases)
-    # While the raising of some limit is overdue, no case lowers its limit further.
+    # While the raising of any limit is overdue, no other case may lower its limit.
     tries = not any(case.is_overdue(now.time) for case in state.cases)
     cases: list[InterferenceCase] = []
     pairs, decisions = dict(state.pairs), []
@@ -104,11 +104,11 @@ def _advance_cases(
         victim, suspect = now.readings.get(case.victim), now.readings.get(case.suspect)
         watch = acting.get(case.watch)
         if suspect is None:
-            continue  # the suspect has ended, and its limit with it
+            continue  # the suspect has ended, so its limit does not exist any more
         if (
             watch is None
             or victim is None
-            # After a reload, a section of that name may have another signal, or the suspect another class.
+            # After a reload, the section may have another signal, or the suspect may have another class.
             or watch.signal.lever.name != case.knob.lever
             or not may_be_limited(watch, victim, suspect, case.knob.domain)
         ):
@@ -118,7 +118,7 @@ def _advance_cases(
         seen = _victim_levels(case, watch.signal, track, samples)
         # Computed here, because a case has no allotments and no sizes of steps.
         lower = watch.signal.lever.down(case.limit, suspect.facts.allotments[case.knob], steps)
-        # With two changes at a time, it could not be told which of them has helped.
+        # After two changes at the same time, the agent could not know which change has helped.
         waits = tried and case.phase is not CasePhase.TRIAL
         after, verdicts = advance_case(case, seen, lower, now.time, waits, tries or case.is_overdue(now.time))
         level = track.mean_level(now.time)
@@ -126,7 +126,8 @@ def _advance_cases(
             cases.append(after)
             # A further step is a trial, too, for which the remaining cases of this round have to wait.
             tried = tried or after.phase is CasePhase.TRIAL
-        # A verdict is reported with the case as judged. Its successor may have a further step and its level.
+        # A verdict is reported with the case before this step, because the next state may already have a
+        # further limit.
         judged = (CaseVerdict.GUILTY, CaseVerdict.NOT_GUILTY)
         decisions += [
             CaseDecision(what, case if what in judged or after is None else after, level) for what in verdicts
@@ -136,7 +137,7 @@ def _advance_cases(
         if not VERDICTS.isdisjoint(verdicts):
             pair = _case_pair(case)
             record = pairs.get(pair, PairRecord()).with_verdict(now.time)
-            # At most once a day for a pair: the next verdict may come while the command still runs.
+            # At most once a day for a pair, because the next verdict may come while the command still runs.
             if record.verdicts >= watch.escalate_after and watch.escalate and not record.escalated:
                 decisions.append(CaseDecision(CaseVerdict.ESCALATE, after or case, level))
                 record = replace(record, escalated=True)
@@ -153,7 +154,7 @@ def _open_cases(
     """Open at most one case, unless a trial runs already, and report the cases that preview would open."""
     now, decisions = samples[-1], []
     pairs, cases = state.pairs, state.cases
-    # One trial on a host at a time, because the effects of two limits could not be told apart.
+    # One trial on a host at a time, because the effects of two limits could not be distinguished.
     free = not any(case.phase is CasePhase.TRIAL or case.is_overdue(now.time) for case in cases)
     for watch, key, level in _find_victims(watches, state, now):
         if not watch.preview and not free:
@@ -175,7 +176,10 @@ def _open_cases(
 def _find_victims(
     watches: Sequence[InterferenceWatch], state: InterferenceState, now: GuestSamples
 ) -> Iterator[tuple[InterferenceWatch, SignalKey, float]]:
-    """The victims of all watches, each with the key of its track and its level, the worst first."""
+    """The victims of all watches, each with the key of its track and its level.
+
+    The worst victim comes first.
+    """
     found = []
     for watch in watches:
         for key, track in state.tracks.items():
@@ -202,7 +206,7 @@ def _open_case(
     state: InterferenceState,
     samples: Sequence[GuestSamples],
 ) -> InterferenceCase | None:
-    """A new case against the likeliest suspect that can be limited; None if no case can be opened."""
+    """Open a case against the likeliest suspect that can be limited. Return None if no case can be opened."""
     now, knob = samples[-1], ThrottleControl(watch.signal.lever.name, key.domain)
     if any(
         (case.victim == key.guest or case.knob == knob) and not case.is_settled(now.time)
@@ -225,10 +229,9 @@ def _first_limit(
 ) -> float | None:
     """The first limit of a suspected guest; None if no lower limit is possible.
 
-    The limit is the guest's use of the resource, less the ``first_steps`` of the signal.
-
+    The limit begins at the guest's use of the resource, and is lower by ``first_steps`` steps of the signal.
     If the use is unknown, the steps begin at the allotment, and may have no effect. A guest near its lowest
-    limit gets fewer steps than ``first_steps`` of the signal.
+    limit gets fewer steps.
     """
     allotment = suspect.facts.allotments[knob]
     used, full = signal.amounts(suspect).get(knob.domain), allotment.full

@@ -1,4 +1,4 @@
-"""Evidence: signals that exceed their baseline, and suspects with a use that correlates with the signal.
+"""Evidence: signals above their baseline, and suspects with a use that correlates with the signal.
 
 The baseline of a guest is learnt from its own samples. A suspect is a guest that may be limited for the
 victim, shares the resource, and used more of it whenever the victim suffered more.
@@ -17,25 +17,25 @@ from compute_agent.throttling.interference.signals import GuestReading, GuestSam
 HALF_LIFE: Final = 360
 """Number of later samples after which the weight of a sample in the baseline is half.
 
-With a sample each ten seconds this is an hour: the baseline follows the course of a day, but not a short
-disturbance.
+With a sample each ten seconds, 360 samples are an hour. So the baseline follows the course of a day, but not
+a short disturbance.
 """
 
 LEARNING: Final = 30
 """Number of samples that a baseline needs before it is used: five minutes."""
 
 SIGMAS: Final = 2.0
-"""Number of standard deviations above the mean from which on a sample may be a violation.
+"""A sample may be a violation if it exceeds the mean by this number of standard deviations.
 
-One in forty samples of an undisturbed guest is above. A violation also has to exceed the mean by ``least``
+One in forty samples of an undisturbed guest does so. A violation also has to exceed the mean by ``least``
 and ``share`` of the signal.
 """
 
 WINDOW_SECONDS: Final = 30.0
-"""Length in seconds of the window over which means are taken: three samples. A victim has to suffer for as
-long."""
+"""Length in seconds of the window over which means are computed, which has three samples. A guest has to
+suffer for a whole window to become a victim."""
 
-# An exponential mean keeps three numbers for each guest, where a window of an hour would keep 360 samples.
+# An exponential mean needs three numbers for each guest, and a window of an hour would need 360 samples.
 _ALPHA: Final = 1 - 0.5 ** (1 / HALF_LIFE)
 
 
@@ -58,13 +58,15 @@ class SignalBaseline:
     def violation_threshold(self, least: float, share: float) -> float:
         """The value above which a sample is a violation, in the unit of the signal.
 
-        It exceeds the mean by the greatest of 2 standard deviations, ``least``, and ``share`` of the mean.
+        The threshold is the mean plus the largest of three values: 2 standard deviations, ``least``, and
+        ``share`` of the mean.
         """
         return self.mean + max(SIGMAS * math.sqrt(self.variance), least, share * abs(self.mean))
 
     def with_value(self, value: float) -> SignalBaseline:
         """The baseline with another sample."""
-        # The first samples have equal weights, as in a plain mean: a fixed weight would favour the first one.
+        # The first samples have equal weights, as in a plain mean. With a fixed weight the first sample would
+        # count most.
         weight = max(_ALPHA, 1 / (self.count + 1))
         # Welford's update with weights. A difference of sums of squares would lose digits.
         delta = value - self.mean
@@ -80,10 +82,11 @@ class SignalBaseline:
 class SignalTrack:
     """One signal of one guest on one domain: its baseline, and its recent values.
 
-    - ``threshold`` is the value above which the latest sample counted as a violation; inf while learning.
-    - ``recent`` are time and value of the samples in the latest window, oldest first.
-    - ``since`` is the time of the first of the violations up to the latest sample; inf if that sample was
-      no violation.
+    - ``threshold`` is the threshold that applied to the latest sample; inf while the baseline has too few
+      samples.
+    - ``recent`` has the time and the value of each sample in the latest window, oldest first.
+    - ``since`` is the time at which the current series of violations began; inf if the latest sample was no
+      violation.
     """
 
     baseline: SignalBaseline = SignalBaseline()
@@ -92,12 +95,12 @@ class SignalTrack:
     since: float = math.inf
 
     def with_sample(self, time: float, value: float, least: float, share: float, learns: bool) -> SignalTrack:
-        """The track with another sample at ``time``; the baseline changes only if it ``learns``.
+        """The track with another sample at ``time``. The baseline changes only if ``learns`` is set.
 
         A violation enters the baseline with the value of the threshold, so that a lasting higher level
         becomes the baseline slowly.
         """
-        # The threshold comes from the baseline without this sample, which would raise it.
+        # The threshold comes from the baseline without this sample, because this sample would raise it.
         baseline = self.baseline
         threshold = baseline.violation_threshold(least, share) if baseline.is_usable else math.inf
         # Only the samples of one window are needed one by one.
@@ -108,8 +111,8 @@ class SignalTrack:
             baseline.with_value(min(value, threshold)) if learns else baseline,
             threshold,
             (*recent, (time, value)),
-            # One sample at or below the threshold ends the series of violations: only lasting disturbances
-            # are acted on.
+            # One sample at or below the threshold ends the series, because the agent acts only on lasting
+            # disturbances.
             since if value > threshold else math.inf,
         )
 
@@ -130,16 +133,17 @@ class SignalTrack:
     def suffers_lastingly(self, time: float) -> bool:
         """Whether all samples since at least one window ago were violations.
 
-        The first violation may be older than the window, because a disturbance begins between two samples:
-        the window has only samples that are disturbed throughout.
+        A disturbance begins between two samples. So the first violation is older than the window, and all
+        samples in the window are disturbed for their whole time.
         """
         return self.suffers_now(time) and time - self.since >= WINDOW_SECONDS
 
 
 CORRELATION_SECONDS: Final = 600.0
-"""Seconds of samples from which a correlation is computed: sixty samples.
+"""A correlation is computed from the samples of this number of seconds, which are sixty samples.
 
-They are enough to tell a cause from chance, and few enough to concern the present disturbance.
+Sixty samples are enough to distinguish a cause from chance, and few enough to be about the current
+disturbance.
 """
 
 MIN_CORRELATION: Final = 0.35
@@ -147,7 +151,8 @@ MIN_CORRELATION: Final = 0.35
 ``benchmarks.interference``."""
 
 LEAST_PART: Final = 0.5
-"""A guest is a suspect only if its ``part`` is at least this part of the likeliest suspect's."""
+"""A guest is a suspect only if its ``part`` is at least this share of the ``part`` of the likeliest
+suspect."""
 
 _ALIKE: Final = 3
 """Number of consecutive samples that count as one independent sample.
@@ -174,10 +179,11 @@ def find_suspects(
 ) -> list[SuspectGuest]:
     """The suspects for a victim's signal on a domain, the likeliest first.
 
-    ``samples`` are those of the last ten minutes and the newest one, oldest first.
+    ``samples`` are the samples of the last ten minutes, oldest first.
     """
     now = samples[-1]
-    # Classes and CPUs come from the newest sample, so that a guest on other CPUs by now is no suspect.
+    # Classes and CPUs come from the newest sample, so that a guest that has moved to other CPUs is no
+    # suspect.
     reading = now.readings[victim]
     signal = watch.signal
     # Samples without the victim are left out.
@@ -196,7 +202,8 @@ def find_suspects(
         # By the lower bound of the correlation, so that a suspect with few samples needs a stronger one.
         if least_correlation(correlation, len(pairs)) >= MIN_CORRELATION:
             found.append(SuspectGuest(guest, correlation, part))
-    # Batch jobs often begin together. A small one correlates as well as a large one, but explains less.
+    # Batch jobs often begin at the same time. A small job correlates as well as a large job, but explains
+    # less.
     most = max((one.part for one in found), default=0.0)
     likely = [one for one in found if one.part >= LEAST_PART * most]
     # The uuid comes last, so that the order does not depend on the order of the guests.
@@ -206,7 +213,8 @@ def find_suspects(
 def may_be_limited(watch: InterferenceWatch, victim: GuestReading, other: GuestReading, domain: str) -> bool:
     """Whether the guest ``other`` may be limited for ``victim``.
 
-    It has to be unprotected, of a lower class (or of the same class with consent), and on the same resource.
+    The guest must not be protected, and must use the same resource. Its class must be lower, or the same
+    class with consent.
     """
     mine, its = victim.facts, other.facts
     # A guest is never limited for a guest of a lower class, which has to give way first.
@@ -216,8 +224,8 @@ def may_be_limited(watch: InterferenceWatch, victim: GuestReading, other: GuestR
         and not its.protected
         and lower
         and ThrottleControl(watch.signal.lever.name, domain) in its.allotments
-        # On a domain, both guests use the same cache. Without a domain they have to share CPUs; a victim
-        # without known CPUs may share any.
+        # On a domain, both guests use the same cache. Without a domain both have to share CPUs. If the CPUs
+        # of the victim are unknown, any guest may share them.
         and (bool(domain) or not (reach := watch.signal.reach(victim)) or not other.cpus.isdisjoint(reach))
     )
 
@@ -225,7 +233,7 @@ def may_be_limited(watch: InterferenceWatch, victim: GuestReading, other: GuestR
 def least_correlation(correlation: float, points: int) -> float:
     """Lower confidence bound (97.5 %) of a correlation from ``points`` samples, by Fisher's transformation.
 
-    Fewer samples give a lower bound, and -1 if they are too few for any. Each three samples count as one,
+    With fewer samples the bound is lower, and with too few samples it is -1. Three samples count as one,
     because consecutive samples depend on each other.
     """
     independent = points / _ALIKE
@@ -249,7 +257,7 @@ def _correlate_pairs(pairs: Sequence[tuple[float, float]]) -> tuple[float, float
         math.sqrt(sum((one - mean) ** 2 for one in column) / count)
         for column, mean in zip(_split_columns(pairs), means, strict=True)
     ]
-    # The correlation with a constant is not defined; 0 makes no suspect of the guest.
+    # The correlation with a constant is not defined. With 0 the guest is no suspect.
     if min(spreads) <= 1e-12:
         return 0.0, 0.0
     shared = sum((x - means[0]) * (y - means[1]) for x, y in pairs) / count

@@ -1,7 +1,7 @@
-"""Signals: measures of how much a guest suffers from other guests, and the watches that name signals.
+"""Signals, which measure how much a guest suffers from other guests, and watches, which select signals.
 
-A reading has the measured values of one guest in a sample. A signal computes from a reading how much the
-guest suffers, and how much it uses of the resource that others may suffer from.
+A reading has the measured values of one guest in a sample. A signal computes two values from a reading:
+how much the guest suffers, and how much it uses of the resource.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from compute_agent.usage.snapshot import GuestUsage
 
 @dataclass(frozen=True, slots=True)
 class GuestReading:
-    """The measured values of one guest since the sample before. None or a missing key is an unknown value.
+    """The measured values of one guest since the previous sample.
 
-    - ``facts`` are its class, rank and allotments.
+    None and a missing key stand for unknown values.
+
+    - ``facts`` has the class, rank and allotments of the guest.
     - ``cpus`` are the CPUs that the guest may run on. ``near`` also has the CPUs that share an L3 cache with
       one of them.
-    - ``limited``: some limit is in force for the guest.
+    - ``limited``: at least one limit is in force for the guest.
     - ``cpu`` is the CPU time that its threads used, and ``delay`` the time that they waited for a CPU, both
       in seconds a second.
     - ``cpu_pressure`` and ``io_pressure`` are in percent of the time.
@@ -57,13 +59,13 @@ DomainValues = Mapping[str, float]
 """Values by domain: an L3 cache id as text, or "" for the host as a whole."""
 
 MIN_CPU: Final = 0.25
-"""Minimum CPU use of a guest, in cores, for a value of a signal of CPUs, memory or caches.
+"""Minimum CPU use, in cores, of a guest that can have signals of CPUs, memory or caches.
 
-A ratio of two small numbers is noise, and would make a victim of an idle guest.
+The ratio of two small numbers is noise, and an idle guest would seem to be a victim.
 """
 
 _MIN_BANDWIDTH: Final = 50e6
-"""Minimum memory bandwidth of a guest, in bytes a second, for a value of a signal of caches or memory."""
+"""Minimum memory bandwidth, in bytes a second, of a guest that can have signals of caches or memory."""
 
 
 def _own_cpus(reading: GuestReading) -> frozenset[int]:
@@ -77,11 +79,11 @@ class InterferenceSignal:
     - ``values`` computes from a reading how much the guest suffers, by domain.
     - ``amounts`` computes from a reading how much of the resource the guest uses, by domain.
     - ``lever`` limits these amounts.
-    - ``least`` and ``share``: a violation exceeds the mean by at least ``least``, in the unit of ``values``,
-      and by at least ``share`` of the mean.
-    - ``words`` say in messages what the guest suffers, ``needs`` what the host must have for a measurement.
-    - ``unit`` and ``scale`` are those of values in messages.
-    - ``first_steps`` is the number of steps that a first limit takes at once.
+    - ``least`` and ``share``: a violation has to exceed the mean by at least ``least`` (in the unit of
+      ``values``), and by at least ``share`` of the mean.
+    - ``words`` describe the disturbance in messages, and ``needs`` the requirements for a measurement.
+    - ``unit`` and ``scale`` are the unit and the factor of values in messages.
+    - ``first_steps`` is the number of steps by which the first limit is lower than the use.
     - ``reach`` gives, for a victim, the CPUs on which another guest can disturb it; only guests on one of
       them are suspects. Signals with domains do not use it.
     """
@@ -105,10 +107,11 @@ class InterferenceSignal:
 
 
 def _run_delay(reading: GuestReading) -> DomainValues:
-    """The part of its demand for CPU time that a guest waited: 0.5 if it needed 2 cores and got 1."""
+    """The share of its demand for CPU time for which a guest waited: 0.5 if it needed 2 cores and got 1."""
     if reading.cpu is None or reading.delay is None:
         return {}
-    # A part of the demand, not of the elapsed time: a guest that mostly sleeps would never seem to wait.
+    # A share of the demand, and not of the elapsed time, because a guest that mostly sleeps would never seem
+    # to wait.
     wanted = reading.cpu + reading.delay
     return {"": reading.delay / wanted} if wanted >= MIN_CPU else {}
 
@@ -131,7 +134,8 @@ def _bandwidth_cost(reading: GuestReading) -> DomainValues:
 
     A CPU that waits for memory counts as busy, so that the value rises when memory answers late.
     """
-    # Not the traffic itself: a disturbed guest moves fewer bytes, and would look undisturbed.
+    # The traffic itself is no signal, because a disturbed guest moves fewer bytes, and would look
+    # undisturbed.
     if (cpu := reading.cpu or 0.0) < MIN_CPU:
         return {}
     return {domain: 1e9 * cpu / rate for domain, rate in reading.bandwidth.items() if rate >= _MIN_BANDWIDTH}
@@ -221,8 +225,8 @@ SIGNALS: Final[Mapping[str, InterferenceSignal]] = {
             unit="s/GB",
         ),
         InterferenceSignal(
-            # 0.3 GB are five million lines of 64 bytes a second. Fewer misses slow hardly any guest down by 5
-            # %.
+            # 0.3 GB are five million cache lines of 64 bytes. With fewer misses a second, hardly any guest is
+            # slower by 5 %.
             *("llc_occupancy", "misses the cache", levers.CACHE_WAYS, _miss_rate, _cache_use, 0.3, 0.5),
             needs=_RESCTRL,
             unit="GB/s",
@@ -236,8 +240,8 @@ class InterferenceWatch:
     """One section ``[interference:NAME]``.
 
     - ``preview``: decisions are only reported.
-    - ``victims`` are the names of the classes with guests that are protected from disturbance; empty: all.
-    - ``consenting`` are classes with guests that may be limited for other guests of the same class.
+    - ``victims`` are the classes of guests to protect from disturbance; empty for all classes.
+    - ``consenting`` are classes of guests that may also be limited for guests of the same class.
     - ``escalate`` is called with the uuid of a guest after ``escalate_after`` verdicts against it for the
       same victim in a day. None: no command is configured.
     """

@@ -1,8 +1,8 @@
 """The state of interference between rounds, and its JSON: cases, pairs, and baselines of guests.
 
-The JSON has times as seconds before or after the moment of saving, because a monotonic clock begins again
-with a boot. The time during which no agent runs does not count. The limit of a trial is removed if the agent
-ended during the trial.
+Times in the JSON are seconds before or after the time of saving, because a monotonic clock begins again at
+a boot. So the time during which no agent runs does not count. If the agent ended during a trial, the next
+agent removes the limit of the trial.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class PairRecord:
     """The record of a victim and a suspect. Times are in monotonic seconds.
 
     - ``aside_until`` is the time until which the pair is left alone.
-    - ``verdicts`` is the number of guilty verdicts in the day that began at ``since`` with the first of them.
+    - ``verdicts`` is the number of guilty verdicts in a day. The day began at ``since``, with the first
+      verdict.
     - ``escalated``: the command of the watch was called in that day.
     """
 
@@ -56,7 +57,7 @@ class PairRecord:
 
     def with_verdict(self, time: float) -> PairRecord:
         """The record with another verdict."""
-        # A day begins with its first verdict. A sliding day would need a list of times.
+        # A day begins with its first verdict, because a sliding day would need a list of times.
         if self.verdicts and time - self.since < DAY_SECONDS:
             return replace(self, verdicts=self.verdicts + 1)
         # A new day, in which the command may be called again.
@@ -80,7 +81,10 @@ class InterferenceState:
         return found
 
     def without_case(self, case: InterferenceCase) -> InterferenceState:
-        """The state without a case that could not be limited; its pair is left alone for an hour."""
+        """The state without a case that failed to set its limit.
+
+        The pair of the case is left alone for an hour.
+        """
         # Compared by suspect and control, because other fields may have changed since the decision.
         cases = tuple(one for one in self.cases if (one.suspect, one.knob) != (case.suspect, case.knob))
         return replace(self, cases=cases, pairs=put_aside(self.pairs, case, case.since))
@@ -154,13 +158,13 @@ def _case_from_row(row: Any, now: float) -> InterferenceCase:
         guilty is True,
         exhausted is True,
     )
-    # A trial needs the samples of the former agent, which are lost. Its limit is given back.
+    # A trial needs the samples of the former agent, which are lost. So its limit is given back.
     return case if case.phase is not CasePhase.TRIAL else replace(case, phase=CasePhase.RETURN, since=now)
 
 
 def _record_from_row(row: Any, now: float) -> tuple[SuspectPair, PairRecord]:
     watch, victim, suspect, aside, verdicts, age, escalated = row
-    # May be before now (negative). Bounded, because a number from a file may be anything.
+    # The number may be negative, for a time before now. It is bounded, because a file may have any number.
     aside = min(max(read_number(abs(aside), 1e12) * math.copysign(1, aside), -DAY_SECONDS), DAY_SECONDS)
     record = PairRecord(now + aside, _whole_count(verdicts), now - read_number(age, 1e12), escalated is True)
     return SuspectPair(text(watch), text(victim), text(suspect)), record

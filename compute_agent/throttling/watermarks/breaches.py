@@ -1,4 +1,4 @@
-"""Breaches: usage above a threshold, the number of rounds for which it lasts, and the breaches to act on.
+"""Breaches: usage above a threshold, the number of rounds with it, and the breaches that lead to actions.
 
 All functions are pure. A *watch* is one watermark on one domain for one action. Its *streak* is the number of
 successive rounds with usage above the threshold of the action.
@@ -28,7 +28,7 @@ from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 
 
 class WatermarkWatch(NamedTuple):
-    """Counts the rounds in which one cache or memory domain is above one threshold of a watermark."""
+    """The key of a streak: one threshold of a watermark on one domain."""
 
     watermark: str
     action: WatermarkAction
@@ -39,8 +39,8 @@ class WatermarkWatch(NamedTuple):
 class ThresholdStreak:
     """The recent history of one watch.
 
-    - ``samples`` is the number of successive samples above the threshold, up to the latest one.
-    - ``unseen`` is the number of rounds without a sample since the latest one.
+    - ``samples`` is the number of successive samples above the threshold, up to the latest sample.
+    - ``unseen`` is the number of rounds without a sample since the latest sample.
     - ``quiet_since`` is the time of the latest breach, or without a breach the time of the first round
       (monotonic seconds).
     """
@@ -51,7 +51,8 @@ class ThresholdStreak:
 
 
 Streaks = Mapping[WatermarkWatch, ThresholdStreak]
-"""The streaks by watch. Each domain has its own, because a breach on one says nothing about the others."""
+"""The streaks by watch. Each domain has its own streaks, because a breach on one domain says nothing about
+other domains."""
 
 
 def observe_usage(
@@ -60,9 +61,9 @@ def observe_usage(
     snapshot: UsageSnapshot,
     expected: Iterable[MetricSeries] = (),
 ) -> dict[WatermarkWatch, ThresholdStreak]:
-    """The streaks after another snapshot, of all domains that have been measured or are ``expected``.
+    """The streaks after another snapshot, of all domains that were measured or are ``expected``.
 
-    A round without a sample leaves ``samples`` as they are, because a single reading may fail. After
+    A round without a sample does not change ``samples``, because a single reading may fail. After
     ``for_samples`` such rounds the count of samples begins again at 0. If other domains have samples, the
     domain does not exist any more, and its watch ends.
     """
@@ -73,15 +74,15 @@ def observe_usage(
         kept = measured | {one.domain for one in expected if one.metric == watermark.metric}
         domains = kept | {watch.domain for watch in streaks if watch.watermark == watermark.name}
         for action in ABOVE:
-            # Before the first sample the domains are unknown. The whole host ("") stands for them, so that
-            # the quiet time begins with the first round.
+            # Before the first sample the domains are unknown. Then the whole host ("") is used as the domain,
+            # so that the quiet time begins with the first round.
             for domain in domains or {""}:
                 watch = WatermarkWatch(watermark.name, action, domain)
                 if watermark.threshold_for(action) is not None:
                     # A new watch is quiet from now on, because the usage before is not known.
                     before = streaks.get(watch, ThresholdStreak(quiet_since=snapshot.time))
                     streak = _next_streak(before, watermark, watch, snapshot)
-                    # Without a domain of its own, "" only stood for the domains that are measured now.
+                    # The domain "" was only used until the domains of the metric were known.
                     is_over = not domain or is_blind(streak, watermark)
                     if not measured or domain in kept or not is_over:
                         after[watch] = streak
@@ -98,7 +99,7 @@ def _next_streak(
         unseen = before.unseen + 1
         samples = 0 if unseen >= watermark.for_samples else before.samples
         return replace(before, unseen=unseen, samples=samples)
-    # Strictly above, so that a threshold of 100 % is not exceeded by a full host.
+    # Strictly above, so that a full host does not exceed a threshold of 100 %.
     if usage > amount:
         return ThresholdStreak(before.samples + 1, 0, snapshot.time)
     return ThresholdStreak(0, 0, before.quiet_since)
@@ -127,11 +128,11 @@ def is_confirmed(streaks: Streaks, watermark: WatermarkSection, action: Watermar
 
 
 def is_overloaded(streaks: Streaks) -> bool:
-    """Whether usage is above any threshold of actions on guests, for however short a time."""
+    """Whether usage is now above any threshold of actions on guests, even for a single round."""
     return any(
         streak.samples > 0
         for watch, streak in streaks.items()
-        # Keeping new guests away does not speak against raising limits of the present ones.
+        # Limits of running guests may be raised while new guests are kept away.
         if watch.action is not WatermarkAction.DISABLE_SCHEDULING
     )
 
@@ -143,15 +144,16 @@ def is_blind(streak: ThresholdStreak, watermark: WatermarkSection) -> bool:
 
 def is_quiet(streak: ThresholdStreak, watermark: WatermarkSection, time: float, cool_down: float) -> bool:
     """Whether the latest breach is at least ``cool_down`` seconds ago, so that limits may be raised."""
-    # One missing sample does not count as quiet, because usage may be high. A metric that stays unknown does
-    # count as quiet, or guests would stay throttled for ever. A metric from outside the kernel does not: its
-    # source will come back, or an operator removes the section.
+    # One missing sample does not count as quiet, because usage may be high. A metric that stays unknown
+    # counts as quiet, because guests would otherwise stay throttled for ever. A metric from outside the
+    # kernel never counts as quiet while it is unknown: its source will answer again, or an operator removes
+    # the section.
     seen = streak.unseen == 0 or (is_blind(streak, watermark) and not watermark.external)
     return seen and streak.samples == 0 and time - streak.quiet_since >= cool_down
 
 
 def needs_guests(rules: WatermarkRules, host: UsageSnapshot) -> bool:
-    """Whether decisions of this round, or soon of the next ones, need the values of guests.
+    """Whether decisions of this round, or of one of the next rounds, need the values of guests.
 
     :param host: the usage of the host, measured without guests.
     """
@@ -162,7 +164,7 @@ def needs_guests(rules: WatermarkRules, host: UsageSnapshot) -> bool:
 
 
 def lacks_rates(rules: WatermarkRules, snapshot: UsageSnapshot) -> bool:
-    """Whether decisions of this round need rates of guests, which the first round with guests lacks."""
+    """Whether decisions of this round need rates of guests. The first round with guests has no rates."""
     return any(
         sampling is GuestSampling.NEAR and _exceeds_share(watermark, snapshot, 1.0)
         for watermark, sampling in _watermark_samplings(rules)
@@ -211,12 +213,12 @@ class ThresholdExceeded:
 
     @property
     def guest_order(self) -> Sorter:
-        """The order in which guests are acted on: that of the watermark, the metric, or the general one."""
+        """The order of the watermark, else of the metric, else the general order of guests."""
         return self.watermark.order or self.metric.sorter or GENERAL_ORDER
 
     @property
     def order_series(self) -> MetricSeries:
-        """The series by which guests are ordered: that of the subject of an expression."""
+        """The series by which guests are ordered. For an expression, it is the series of the subject."""
         # Guests have no usage of an expression.
         return self.series._replace(metric=self.metric.measured_names[0])
 
@@ -233,11 +235,11 @@ class ThresholdExceeded:
 
     def is_closed(self, usage: float) -> bool:
         """Whether ``usage``, in the metric's unit, is at or below the target."""
-        # With a tolerance, because an error of rounding must not cost a guest another step.
+        # With a tolerance, so that an error of rounding does not lead to another step.
         return usage <= self.target + _TOLERANCE * max(1.0, abs(self.target))
 
     def find_candidates(self, snapshot: UsageSnapshot, untouchable: frozenset[str]) -> list[GuestUsage]:
-        """The guests that the watermark selects and on which the action is possible.
+        """The guests that the watermark selects, and for which the action is possible.
 
         :param untouchable: uuids of guests that are left out.
         """
@@ -246,7 +248,7 @@ class ThresholdExceeded:
             for guest in snapshot.guests.values()
             if guest.uuid not in untouchable
             and self.watermark.selector.selects_guest(guest)
-            # A limit is a part of the guest's allotment, so that a guest without one cannot be throttled.
+            # A limit is a part of the guest's allotment, so a guest without an allotment cannot be throttled.
             and (self.action is WatermarkAction.EVICT or self.used_knob in guest.allotments)
         ]
 
@@ -265,8 +267,9 @@ def find_breaches(
 ) -> list[ThresholdExceeded]:
     """The confirmed breaches of thresholds for ``action``, in the order in which they are handled.
 
-    Metrics with a higher ``action_priority`` come first, and then lower thresholds of a metric. Closing the
-    gap of the lowest threshold closes the others; they matter only if they select other guests.
+    Breaches of metrics with a higher ``action_priority`` come first. For one metric, lower thresholds come
+    first. An action that closes the gap of the lowest threshold also closes the other gaps; these matter only
+    if their watermarks select other guests.
 
     :param snapshot: the usage expected after earlier actions of the round.
     """

@@ -2,8 +2,9 @@
 
 Nouns
     An *expression* consists of metrics, amounts, ``+ - * /``, comparisons, ``and``, ``or``, ``not`` and
-    parentheses. Its value is either a *condition*, which is 1 while it holds and 0 otherwise, or an amount in
-    the unit of its metrics. Amounts are written like thresholds: ``12G``, or ``85%`` of the host's capacity.
+    parentheses. An expression is either a *condition* or an amount. A condition has the value 1 while it
+    holds, and 0 otherwise. An amount is in the unit of its metrics. Amounts in an expression have the format
+    of thresholds, such as ``12G``, or ``85%`` of the host's capacity.
 
     The first metric of an expression is its *subject*. The lever, the order of guests, the way of evictions
     and the priority of the expression are those of the subject.
@@ -11,8 +12,8 @@ Nouns
 What always holds
     - An expression is parsed once, by this module, into functions over numbers; it never runs code.
     - Its length and its number of words are bounded.
-    - Units agree, or the expression is refused.
-    - An expression has no value in a round in which one of its metrics has none.
+    - An expression with different units is refused.
+    - If a metric of an expression has no value in a round, the expression has no value either.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ MAX_LENGTH: Final = 500
 """Maximum number of characters of an expression."""
 
 MAX_WORDS: Final = 60
-"""Maximum number of words of an expression. Each nested parenthesis makes the parser several calls deeper."""
+"""Maximum number of words of an expression. It limits the recursion of the parser, which is several calls
+deeper for each nested parenthesis."""
 
 _WORD: Final = re.compile(rf"({THRESHOLD.pattern})(?![\w.])|[a-z][a-z0-9_]*|<=|>=|[-+*/<>()]", re.ASCII)
 
@@ -74,10 +76,10 @@ class _ExpressionPart:
     """A part of an expression.
 
     - ``text`` is the part as text, for messages.
-    - ``unit`` is the unit of its value. None: the part is an amount as written, such as ``12G``; its unit
-      is that of the other operand.
-    - ``metric`` is the name of the metric if the part is a metric alone; otherwise empty.
-    - ``has_capacity``: the part is a metric alone, and has a capacity.
+    - ``unit`` is the unit of its value. It is None for a plain amount such as ``12G``, which has the unit of
+      the other operand.
+    - ``metric`` is the name of the metric if the part is a single metric; otherwise it is empty.
+    - ``has_capacity``: the part is a single metric, and the metric has a capacity.
     """
 
     text: str
@@ -88,7 +90,7 @@ class _ExpressionPart:
 
 
 _Join = Callable[[_ExpressionPart, str, _ExpressionPart], _ExpressionPart]
-"""Joins two parts of an expression by the sign between them."""
+"""Joins two parts of an expression by the sign between the parts."""
 
 
 def is_expression(text: str) -> bool:
@@ -163,7 +165,7 @@ def _values_at(
 
 
 def _matching_domain(host: Mapping[str, float], domain: str) -> str | None:
-    """The domain of a metric that is combined with ``domain`` of the subject; None without one.
+    """The domain at which a metric is combined with ``domain`` of the subject; None if it has no such domain.
 
     ``host`` is the usage of the metric by domain. A metric of the whole host is combined with each domain.
     """
@@ -171,7 +173,7 @@ def _matching_domain(host: Mapping[str, float], domain: str) -> str | None:
         return domain
     if "" in host or domain:
         return "" if "" in host else None
-    # For a subject of the whole host, the cache with the largest usage counts.
+    # If the subject is about the whole host, the cache with the largest usage is used.
     return max(host, key=lambda one: host[one], default=None)
 
 
@@ -237,7 +239,7 @@ class _ExpressionParser:
     def _parse_chain(
         self, signs: Iterable[str], parse_next: Callable[[], _ExpressionPart], join: _Join
     ) -> _ExpressionPart:
-        """Parse operands with one of the signs between each two, joined from left to right."""
+        """Parse operands that are joined by any of the signs, from left to right."""
         part = parse_next()
         while sign := self._take_word(*signs):
             part = join(part, sign, parse_next())
@@ -253,8 +255,8 @@ class _ExpressionParser:
         word = self._present_word
         self._next += 1
         if word[:1].isdigit():
-            # The value counts only for a factor. _align_parts() parses the text of other amounts again, in
-            # the unit of the other operand.
+            # This value is used only for a factor. _align_parts() parses other amounts again, in the unit of
+            # the other operand.
             return _ExpressionPart(word, None, lambda values: float(word))
         if word in self._metrics:
             if word not in self.inputs:

@@ -1,11 +1,11 @@
-"""Metrics that watermarks can name: how each is measured, and the order in which guests are acted on.
+"""The metrics of watermarks, with their measurement, and the order in which guests are acted on.
 
 Another package adds a metric as a :class:`WatermarkMetric` under the entry point group
 ``compute_agent.qos.metrics``. The public names for such a package are in :mod:`compute_agent.qos.metrics`.
 
-An order of guests (``Sorter``) is a sequence of comparisons. A comparison computes a number for a guest; the
-guest with the smaller number is acted on first. A later comparison counts only if the earlier ones are equal.
-Guests with equal numbers throughout are ordered by uuid, so that two rounds choose the same guest.
+An order of guests (``Sorter``) is a sequence of comparisons. A comparison computes a number for each guest,
+and the guest with the smaller number is acted on first. If two guests have the same number, the next
+comparison decides. If all numbers are equal, the uuid decides, so that two rounds choose the same guest.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from compute_agent.usage.snapshot import GuestUsage, MetricSeries
 LOG = logging.getLogger(__name__)
 
 ENTRY_POINTS: Final = "compute_agent.qos.metrics"
-"""Name of the entry point group. It stays although this module has moved, because packages are registered
-under it."""
+"""Name of the entry point group. The name was not changed when this module moved, because other packages use
+it."""
 
 
 Comparison = Callable[[GuestUsage, MetricSeries], float]
@@ -68,7 +68,7 @@ def by_usage(guest: GuestUsage, series: MetricSeries) -> float:
 
 
 def by_cpu_use(guest: GuestUsage, series: MetricSeries) -> float:
-    """Sort key: guests with the largest CPU use come first, whatever ``series`` is."""
+    """Sort key: guests with the largest CPU use come first. ``series`` does not matter."""
     return -guest.usage.get(MetricSeries("cpu_usage"), 0.0)
 
 
@@ -88,7 +88,7 @@ OVERSOLD: Final = frozenset({"reclaimed_cpu_oversold", "reclaimed_memory_oversol
 """The metrics of reclaimed capacity that guests hold beyond the present offer."""
 
 JOINING_WORDS: Final = ("and", "or", "not")
-"""The words of expressions that join conditions, and therefore name no metric."""
+"""The words that join conditions in expressions, so no metric can have such a name."""
 
 CRITERIA: Final[Mapping[str, Comparison]] = {
     "class": by_class,
@@ -102,7 +102,7 @@ CRITERIA: Final[Mapping[str, Comparison]] = {
 
 
 def combined_order(comparison: Comparison) -> Sorter:
-    """The general order of guests, with a metric's own comparison before the running time."""
+    """The general order of guests, with a comparison of the metric before the running time."""
     # Class and priority come first, because operators have set them. Age only decides between equal guests.
     return (by_class, by_priority, comparison, by_running_time)
 
@@ -128,7 +128,7 @@ class MetricUsage:
 
     - ``host`` is the usage of the host by domain; the domain "" is the host as a whole.
     - ``guests`` is the usage of guests by uuid and domain.
-    - ``capacity`` is the usage that counts as 100 %, by domain; a domain without a known capacity is missing.
+    - ``capacity`` is the usage that counts as 100 %, by domain. Domains with an unknown capacity are missing.
     """
 
     host: Mapping[str, float] = field(default_factory=dict)
@@ -145,8 +145,8 @@ def host_usage(
 ) -> MetricUsage:
     """Build the ``MetricUsage`` of a metric without domains, in the metric's unit.
 
-    ``amount`` is the usage of the host, ``guests`` the usage by uuid, ``capacity`` that of the host. None
-    leaves out a value that is not known.
+    ``amount`` is the usage of the host, ``guests`` the usage of guests by uuid, and ``capacity`` the capacity
+    of the host. None stands for an unknown value.
     """
     return MetricUsage(
         host={} if amount is None else {"": amount},
@@ -195,7 +195,8 @@ def llc_occupancy(now: MeasuringRound, before: MeasuringRound | None) -> MetricU
 def best_effort_cpu(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
     """CPU use of the guests that may be limited, in percent of the sum of their virtual CPUs.
 
-    The usage of a guest is its contribution to that percentage, so that the guests add up to the host.
+    The usage of a guest is its contribution to this percentage, so the values of all guests add up to the
+    value of the host.
     """
     promised = {
         subject.facts.uuid: sum(
@@ -204,11 +205,11 @@ def best_effort_cpu(now: MeasuringRound, before: MeasuringRound | None) -> Metri
         for subject in now.subjects
         if not subject.facts.protected
     }
-    # Only guests with a measured use: the virtual CPUs of others would lower the percentage.
+    # Only guests with a measured use, because the virtual CPUs of other guests would lower the percentage.
     used = {guest: cores for guest, cores in rounds.guest_cpu_use(now, before).items() if promised.get(guest)}
     total = sum(promised[guest] for guest in used)
     shares = {guest: 100 * cores / total for guest, cores in used.items()}
-    # None and not 0 without such a guest, so that the watermark counts the round as one without a sample.
+    # None, and not 0, if no such guest exists. So the watermark treats the round as a round without a sample.
     return host_usage(sum(shares.values()) if shares else None, shares, 100.0)
 
 
@@ -241,7 +242,10 @@ def pressure_measure(resource: str) -> Measure:
 
 
 class MetricUnit(enum.StrEnum):
-    """The unit of usage and thresholds of a metric. The usage of a condition is 1 while it holds, else 0."""
+    """The unit of usage and thresholds of a metric.
+
+    The usage of a condition is 1 while the condition holds, else 0.
+    """
 
     CORES = "cores"
     BYTES = "bytes"
@@ -252,7 +256,9 @@ class MetricUnit(enum.StrEnum):
 
 
 class GuestSampling(enum.Enum):
-    """The rounds in which the agent measures guests for a metric; in the others it measures only the host.
+    """The rounds in which the agent measures guests for a metric.
+
+    In all other rounds it measures only the host.
 
     - ``ALWAYS``: in each round, because the usage of the host may be computed from that of guests.
     - ``NEAR``: while the host uses more than half of the lowest threshold, because decisions need rates of
@@ -269,22 +275,22 @@ class GuestSampling(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class WatermarkMetric:
-    """A metric that watermarks can name, and the actions that are possible because of it.
+    """A metric of watermarks, and the actions that are possible if its usage exceeds a threshold.
 
     - ``action_priority`` is from 0 to 10; breaches of metrics with a higher priority are handled first.
     - ``measure`` computes the usage of the metric from two rounds.
     - ``sorter`` is the order in which guests are acted on; None: the general order.
-    - ``lever`` limits guests when the metric is in breach; None: guests are not throttled for it.
+    - ``lever`` limits guests in a breach of the metric; None: guests are not throttled for the metric.
     - ``throttle_quantified``: the amount that a limit frees can be computed.
     - ``reclaimable``: a reclaim of memory that guests do not use lowers the metric.
     - ``evictable``: guests can be evicted because of the metric.
     - ``evict_quantified``: the amount that an eviction frees can be computed.
-    - ``evict`` makes the guest with the given uuid leave in a way of the metric's own; None: the agent's way.
-      The function is called in a thread of its own, and raises an exception when it fails.
-    - ``inputs`` are the metrics of an expression; ``name`` is the expression then.
+    - ``evict`` makes the guest with the given uuid leave in a way that only this metric has; None: the usual
+      way. The function is called in a thread of its own, and raises an exception when it fails.
+    - ``inputs`` are the metrics of an expression; ``name`` is then the text of the expression.
     - ``external``: the values come from outside the kernel. While they are missing, limits are kept.
-    - ``has_capacity``: ``measure`` returns the usage that counts as 100 %, so that thresholds may be
-      percentages of it. It does not matter for a metric in percent.
+    - ``has_capacity``: ``measure`` returns the usage that counts as 100 %, so thresholds may be percentages.
+      For a metric in percent the field does not matter.
     - ``guest_sampling`` says in which rounds guests are measured.
     """
 
@@ -312,7 +318,8 @@ class WatermarkMetric:
             raise ValueError(f"{self.name!r} is not a name of a metric: it joins conditions in expressions")
         if not 0 <= self.action_priority <= 10:
             raise ValueError(f"{self.name}: action_priority {self.action_priority} is not within 0..10")
-        # A contradiction in a package's metric is refused here, when it is loaded, not by the first plan.
+        # A contradiction in a metric of another package is an error when the metric is loaded, and not later
+        # in a plan.
         if self.throttle_quantified and not self.can_throttle:
             raise ValueError(f"{self.name}: what a throttle frees is known, but it cannot throttle")
         if (self.evict_quantified or self.evict) and not self.evictable:
@@ -346,8 +353,8 @@ BUILT_IN: Final = (
         CPU_QUOTA, throttle_quantified=True, evictable=True, evict_quantified=True,
         guest_sampling=GuestSampling.NEAR,
     ),
-    # Not evictable: the virtual CPUs of a guest that leaves no longer count either, so that an eviction may
-    # even raise the percentage.
+    # Not evictable, because after an eviction the virtual CPUs of the guest no longer count, so the
+    # percentage may even rise.
     WatermarkMetric(
         "best_effort_cpu", MetricUnit.PERCENT, 6, best_effort_cpu, CPU_ORDER,
         CPU_QUOTA, throttle_quantified=True,
@@ -383,8 +390,8 @@ BUILT_IN: Final = (
         "io_pressure", MetricUnit.PERCENT, 1, pressure_measure("io"), None, BLOCKIO,
         guest_sampling=GuestSampling.ABOVE,
     ),
-    # Steal exists where the host is a virtual machine itself. Other virtual machines take that time, so that
-    # the amount which an action frees cannot be computed.
+    # Steal exists if the host is itself a virtual machine. Other virtual machines take this time, so the
+    # effect of an action cannot be computed.
     WatermarkMetric(
         "cpu_steal", MetricUnit.PERCENT, 0, cpu_steal, CPU_ORDER, CPU_QUOTA, evictable=True,
         guest_sampling=GuestSampling.NEAR,
@@ -398,7 +405,7 @@ class MetricRegistry(Mapping[str, WatermarkMetric]):
     def __init__(self, metrics: Iterable[WatermarkMetric] = BUILT_IN) -> None:
         """Begin with ``metrics``.
 
-        :raises ValueError: two metrics have the same name, or two different levers have.
+        :raises ValueError: two metrics have the same name, or two different levers have the same name.
         """
         self._metrics: dict[str, WatermarkMetric] = {}
         self.levers: dict[str, ThrottleLever] = {}
@@ -422,7 +429,7 @@ class MetricRegistry(Mapping[str, WatermarkMetric]):
         if metric.name in self._metrics:
             raise ValueError(f"there are two metrics {metric.name}")
         lever = metric.lever
-        # Limits are saved by the name of their lever, so that two levers of one name would remove each
+        # Limits are saved by the name of their lever, so two levers with the same name would remove each
         # other's limits.
         if lever is not None and self.levers.get(lever.name, lever) != lever:
             raise ValueError(f"{metric.name}: there is another lever {lever.name}")
@@ -445,8 +452,8 @@ class MetricRegistry(Mapping[str, WatermarkMetric]):
 def load_registry() -> MetricRegistry:
     """The built-in metrics, and the metrics that installed packages add.
 
-    A metric that cannot be used is logged and left out. A watermark that names it is then refused as one of
-    an unknown metric.
+    A metric that cannot be used is logged and left out. A watermark with such a metric is then refused,
+    because the metric is unknown.
     """
     # Built-in metrics are added first, so that no package can replace a name that operators know.
     registry = MetricRegistry()

@@ -1,8 +1,8 @@
 """Plans: the actions of a round of watermarks, in order, computed from a snapshot.
 
-All functions are pure; an executor carries out the plan. The order is: the scheduling switch, evictions,
-reclaims of memory, throttles, restores. A restore raises a limit by a step. Restores happen only in rounds
-without a breach, in the reverse order of throttling, and only so far that no new breach is expected.
+All functions are pure; an executor carries out the plan. The order of actions is: the scheduling switch,
+evictions, reclaims of memory, throttles, restores. A restore raises a limit by a step. Limits are restored
+only in rounds without a breach, in the reverse order of throttling, and only if no new breach is expected.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ def make_plan(
     unevictable: frozenset[str] = frozenset(),
     resting: frozenset[str] = frozenset(),
 ) -> tuple[WatermarkAct, ...]:
-    """The actions of this round, in order. Guests that are being evicted count as gone.
+    """The actions of this round, in order. Guests that are being evicted count as if they had left.
 
     :param streaks: the streaks after ``snapshot``.
     :param excluded: uuids of guests that no action may concern.
     :param unevictable: uuids of guests that may be throttled but not evicted.
-    :param resting: uuids of guests of which no memory may be reclaimed now.
+    :param resting: uuids of guests from which no memory may be reclaimed now.
     """
     # The use of guests that are being evicted is subtracted, so that no other guest is evicted for it.
     for guest in state.evicting_guests:
         snapshot = rules.after_eviction(snapshot, guest)
     untouchable = excluded | state.evicting_guests
-    # Evictions come before throttles, so that a guest that leaves is not throttled, and the others are
-    # throttled only for the remaining gap.
+    # Evictions come before throttles. So a guest that leaves is not throttled, and other guests are throttled
+    # only for the remaining gap.
     switch = plan_switch(rules, snapshot, streaks, state)
     evictions, snapshot = plan_evictions(rules, snapshot, streaks, untouchable | unevictable, state)
     untouchable |= {eviction.guest for eviction in evictions}
@@ -70,7 +70,7 @@ def make_plan(
 def plan_switch(
     rules: WatermarkRules, snapshot: UsageSnapshot, streaks: Streaks, state: WatermarkState
 ) -> list[SwitchScheduling]:
-    """The change of the scheduling switch, if one is necessary."""
+    """The change of the scheduling switch, if a change is necessary."""
     action = WatermarkAction.DISABLE_SCHEDULING
     watermarks = [watermark for watermark in rules.watermarks if watermark.threshold_for(action) is not None]
     watches = [
@@ -84,7 +84,8 @@ def plan_switch(
         for watermark, watch in watches
         if is_confirmed(streaks, watermark, action, watch.domain)
     }
-    # One confirmed watermark is enough to keep new guests away. All have to be quiet to let them in.
+    # One confirmed watermark is enough to keep new guests away. All watermarks have to be quiet to let new
+    # guests in.
     if asking:
         return [] if state.scheduling_off else [SwitchScheduling(True, tuple(sorted(asking)))]
     # None (unknown) leads to an explicit switch: after the loss of the state file, the trait that keeps
@@ -107,11 +108,12 @@ def plan_evictions(
     """The guests to evict, and the snapshot that is expected after they have left."""
     found = find_breaches(rules, WatermarkAction.EVICT, snapshot, streaks)
     plan: list[EvictAction] = []
-    # If the effect cannot be computed, no guest can be found to be the last necessary one. All guests that
-    # the sections select are evicted.
+    # If the effect cannot be computed, the agent cannot know how many evictions are enough. So all guests
+    # that the sections select are evicted.
     if not _can_be_precise(found, snapshot, untouchable):
         for guest in _selected_guests(found, snapshot, untouchable):
-            # A guest leaves for the most important watermark that selects it, and by its options.
+            # The most important watermark that selects a guest is the reason of its eviction, and its options
+            # apply.
             breach = next(one for one in found if one.watermark.selector.selects_guest(guest))
             if _has_room(breach.watermark, state):
                 action = _evict_guest(breach, guest)
@@ -124,7 +126,7 @@ def plan_evictions(
         for guest in sort_guests(guests, breach.guest_order, breach.series):
             if breach.is_closed(snapshot.host[breach.series]):
                 break
-            # A guest without a known use of the series would be evicted in vain.
+            # The eviction of a guest without a known use of the series might free nothing.
             if guest.usage.get(breach.series, 0.0) > 0:
                 plan.append(_evict_guest(breach, guest))
                 snapshot = rules.after_eviction(snapshot, guest.uuid)
@@ -140,8 +142,8 @@ def _has_room(watermark: WatermarkSection, state: WatermarkState) -> bool:
     """Whether another guest may leave because of a watermark at the same time."""
     if watermark.evict_at_once is None:
         return True
-    # Evictions in progress count, because the amount that they free shows only after they have ended. One of
-    # an unknown watermark counts for each.
+    # Evictions in progress count, because their effect is visible only after they have ended. An eviction
+    # without a known watermark counts for every watermark.
     leaving = [one for one in state.evictions if one.watermark in ("", watermark.name)]
     return len(leaving) < watermark.evict_at_once
 
@@ -149,10 +151,10 @@ def _has_room(watermark: WatermarkSection, state: WatermarkState) -> bool:
 def plan_reclaims(
     rules: WatermarkRules, snapshot: UsageSnapshot, streaks: Streaks, untouchable: frozenset[str]
 ) -> list[ReclaimAction]:
-    """The memory to reclaim because of confirmed breaches, from as many guests as close the gap.
+    """The memory to reclaim because of confirmed breaches, from enough guests to close the gap.
 
-    A guest gives at most ``MEMORY_STEP``, and keeps the part of its memory that it keeps under any limit. The
-    amount that the kernel finds is not known in advance, so that throttles are planned as without it.
+    A guest gives at most ``MEMORY_STEP``, and keeps at least the memory that it keeps under any limit. The
+    amount that the kernel will find is unknown, so throttles are planned as if nothing was reclaimed.
     """
     plan: dict[str, ReclaimAction] = {}
     for breach in find_breaches(rules, WatermarkAction.RECLAIM, snapshot, streaks):
@@ -180,15 +182,16 @@ def plan_throttles(
 ) -> list[ThrottleAction]:
     """The limits to set because of confirmed breaches.
 
-    If the effects can be computed, a guest gets as many steps as close the gap. Otherwise each selected guest
-    gets one step.
+    If the effects can be computed, guests get the steps that are needed to close the gap. Otherwise each
+    selected guest gets one step.
     """
     found = find_breaches(rules, WatermarkAction.THROTTLE_DOWN, snapshot, streaks)
     if not _can_be_precise(found, snapshot, untouchable):
         first = _of_highest_priority(found)
-        # One step for each guest; the next round measures whether that was enough.
+        # Each guest gets one step. The next round measures whether the steps were enough.
         selected = _selected_guests(found, snapshot, untouchable)
-        # Only for the metric of the highest priority: the steps may reduce the usage of other metrics, too.
+        # Only for the metric with the highest priority, because the steps may also reduce the usage of other
+        # metrics.
         same = [breach for breach in found if breach.metric is first.metric]
         steps = [_one_step(rules, breach, guest, state) for guest in selected for breach in same]
         return _merge_throttles(step for step in steps if step is not None)
@@ -199,7 +202,8 @@ def plan_throttles(
         for guest in sort_guests(guests, breach.guest_order, breach.series):
             if breach.is_closed(snapshot.host[breach.series]):
                 break
-            # For example, a guest that has just started. It is throttled only if the others were not enough.
+            # A guest that has just started, for example. It is throttled only if other guests were not
+            # enough.
             if not breach.is_measured(guest):
                 unknown.append(guest)
                 continue
@@ -213,7 +217,7 @@ def plan_throttles(
                 state = state.after_action(throttle)
                 plan.append(throttle)
         if not breach.is_closed(snapshot.host[breach.series]):
-            # The guests with a known use were not enough, so each of the others gets one step.
+            # The guests with a known use were not enough, so each guest with an unknown use gets one step.
             steps = [_one_step(rules, breach, guest, state) for guest in unknown]
             plan += [step for step in steps if step is not None]
     return _merge_throttles(plan)
@@ -224,11 +228,12 @@ def _can_be_precise(
 ) -> bool:
     """Whether the effect of actions on all breaches can be computed.
 
-    The metrics have to be quantified. For each breach with candidates, some candidate needs a known use.
+    All metrics have to be quantified. Each breach with candidates needs at least one candidate with a known
+    use.
     """
     for breach in found:
         guests = breach.find_candidates(snapshot, untouchable)
-        # If no candidate has a known use, nothing can be computed although the metric is quantified.
+        # If no candidate has a known use, nothing can be computed, even for a quantified metric.
         if not breach.is_quantified or (guests and not any(map(breach.is_measured, guests))):
             return False
     return True
@@ -241,19 +246,19 @@ def _of_highest_priority(found: Sequence[ThresholdExceeded]) -> ThresholdExceede
 def _selected_guests(
     found: Sequence[ThresholdExceeded], snapshot: UsageSnapshot, untouchable: frozenset[str]
 ) -> list[GuestUsage]:
-    """The guests that at least one of the watermarks in breach selects, in the general order."""
+    """The guests that at least one watermark in breach selects, in the general order."""
     chosen = [
         guest
         for guest in snapshot.guests.values()
         if guest.uuid not in untouchable and any(one.watermark.selector.selects_guest(guest) for one in found)
     ]
     first = _of_highest_priority(found)
-    # In the general order, because the use of a guest does not show what an action frees here.
+    # In the general order, because here the use of a guest does not show how much an action frees.
     return sort_guests(chosen, first.watermark.order or GENERAL_ORDER, first.order_series)
 
 
 _REACHED: Final = 1.02
-"""Use above this part of a gradual limit is still being reclaimed by the kernel."""
+"""If a guest uses more than this part of a gradual limit, the kernel is still reclaiming its memory."""
 
 
 def _steps_needed(
@@ -263,15 +268,15 @@ def _steps_needed(
     uuid: str,
     state: WatermarkState,
 ) -> ThrottleAction | None:
-    """The limit of a guest that closes a breach, or the lowest limit; None if it would free nothing."""
+    """The limit of a guest that closes a breach, or the lowest limit. None if a limit would free nothing."""
     guest, present = snapshot.guests[uuid], snapshot.host[breach.series]
     before = limit = state.limit_of(uuid, breach.used_knob)
     steps, is_gradual = rules.steps_of(breach.watermark), breach.used_lever.gradual
     if is_gradual and before is not None and guest.usage[breach.series] > before * _REACHED:
         return None
     usage = present
-    # Several steps at once, because the effect can be computed: one step in a round would leave the host
-    # overloaded for longer.
+    # Several steps at once, because the effect can be computed, and with one step in a round the host would
+    # stay overloaded for longer.
     while not breach.is_closed(usage):
         lower = breach.used_lever.down(limit, guest.allotments[breach.used_knob], steps)
         if lower is None:
@@ -281,7 +286,7 @@ def _steps_needed(
         usage = present - guest.usage[breach.series] * (1 - share)
         if is_gradual and usage < present:
             break
-    # A limit above a guest's use frees nothing now, and would only slow the guest down later.
+    # A limit above the use of a guest frees nothing now, and would only slow the guest down later.
     if limit is None or usage >= present:
         return None
     return ThrottleAction(uuid, breach.used_knob, limit, breach.metric.name, breach.watermark.name)
@@ -303,11 +308,12 @@ def _one_step(
 def _merge_throttles(plan: Iterable[ThrottleAction]) -> list[ThrottleAction]:
     """Keep the lowest limit for each guest and control, if several breaches request one.
 
-    Its place in the plan is that of the last request.
+    The merged action has the place of the last request in the plan.
     """
     merged: dict[tuple[str, ThrottleControl], ThrottleAction] = {}
     for throttle in plan:
-        # Removed and inserted again, so that it stands last: limits are raised in the reverse order.
+        # Removed and inserted again, so that it is the last one, because limits are raised in the reverse
+        # order.
         earlier = merged.pop((throttle.guest, throttle.knob), throttle)
         merged[throttle.guest, throttle.knob] = min(earlier, throttle, key=lambda one: one.limit)
     return list(merged.values())
@@ -322,8 +328,8 @@ class _RestoreGate:
     """Whether limits of a control may be raised in this round, and how far.
 
     - ``open``: limits may be raised.
-    - ``precise``: the effect of raising limits can be computed; otherwise one guest gets one step in a round.
-    - ``orphan``: no watermark in force throttles for a series of the control any longer.
+    - ``precise``: the effect of raised limits can be computed. Otherwise one guest gets one step in a round.
+    - ``orphan``: no watermark in force throttles guests by this control any more.
     - ``up`` is the usage of each series above which no further limit is raised in the round.
     - ``down`` is the usage of each series above which guests would be throttled or evicted again.
     """
@@ -345,7 +351,7 @@ def plan_restores(
     """The limits to raise or remove, in the reverse order in which they were set."""
     plan = []
     knobs = {one.knob for one in state.throttles}
-    # A breach of any metric forbids restores of all controls, because a lever may affect several metrics.
+    # During a breach of any metric no limit is raised, because a lever may affect several metrics.
     calm = not is_overloaded(streaks)
     gates = {
         knob: _restore_gate(rules, snapshot, streaks, state, knob) if calm else _RestoreGate(False)
@@ -355,13 +361,13 @@ def plan_restores(
     begun: set[ThrottleControl] = set()
     for one in reversed(state.throttles):
         guest = snapshot.guests.get(one.guest)
-        # The guest is gone or being evicted, or was acted on in this round already.
+        # The guest has ended, is being evicted, or had an action in this round.
         if guest is None or one.guest in untouchable:
             continue
         gate, lever = gates[one.knob], rules.registry.levers.get(one.knob.lever)
         allotment = guest.allotments.get(one.knob)
-        # The limit has lost its reason and is removed without a cool-down: the guest is protected now, has no
-        # such control any more, or the section was removed.
+        # The limit has lost its reason, and is removed without a cool-down. The guest is protected now, has
+        # no such control any more, or the section was removed.
         if guest.protected or allotment is None or lever is None or (calm and gate.orphan):
             plan.append(RestoreAction(one.guest, one.knob, None))
         elif gate.open and (one.knob not in begun or (gate.precise and _stays_within(snapshot, gate.up))):
@@ -378,14 +384,14 @@ def plan_restores(
 def forgive_relapses(
     rules: WatermarkRules, snapshot: UsageSnapshot, streaks: Streaks, state: WatermarkState
 ) -> WatermarkState:
-    """The state without the relapses of levers that were not needed for twice their cool-down."""
+    """The state without the relapses of levers for which no breach occurred in twice their cool-down."""
     in_use = {one.knob.lever for one in state.throttles}
     return state.without_relapses(
         {
             lever
             for lever in (state.relapses.keys() | state.giving_back) - in_use
-            # Twice the cool-down, because limits are raised after one cool-down: a single one would reset the
-            # count before a relapse can happen.
+            # Twice the cool-down, because limits are raised after one cool-down. With a single one, the count
+            # would be reset before a relapse can happen.
             if all(
                 snapshot.time - streak.quiet_since >= 2 * _cool_down(rules, watermark, state, lever)
                 for metric in rules.registry.metrics_moved_by(lever)
@@ -413,12 +419,12 @@ def _restore_gate(
             for watermark, streak in watched
         ):
             return _RestoreGate(False)
-        # ``rules`` have only watermarks in force: limits of a section that is in preview now are removed.
+        # ``rules`` have only watermarks in force. So limits of a section that is now in preview are removed.
         if rules.of_metric(metric.name, WatermarkAction.THROTTLE_DOWN):
             gate = replace(gate, orphan=False)
         if series not in snapshot.host or up is None or down is None:
-            # Without thresholds, or without a measured value, the series does not forbid restores. If it has
-            # a watermark, its usage is unknown, so that limits are raised by single steps.
+            # A series without thresholds, or without a measured value, does not prevent restores. If it has a
+            # watermark, its usage is unknown, so limits are raised by single steps.
             gate = replace(gate, precise=gate.precise and not watched)
             continue
         if snapshot.host[series] >= up:
@@ -460,8 +466,8 @@ def _cool_down(
     rules: WatermarkRules, watermark: WatermarkSection, state: WatermarkState, lever: str
 ) -> float:
     """Seconds without a breach before limits of a lever are raised."""
-    # If the effect can be computed, limits are raised only so far that no breach follows. A relapse is then
-    # caused by new demand, and does not make the time longer.
+    # If the effect can be computed, limits are raised only if no breach follows. A relapse is then caused by
+    # new demand, so it does not make the time longer.
     if rules.registry[watermark.metric].throttle_quantified:
         return watermark.cool_down
     # Otherwise each relapse doubles the time, up to MAX_RELAPSES of them.

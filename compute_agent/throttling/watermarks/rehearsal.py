@@ -1,7 +1,7 @@
 """A rehearsal: the actions that watermarks would take if the host used a given amount of a metric.
 
-The usage of the host is replaced, for as many rounds as the watermarks need. Guests keep their measured use.
-Watermarks in preview are treated like those in force.
+The usage of the host is replaced by this amount, for enough rounds that watermarks may act. Guests keep
+their measured use. Watermarks in preview are treated like watermarks in force.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def rehearse_usage(
     """The restricting actions of the first round in which all watermarks of ``metric`` may act.
 
     :param usage: the imagined usage of each domain, written like a threshold: ``12G``, ``80%``.
-    :raises ValueError: no watermark has the metric, it is not measured, its capacity is unknown, or ``usage``
-        is not an amount of it.
+    :raises ValueError: no watermark has the metric, the metric is not measured, its capacity is unknown, or
+        ``usage`` is not an amount of it.
     """
     watched = [one for one in rules.watermarks if one.metric == metric]
     if not watched:

@@ -1,8 +1,8 @@
 """Thresholds that depend on weekday and time of day: ``85%, 22:00-06:00 95%, sat-sun 95%``.
 
 Times are in the time zone of the host, as in crontab(5). A period over midnight belongs to the day on which
-it begins: ``fri 22:00-06:00`` ends on Saturday morning. If several periods contain a minute, the last one in
-the text counts.
+it begins. For example, ``fri 22:00-06:00`` ends on Saturday morning. If several periods contain a minute, the
+last one in the text counts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class WeekMoment(NamedTuple):
 
 def local_moment() -> WeekMoment:
     """The present minute of the week, by the clock and the time zone of the host."""
-    # Python reads the time zone at its start; tzset() reads it again, so that a changed one counts.
+    # Python reads the time zone at its start. tzset() reads it again, so that a change of the time zone
+    # applies.
     time.tzset()
     now = time.localtime()
     return WeekMoment(now.tm_wday, now.tm_hour * 60 + now.tm_min)
@@ -44,8 +45,8 @@ class WeekPeriod:
 
     :ivar days: the weekdays on which the period begins; 0 is Monday.
     :ivar begin: the first minute of the period, counted from midnight.
-    :ivar end: the minute after the last one, counted from midnight, up to 1440. A period with an ``end`` that
-        is not after ``begin`` ends on the next day.
+    :ivar end: the first minute after the period, counted from midnight, up to 1440. If ``end`` is not after
+    ``begin``, the period ends on the next day.
     """
 
     days: frozenset[int] = _EVERY_DAY
@@ -100,7 +101,7 @@ def _day_numbers(first: str, last: str) -> frozenset[int]:
 
 
 def week_bounds(periods: Iterable[WeekPeriod]) -> list[WeekMoment]:
-    """The minutes at which any period begins or is over, and the first minute of the week, in order.
+    """The minutes of the week at which periods begin or have ended, and the first minute of the week.
 
     The set of periods in force is the same from one of these minutes to the next.
     """

@@ -53,10 +53,12 @@ class WatermarkAction(enum.StrEnum):
 
 
 MAX_PERIODS: Final = 20
-"""Maximum number of periods of one threshold, because all sections are checked at each bound of a period."""
+"""Maximum number of periods of one threshold. It limits the work of the check, which examines all sections at
+the bounds of all periods."""
 
 ABOVE: Final = tuple(action for action in WatermarkAction if action is not WatermarkAction.THROTTLE_UP)
-"""The actions that are taken above their threshold; only limits are raised below one."""
+"""The actions that are taken above a threshold. The only other action is raising limits, below a
+threshold."""
 
 
 Schedules = Mapping[WatermarkAction, tuple[tuple[WeekPeriod, WatermarkThreshold], ...]]
@@ -67,8 +69,8 @@ Schedules = Mapping[WatermarkAction, tuple[tuple[WeekPeriod, WatermarkThreshold]
 class GuestSelector:
     """Selects the guests on which a watermark acts.
 
-    - ``classes`` are the names of their QoS classes; empty: all classes.
-    - ``max_priority`` is their highest priority; None: all priorities.
+    - ``classes`` are the QoS classes of these guests; empty for all classes.
+    - ``max_priority`` is the highest priority of these guests; None for all priorities.
     """
 
     classes: frozenset[str] = frozenset()
@@ -87,19 +89,17 @@ class GuestSelector:
 class WatermarkSection:
     """One section ``[watermark:NAME]``.
 
-    :ivar throttle_down: the threshold of this action; None: the section does not take the action. The same
-        holds for ``throttle_up``, ``reclaim``, ``evict`` and ``disable_scheduling``.
-    :ivar for_samples: successive rounds with a breach before an action.
-    :ivar cool_down: seconds without a breach before limits are raised.
-    :ivar preview: whether actions are only reported.
-    :ivar selector: the guests on which the section acts.
-    :ivar scheduled: thresholds that replace the others in periods of the week.
-    :ivar external: whether the metric is external; see :class:`WatermarkMetric`.
-    :ivar steps: the steps of limits that the section sets; None: those of ``[qos]``.
-    :ivar order: the order in which guests are acted on; None: that of the metric.
-    :ivar evict_grace: seconds that an evicted guest has to end; None: those of ``[qos]``.
-    :ivar evict_at_once: maximum number of guests that leave at the same time where the freed amount is not
-        known; None: all.
+    :ivar throttle_down: the threshold of this action. None: the section does not take this action.
+    ``throttle_up``, ``reclaim``, ``evict`` and ``disable_scheduling`` are thresholds in the same way. :ivar
+    for_samples: number of successive rounds with a breach before the section acts. :ivar cool_down: number of
+    seconds without a breach before limits are raised. :ivar preview: whether actions are only reported. :ivar
+    selector: the guests on which the section acts. :ivar scheduled: thresholds that replace the usual
+    thresholds in periods of the week. :ivar external: whether the metric is external; see
+    :class:`WatermarkMetric`. :ivar steps: the sizes of steps for limits of this section; None: the sizes in
+    ``[qos]``. :ivar order: the order in which guests are acted on; None: the order of the metric. :ivar
+    evict_grace: seconds that an evicted guest has to end; None: ``[qos] evict_grace``. :ivar evict_at_once:
+    maximum number of guests that leave at the same time, if the freed amount cannot be computed; None for no
+    maximum.
     """
 
     name: str
@@ -138,9 +138,10 @@ class WatermarkSection:
     def threshold_amount(self, action: WatermarkAction, snapshot: UsageSnapshot, domain: str) -> float | None:
         """The threshold of an action on one domain, in the metric's unit.
 
-        None if the section has no threshold for the action, or a percentage of an unknown capacity.
+        Return None if the section has no threshold for the action, or if it is a percentage of an unknown
+        capacity.
         """
-        # A percentage is one of the domain's own capacity: caches of one host may differ in size.
+        # A percentage refers to the capacity of the domain, because caches of one host may differ in size.
         threshold = self.threshold_for(action)
         capacity = snapshot.capacity.get(MetricSeries(self.metric, domain))
         return None if threshold is None else threshold.absolute_amount(capacity)
@@ -192,8 +193,8 @@ def parse_watermarks(
             steps=_read_steps(conf, options),
             order=tuple(CRITERIA[word] for word in options.order) or None,
             evict_grace=options.evict_grace,
-            # By default one guest at a time for a condition or an external metric, because the missing amount
-            # is unknown, and one guest may be enough.
+            # For a condition or an external metric the default is one guest at a time, because the missing
+            # amount is unknown, and one guest may be enough.
             evict_at_once=options.evict_at_once or (1 if metric.inputs or metric.external else None),
         )
         watermarks.append(watermark)
@@ -202,7 +203,7 @@ def parse_watermarks(
 
 
 def check_watermarks(watermarks: Sequence[WatermarkSection]) -> None:
-    """Check each watermark, and all watermarks together, with the thresholds of each time of the week.
+    """Check each watermark, and all watermarks together, at each time of the week with other thresholds.
 
     :raises ConfigError: thresholds contradict each other; the text has the minute of the week.
     """
@@ -231,7 +232,7 @@ def check_together(watermarks: Iterable[WatermarkSection]) -> None:
     """
     by_metric: dict[tuple[str, bool], list[WatermarkSection]] = {}
     for watermark in watermarks:
-        # A section in preview often tries a replacement for a section in force, which it may contradict.
+        # A section in preview is often a trial of a replacement, so it may contradict the section in force.
         by_metric.setdefault((watermark.metric, watermark.preview), []).append(watermark)
     for same in by_metric.values():
         _check_same_kind(same)
@@ -244,13 +245,13 @@ def check_together(watermarks: Iterable[WatermarkSection]) -> None:
             raise ConfigError(
                 f"{_option_name(up[0], WatermarkAction.THROTTLE_UP)}: nothing is throttled for {up[0].metric}"
             )
-        # Limits are raised only below a throttle_up, so that without one they would never be removed.
+        # Limits are raised only below a threshold throttle_up, so without one they would never be removed.
         if down is not None and up is None:
             raise ConfigError(
                 f"{_option_name(down[0], WatermarkAction.THROTTLE_DOWN)}: without a throttle_up for"
                 f" {down[0].metric} guests would stay throttled for ever"
             )
-        # At equal thresholds limits would be set and removed in turn.
+        # With equal thresholds, limits would be set and removed again and again.
         for action in (WatermarkAction.RECLAIM, WatermarkAction.THROTTLE_DOWN, WatermarkAction.EVICT):
             above = _lowest_threshold(same, action)
             if up is not None and above is not None and up[1].value >= above[1].value:
@@ -284,7 +285,7 @@ def _check_watermark(watermark: WatermarkSection) -> None:
     if len({threshold.relative for _, threshold in thresholds}) > 1:
         listed = ", ".join(f"{action} = {threshold}" for action, threshold in thresholds)
         raise ConfigError(f"[{WATERMARK}{watermark.name}] mixes percentages and amounts: {listed}")
-    # Only within a section: another section may evict guests of other classes at a lower threshold.
+    # Only within a section, because another section may evict guests of other classes at a lower threshold.
     for (first, done), (then, do) in itertools.combinations(_ESCALATION.items(), 2):
         low, high = watermark.threshold_for(first), watermark.threshold_for(then)
         if low is not None and high is not None and high.value < low.value:
@@ -390,7 +391,7 @@ def _read_selector(name: str, options: Any, classes: QosClasses) -> GuestSelecto
         if qos_class not in classes.classes:
             known = ", ".join(sorted(classes.classes))
             raise ConfigError(f"{section}: there is no class {qos_class!r}; there are {known}")
-        # The agent never acts on such a class, so the section would have no effect: refused, not ignored.
+        # The agent never acts on such a class, so the section would have no effect. This is an error instead.
         if classes.is_protected(qos_class, dedicated=False):
             raise ConfigError(
                 f"{section}: {qos_class} is above [qos] highest_class and the agent never limits it"
@@ -406,7 +407,7 @@ def _option_name(watermark: WatermarkSection, action: WatermarkAction) -> str:
 class WatermarkRules:
     """The configuration that decisions of watermarks need.
 
-    ``margin`` is the part of a gap by which actions go beyond closing it; with 0.1, a tenth more is freed.
+    ``margin`` is the share of a gap that actions free in addition to the gap itself: with 0.1, a tenth more.
     """
 
     registry: MetricRegistry
@@ -415,7 +416,7 @@ class WatermarkRules:
     margin: float = 0.1
 
     def with_preview(self, *, preview: bool) -> WatermarkRules:
-        """The rules with only the watermarks in preview (True), or only those in force (False)."""
+        """The rules with only the watermarks in preview (True), or only the watermarks in force (False)."""
         return replace(self, watermarks=tuple(one for one in self.watermarks if one.preview is preview))
 
     def at_moment(self, moment: WeekMoment) -> WatermarkRules:
@@ -427,7 +428,7 @@ class WatermarkRules:
         return watermark.steps or self.steps
 
     def restore_steps(self, lever: str) -> ThrottleSteps:
-        """The sizes of steps by which limits of a lever are raised: the smallest of its watermarks."""
+        """The sizes of steps by which limits of a lever are raised: the smallest sizes of its watermarks."""
         found = [
             self.steps_of(watermark)
             for metric in self.registry.metrics_moved_by(lever)
@@ -447,7 +448,7 @@ class WatermarkRules:
         ]
 
     def throttled_series(self, state: WatermarkState) -> list[MetricSeries]:
-        """The series because of which limits in force may have been set: of their levers and domains."""
+        """The series for which limits in force may have been set, by their levers and domains."""
         return [
             MetricSeries(metric.name, one.knob.domain)
             for one in state.throttles
@@ -459,8 +460,8 @@ class WatermarkRules:
     def after_eviction(self, snapshot: UsageSnapshot, guest: str) -> UsageSnapshot:
         """The expected snapshot without a guest.
 
-        The host's usage falls by the guest's use for metrics that are ``evict_quantified``, and stays for
-        other metrics.
+        For metrics that are ``evict_quantified``, the host's usage falls by the guest's use. For other
+        metrics it does not change.
         """
         # The guest has left since its eviction began.
         if guest not in snapshot.guests:
@@ -472,7 +473,7 @@ class WatermarkRules:
     def share_left(
         self, guest: GuestUsage, knob: ThrottleControl, before: float | None, after: float
     ) -> float:
-        """The part of its use, from 0 to 1, that a guest is expected to keep under a lower limit.
+        """The share of its use, from 0 to 1, that a guest is expected to keep under a lower limit.
 
         The limit falls from ``before`` (None: no limit) to ``after``. The result is 1 if the use of the guest
         is not known.
@@ -496,10 +497,10 @@ class WatermarkRules:
         """
         one = snapshot.guests[guest]
         use = self._guest_consumption(one, knob)
-        # The limit of a guest with an unknown use must also end, so no rise of usage is expected.
+        # The limit of a guest with an unknown use has to be removed at last, so no rise of usage is assumed.
         if not use:
             return snapshot
-        # The worst case: the guest uses all of its higher limit at once.
+        # In the worst case, the guest uses all of its higher limit at once.
         share = taken_by(use, before, after, one.allotments[knob]) / use
         return self._with_scaled_use(snapshot, one, knob, share)
 
@@ -518,7 +519,7 @@ class WatermarkRules:
         usage = {}
         for metric in self.registry.metrics_moved_by(knob.lever):
             series = MetricSeries(metric.name, knob.domain)
-            # A metric without a value of this guest stays as it is.
+            # A metric without a value of this guest does not change.
             if series in guest.usage:
                 usage[series] = guest.usage[series] * share
         return snapshot.with_usage(guest.uuid, usage)
@@ -537,13 +538,13 @@ def find_unenforceable(
     """
     for watermark in watermarks:
         section, lever = f"[{WATERMARK}{watermark.name}]", registry[watermark.metric].lever
-        # At most one sentence for a watermark: without its metric it does not throttle either.
+        # At most one sentence for a watermark, because without its metric it cannot throttle either.
         needed = registry[watermark.metric].measured_names
         if reasons := [unmeasured_metrics[one] for one in needed if one in unmeasured_metrics]:
             yield f"{section} metric = {watermark.metric}: the agent never acts, because {reasons[0]}"
         elif lever and (reason := unusable_levers.get(lever.name)):
             if watermark.throttle_down:
                 yield f"{section} throttle_down: no guest is throttled, because {reason}"
-            # Reclaim needs a place for pages, as the lever of its metric does.
+            # Reclaim needs swap, like the lever of its metric.
             if watermark.reclaim:
                 yield f"{section} reclaim: no memory is reclaimed, because {reason}"

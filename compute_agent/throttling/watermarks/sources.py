@@ -1,7 +1,8 @@
 """Sources of metrics from outside the kernel, as configured: a command, or a query of Prometheus.
 
-A thread for each source reads it (``loops.metric_sources``), and rounds use its last value. While a source is
-away, its metric has no value: the watermarks of the metric then set no limits, and remove none either.
+Each source has a thread that reads it (``loops.metric_sources``), and rounds use the last value. While a
+source does not answer, its metric has no value. The watermarks of the metric then set no limits, and keep
+existing limits.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from compute_agent.throttling.watermarks.metrics import (
 from compute_agent.usage.rounds import MeasuringRound
 
 _LEVERS: Final = {lever.name: lever for lever in (CPU_QUOTA, BLOCKIO)}
-"""The levers that a section may choose, by name."""
+"""By name, the levers that a section may select."""
 
 _PRIORITY: Final = 1
 """The ``action_priority`` of metrics of sources: below all metrics of the kernel except I/O pressure and
@@ -40,7 +41,7 @@ MAX_QUERY: Final = 4000
 
 @dataclass(frozen=True, slots=True)
 class MetricSource:
-    """One section ``[metric_source:NAME]``: a command, or a query of Prometheus.
+    """One section ``[metric:NAME]``: a command, or a query of Prometheus.
 
     :ivar command: the words of the command; empty: the source is a query.
     :ivar promql: the query for the Prometheus at ``url``.
@@ -57,12 +58,12 @@ class MetricSource:
 
     @property
     def lasting_seconds(self) -> float:
-        """Seconds for which a value counts: until the next read must have ended."""
+        """Seconds for which a value is valid. After this time the next read must have ended."""
         return self.interval + self.timeout + 1.0
 
 
 def parse_sources(conf: cfg.ConfigOpts) -> tuple[MetricSource, ...]:
-    """Read the sections ``[metric_source:NAME]``.
+    """Read the sections ``[metric:NAME]``.
 
     :raises ConfigError: an option is missing or wrong; the text names section and option.
     """

@@ -24,8 +24,8 @@ from compute_agent.throttling.actions import (
 )
 
 MAX_RELAPSES: Final = 4
-"""Maximum number of relapses that count. A relapse doubles the cool-down, so that it is at most 16 times as
-long: an hour and more for a cool-down of minutes."""
+"""Maximum number of relapses that count. Each relapse doubles the cool-down, up to 16 times its length. A
+cool-down of minutes becomes an hour or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class ThrottledGuest:
 
 @dataclass(frozen=True, slots=True)
 class PendingEviction:
-    """An eviction in progress: the uuid of the guest, and the metric because of which it has to leave.
+    """An eviction in progress: the uuid of the guest, and the metric that caused the eviction.
 
-    ``grace`` is the number of seconds that the guest has to end; None: that of ``[qos]``. ``watermark`` is
-    empty if a former release began the eviction.
+    ``grace`` is the number of seconds that the guest has to end; None: ``[qos] evict_grace``.
+    ``watermark`` is empty if a former release began the eviction.
     """
 
     guest: str
@@ -58,13 +58,13 @@ class WatermarkState:
     - ``throttles`` are the limits in force, in the order in which they were set. Limits are raised in the
       reverse order.
     - ``evictions`` are the evictions in progress.
-    - ``scheduling_off``: whether new guests are kept away. None: unknown, as after the loss of the state
-      file; the next round then sets the switch explicitly.
+    - ``scheduling_off``: whether new guests are kept away. None: unknown, for example after the loss of the
+      state file. The next round then sets the switch explicitly.
 
-    These fields are not saved, and begin empty with each agent:
+    Two fields are not saved, and are empty after a start of the agent:
 
     - ``relapses`` counts, by lever, how often a raised limit was followed by another breach.
-    - ``giving_back`` are the levers of which the last action raised a limit.
+    - ``giving_back`` are the levers with a raised limit as their last action.
     """
 
     throttles: tuple[ThrottledGuest, ...] = ()
@@ -104,11 +104,11 @@ class WatermarkState:
                     return self
                 pending = PendingEviction(action.guest, action.metric, action.grace, action.watermark)
                 return replace(self, evictions=(*self.evictions, pending))
-            # Reclaim leaves nothing behind that a later agent would have to remove.
+            # After a reclaim, a later agent has nothing to remove.
             case ReclaimAction():
                 return self
             case ThrottleAction():
-                # At the end also if the guest had a limit before, because the latest throttle is raised
+                # At the end, even if the guest had a limit before, because the latest throttle is raised
                 # first.
                 others = self._throttles_without(action.guest, action.knob)
                 throttles = (*others, ThrottledGuest(action.guest, action.knob, action.limit))
@@ -123,8 +123,8 @@ class WatermarkState:
         return replace(self, evictions=tuple(one for one in self.evictions if one.guest != guest))
 
     def with_guests(self, guests: Collection[str]) -> WatermarkState:
-        """The state without limits of guests that do not run any more; ``guests`` are the running ones."""
-        # Evictions stay, because the allocation of a guest that has left is still to be deleted.
+        """The state without limits of guests that have ended. ``guests`` are the running guests."""
+        # Evictions stay, because the allocation of a guest that has left has to be deleted.
         throttles = tuple(one for one in self.throttles if one.guest in guests)
         return self if throttles == self.throttles else replace(self, throttles=throttles)
 
@@ -139,7 +139,10 @@ class WatermarkState:
         return tuple(one for one in self.throttles if (one.guest, one.knob) != (guest, knob))
 
     def _throttles_after(self, action: RestoreAction) -> tuple[ThrottledGuest, ...]:
-        """The limits after a restore. The order stays, so that the same guest gets the next step, too."""
+        """The limits after a restore.
+
+        Their order does not change, so the same guest also gets the next step.
+        """
         if action.limit is None:
             return self._throttles_without(action.guest, action.knob)
         return tuple(
@@ -148,7 +151,7 @@ class WatermarkState:
         )
 
     def _after_relapse(self, lever: str) -> WatermarkState:
-        # No limit was raised since the last throttle: this throttle belongs to the same overload.
+        # If no limit was raised since the last throttle, this throttle belongs to the same overload.
         if lever not in self.giving_back:
             return self
         count = min(self.relapses.get(lever, 0) + 1, MAX_RELAPSES)
@@ -159,12 +162,12 @@ def state_to_json(state: WatermarkState) -> dict[str, Any]:
     """The state as JSON values for the state file."""
     evicting = {one.guest: one.watermark for one in state.evictions if one.watermark}
     content: dict[str, Any] = {
-        # Lists in the order of fields, the format of former releases: one parser reads both.
+        # Lists in the order of fields, as in former releases, so that one parser reads both formats.
         "throttles": [[one.guest, *one.knob, one.limit] for one in state.throttles],
         "evictions": [_eviction_to_json(one) for one in state.evictions],
         "scheduling_off": state.scheduling_off,
     }
-    # Beside the evictions, so that a former release can read them.
+    # A separate field, so that a former release can read the evictions.
     return content | ({"evicting_watermarks": evicting} if evicting else {})
 
 
@@ -174,7 +177,7 @@ def state_from_json(content: Any) -> WatermarkState:
     :raises ValueError: the content is not a state of watermarks.
     """
     try:
-        # Each value is checked: a wrong one could limit or end a guest.
+        # Each value is checked, because a wrong value could limit or end a guest.
         throttles = tuple(
             ThrottledGuest(text(guest), ThrottleControl(text(lever), text(domain)), _positive_limit(limit))
             for guest, lever, domain, limit in content["throttles"]
@@ -195,7 +198,7 @@ def state_from_json(content: Any) -> WatermarkState:
 
 
 def _eviction_to_json(eviction: PendingEviction) -> list[Any]:
-    # Without a third field if there is no grace, so that an older release can read the file.
+    # The third field is left out without a grace period, so that an older release can read the file.
     grace = [] if eviction.grace is None else [eviction.grace]
     return [eviction.guest, eviction.metric, *grace]
 

@@ -1,4 +1,4 @@
-"""Thresholds: amounts of a metric as operators write them, such as ``0.8``, ``12G``, ``80%`` or ``true``."""
+"""Thresholds: amounts of a metric in the configuration, such as ``0.8``, ``12G``, ``80%`` or ``true``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 THRESHOLD: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT%]?)", re.ASCII)
 """The text of an amount: a number with an optional suffix."""
 
-# The usage of a condition is 1 or 0: above the value of "true" while the condition holds, and below the value
-# of "false" while it does not.
+# The usage of a condition is 1 or 0. So it is above the value of "true" while the condition holds, and below
+# the value of "false" otherwise.
 _WORDS: Final = {"true": 0.5, "false": 0.25}
 
 
@@ -45,7 +45,7 @@ class WatermarkThreshold:
 def parse_threshold(text: str, unit: MetricUnit, has_capacity: bool = True) -> WatermarkThreshold:
     """Parse the text of a threshold, such as ``0.8``, ``12G``, ``80%`` or ``true``, for a metric in ``unit``.
 
-    :param has_capacity: whether the metric has a capacity, of which the threshold may be a percentage.
+    :param has_capacity: whether the metric has a capacity, so that the threshold may be a percentage of it.
     :raises ValueError: the text is no threshold, or its suffix does not fit the metric.
     """
     if unit is MetricUnit.CONDITION:
@@ -54,7 +54,7 @@ def parse_threshold(text: str, unit: MetricUnit, has_capacity: bool = True) -> W
             raise ValueError(f"{text.strip()!r} is not a threshold of a condition: write true or false")
         return WatermarkThreshold(_WORDS[word], word=word)
     match = THRESHOLD.fullmatch(text.strip())
-    # A number of hundreds of digits is infinite as a float, and no usage would ever be above it.
+    # A number with hundreds of digits is infinite as a float, and no usage would ever be above it.
     if match is None or not math.isfinite(float(match[1])):
         raise ValueError(f"{text!r} is not a threshold: a number such as 12, 1.5, 12G or 80% is needed")
     value, suffix = float(match[1]), match[2]
@@ -64,7 +64,7 @@ def parse_threshold(text: str, unit: MetricUnit, has_capacity: bool = True) -> W
             raise ValueError(
                 f"{text.strip()}: the metric has no capacity of which this is a part; write an amount"
             )
-        # A metric in percent has its value as such, and best_effort_cpu may exceed 100 %.
+        # For a metric in percent the number is the amount itself, and best_effort_cpu may exceed 100 %.
         if value > 100 and unit != MetricUnit.PERCENT:
             raise ValueError(f"{text.strip()} is more than there is")
         return WatermarkThreshold(value, relative=unit != MetricUnit.PERCENT)
@@ -75,7 +75,7 @@ def parse_threshold(text: str, unit: MetricUnit, has_capacity: bool = True) -> W
 
 
 def parse_usage(text: str, unit: MetricUnit, has_capacity: bool = True) -> WatermarkThreshold:
-    """Parse an imagined usage of the host, which is written like a threshold.
+    """Parse an assumed usage of the host, in the format of a threshold.
 
     The usage of a condition is 1 for ``true`` and 0 for ``false``.
 

@@ -86,8 +86,8 @@ class UnmetFilters(NamedTuple):
     def is_met(self, changed: Bits, lessened: Bits = 0) -> bool:
         """Return False if the hosts certainly have no candidate after these clauses are changed.
 
-        :param lessened: the changed clauses that ask for a smaller amount instead of being left out. Traits
-            that their groups require are still required.
+        :param lessened: those of the changed clauses that are not left out, but ask for a smaller amount. The
+            traits that the groups of these clauses require are still required.
         """
         return (
             not self.root & ~changed

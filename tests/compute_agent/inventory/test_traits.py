@@ -6,6 +6,10 @@ import pytest
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory import traits
 from tests.compute_agent.inventory.machines import machine
+from tests.environments import is_pinned
+
+# the agent reports no trait that its os-traits does not have
+NEWEST = pytest.mark.skipif(not is_pinned("os-traits"), reason="older versions of os-traits lack traits")
 
 
 def host(flags: str, architecture: str = "x86_64", **fields: object) -> HostTopology:
@@ -19,7 +23,7 @@ def host(flags: str, architecture: str = "x86_64", **fields: object) -> HostTopo
         ("avx avx2 avx512f avx512bw avx512_vnni", "AVX AVX2 AVX512F AVX512BW AVX512VNNI"),
         ("avx512_vbmi2 avx512vbmi avx512_vpopcntdq", "AVX512VBMI2 AVX512VBMI AVX512VPOPCNTDQ"),
         ("vaes gfni vpclmulqdq", "AVX512VAES AVX512GFNI AVX512VPCLMULQDQ"),
-        ("amx_tile amx_int8 amx_bf16", "AMXTILE AMXINT8 AMXBF16"),
+        pytest.param("amx_tile amx_int8 amx_bf16", "AMXTILE AMXINT8 AMXBF16", marks=NEWEST),
         ("aes pclmulqdq sha_ni fma fma4 f16c", "AESNI CLMUL SHA FMA3 FMA4 F16C"),
         ("abm bmi1 bmi2 tbm xop 3dnow", "ABM BMI BMI2 TBM XOP 3DNOW"),
         ("rtm mpx sgx pdpe1gb stibp", "TSX MPX SGX PDPE1GB STIBP"),
@@ -56,6 +60,7 @@ def test_arm_and_power_have_names_of_their_own() -> None:
     assert traits.cpu_traits(host("sse aes", architecture="riscv64")) == frozenset()
 
 
+@NEWEST
 def test_every_trait_of_the_tables_exists_in_os_traits() -> None:
     named = {trait for names in traits._OTHER_NAMES.values() for trait in names}
     named |= {trait for table in traits._OF_VENDOR.values() for trait in table.values()}

@@ -10,6 +10,7 @@ import pytest
 from werkzeug.test import TestResponse
 
 from tests.databases import DatabaseServer
+from tests.environments import is_pinned
 from tests.placement.builders import OWNER
 from tests.placement.running import Admin, application
 
@@ -491,6 +492,10 @@ def test_a_message_in_html_is_no_markup(service):
 
 
 @pytest.mark.parametrize("host", ['ex ample"<>', "[::1", "a\r\nSet-Cookie: a=b", "a/../b?x#y@z", "\xff", ""])
+@pytest.mark.skipif(
+    not is_pinned("Werkzeug"),
+    reason="older versions of Werkzeug and its client refuse some hosts",
+)
 def test_a_hostile_host_does_not_get_into_the_location(service, host):
     answer = service("PUT", "/traits/CUSTOM_HOST", environ_overrides={"HTTP_HOST": host})
     assert answer.status_code == 201
