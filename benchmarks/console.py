@@ -2,6 +2,7 @@
 
     python -m benchmarks.console                        # 10,000 hosts, minutes; needs Debian's chromium
     python -m benchmarks.console --hosts 1000 --repeats 3
+    python -m benchmarks.console --pages fleet neighbours
 
 Chromium is asked by its DevTools protocol, with an empty cache each time. First and largest contentful paint,
 total blocking time (of each task what is above 50 ms, after the first paint) and cumulative layout shift are
@@ -99,6 +100,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--repeats", type=int, default=5, help="looks at each page, of which medians are shown"
     )
+    parser.add_argument("--pages", nargs="+", choices=addresses(), default=list(addresses()), metavar="PAGE")
     options = parser.parse_args(arguments)
     if PROGRAM is None:
         print("needs Chromium: Debian's package chromium", file=sys.stderr)
@@ -112,10 +114,10 @@ def main(arguments: Sequence[str]) -> int:
             _follow(url, options.hosts)
             service.start()
             _fill(service.port, options.hosts)
-            return _measure(service, options.repeats)
+            return _measure(service, options.repeats, options.pages)
 
 
-def _measure(service: Service, repeats: int) -> int:
+def _measure(service: Service, repeats: int, pages: Sequence[str]) -> int:
     base = f"http://127.0.0.1:{service.port}/console"
     too_much = []
     print(
@@ -124,6 +126,8 @@ def _measure(service: Service, repeats: int) -> int:
     )
     with chromium() as browser:
         for name, address in addresses().items():
+            if name not in pages:
+                continue
             look(browser, base + address)  # which makes what is kept between two changes
             began = service.cpu_seconds()
             fast = _median([look(browser, base + address) for _ in range(repeats)])

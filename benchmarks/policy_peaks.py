@@ -1,7 +1,8 @@
 """Guests with peaks at different hours on hosts with hyperthreads: how often two of a core are busy together.
 
-    python -m benchmarks.policy_peaks                     # 20 hosts, four weeks: some minutes
+    python -m benchmarks.policy_peaks                     # 20 hosts, four weeks: some ten minutes
     python -m benchmarks.policy_peaks --hosts 2 --weeks 2 # does it work at all?
+    python -m benchmarks.policy_peaks --sides profiles --gains 0.5 1 2 --seed 1
 
 Each side places the same guests and moves them as the agent does. The first half of the weeks is for
 learning, and the second half counts. ``policies.md`` has the results.
@@ -63,11 +64,12 @@ class PeakGuest:
 
 @dataclass
 class Score:
-    """Sums over the samples that count: CPUs, moves, and the days."""
+    """Sums over the samples that count: CPUs, moves, and the days. ``learning`` are the moves before."""
 
     busy: float = 0.0
     common: float = 0.0
     moves: int = 0
+    learning: int = 0
     days: int = 0
 
     def add(self, other: Score) -> None:
@@ -75,6 +77,7 @@ class Score:
         self.busy += other.busy
         self.common += other.common
         self.moves += other.moves
+        self.learning += other.learning
         self.days += other.days
 
 
@@ -118,25 +121,30 @@ def run(topology: HostTopology, guests: Sequence[PeakGuest], side: str, gain: fl
         assert isinstance(found, CpuAssignment)
         assigned[name] = found
     pairs = _pairs(topology, assigned)
+    known: dict[str, LoadProfile] = {}
     for number in range(length):
         used = {guest.name: guest.samples[number] for guest in guests}
         if side == PROFILES:
-            learnt = learnt.with_use(used, SECONDS, MONDAY + number * SECONDS)
+            before, learnt = learnt, learnt.with_use(used, SECONDS, MONDAY + number * SECONDS)
+            if learnt.guests is not before.guests:
+                known = known_profiles(learnt.guests)
         if number >= counted:
             busy = {guest.name: used[guest.name] / guest.cpus for guest in guests}
             score.busy += sum(used.values())
             score.common += sum(count * min(busy[one], busy[other]) for one, other, count in pairs)
         if side == OFF or number % ROUND:
             continue
-        profiles = {name: LoadProfile.from_mean(cores) for name, cores in used.items()}
-        if side == PROFILES:
-            profiles |= known_profiles(learnt.guests)
-        here = _with_use(supply, assigned, profiles)
-        move = best_move(here, POLICY, [(requests[name], one) for name, one in assigned.items()], gain)
+        means = {name: LoadProfile.from_mean(cores) for name, cores in used.items()}
+        running = [(requests[name], one) for name, one in assigned.items()]
+        here, recent = _with_use(supply, assigned, means | known), _with_use(supply, assigned, means)
+        move = best_move(here, POLICY, running, gain, recent)
         if move is not None:
             assigned[move.guest] = move.assignment
             pairs = _pairs(topology, assigned)
-            score.moves += number >= counted
+            if number >= counted:
+                score.moves += 1
+            else:
+                score.learning += 1
     return score
 
 
@@ -163,35 +171,55 @@ def _pairs(topology: HostTopology, assigned: Mapping[str, CpuAssignment]) -> lis
     ]
 
 
-def compare(number: int, seed: int, weeks: int, gain: float) -> dict[str, Score]:
-    """The scores of all sides on one host of 16 cores with 2 threads."""
+Run = tuple[str, float]
+"""A side, and the gain that a move needs (``[policy] rebalance_gain``)."""
+
+
+def compare(number: int, seed: int, weeks: int, runs: Sequence[Run]) -> list[Score]:
+    """The score of each run on one host of 16 cores with 2 threads."""
     os.environ["TZ"] = "UTC"
     rng, topology = random.Random(f"{seed} {number}"), machine(l3=2, cores=8, threads=2)
     here = guests(rng, noise_table(random.Random(f"{seed} noise")), len(topology.online), weeks)
-    return {side: run(topology, here, side, gain) for side in SIDES}
+    return [run(topology, here, side, gain) for side, gain in runs]
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the table after each host, so that a run that is cut short has a result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hosts", type=int, default=20)
     parser.add_argument("--weeks", type=int, default=4, help="half of them are for learning")
-    parser.add_argument("--seed", type=int, default=101)
-    parser.add_argument("--gain", type=float, default=2.0, help="[policy] rebalance_gain")
+    parser.add_argument("--seed", type=int, default=202)
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
+    parser.add_argument("--gains", type=float, nargs="+", default=[2.0, 0.5], help="[policy] rebalance_gain")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     arguments = parser.parse_args()
-    total = {side: Score() for side in SIDES}
-    each = partial(compare, seed=arguments.seed, weeks=arguments.weeks, gain=arguments.gain)
+    # Without a measured use no guest moves, whatever the gain is.
+    runs = [
+        (side, gain)
+        for side in arguments.sides
+        for gain in (arguments.gains[:1] if side == OFF else arguments.gains)
+    ]
+    totals = [Score() for _ in runs]
+    each = partial(compare, seed=arguments.seed, weeks=arguments.weeks, runs=runs)
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        for scores in pool.map(each, range(arguments.hosts)):
-            for side, score in scores.items():
-                total[side].add(score)
-    print("| side | busy CPUs | of which a core's other guest is busy too | moves a host and day |")
-    print("| --- | --- | --- | --- |")
-    for side, score in total.items():
+        for number, scores in enumerate(pool.map(each, range(arguments.hosts)), 1):
+            for total, score in zip(totals, scores, strict=True):
+                total.add(score)
+            print(f"\n{number} hosts, seed {arguments.seed}\n\n{_table(runs, totals)}", flush=True)
+
+
+def _table(runs: Sequence[Run], totals: Sequence[Score]) -> str:
+    lines = [
+        "| side | gain | busy CPUs | of which a core's other guest is busy too | moves a host and day |"
+        " while learning |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for (side, gain), score in zip(runs, totals, strict=True):
         samples = score.days * DAY
-        common = f"{score.common / samples:.2f} ({100 * score.common / score.busy:.1f} %)"
-        print(f"| {side} | {score.busy / samples:.2f} | {common} | {score.moves / score.days:.2f} |")
+        common = f"{score.common / samples:.3f} ({100 * score.common / score.busy:.1f} %)"
+        moves = f"{score.moves / score.days:.2f} | {score.learning / score.days:.2f}"
+        lines.append(f"| {side} | {gain:g} | {score.busy / samples:.2f} | {common} | {moves} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -195,9 +195,11 @@ class UseMeasured:
 
     :ivar use: the use in cores by hour of the week, by uuid of the guest. The use of a guest without an
         entry is unknown.
+    :ivar recent: the mean of the last minutes, in the same form.
     """
 
     use: Mapping[str, LoadProfile]
+    recent: Mapping[str, LoadProfile] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

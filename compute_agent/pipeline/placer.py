@@ -49,6 +49,8 @@ class GuestPlacer:
         self._observe = observe
         self.use: Mapping[str, LoadProfile] = {}
         """The measured CPU use of guests in cores by hour of the week, by uuid."""
+        self.recent_use: Mapping[str, LoadProfile] = {}
+        """The mean of the last minutes, in the same form."""
         self._balanced: object = None
         """The inputs of the last search that found no guest to move. Equal inputs need no new search."""
         self._synced: tuple[HostState, Mapping[str, CpuSet]] | None = None
@@ -372,10 +374,11 @@ class GuestPlacer:
             and not (entry.refusal or entry.pending or entry.migration or entry.guest.settings.preserve)
         ]
         supply = host_state.cpu_supply(self._cache.held_cpus(), self.use)
-        present = (host_state, guests, supply.holdings, self.use)
+        present = (host_state, guests, supply.holdings, self.use, self.recent_use)
         if present == self._balanced:
             return
-        move = best_move(supply, host_state.policy, guests, host_state.rebalance_gain)
+        recent = host_state.cpu_supply(supply.holdings, self.recent_use)
+        move = best_move(supply, host_state.policy, guests, host_state.rebalance_gain, recent)
         entry = self._cache.get(move.guest) if move is not None else None
         if move is None or entry is None:
             self._balanced = present

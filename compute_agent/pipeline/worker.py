@@ -372,8 +372,8 @@ class GuestPipeline:
                 self._limit_guest(event)
             case MoveGuest():
                 return self._move_guest(event)
-            case UseMeasured(use):
-                self._placer.use = use
+            case UseMeasured(use, recent):
+                self._placer.use, self._placer.recent_use = use, recent
             case ReconcileGuests():
                 self._lifecycle.reconcile_guests()
                 # This comes after reconcile_guests(), which updates the set of present guests.

@@ -18,9 +18,13 @@ WEEK_HOURS: Final = 7 * 24
 # Compared by identity, because a hash of all hours takes longer than an overlap.
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadProfile:
-    """The mean CPU use in each hour of the week, in cores or as the busy part of one CPU."""
+    """The mean CPU use in each hour of the week, in cores or as the busy part of one CPU.
+
+    :ivar learnt: whether hours of the guest are known. Otherwise all hours have the mean of the last minutes.
+    """
 
     hours: tuple[float, ...]
+    learnt: bool = False
 
     @classmethod
     def from_mean(cls, use: float) -> LoadProfile:
@@ -35,7 +39,7 @@ ALWAYS_BUSY: Final = LoadProfile.from_mean(1.0)
 @lru_cache(maxsize=1024)
 def use_per_cpu(profile: LoadProfile, count: int) -> LoadProfile:
     """The busy part, from 0 to 1, of each of ``count`` CPUs, over which the cores of a profile are spread."""
-    return LoadProfile(tuple([min(1.0, cores / count) for cores in profile.hours]))
+    return LoadProfile(tuple([min(1.0, cores / count) for cores in profile.hours]), profile.learnt)
 
 
 # A mean over all hours would hide the peaks of guests that work in 40 of the 168 hours.
@@ -66,5 +70,6 @@ def fill_hours(hours: Sequence[float | None]) -> LoadProfile | None:
     by_clock = [[cores for cores in hours[clock::24] if cores is not None] for clock in range(24)]
     of_day = [sum(days) / len(days) if days else mean for days in by_clock]
     return LoadProfile(
-        tuple([of_day[number % 24] if cores is None else cores for number, cores in enumerate(hours)])
+        tuple([of_day[number % 24] if cores is None else cores for number, cores in enumerate(hours)]),
+        learnt=True,
     )

@@ -14,12 +14,15 @@ held.
 Rebalancing moves at most one guest at a time, and only if the gain is large enough. The unit of costs is an
 L3 domain that a guest crosses; the constants below it define the weights. A shared core counts by pairs of
 guests, so that each move lowers the sum of all costs by at least its gain. With a threshold above 0, moves
-therefore come to an end, and no guest moves back and forth.
+therefore come to an end, and no guest moves back and forth. The mean of the last minutes changes the costs
+again and again, and the use by hour of the week hardly does. Moves for the latter need a smaller gain. If
+there is none, guests that are busy together now are separated, as long as the hours of the week hardly get
+worse. Such a move also leads out of arrangements that no single move improves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -154,6 +157,12 @@ MEMORY_MOVED: Final = 2.0
 """Cost of moving all memory of a guest to other NUMA nodes. A guest that leaves half of its nodes costs half.
 """
 
+# With the whole gain, guests with equal peaks stay together: benchmarks/policies.md has the numbers.
+LEARNT_GAIN: Final = 1 / 16
+"""The part of the minimum gain that is enough for a move if the hours of all these guests are known."""
+RECENT_LOSS: Final = 0.5
+"""The part of the minimum gain that a move for the use of the last minutes may cost by hour of the week."""
+
 
 @dataclass(frozen=True, slots=True)
 class RebalanceMove:
@@ -168,27 +177,80 @@ class RebalanceMove:
 
 
 def best_move(
-    supply: CpuSupply, policy: Policy, guests: Iterable[tuple[GuestRequest, CpuAssignment]], min_gain: float
+    supply: CpuSupply,
+    policy: Policy,
+    guests: Sequence[tuple[GuestRequest, CpuAssignment]],
+    min_gain: float,
+    recent: CpuSupply | None = None,
 ) -> RebalanceMove | None:
     """The move with the largest gain; None if no gain is at least ``min_gain``.
+
+    A part of it, ``LEARNT_GAIN``, is enough if guests share cores less, and the hours of all of these guests
+    are known.
 
     :param policy: computes the CPUs that a guest would get if it started now.
     :param guests: the requests of guests that may be moved, with their present assignments.
     :param min_gain: the minimum gain, above 0.
+    :param recent: the same supply with the use of the last minutes, which counts where no move gains enough
+        by the hours of the week.
     """
+    move = _best_move_by(supply, policy, guests, min_gain)
+    if move is not None or recent is None or not any(load.learnt for load in supply.use.values()):
+        return move
+
+    def hardly_costs(request: GuestRequest, current: CpuAssignment, new: CpuAssignment) -> bool:
+        loss = place_cost(supply, request, new) - place_cost(supply, request, current)
+        return loss <= min_gain * RECENT_LOSS
+
+    return _best_move_by(recent, policy, guests, min_gain, hardly_costs)
+
+
+def _best_move_by(
+    supply: CpuSupply,
+    policy: Policy,
+    guests: Sequence[tuple[GuestRequest, CpuAssignment]],
+    min_gain: float,
+    is_allowed: Callable[[GuestRequest, CpuAssignment, CpuAssignment], bool] = lambda *move: True,
+) -> RebalanceMove | None:
     best: RebalanceMove | None = None
     for request, current in guests:
+        own = supply.own_load(request)
+        least = min_gain * LEARNT_GAIN if own is not None and own.learnt else min_gain
         cost = place_cost(supply, request, current)
-        if cost < min_gain:
+        if cost < least:
             continue  # even a move to an assignment without cost would gain too little
         for wanted in _requests_to_try(supply, request):
             new = policy(supply, wanted)
             if not isinstance(new, CpuAssignment):
                 continue
             gain = cost - place_cost(supply, request, new) - move_cost(current, new)
-            if gain >= min_gain and (best is None or gain > best.gain):
+            if best is not None and gain <= best.gain:
+                continue
+            is_enough = gain >= min_gain or (
+                gain >= least and _relieves_cores(supply, request, current, new, least)
+            )
+            if is_enough and is_allowed(request, current, new):
                 best = RebalanceMove(request.guest, new, gain)
     return best
+
+
+def _relieves_cores(
+    supply: CpuSupply, request: GuestRequest, current: CpuAssignment, new: CpuAssignment, least: float
+) -> bool:
+    """Whether a move lowers the cost of shared cores by ``least`` points, by known hours of all guests."""
+    topology, before, after = supply.topology, current.held_cpus, new.held_cpus
+    siblings = topology.siblings_of(before | after)
+    loads = [
+        supply.busy.get(min(held & siblings))
+        for guest, held in supply.holdings.items()
+        if guest != request.guest and held & siblings
+    ]
+    if not all(load is not None and load.learnt for load in loads):
+        return False
+    relief = _shared_cores(topology, supply, request, before) - _shared_cores(
+        topology, supply, request, after
+    )
+    return relief >= least
 
 
 def _requests_to_try(supply: CpuSupply, request: GuestRequest) -> Iterable[GuestRequest]:

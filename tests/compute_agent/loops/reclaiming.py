@@ -41,6 +41,7 @@ class ReclaimingHost:
         self.pipeline.start({})
         self.pipeline.stop()
         self.mode, self.steal, self.memory = "act", "off", False
+        self.cold = {}
         self.new_loop()
 
     def conf(self):
@@ -67,7 +68,15 @@ class ReclaimingHost:
         metrics = AgentMetrics()
         self.registry = metrics.registry
         self.loop = ReclaimLoop(
-            self.conf(), self.pipeline, self.driver, recorder, metrics, clock, clock, self.wake
+            self.conf(),
+            self.pipeline,
+            self.driver,
+            recorder,
+            metrics,
+            clock,
+            clock,
+            self.wake,
+            cold=lambda: self.cold,
         )
 
     def wake(self):

@@ -47,6 +47,7 @@ class Events(list):
 
     def submit(self, event):
         self.append({guest: sum(profile.hours) / WEEK_HOURS for guest, profile in event.use.items()})
+        self.recent = {guest: profile.hours[0] for guest, profile in event.recent.items()}
 
 
 @pytest.fixture
@@ -97,6 +98,17 @@ def test_use_is_reported_after_enough_measurements_and_withdrawn(tmp_path, loop,
     assert events[1:] == [{}]
 
 
+def test_small_changes_of_the_mean_are_no_events(tmp_path, loop, events):
+    seconds = 0.0
+    for number, part in enumerate([0.5] * 5 + [0.55] * 40 + [0.7] * 40):
+        used(tmp_path, seconds)
+        loop.measure_use(15.0 * number, MONDAY)
+        seconds += 15 * part
+    assert len(events) < 10
+    assert events[-1] == {"a": pytest.approx(0.7, abs=0.05)}
+    assert events.recent == {"a": pytest.approx(events[-1]["a"])}
+
+
 def test_hours_are_learnt_and_kept_for_the_next_agent(tmp_path, make_loop, events):
     """A guest uses a CPU from 8 to 20 o'clock; the next agent knows the guest before it has returned."""
     loop, seconds = make_loop(), 0.0
@@ -108,10 +120,12 @@ def test_hours_are_learnt_and_kept_for_the_next_agent(tmp_path, make_loop, event
         used(tmp_path, seconds)
         loop.measure_use(900.0 * step, MONDAY + 900.0 * step - 1)
     assert events[-1] == {"a": pytest.approx(0.5)}
+    assert events.recent == {"a": pytest.approx(0, abs=0.05)}
     events.clear()
     events.guests = []
     make_loop().measure_use(0.0, MONDAY + 3 * 86400)
     assert events == [{"a": pytest.approx(0.5)}]
+    assert events.recent == {}
 
 
 def test_a_file_that_cannot_be_used_is_put_aside(tmp_path, make_loop, events):

@@ -22,14 +22,16 @@ PAGES = 256
 class MemoryReclaimingHost(ReclaimingHost):
     """A reclaiming host with 8 GiB, and files with the memory use of each guest."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, of_guest=1000):
+        """In each minute of the last day, guest ``a`` has used ``of_guest`` MiB, and the host 1000."""
         self.used = {}
         super().__init__(folder, TREE)
         self.memory = True
         history = ZoneHistory()
         for _ in range(25 * 60):
             self.now += 60
-            history = history.with_reading(ZoneReading(self.now, 2000.0, {"a": 1000.0, SYSTEM: 1000.0}), 85)
+            uses = {"a": float(of_guest), SYSTEM: 1000.0}
+            history = history.with_reading(ZoneReading(self.now, sum(uses.values()), uses), 85)
         (folder / MEMORY_FILE).write_bytes(dump({ZONE.uuid: ZoneState(history, CapacityOffer())}))
         self.run("a", {NODE.uuid: {"VCPU": 2, "MEMORY_MB": 2048}})
         self.new_loop()
@@ -61,6 +63,12 @@ class MemoryReclaimingHost(ReclaimingHost):
         for guest in self.driver.guests():
             place = self.folder / "proc" / str(guest.pid)
             (place / "statm").write_text(f"9 {self.used.get(guest.uuid, 0) * PAGES} 0 0 0 0 0\n")
+
+    @property
+    def offered(self):
+        """MiB."""
+        inventory = self.inventory()
+        return inventory.total - inventory.reserved
 
     def inventory(self, name=RECLAIMED_MEMORY):
         return self.loop.add_to_tree(self.tree).get(ZONE.uuid).inventories[name]
@@ -114,6 +122,25 @@ def test_memory_in_swap_does_not_count_as_unused(rig):
     (measured,) = rig.loop.measure_memory(rig.now)
     assert (measured.reading.total, measured.reading.guests) == (2300.0, {"a": 1000.0, SYSTEM: 1300.0})
     assert rig.inventory().reserved >= before
+
+
+def test_cold_memory_enlarges_the_offer_until_its_guest_waits_again(tmp_path):
+    """A guest has 500 of its 1000 MiB in swap, which were cold all day, or not."""
+    offers = {}
+    for name, cold in (("used", 0), ("cold", 500)):
+        (tmp_path / name).mkdir()
+        rig = MemoryReclaimingHost(tmp_path / name, of_guest=1000 - cold)
+        rig.write()
+        rig.swap(system=0, a=500)
+        rig.cold = {"a": cold * 2**20}
+        rig.rounds(150, a=500)
+        offers[name] = rig.offered
+    # 5 % of the use is margin, and an offer grows only where a tenth more is left.
+    assert offers["used"] == 5760
+    assert 1.1 * offers["used"] < offers["cold"] <= 8000 - 1.05 * 1500
+    rig.cold = {}
+    rig.rounds(1, a=500)
+    assert rig.offered <= 8000 - 2000
 
 
 def test_memory_that_is_needed_again_is_a_broken_promise_and_so_is_an_eviction_for_it(rig):

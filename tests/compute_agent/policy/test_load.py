@@ -37,7 +37,9 @@ def supply(holdings, loads=None, wanted=1):
         for guest, load in (loads or {}).items()
     }
     use = {
-        guest: LoadProfile(tuple(part * len(held.get(guest, range(wanted))) for part in profile.hours))
+        guest: LoadProfile(
+            tuple(part * len(held.get(guest, range(wanted))) for part in profile.hours), profile.learnt
+        )
         for guest, profile in profiles.items()
     }
     busy = {cpu: profile for guest, profile in profiles.items() for cpu in held.get(guest, ())}
@@ -167,6 +169,65 @@ def test_guests_with_opposite_peaks_share_a_core_and_those_with_equal_peaks_do_n
     loads = {"a": DAY, "b": DAY, "c": DAY, "d": NIGHT, "e": DAY}
     found = moved(full, loads)
     assert (found.guest, found.assignment.dedicated) == ("a", (5,))
+
+
+def learnt(profile):
+    return replace(profile, learnt=True)
+
+
+def test_a_small_part_of_the_gain_is_enough_for_learnt_hours():
+    """Two guests may be busy together in a quarter of the time: each could gain 1 point."""
+    beside, part = {"a": [0], "b": [1]}, LoadProfile.from_mean(0.25)
+    assert moved(beside, {"a": part, "b": part}) is None
+    assert moved(beside, {"a": learnt(part), "b": part}) is None
+    assert moved(beside, {"a": learnt(part), "b": learnt(part)}).gain == pytest.approx(1)
+    assert moved(beside, {"a": learnt(part), "b": learnt(part)}, min_gain=17.0) is None
+    # No core is free. The use of the guest beside the new place has to be known, too.
+    full = {"a": [0], "b": [1], "c": [2], "d": [4], "e": [6]}
+    loads = {guest: learnt(part) for guest in full} | {"d": learnt(hours())}
+    assert moved(full, loads).assignment.dedicated == (5,)
+    assert moved(full, {**loads, "d": hours()}) is None
+    del loads["d"]
+    assert moved(full, loads) is None
+
+
+def test_guests_that_are_busy_together_now_are_separated_unless_their_hours_get_worse():
+    """Opposite peaks, but today both are busy at once; the other cores have guests, too."""
+    holdings = {"a": [0], "b": [1], "c": [2], "d": [4], "e": [6]}
+    now = {"a": 0.9, "b": 0.9, "c": 0.1, "d": 0.8, "e": 0.8}
+    part = LoadProfile.from_mean(0.2)
+    loads = {guest: learnt(load) for guest, load in (("a", DAY), ("b", NIGHT), ("d", DAY), ("e", DAY))}
+
+    def found(hours_of_c):
+        here, recent = supply(holdings, loads | {"c": learnt(hours_of_c)}), supply(holdings, now)
+        guests = [
+            (request(name), build_assignment(here, request(name), tuple(cpus)))
+            for name, cpus in holdings.items()
+        ]
+        assert best_move(here, POLICIES["topology-aware"], guests, 2.0) is None
+        assert best_move(here, POLICIES["topology-aware"], guests, 2.0, here) is None
+        return best_move(here, POLICIES["topology-aware"], guests, 2.0, recent)
+
+    # 0.8 points by hour are less than half of the minimum gain.
+    assert found(part).assignment.dedicated == (3,)
+    assert found(LoadProfile.from_mean(0.3)) is None
+
+
+def test_learnt_hours_do_not_make_moves_for_other_reasons_easier():
+    """A guest leaves a second L3 domain for the whole minimum gain only."""
+    topology = machine(l3=2, cores=2, threads=2)
+    here = replace(
+        SUPPLY,
+        topology=topology,
+        cpu_sets=CpuSets(topology.online, frozenset(), frozenset()),
+        holdings={"a": frozenset({0, 4})},
+        use={"a": learnt(DAY)},
+        busy={0: learnt(DAY), 4: learnt(DAY)},
+    )
+    want = GuestRequest("a", 2, (ProviderDemand("host", topology.online, 2),))
+    guests = [(want, build_assignment(here, want, (0, 4)))]
+    assert best_move(here, POLICIES["topology-aware"], guests, 2.0) is None
+    assert best_move(here, POLICIES["topology-aware"], guests, 1.0) is not None
 
 
 def test_a_returning_guest_is_placed_by_its_own_hours():

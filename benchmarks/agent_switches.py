@@ -1,0 +1,211 @@
+"""What single switches of the agent add to its CPU time, beside 100 guests: memory, metrics and neighbours.
+
+    python -m benchmarks.agent_switches                      # some fifteen minutes
+    python -m benchmarks.agent_switches --guests 10 --seconds 5
+
+One host runs the same guests for all rows, and the agent starts again for each. Each row is measured between
+two measurements of the row that it is compared with, as the speed of this machine changes: only compare the
+rows of one run. The kernel's part is played by folders (:mod:`benchmarks.agent_on_fakes`), so that the time
+that a real kernel takes for its answers, such as for a reclaim, is not in the numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from benchmarks.agent_cost import AGENT, SAMPLINGS, cpu_seconds, status
+from benchmarks.agent_everything import INI, Host, claims, make_host, scrape
+
+MIB: Final = 2**20
+
+GROUP_FILES: Final[Mapping[str, str]] = {
+    "memory.current": f"{132 * MIB}\n",
+    "memory.swap.current": f"{20 * MIB}\n",
+    "memory.swap.max": "max\n",
+    "memory.reclaim": "",
+    "memory.stat": f"anon {100 * MIB}\nfile {32 * MIB}\ninactive_file {20 * MIB}\npgmajfault 7\n",
+    "memory.numa_stat": f"anon N0={100 * MIB}\nfile N0={32 * MIB}\ninactive_file N0={20 * MIB}\n",
+    "cpu.stat": "usage_usec 5000000\nuser_usec 4000000\nsystem_usec 1000000\nnr_throttled 3\n"
+    "throttled_usec 20000\n",
+    "io.stat": "254:0 rbytes=1000 wbytes=2000 rios=10 wios=20 dbytes=0 dios=0\n",
+    **{
+        f"{name}.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=1000\n"
+        "full avg10=0.00 avg60=0.00 avg300=0.00 total=500\n"
+        for name in ("cpu", "memory", "io")
+    },
+}
+"""Files of a guest's group that the kernel has and the fakes lack. Guests use 132 MiB and do not wait."""
+
+START_SECONDS: Final = 180.0
+"""Maximum seconds until an agent has reported."""
+
+SWAPS: Final = "Filename\tType\tSize\tUsed\tPriority\n/dev/vda2\tpartition\t8388604\t0\t-2\n"
+
+WATERMARKS: Final = SAMPLINGS["watermarks for CPU and memory"]
+CAPACITY: Final = "\n[capacity]\nmode = act\nmemory = true\n"
+QUIET: Final = "\n[compute]\nneighbours_interval = 0\n[metrics]\nguests = 0\n"
+
+
+def _reclaiming(threshold: str) -> str:
+    return (
+        f"\n[watermark:cold]\nmetric = memory_usage\nreclaim = {threshold}\nevict = 100%\n"
+        "[qos]\nhighest_class = LS\nmin_share = 10\n"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A row: the sections of the agent's file, and the row that it adds to.
+
+    :ivar scraped: whether metrics are read each 15 seconds.
+    """
+
+    name: str
+    sections: str
+    base: str = ""
+    scraped: bool = False
+
+
+SWITCHES: Final = (
+    Switch("neither watermarks nor metrics of guests", QUIET),
+    Switch("watermarks for CPU and memory", QUIET + WATERMARKS, "neither watermarks nor metrics of guests"),
+    Switch(
+        "the same and `reclaim`, not reached",
+        QUIET + WATERMARKS + _reclaiming("99%"),
+        "watermarks for CPU and memory",
+    ),
+    Switch(
+        "the same and `reclaim`, reached all the time",
+        QUIET + WATERMARKS + _reclaiming("1%"),
+        "watermarks for CPU and memory",
+    ),
+    Switch("reclaimed CPUs and memory", QUIET + CAPACITY, "neither watermarks nor metrics of guests"),
+    Switch(
+        "the same and `cold_memory`", QUIET + CAPACITY + "cold_memory = true\n", "reclaimed CPUs and memory"
+    ),
+    Switch(
+        "scrapes without metrics of guests", QUIET, "neither watermarks nor metrics of guests", scraped=True
+    ),
+    Switch(
+        "scrapes, `[metrics] guests = all`",
+        QUIET.replace("guests = 0", "guests = all"),
+        "scrapes without metrics of guests",
+        scraped=True,
+    ),
+    Switch(
+        "neighbours each 10 minutes",
+        QUIET.replace("interval = 0", "interval = 600"),
+        "neither watermarks nor metrics of guests",
+    ),
+    Switch(
+        "neighbours each minute",
+        QUIET.replace("interval = 0", "interval = 60"),
+        "neither watermarks nor metrics of guests",
+    ),
+)
+
+
+class SwitchedHost(Host):
+    """A host with guests whose agent gets one configuration after the other."""
+
+    def wait(
+        self, script: str, verb: str, condition: Callable[[], bool], seconds: float = START_SECONDS
+    ) -> None:
+        """Wait longer, as an agent with many guests starts slowly on a busy machine."""
+        super().wait(script, verb, condition, seconds)
+
+    def start_guests(self, guests: int) -> None:
+        """Start the service, an agent and the guests."""
+        host = self.folder / "host"
+        make_host(host)
+        (host / "proc/swaps").write_text(SWAPS)
+        self.cgroups.mkdir(parents=True)
+        self.configure_service()
+        self.manage("db", "sync")
+        self.start_service(workers=1)
+        self.configure("")
+        self.start_agent()
+        for consumer, held in claims(self, guests):
+            # Enough for a probe of the smallest size, and for all guests on this host.
+            held = {
+                one: {name: 128 if name == "MEMORY_MB" else amount for name, amount in amounts.items()}
+                for one, amounts in held.items()
+            }
+            body: dict[str, Any] = {
+                "allocations": {one: {"resources": amounts} for one, amounts in held.items()},
+                "project_id": "p",
+                "user_id": "u",
+                "consumer_generation": None,
+                "consumer_type": "INSTANCE",
+            }
+            self.call("PUT", f"/allocations/{consumer}", body=body)
+            self.guests("run", uuid=consumer, command=["sleep", "1000000"], blockio_class="bulk")
+            for name, text in GROUP_FILES.items():
+                (self.cgroups / f"guest-{consumer}" / name).write_text(text)
+
+    def configure(self, sections: str) -> None:
+        """Write the agent's file."""
+        sets = "cpu_dedicated_set = 0\ncpu_shared_set = 1"
+        self.configure_agent(f"{sets}\n\n[DEFAULT]\ncpu_allocation_ratio = 1000")
+        with self.agent_ini.open("a") as ini:
+            ini.write(INI.format(host=self.folder / "host", cgroups=self.cgroups) + sections)
+
+    def measure(self, switch: Switch, settle: float, seconds: float) -> tuple[float, float]:
+        """Percent of a core that an agent takes, and its resident MB."""
+        self.stop(AGENT)
+        self.configure(switch.sections)
+        self.start_agent()
+        pid, ended = self.processes[AGENT].pid, threading.Event()
+        if switch.scraped:
+            threading.Thread(target=scrape, args=(self, ended), daemon=True).start()
+        time.sleep(settle)
+        used, since = cpu_seconds(pid), time.monotonic()
+        time.sleep(seconds)
+        percent = 100 * (cpu_seconds(pid) - used) / (time.monotonic() - since)
+        ended.set()
+        return percent, status(pid, "VmRSS") / 1024
+
+
+def machine_speed() -> float:
+    """Seconds of CPU time for a fixed amount of work in Python, to compare with another machine."""
+    began = time.process_time()
+    sum(number * number % 7 for number in range(5_000_000))
+    return time.process_time() - began
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--guests", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=45.0)
+    parser.add_argument("--rows", type=int, nargs="+", help="only these rows, from 1")
+    parser.add_argument("--settle", type=float, default=15.0, help="seconds before each measurement")
+    args = parser.parse_args()
+    by_name = {switch.name: switch for switch in SWITCHES}
+    print(f"{args.guests} guests; 5 million steps of Python take {machine_speed():.2f} s of CPU time\n")
+    print("| switch | % of a core | before and after, without it | adds | MB |")
+    print("| --- | --- | --- | --- | --- |")
+    with SwitchedHost() as system:
+        system.start_guests(args.guests)
+        for number, switch in enumerate([one for one in SWITCHES if one.base], 1):
+            if args.rows and number not in args.rows:
+                continue
+            base = by_name[switch.base]
+            before, _ = system.measure(base, args.settle, args.seconds)
+            percent, resident = system.measure(switch, args.settle, args.seconds)
+            after, _ = system.measure(base, args.settle, args.seconds)
+            added = percent - statistics.mean((before, after))
+            compared = f"{percent:.2f} | {before:.2f}, {after:.2f} | {added:+.2f}"
+            print(f"| {switch.name} | {compared} | {resident:.0f} |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
