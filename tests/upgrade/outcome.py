@@ -30,6 +30,12 @@ class UpgradeOutcome:
     seconds: float = 0.0
     moved: dict[str, str] = field(default_factory=dict)
     forgotten: dict[str, str] = field(default_factory=dict)
+    losses: list[str] = field(default_factory=list)
+
+    def note_losses(self, step: str) -> None:
+        """Record the losses since the last call with the step in which they were found."""
+        if self.judge is not None:
+            self.losses += [f"{step}: {line}" for line in self.judge.wrong[len(self.losses) :]]
 
     def compare_guests(
         self, step: str, before: Mapping[str, GuestFacts | None], now: Mapping[str, GuestFacts | None]
@@ -69,7 +75,7 @@ class UpgradeOutcome:
     @property
     def problems(self) -> list[str]:
         """Return a line for each loss."""
-        wrong = list(self.judge.wrong) if self.judge else ["nothing ran"]
+        wrong = list(self.losses) if self.judge else ["nothing ran"]
         errors = [f"{number} times {name}" for name, number in self._counts.items() if name[-3:-2] == "5"]
         return [*wrong, *errors, *self.moved.values(), *self.forgotten.values()]
 

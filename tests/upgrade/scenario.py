@@ -77,6 +77,7 @@ def run(folder: Path, old: InstalledRelease, new: InstalledRelease, kind: str) -
 
         def look(step: str, *, settings: bool) -> None:
             time.sleep(_SECONDS_OF_LOAD)
+            outcome.note_losses(step)
             outcome.compare_guests(step, guests, cloud.guest_facts())
             if settings:  # by commands, which take seconds
                 outcome.compare_settings(step, before, cloud.settings())
@@ -103,6 +104,7 @@ def run(folder: Path, old: InstalledRelease, new: InstalledRelease, kind: str) -
                 last.move_to(release)
                 look(f"{last.name} {word}", settings=True)
         load.check_books()
+        outcome.note_losses("books")
     outcome.seconds = time.monotonic() - began
     return outcome
 
