@@ -61,11 +61,13 @@ class DeviceCloud(Cloud):
     """Hosts with devices below their NUMA nodes, or below the root without nodes, as Nova reports them.
 
     :param used: the share of devices that guests hold; with ``alike`` none, and all hosts are the same.
+    :param functions: virtual functions of each device.
     """
 
     devices: int = 8
     nodes: int = 0
     used: float = 0.0
+    functions: int = 1
 
     def pools(self) -> Tree:
         """No pools."""
@@ -88,11 +90,15 @@ class DeviceCloud(Cloud):
             Provider(
                 f"{root.name}-d{at}",
                 nodes[at * self.nodes // self.devices].uuid if nodes else root.uuid,
-                {GPU: inventory(1)},
+                {GPU: inventory(self.functions)},
             )
             for at in range(self.devices)
         ]
-        guests: list[Guest] = [{each.uuid: {GPU: 1}} for each in devices if rng.random() < self.used]
+        guests: list[Guest] = [
+            {each.uuid: {GPU: held}}
+            for each in devices
+            if (held := sum([rng.random() < self.used for _ in range(self.functions)]))
+        ]
         return [root, *nodes, *devices], guests
 
 
@@ -103,6 +109,8 @@ CLOUDS: Final = {
         DeviceCloud("devices-16", 0.0, devices=16),
         DeviceCloud("nodes-16", 0.0, devices=16, nodes=2),
         DeviceCloud("unlike-8", 0.0, alike=False, devices=8, nodes=2, used=0.2),
+        DeviceCloud("cards-16", 0.0, devices=16, functions=8),
+        DeviceCloud("unlike-cards-16", 0.0, alike=False, devices=16, functions=8, used=0.4),
     )
 }
 
@@ -140,6 +148,9 @@ def questions(hosts: int) -> Iterator[DeviceQuestion]:
     for groups in (1, 2, 4, 8):
         for limit in (1000, 100):
             yield DeviceQuestion(CLOUDS["unlike-8"], hosts, groups, limit)
+    for name, number in (("cards-16", hosts), ("unlike-cards-16", hosts)):
+        for limit in (1000, 100):
+            yield DeviceQuestion(CLOUDS[name], number, 6, limit)
 
 
 def alone(hosts: int, count: int) -> Iterator[str]:

@@ -82,21 +82,29 @@ def _distinct_first(
     kinds: AssignmentKinds,
     distinct_only: bool,
 ) -> Iterator[Sequence[Provider] | None]:
-    """Yield one of each set of equivalent ways, then one for each set of amounts, then all other ways.
+    """Yield one of all ways that differ only in units of pools, then one of each set of equivalent ways.
 
-    The search rests between these passes, so that the caller first gets one way from each other tree.
+    Then come one way for each set of amounts, and all other ways. The search rests between these passes, so
+    that the caller first gets one way from each other tree.
     """
-    # a pass is useful only if some providers (first pass) or some needs (second pass) are equal
+    # a pass is useful only if there are pools (first pass), or if some providers (second pass) or some needs
+    # (third pass) are equal
     passes: list[Iterator[Sequence[Provider] | None]] = []
+    pools = None if distinct_only else kinds.in_pools
+    distinct = RememberedAssignments(kinds)
+    if pools is not None:
+        # without ``kinds``: an order of equal needs would depend on the distribution of units in a pool, and
+        # ``visited`` takes assignments of all distributions as one
+        passes.append(_run_through(rules, options, small, visited=RememberedAssignments(pools)))
     if kinds.any_providers_equal:
-        passes.append(_run_through(rules, options, small, visited=RememberedAssignments(kinds), kinds=kinds))
+        passes.append(_run_through(rules, options, small, visited=distinct, kinds=kinds))
     if kinds.any_needs_equal:
         passes.append(_run_through(rules, options, small, kinds=kinds))
     if distinct_only:
         yield from passes[0]
         return
     yielded: set[tuple[int, ...]] = set()
-    for ways in passes:
+    for number, ways in enumerate(passes):
         for chosen in ways:
             if chosen is None:
                 # these passes only decide the order: the complete search at the end of this function finds
@@ -109,12 +117,16 @@ def _distinct_first(
             key = tuple([provider.id for provider in chosen])
             if key not in yielded:
                 yielded.add(key)
+                if pools is not None and number == 0:
+                    # the next pass leaves out the ways that are equivalent to this one
+                    distinct.add(chosen)
                 yield chosen
         if not yielded:
             return
-        # two None: the first one ends a batch, and only an empty batch is a rest
         yield None
-        yield None
+        if pools is None and number == 0:
+            # trees with pools have ways that are not equivalent in their second pass, too
+            yield None
     for chosen in _run_through(rules, options, small):
         if chosen is None or tuple([provider.id for provider in chosen]) not in yielded:
             yield chosen

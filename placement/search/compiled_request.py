@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain, product, tee
 from operator import ge, itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from placement.read_model.provider import Provider
 from placement.read_model.trees import HostTree, Places, ProviderSet, TreeStructure
@@ -29,11 +29,14 @@ from placement.search.budget import BudgetExhausted
 from placement.search.candidates import CandidatePattern, PatternBatch, UnusedPatterns
 from placement.search.conditions import ProviderNeed
 from placement.search.rules import RequestRules
-from placement.search.symmetry import AssignmentKinds
+from placement.search.symmetry import AssignmentKinds, never_pooled
 
 # fewer ways fit into one batch, and recognising equivalent ways would cost more than listing all of them
 _WIDE: Final = 17
 """From this number of ways at a tree on, one of all equivalent ways comes before the others."""
+
+_BatchEnd = Literal["full", "rest", "done"]
+"""Why a batch ends: it is full, the search rests, or there are no more patterns."""
 
 
 class NeedOptions(NamedTuple):
@@ -218,18 +221,23 @@ class CompiledRequest:
         is_wide = self._is_wide(options)
         if is_wide:
             # relations of providers decide which ways are equivalent, even if the ways are the same
-            likeness = likeness, self._kinship_key
+            members = provider_set.members
+            used = sorted({at for found in options for at in found})
+            apart = tuple([at for at in used if never_pooled(members[at].traits)])
+            likeness = likeness, self._kinship_key, apart
         known = self._searched.batches.get(likeness)
         if known is None:
             kinds = self._kinds_at(provider_set, options) if is_wide else None
             patterns = self._find_patterns(provider_set, options, kinds=kinds)
             # the first batch is made at once: mostly it has all patterns, and a tuple is cheaper to share
             # than an iterator
-            first, more = self._next_batch(patterns)
-            if more:
-                known = tee(chain((first,), self._in_batches(patterns)), 1)[0]
+            first, end = self._next_batch(patterns)
+            begun: tuple[PatternBatch, ...] = (first,) if first else ()
+            if end == "done":
+                known = begun
             else:
-                known = (first,) if first else ()
+                begun += (PatternBatch(),) if end == "rest" else ()
+                known = tee(chain(begun, self._in_batches(patterns)), 1)[0]
             self._searched.batches[likeness] = known
         return known
 
@@ -258,14 +266,18 @@ class CompiledRequest:
         pooled: bool = False,
         parts: Sequence[int] = (),
     ) -> AssignmentKinds | None:
-        """Return the kinds of needs and providers; None if no two ways are equivalent."""
+        """Return the kinds of needs and providers; None if no ways are equivalent and there are no pools."""
         members = provider_set.members
         self._rules.budget.spend(sum(map(len, options)))
         providers = [[members[at] for at in found] for found in options]
         # sharing providers, which come after the providers of the tree, have no numbers
         numbers = {member.id: part for member, part in zip(members, parts, strict=False)}
         kinds = AssignmentKinds(self._rules, providers, pooled=pooled, parts=numbers)
-        return kinds if kinds.any_needs_equal or kinds.any_providers_equal else None
+        if kinds.any_needs_equal or kinds.any_providers_equal:
+            return kinds
+        if not self._searched.distinct_only and kinds.in_pools:
+            return kinds
+        return None
 
     def _within_reach(
         self, rule: Sequence[int], options: Sequence[Sequence[int]]
@@ -413,28 +425,31 @@ class CompiledRequest:
         return known
 
     def _in_batches(self, patterns: Iterator[CandidatePattern | None]) -> Iterator[PatternBatch]:
-        more = True
-        while more:
-            batch, more = self._next_batch(patterns)
-            if batch or more:
+        """Yield the patterns in batches, and an empty batch at each rest of the search."""
+        end: _BatchEnd = "full"
+        while end != "done":
+            batch, end = self._next_batch(patterns)
+            if batch:
                 yield batch
+            if end == "rest":
+                yield PatternBatch()
 
-    def _next_batch(self, patterns: Iterator[CandidatePattern | None]) -> tuple[PatternBatch, bool]:
-        """Return the next patterns, until the search rests, and whether there may be more of them."""
+    def _next_batch(self, patterns: Iterator[CandidatePattern | None]) -> tuple[PatternBatch, _BatchEnd]:
+        """Return the next patterns, and why there are no more of them in this batch."""
         batch: list[CandidatePattern] = []
         try:
             for pattern in patterns:
                 if pattern is None:
-                    return PatternBatch(batch), True
+                    return PatternBatch(batch), "rest"
                 batch.append(pattern)
                 if len(batch) == self._searched.batch:
                     self._rules.budget.spend(len(batch))
-                    return PatternBatch(batch), True
+                    return PatternBatch(batch), "full"
         # patterns found before the error are valid; the next call raises the error again
         except BudgetExhausted:
             if not batch:
                 raise
-        return PatternBatch(batch), False
+        return PatternBatch(batch), "done"
 
 
 def options_of(

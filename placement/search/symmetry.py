@@ -4,18 +4,21 @@ Hosts have many equal devices, and guests ask for several of these devices. Ther
 eight of sixteen devices to eight equal groups, and the client sees no difference between them. The search
 yields one of these ways first. A dead end is remembered for all equivalent assignments.
 
-The planner, which counts guests, also uses *pools*. Equal devices form a pool if all needs that they serve
-ask for the same amount, the unit. Only the number of free units in a pool matters. A device may have several
-units, such as the virtual functions of a network card.
+Devices form a *pool* if all needs that they serve ask for the same amount, the unit. Only the number of free
+units in a pool matters. A device may have several units, such as the virtual functions of a network card. The
+planner, which counts guests, uses pools of equal devices. The search for candidates has one guest, so the
+devices of its pools may have different free amounts (:attr:`AssignmentKinds.in_pools`).
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
-from placement.read_model.provider import SHARES, Inventory, Provider
+from placement.read_model.provider import SHARES, Provider
 from placement.read_model.trees import ZONE
 from placement.search.rules import RequestRules, available_amount
 
@@ -75,6 +78,7 @@ class AssignmentKinds:
         ]
         kinds = {}
         self._serves = serves
+        self._providers = providers
         #: the kind of each provider, by id
         self.of_providers = {
             provider_id: kinds.setdefault(self._provider_signature(provider, serves[provider_id]), len(kinds))
@@ -110,6 +114,41 @@ class AssignmentKinds:
             if len(found) > 1:
                 ((_, amount),) = self._rules.needs[self._serves[found[0]][0]].resources
                 yield found, amount
+
+    @cached_property
+    def in_pools(self) -> AssignmentKinds | None:
+        """These kinds with pools for a single guest; None if no pool joins ways that are not equivalent.
+
+        Each provider of a pool has a number of units, which its free amount and ``max_unit`` limit. Any
+        provider with a unit left can serve the next need, and each need takes one unit. So the distribution
+        of the units taken does not decide whether the remaining needs can be served. All providers of a kind
+        are in one pool, because otherwise pools would distinguish equal providers.
+        """
+        # otherwise free amounts do not distinguish kinds
+        if not self._rules.adding_up:
+            return None
+        members: dict[int, list[Provider]] = {}
+        for provider_id, kind in self.of_providers.items():
+            members.setdefault(kind, []).append(self._providers[provider_id])
+        pools: dict[Hashable, list[int]] = {}
+        others = False
+        for kind, found in members.items():
+            units = self._units_for_one(found)
+            if units:
+                # devices of one kind with a single unit each have no other distribution of units
+                others = others or (units > 1 and len(found) > 1)
+                pools.setdefault(self._features_of(found[0], self._serves[found[0].id]), []).append(kind)
+        if not others and all(len(kinds) == 1 for kinds in pools.values()):
+            return None
+        merged = {kind: kinds[0] for kinds in pools.values() for kind in kinds}
+        firsts: dict[int, int] = {}
+        pooled = copy.copy(self)
+        pooled.of_providers = {each: merged.get(kind, kind) for each, kind in self.of_providers.items()}
+        pooled._stand_ins = {
+            each: firsts.setdefault(kind, each) if kind in merged else each
+            for each, kind in pooled.of_providers.items()
+        }
+        return pooled
 
     def signature_of(self, chosen: Sequence[Provider | None]) -> Hashable:
         """Return a key of an assignment: the kind of each chosen provider, and the kinds of needs it serves.
@@ -149,28 +188,55 @@ class AssignmentKinds:
             for name, asking in rules.adding_up.items()
             if not self._pooled and any(index in serves for index in asking)
         ]
+        return (*self._features_of(provider, serves), tuple(contested))
+
+    def _features_of(self, provider: Provider, serves: Sequence[int]) -> tuple[Hashable, ...]:
+        """Return a key of everything that distinguishes providers, except free amounts."""
         return (
             provider.parent_id,
             self._parts.get(provider.id),
             tuple(serves),
-            tuple(contested),
-            tuple([not provider.traits.isdisjoint(traits) for traits in rules.unsuffixed_traits]),
+            tuple([not provider.traits.isdisjoint(traits) for traits in self._rules.unsuffixed_traits]),
+            # orders of claims count NUMA nodes
+            never_pooled(provider.traits),
         )
 
-    def _gives_units(self, provider: Provider, serves: Sequence[int]) -> bool:
-        """Return whether all needs of a provider ask for one amount, which any of its units can serve."""
+    def _unit_of(self, provider: Provider, serves: Sequence[int]) -> tuple[str, int] | None:
+        """Return the class and amount for which all needs of a provider ask; None if needs differ."""
         asked = {self._rules.needs[index].resources for index in serves}
         if len(asked) > 1 or provider.parent_id is None:
-            return False
+            return None
         (resources,) = asked
         if len(resources) != 1 or never_pooled(provider.traits):
+            return None
+        return resources[0]
+
+    def _gives_units(self, provider: Provider, serves: Sequence[int]) -> bool:
+        """Return whether any of the provider's units can serve any of its needs, for any number of guests."""
+        unit = self._unit_of(provider, serves)
+        if unit is None:
             return False
-        ((name, amount),) = resources
-        return provider.inventories[name].capacity < 2 * amount or self._serves_together(
-            provider.inventories[name], name, serves
+        name, amount = unit
+        inventory = provider.inventories[name]
+        return inventory.capacity < 2 * amount or (
+            inventory.max_unit >= self._rules.contested.get(name, 0) and self._serves_together(serves)
         )
 
-    def _serves_together(self, inventory: Inventory, name: str, serves: Sequence[int]) -> bool:
+    def _units_for_one(self, found: Sequence[Provider]) -> int:
+        """Return how many of its needs a provider of a kind can serve at once; 0 if they form no pool.
+
+        :param found: all providers of the kind.
+        """
+        serves = self._serves[found[0].id]
+        unit = self._unit_of(found[0], serves)
+        # the free amounts of a class that does not add up differ within a kind
+        if unit is None or found[0].id in self._parents or unit[0] not in self._rules.adding_up:
+            return 0
+        name, amount = unit
+        units = min(available_amount(found[0], name), self._rules.contested[name]) // amount
+        return units if units == 1 or self._serves_together(serves) else 0
+
+    def _serves_together(self, serves: Sequence[int]) -> bool:
         """Return whether one provider may serve any combination of its needs while it has free units."""
         rules = self._rules
         suffixed = [index for index in serves if not rules.needs[index].unsuffixed]
@@ -178,7 +244,6 @@ class AssignmentKinds:
         return (
             rules.nested
             and not (rules.isolate and len(suffixed) > 1)
-            and inventory.max_unit >= rules.contested.get(name, 0)
             # otherwise a same_subtree rule could require one provider for needs that a pool would serve from
             # several
             and not any(len(rule) > 1 and rule <= {*serves} for rule in subtrees)

@@ -80,6 +80,88 @@ def device_requests(draw: st.DrawFn) -> CandidatesRequest:
     )
 
 
+@st.composite
+def card_hosts(draw: st.DrawFn) -> ModelSnapshot:
+    """One or two hosts with cards below up to two nodes and the root.
+
+    Cards have one to four functions, some in use, and perhaps not all of them for one guest.
+    """
+    specs: list[Spec] = []
+    for host in range(draw(st.integers(1, 2))):
+        root = f"h{host}"
+        specs.append(Spec(root, None, {"MEMORY_MB": 4}))
+        places = [root]
+        for node in range(draw(st.integers(0, 2))):
+            places.append(f"{root}n{node}")
+            specs.append(Spec(places[-1], root, {"PCPU": draw(st.integers(1, 3))}, ["HW_NUMA_ROOT"]))
+        for card in range(draw(st.integers(1, 5))):
+            total = draw(st.integers(1, 4))
+            sizes = snapshots.inventory(total, max_unit=draw(st.sampled_from((total, total, 1, 2))))
+            used = {GPU: draw(st.integers(0, total))}
+            traits = draw(st.sampled_from(((), (), ("T1",))))
+            specs.append(
+                Spec(f"{root}c{card}", draw(st.sampled_from(places)), {GPU: sizes}, traits, used=used)
+            )
+    return build(*specs)
+
+
+@st.composite
+def function_requests(draw: st.DrawFn) -> CandidatesRequest:
+    """Two to four functions of cards, perhaps of cards with a trait, and perhaps near CPUs."""
+    suffixes = [f"_f{number}" for number in range(draw(st.integers(2, 4)))]
+    marked = draw(st.integers(0, 2))
+    groups = [
+        RequestGroup(suffix, {GPU: 1}, required=(frozenset({"T1"}),) if number < marked else ())
+        for number, suffix in enumerate(suffixes)
+    ]
+    subtrees = []
+    if draw(st.booleans()):
+        groups.append(RequestGroup("_cpu", {"PCPU": 1}))
+        subtrees.append(frozenset({"_cpu", *suffixes[: draw(st.integers(1, len(suffixes)))]}))
+    policy = draw(st.sampled_from(("none", "none", "isolate")))
+    return CandidatesRequest(
+        tuple(draw(st.permutations(groups))), group_policy=policy, same_subtrees=tuple(subtrees)
+    )
+
+
+def distribution_of(snapshot: ModelSnapshot, request: CandidatesRequest, found: Found) -> Hashable:
+    """A key that candidates have in common if they take as many functions of the cards below each provider.
+
+    Cards count separately if they may serve different groups. Groups count separately if different cards may
+    serve them, and if only some of them have to be near CPUs.
+    """
+    _, provider_id = next(iter(found[1]))
+    root = snapshot.providers[provider_id].root_id
+    cards = [each for each in snapshot if GPU in each.inventories and each.root_id == root]
+    serving = {
+        group.suffix: frozenset(each.id for each in cards if _may_serve(request, group, each))
+        for group in request.groups
+    }
+    return frozenset(
+        Counter(
+            (
+                serving[suffix],
+                any(suffix in rule for rule in request.same_subtrees),
+                (provider.parent_id, *(suffix for suffix, those in serving.items() if provider.id in those))
+                if GPU in provider.inventories
+                else provider.id,
+            )
+            for suffix, provider_id in found[1]
+            for provider in (snapshot.providers[provider_id],)
+        ).items()
+    )
+
+
+def _may_serve(request: CandidatesRequest, group: RequestGroup, card: Provider) -> bool:
+    near = any(group.suffix in rule for rule in request.same_subtrees)
+    return (
+        GPU in group.resources
+        and min(card.free(GPU), card.inventories[GPU].max_unit) > 0
+        and all(not card.traits.isdisjoint(traits) for traits in group.required)
+        and not (near and card.parent_id == card.root_id)
+    )
+
+
 def class_of(snapshot: ModelSnapshot, request: CandidatesRequest, found: Found) -> Hashable:
     """A key that candidates have in common if they differ only in equal groups and equal devices.
 

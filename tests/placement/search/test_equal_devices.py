@@ -16,7 +16,15 @@ from placement.search.rules import NeedAssignment
 from tests.examples import examples
 from tests.placement.search.asking import comparable, find
 from tests.placement.search.brute import all_candidates
-from tests.placement.search.device_hosts import GPU, class_of, device_requests, unlike_hosts
+from tests.placement.search.device_hosts import (
+    GPU,
+    card_hosts,
+    class_of,
+    device_requests,
+    distribution_of,
+    function_requests,
+    unlike_hosts,
+)
 from tests.placement.search.snapshots import Spec, build
 
 pytestmark = pytest.mark.usefixtures("wide_from_the_start")
@@ -62,6 +70,29 @@ def test_a_limit_leaves_one_candidate_of_each_class(
     assert len(found) == len({*found}) == len(classes)
     assert {*found} <= everything
     assert {(root_of(snapshot, each), class_of(snapshot, request, each)) for each in found} == classes
+
+
+@exhaustive
+@given(card_hosts(), function_requests())
+def test_a_limit_leaves_one_candidate_of_each_distribution_of_functions(
+    snapshot: ModelSnapshot, request: CandidatesRequest
+) -> None:
+    everything = all_candidates(snapshot, request)
+    expected = {(root_of(snapshot, each), distribution_of(snapshot, request, each)) for each in everything}
+    found = [comparable(each) for each in find(snapshot, request, max_candidates=len(expected) or 1)]
+    assert {*found} <= everything
+    assert len(found) == len(expected)
+    assert {(root_of(snapshot, each), distribution_of(snapshot, request, each)) for each in found} == expected
+
+
+@exhaustive
+@given(card_hosts(), function_requests())
+def test_every_way_to_give_functions_is_found_once(
+    snapshot: ModelSnapshot, request: CandidatesRequest
+) -> None:
+    found = [comparable(candidate) for candidate in find(snapshot, request)]
+    assert len(found) == len({*found})
+    assert {*found} == all_candidates(snapshot, request)
 
 
 def root_of(snapshot: ModelSnapshot, found: tuple[frozenset[tuple[int, str, int]], object]) -> int:
@@ -154,6 +185,23 @@ def test_distinct_candidates_take_few_choices(nodes: int, distinct: int, choices
 def test_a_limit_beyond_the_distinct_candidates_takes_few_choices(groups: int, choices: Counter[str]) -> None:
     assert len(find(hosts(1, 16, 0), asking(groups), max_candidates=100)) == 100
     assert choices["tried"] < 10_000
+
+
+@pytest.mark.parametrize(("nodes", "distinct"), [(0, 1), (2, 7)])
+def test_functions_of_cards_with_unlike_amounts_are_one_pool(
+    nodes: int, distinct: int, choices: Counter[str]
+) -> None:
+    """16 cards with 0 to 8 free functions for 6 groups: 0 to 6 functions of the first node."""
+    parents = [f"n{node}" for node in range(nodes)] or ["h"]
+    cards = [Spec(f"d{at}", parents[at % len(parents)], {GPU: 8}, used={GPU: 5 * at % 9}) for at in range(16)]
+    snapshot = build(Spec("h"), *(Spec(name, "h", {"PCPU": 8}) for name in parents if nodes), *cards)
+    first = [*candidates_of(find_candidates(snapshot, asking(6), max_candidates=distinct))]
+    by_parent = [
+        Counter(snapshot.providers[at].parent_id for mapped in each.mappings.values() for at in mapped)
+        for each in first
+    ]
+    assert len({frozenset(each.items()) for each in by_parent}) == distinct
+    assert choices["tried"] < 2_000
 
 
 def test_an_impossible_number_of_devices_takes_few_choices(choices: Counter[str]) -> None:

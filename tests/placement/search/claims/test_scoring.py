@@ -180,6 +180,16 @@ def test_the_best_choice_is_made_and_alternates_are_the_best_of_other_hosts(situ
     assert listed == sorted(listed, reverse=True)
 
 
+def test_a_device_with_the_trait_of_numa_nodes_is_not_equal_to_its_siblings() -> None:
+    devices = (Spec("d0", "n", {"CUSTOM_GPU": 1}, [ZONE]), Spec("d1", "n", {"CUSTOM_GPU": 1}))
+    snapshot = build(Spec("h"), Spec("n", "h", {"PCPU": 1}, [ZONE]), *devices)
+    query = "resources_d=CUSTOM_GPU:1&resources_cpu=PCPU:1&group_policy=none&same_subtree=_d,_cpu"
+    with patch.object(compiled_request, "_WIDE", 1):
+        score = chosen(snapshot, query, (("numa_nodes", 1.0),)).choice.score
+    assert score is not None
+    assert score.total == 1
+
+
 def chosen(
     snapshot: ModelSnapshot, query: str, order: Order, avoid: frozenset[str] = frozenset()
 ) -> PlacedClaim:
