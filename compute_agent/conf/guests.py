@@ -102,8 +102,8 @@ GUESTS_OPTS: Final = [
         default=10.0,
         min=0.1,
         help="Seconds between two comparisons of all guests with the kernel. Each comparison moves threads"
-        " back to their CPUs. Every third comparison also corrects values that another program has changed"
-        " (drift): limits, frequencies, block I/O, and masks of interrupts.",
+        " back to their CPUs. Every sixth comparison also corrects values that another program has changed"
+        " (drift): limits, frequencies and block I/O. Every third comparison corrects masks of interrupts.",
     ),
     cfg.Opt(
         "verify_interval",

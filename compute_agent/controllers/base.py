@@ -114,7 +114,7 @@ def items_by_guest(
             yield failed_item(kind, str(guest), error)
 
 
-FOREIGN_ROUNDS: Final = 3
+FOREIGN_ROUNDS: Final = 6
 """The usual ``compare_rounds`` of settings that change only if another program writes them."""
 
 
