@@ -42,7 +42,7 @@ LOG = logging.getLogger(__name__)
 
 # The comparison is also needed while guests do not change: a guest makes threads, RMIDs become free, and
 # other programs change groups.
-SYNC_SECONDS: Final = 30.0
+SYNC_SECONDS: Final = 10.0
 """Seconds between two comparisons of groups with guests while no guest starts or ends."""
 
 
