@@ -9,7 +9,6 @@ from benchmarks.policy_peaks import AVERAGES, OFF, PROFILES, guests, run
 from benchmarks.reclaimed_traces import DAY, noise_table
 from tests.compute_agent.inventory.machines import machine
 
-
 DEFAULT_GAIN = 2.0
 """The default of ``[policy] rebalance_gain``."""
 
