@@ -137,7 +137,7 @@ def _cpu_columns(header: str, cpus: CpuSet) -> dict[int, int]:
     }
 
 
-# A scrape reads hundreds of lines, whose names hardly ever change.
+# A scrape reads hundreds of lines, and their names hardly ever change.
 @functools.lru_cache(maxsize=4096)
 def _name_cause(label: str, rest: str) -> str:
     """A cause in words: ``interrupt 30 (eth0)``, or the kernel's words for those without a number."""
