@@ -5,6 +5,7 @@
     python -m benchmarks.agent_everything --watermarks   # and with watermarks for CPU and memory, each second
     python -m benchmarks.agent_everything --caches       # and with one that has counters read each second
     python -m benchmarks.agent_everything --isolation    # and with guests on dedicated, quiet CPUs
+    python -m benchmarks.agent_everything --isolation --scrape 15   # and four scrapes a minute, not one
 
 Guests are processes that sleep, each in a group with limits of memory and block I/O, of a class with a CPU
 class, in a pool of CPUs, and counted in the cache; some have ways and a group of their own. The kernel's part
@@ -70,9 +71,7 @@ SHARED_CPUS = 28
 """Shared CPUs of a host with dedicated ones for each guest."""
 
 ISOLATION = {
-    "isolation, realtime, core scheduling and watermarks, with a scrape each 15 s": SAMPLINGS[
-        "watermarks for CPU and memory"
-    ]
+    "isolation, realtime, core scheduling and watermarks": SAMPLINGS["watermarks for CPU and memory"]
     + """
 [qos_class:LSR]
 isolation = quiet
@@ -88,7 +87,8 @@ core_scheduling = guest
 cpu_class = fast
 """
 }
-SCRAPE_SECONDS = 15.0
+SCRAPE_SECONDS = 60.0
+"""Prometheus' own default for the time between two scrapes."""
 
 CACHES = {
     "a watermark for the cache": """
@@ -181,10 +181,12 @@ def make_large_host(root, cpus):
     fake.FakeResctrl.of(fake.INTEL, root / "sys/fs/resctrl")
 
 
-def scrape(system, ended):
-    """Read the metrics as Prometheus does, until an event."""
+def scrape(system, ended, interval):
+    """Read the metrics as Prometheus does, until an event; the first time after half an interval."""
     url = f"http://127.0.0.1:{system.agent_port}/metrics"
-    while not ended.wait(SCRAPE_SECONDS):
+    pause = interval / 2
+    while not ended.wait(pause):
+        pause = interval
         with urllib.request.urlopen(url, timeout=30) as answer:
             answer.read()
 
@@ -208,7 +210,7 @@ def claims(system, guests):
         yield str(uuid.uuid4()), held
 
 
-def running(sections, guests, seconds, with_isolation):
+def running(sections, guests, seconds, with_isolation, scrape_seconds=SCRAPE_SECONDS):
     """The cost of an agent with so many guests."""
     with Host() as system:
         host, cgroups = system.folder / "host", system.cgroups
@@ -253,7 +255,8 @@ def running(sections, guests, seconds, with_isolation):
             raise RuntimeError(f"not all is in force: {shown}")
         pid, ended = system.processes[AGENT].pid, threading.Event()
         if with_isolation:
-            threading.Thread(target=scrape, args=(system, ended), daemon=True).start()
+            arguments = (system, ended, scrape_seconds)
+            threading.Thread(target=scrape, args=arguments, daemon=True).start()
         # Until what the starts left to do is done.
         time.sleep(min(seconds, 60 if with_isolation else 12))
         if with_isolation:
@@ -278,15 +281,19 @@ def main() -> int:
     parser.add_argument("--watermarks", action="store_true", help="also with watermarks for CPU and memory")
     parser.add_argument("--caches", action="store_true", help="also with a watermark for the cache")
     parser.add_argument("--isolation", action="store_true", help="only guests on dedicated, quiet CPUs")
+    parser.add_argument(
+        "--scrape", type=float, default=SCRAPE_SECONDS, help="with --isolation: seconds between two scrapes"
+    )
     args = parser.parse_args()
     samplings = SAMPLINGS if args.watermarks else dict(list(SAMPLINGS.items())[:1])
     if args.isolation:
         samplings = ISOLATION
     for name, sections in (samplings | CACHES if args.caches else samplings).items():
-        cost = running(sections, args.guests, args.seconds, args.isolation)
+        cost = running(sections, args.guests, args.seconds, args.isolation, args.scrape)
         print(
             f"all controllers, {name}: {cost.guests} guests for {cost.seconds} s: {cost.cpu_percent} % of a"
-            f" core, {cost.resident_mb} MB, {cost.threads} threads",
+            f" core, {cost.resident_mb} MB, {cost.threads} threads"
+            + (f", a scrape each {args.scrape:g} s" if args.isolation else ""),
             flush=True,
         )
     print("goals: 1 % of a core, 80 MB")

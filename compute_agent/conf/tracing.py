@@ -13,7 +13,7 @@ OPTS: Final = [
         help="Whether the agent traces its reports to Placement. Each report is a span, with one span inside"
         " for each request. The agent sends the header traceparent, so that Placement's own spans belong to"
         " the same trace. Spans contain no query, body or token. The option needs the packages of the extra"
-        " tracing: pip install 'placement-compute[tracing]'.",
+        " tracing of the wheel.",
     ),
     cfg.URIOpt(
         "endpoint",

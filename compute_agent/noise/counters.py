@@ -5,6 +5,7 @@ Formats: Documentation/filesystems/proc.rst and Documentation/scheduler/sched-st
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -119,10 +120,10 @@ def parse_softirqs(text: str, cpus: CpuSet) -> dict[int, dict[str, int]]:
     found: dict[int, dict[str, int]] = {cpu: {} for cpu in columns}
     for line in rest.splitlines():
         label, _, words = line.partition(":")
-        parts = words.split()
+        parts, cause = words.split(), f"softirq {printable_text(label.strip())}"
         for cpu, column in columns.items():
             if column < len(parts) and parts[column].isdigit() and (amount := int(parts[column])):
-                found[cpu][f"softirq {printable_text(label.strip())}"] = amount
+                found[cpu][cause] = amount
     return found
 
 
@@ -136,6 +137,8 @@ def _cpu_columns(header: str, cpus: CpuSet) -> dict[int, int]:
     }
 
 
+# A scrape reads hundreds of lines, and their names hardly ever change.
+@functools.lru_cache(maxsize=4096)
 def _name_cause(label: str, rest: str) -> str:
     """A cause in words: ``interrupt 30 (eth0)``, or the kernel's words for those without a number."""
     words = rest.split()

@@ -157,7 +157,10 @@ def fetch_text(url: str) -> str:
 
 
 def run_program(command: Sequence[str]) -> str:
-    """Return the output of a program, errors included, and its end unless it is success."""
+    """Return the output of a program with its errors.
+
+    If the program fails, its exit status or the error follows.
+    """
     end = ""
     # a file, because the output has no limit
     with tempfile.TemporaryFile() as output:
@@ -174,7 +177,7 @@ def run_program(command: Sequence[str]) -> str:
 
 
 def read_log(conf: cfg.ConfigOpts, unit: str) -> str:
-    """Return the end of the log: of the file that the options name, or of the unit's journal."""
+    """Return the end of the log: of the log file in the options, or without one, of the unit's journal."""
     if conf.log_file is None and conf.log_dir is None:
         journal = ("journalctl", "--unit", unit, "--lines", "5000", "--no-pager", "--quiet")
         return run_program(journal)
@@ -184,7 +187,7 @@ def read_log(conf: cfg.ConfigOpts, unit: str) -> str:
         start = max(0, os.fstat(log.fileno()).st_size - _MAX_BYTES)
         log.seek(start)
         if start:
-            # the rest of a line may be a secret without its name
+            # the first line is cut, and may be a secret without the name that marks it
             log.readline()
         return log.read(_MAX_BYTES).decode(errors="replace")
 
@@ -199,8 +202,8 @@ def without_secrets(text: str) -> str:
 def write_archive(path: Path, parts: Iterable[tuple[str, str]]) -> None:
     """Write a new archive that only its owner can read.
 
-    :param parts: names of files, and their texts; they are read when the archive is open.
-    :raises OSError: the file exists, or cannot be written; then there is none.
+    :param parts: names of files with their texts. The iterable is read while the archive is open.
+    :raises OSError: the file exists already, or cannot be written. An incomplete archive is removed.
     """
     folder = path.name.removesuffix(".tar.gz")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

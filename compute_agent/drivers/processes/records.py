@@ -128,28 +128,30 @@ class GuestLogs:
 
     def shorten_logs(self, max_bytes: int) -> None:
         """Shorten each log above ``max_bytes`` to its last part. An error is logged once for each guest."""
+        names = set()
         try:
-            names = set(os.listdir(self._folder))
+            with os.scandir(self._folder) as entries:
+                for entry in entries:
+                    if entry.name.endswith(LOG_SUFFIX):
+                        names.add(entry.name)
+                        self._shorten_large(entry, max_bytes)
         except OSError as error:
             LOG.debug("The logs of guests cannot be listed: %s", error)
             return
-        for name in names:
-            if name.endswith(LOG_SUFFIX):
-                self._shorten_large(name.removesuffix(LOG_SUFFIX), max_bytes)
         # Guests without a log are forgotten, so that the memory does not grow with each guest that ever ran.
         self._told = {guest: text for guest, text in self._told.items() if guest + LOG_SUFFIX in names}
 
-    def _shorten_large(self, guest_uuid: str, max_bytes: int) -> None:
-        path = f"{self._folder}/{guest_uuid}{LOG_SUFFIX}"
+    def _shorten_large(self, log: os.DirEntry[str], max_bytes: int) -> None:
+        guest_uuid = log.name.removesuffix(LOG_SUFFIX)
         try:
             # The size comes first: this method runs each second for each guest, and most logs are small.
-            if os.lstat(path).st_size <= max_bytes or not is_uuid(guest_uuid):
+            if log.stat(follow_symlinks=False).st_size <= max_bytes or not is_uuid(guest_uuid):
                 return
-            if (removed := _shorten_log(Path(path), max_bytes)) > 0:
+            if (removed := _shorten_log(Path(log.path), max_bytes)) > 0:
                 self._warn_once(
                     guest_uuid, "has a log above [guests] log_guest_mb: the agent removes its older part"
                 )
-                LOG.debug("Removed %d bytes of %s", removed, path)
+                LOG.debug("Removed %d bytes of %s", removed, log.path)
         except FileNotFoundError:
             # The log was removed after the folder was listed.
             return
