@@ -114,6 +114,17 @@ class WithGuests(System):
         """The answer of the agent to a question about guests."""
         return call_agent(self.folder / "agent" / "agent.sock", f"guest.{method}", params)
 
+    def claim(self, consumer, held):
+        """Claim amounts by provider and resource class for a new consumer."""
+        body = {
+            "allocations": {one: {"resources": amounts} for one, amounts in held.items()},
+            "project_id": "p",
+            "user_id": "u",
+            "consumer_generation": None,
+            "consumer_type": "INSTANCE",
+        }
+        self.call("PUT", f"/allocations/{consumer}", body=body)
+
     def __exit__(self, *exception):
         """End all."""
         with contextlib.suppress(DaemonUnreachableError, RequestError):  # without an agent there are none
@@ -135,14 +146,7 @@ def running(sampling, sections, guests, seconds):
         zone = _zone_with(system, "VCPU")
         for _ in range(guests):
             consumer = str(uuid.uuid4())
-            body = {
-                "allocations": {zone: {"resources": {"VCPU": 1}}},
-                "project_id": "p",
-                "user_id": "u",
-                "consumer_generation": None,
-                "consumer_type": "INSTANCE",
-            }
-            system.call("PUT", f"/allocations/{consumer}", body=body)
+            system.claim(consumer, {zone: {"VCPU": 1}})
             system.guests("run", uuid=consumer, command=["sleep", "1000000"])
         pid = system.processes[AGENT].pid
         time.sleep(min(seconds, 5))  # what the starts left to do is done

@@ -238,14 +238,7 @@ def running(sections, guests, seconds, with_isolation, scrape_seconds=SCRAPE_SEC
             ini.write(ini_text.format(host=host, cgroups=cgroups) + sections)
         system.start_agent()
         for number, (consumer, held) in enumerate(claims(system, guests)):
-            body = {
-                "allocations": {one: {"resources": amounts} for one, amounts in held.items()},
-                "project_id": "p",
-                "user_id": "u",
-                "consumer_generation": None,
-                "consumer_type": "INSTANCE",
-            }
-            system.call("PUT", f"/allocations/{consumer}", body=body)
+            system.claim(consumer, held)
             settings = {"blockio_class": "bulk"}
             if with_isolation:
                 settings["qos_class"] = "LSE" if number < isolation.ALONE else "LSR"

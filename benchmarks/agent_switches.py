@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from benchmarks.agent_cost import AGENT, SAMPLINGS, cpu_seconds, status
 from benchmarks.agent_everything import INI, Host, claims, make_host, scrape
@@ -43,6 +43,9 @@ GROUP_FILES: Final[Mapping[str, str]] = {
 }
 """Files of a guest's group that the kernel has and the fakes lack. Guests use 132 MiB and do not wait."""
 
+SCRAPE_SECONDS: Final = 15.0
+"""Seconds between two scrapes."""
+
 START_SECONDS: Final = 180.0
 """Maximum seconds until an agent has reported."""
 
@@ -64,7 +67,7 @@ def _reclaiming(threshold: str) -> str:
 class Switch:
     """A row: the sections of the agent's file, and the row that it adds to.
 
-    :ivar scraped: whether metrics are read each 15 seconds.
+    :ivar scraped: whether metrics are read each ``SCRAPE_SECONDS``.
     """
 
     name: str
@@ -138,14 +141,7 @@ class SwitchedHost(Host):
                 one: {name: 128 if name == "MEMORY_MB" else amount for name, amount in amounts.items()}
                 for one, amounts in held.items()
             }
-            body: dict[str, Any] = {
-                "allocations": {one: {"resources": amounts} for one, amounts in held.items()},
-                "project_id": "p",
-                "user_id": "u",
-                "consumer_generation": None,
-                "consumer_type": "INSTANCE",
-            }
-            self.call("PUT", f"/allocations/{consumer}", body=body)
+            self.claim(consumer, held)
             self.guests("run", uuid=consumer, command=["sleep", "1000000"], blockio_class="bulk")
             for name, text in GROUP_FILES.items():
                 (self.cgroups / f"guest-{consumer}" / name).write_text(text)
@@ -164,7 +160,7 @@ class SwitchedHost(Host):
         self.start_agent()
         pid, ended = self.processes[AGENT].pid, threading.Event()
         if switch.scraped:
-            threading.Thread(target=scrape, args=(self, ended), daemon=True).start()
+            threading.Thread(target=scrape, args=(self, ended, SCRAPE_SECONDS), daemon=True).start()
         time.sleep(settle)
         used, since = cpu_seconds(pid), time.monotonic()
         time.sleep(seconds)
