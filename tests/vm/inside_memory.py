@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from compute_agent.agent.protocol import call_agent
-from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, SOCKET, PlacementRest, make_agent, uid
-from tests.waits import wait_for
+from tests.vm.inside_machine import SOCKET, uid
+from tests.vm.memory_guests import MIB, MemoryHost, end_guests, read_number, read_pressure
 
-MIB = 1 << 20
 HELD, FILLED, HOT = 512, 400, 16
 """MiB of a guest: its allocation, what it fills, and what it uses all the time."""
 
@@ -29,67 +28,18 @@ while True:
         memory[at] = memory[at] + 1 & 255
     time.sleep(0.2)
 """
-INI = f"""{BASE_INI}
-[compute]
-cpu_shared_set = 0-1
-provider_tree = flat
-memory_overhead = 64
-[qos]
-interval = 2
-evict_grace = 1
-margin = 0
-"""
 GUESTS = {1: "LS", 2: "BE", 3: "BE"}
 
 
-def group(number):
-    return CGROUP / f"guest-{uid(number)}"
-
-
-def count(number, name):
-    """A number of bytes in a file of a guest's group; None for no limit."""
-    text = (group(number) / name).read_text().strip()
-    return None if text == "max" else int(text)
-
-
-def pressure(number):
-    """Microseconds that a guest has waited for memory so far."""
-    words = (group(number) / "memory.pressure").read_text().split()
-    return int(next(word for word in words if word.startswith("total=")).removeprefix("total="))
-
-
-class MemoryMachine:
-    """The agent, its guests, and lines that move with what the host uses."""
+class MemoryMachine(MemoryHost):
+    """The host, with lines that move with what it uses, and what the tests have found."""
 
     def __init__(self):
-        self.agent = make_agent(INI)
+        super().__init__("margin = 0\n")
         self.found = {}
-
-    def configure(self, lines):
-        (FOLDER / "agent.ini").write_text(INI + lines)
-        wait_for(lambda: {row["section"] for row in self.rows()} == sections(lines), evidence=self.agent.log)
-
-    def rows(self):
-        return call_agent(SOCKET, "watermark.list")
 
     def usage(self):
         return next(row["usage"] for row in self.rows() if row["metric"] == "memory_usage")
-
-    def start(self, number):
-        PlacementRest().claim(uid(number), machine={"MEMORY_MB": HELD})
-        settings = {"uuid": uid(number), "name": f"guest-{number}", "command": ["python3", "-c", FILL]}
-        call_agent(SOCKET, "guest.run", {**settings, "qos_class": GUESTS[number]})
-
-    def running(self):
-        return {guest["uuid"] for guest in call_agent(SOCKET, "guest.list")}
-
-    def wait_for(self, condition):
-        return wait_for(condition, evidence=lambda: self.agent.log() + str(self.rows()))
-
-
-def sections(lines):
-    names = (line for line in lines.splitlines() if line.startswith("[watermark:"))
-    return {line.removeprefix("[watermark:").rstrip("]") for line in names}
 
 
 def evict_line(line):
@@ -112,21 +62,19 @@ def machine():
     machine = MemoryMachine()
     machine.agent.start()
     for number in GUESTS:
-        machine.start(number)
+        machine.start(number, GUESTS[number], HELD, ["python3", "-c", FILL])
     machine.configure(evict_line(FAR))
     for number in GUESTS:
-        machine.wait_for(lambda number=number: count(number, "memory.current") > FILLED * MIB)
+        machine.wait_for(lambda number=number: read_number(number, "memory.current") > FILLED * MIB)
     yield machine
     Path("memory.json").write_text(json.dumps(machine.found))
     machine.agent.kill()
-    for number in GUESTS:
-        if group(number).exists():
-            (group(number) / "cgroup.kill").write_text("1")
+    end_guests(GUESTS)
 
 
 def test_steps_bring_memory_below_the_line_and_no_guest_leaves(machine):
     usage = machine.usage()
-    waited = {number: pressure(number) for number in GUESTS}
+    waited = {number: read_pressure(number) for number in GUESTS}
     # Guests fill 800 MiB that they do not use: 200 of these are enough.
     machine.configure(step_lines(usage - 200 * MIB) + evict_line(usage - 100 * MIB))
     begun = time.monotonic()
@@ -135,10 +83,10 @@ def test_steps_bring_memory_below_the_line_and_no_guest_leaves(machine):
         "usage": usage,
         "after": machine.usage(),
         "seconds": time.monotonic() - begun,
-        "swapped": {number: count(number, "memory.swap.current") for number in GUESTS},
-        "waited": {number: pressure(number) - waited[number] for number in GUESTS},
+        "swapped": {number: read_number(number, "memory.swap.current") for number in GUESTS},
+        "waited": {number: read_pressure(number) - waited[number] for number in GUESTS},
     }
-    limits = {number: count(number, "memory.high") for number in GUESTS}
+    limits = {number: read_number(number, "memory.high") for number in GUESTS}
     assert limits[1] is None
     assert any(limits[number] for number in (2, 3))
     assert machine.found["swapped"][1] == 0
@@ -150,10 +98,10 @@ def test_steps_bring_memory_below_the_line_and_no_guest_leaves(machine):
 
 def test_limits_survive_the_agent(machine):
     machine.agent.kill()
-    before = {number: count(number, "memory.high") for number in GUESTS}
+    before = {number: read_number(number, "memory.high") for number in GUESTS}
     machine.agent.start()
     machine.wait_for(lambda: machine.usage() is not None)
-    assert {number: count(number, "memory.high") for number in GUESTS} == before
+    assert {number: read_number(number, "memory.high") for number in GUESTS} == before
     shown = {one["uuid"]: one["limits"] for one in call_agent(SOCKET, "guest.list")}
     assert {guest for guest, limits in shown.items() if limits} == {
         uid(number) for number, limit in before.items() if limit
@@ -162,7 +110,7 @@ def test_limits_survive_the_agent(machine):
 
 def test_all_is_given_back_when_memory_is_there_again(machine):
     machine.configure(step_lines(FAR) + evict_line(FAR))
-    machine.wait_for(lambda: not any(count(number, "memory.high") for number in GUESTS))
+    machine.wait_for(lambda: not any(read_number(number, "memory.high") for number in GUESTS))
 
 
 def test_without_steps_a_guest_has_to_leave(machine):

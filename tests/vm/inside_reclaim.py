@@ -19,10 +19,10 @@ import pytest
 from compute_agent.agent.protocol import RequestError, call_agent
 from compute_agent.events.store import FILE, read_events
 from tests.vm.cold_rom import FILLED, FIRST, GOOD, cold_rom
-from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, SOCKET, PlacementRest, make_agent, uid
+from tests.vm.inside_machine import FOLDER, SOCKET, uid
+from tests.vm.memory_guests import MIB, MemoryHost, end_guests, group, read_number, read_pressure
 from tests.waits import wait_for
 
-MIB = 1 << 20
 COLD = 250
 """MiB that a QEMU guest fills."""
 START, GROWTH, CHUNK = 100, 560, 16
@@ -60,15 +60,6 @@ while True:
     time.sleep(0.2)
 """
 
-INI = f"""{BASE_INI}
-[compute]
-cpu_shared_set = 0-1
-provider_tree = flat
-memory_overhead = 64
-[qos]
-interval = 2
-evict_grace = 1
-"""
 EVICTION = """
 [watermark:memory]
 metric = memory_usage
@@ -91,22 +82,6 @@ step = 10
 RUNS = {"the kernel alone": "", "evictions only": EVICTION, "steps": STEPS}
 
 
-def group(number):
-    return CGROUP / f"guest-{uid(number)}"
-
-
-def read_number(number, name):
-    """A number of bytes in a file of a guest's group; None for no limit."""
-    text = (group(number) / name).read_text().strip()
-    return None if text == "max" else int(text)
-
-
-def read_pressure(number):
-    """Microseconds in which some task of a guest has waited for memory so far."""
-    words = (group(number) / "memory.pressure").read_text().split()
-    return int(next(word for word in words if word.startswith("total=")).removeprefix("total="))
-
-
 def read_counts(number):
     """The numbers of a guest's memory.stat."""
     lines = (group(number) / "memory.stat").read_text().splitlines()
@@ -118,36 +93,17 @@ def refaults(number):
     return counts["workingset_refault_anon"] + counts["workingset_refault_file"]
 
 
-class MemoryHost:
-    """The agent, and the guests of the run."""
+class ReclaimHost(MemoryHost):
+    """The host, and what the runs have found."""
 
     def __init__(self):
-        self.agent = make_agent(INI)
+        super().__init__()
         self.found = {"kernel": os.uname().release, "runs": {}}
-
-    def configure(self, lines):
-        (FOLDER / "agent.ini").write_text(INI + lines)
-        wait_for(lambda: bool(self.rows()) == bool(lines), evidence=self.agent.log)
-
-    def rows(self):
-        return call_agent(SOCKET, "watermark.list")
-
-    def start(self, number, qos_class, held, command):
-        """Start a guest with an allocation of ``held`` MiB."""
-        PlacementRest().claim(uid(number), machine={"MEMORY_MB": held})
-        settings = {"uuid": uid(number), "name": f"guest-{number}", "command": list(map(str, command))}
-        call_agent(SOCKET, "guest.run", {**settings, "qos_class": qos_class})
-
-    def running(self):
-        return {guest["uuid"] for guest in call_agent(SOCKET, "guest.list")}
 
     def count_events(self, kind, since):
         """The number of actions of a kind that succeeded since a time."""
         events = read_events(FOLDER / "state" / FILE)
         return sum((one.kind, one.outcome) == (kind, "done") and one.time >= since for one in events)
-
-    def wait_for(self, condition):
-        return wait_for(condition, evidence=lambda: self.agent.log() + str(self.rows()))
 
 
 class ColdGuest:
@@ -188,14 +144,12 @@ class ColdGuest:
 @pytest.fixture(scope="module")
 def host():
     subprocess.check_call("mkswap /dev/vda && swapon /dev/vda", shell=True)
-    host = MemoryHost()
+    host = ReclaimHost()
     host.agent.start()
     yield host
     Path("reclaim.json").write_text(json.dumps(host.found))
     host.agent.kill()
-    for number in (*COLD_GUESTS, VICTIM):
-        with contextlib.suppress(OSError):
-            (group(number) / "cgroup.kill").write_text("1")
+    end_guests((*COLD_GUESTS, VICTIM))
 
 
 @pytest.mark.parametrize("name", RUNS)
