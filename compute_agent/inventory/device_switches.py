@@ -20,7 +20,7 @@ Path = tuple[str, ...]
 
 
 def junctions_of(paths: Mapping[str, Path]) -> Mapping[str, tuple[Path, ...]]:
-    """The used junctions above each device, by its address, the outermost first.
+    """By address of the device: the used junctions above it, the outermost first.
 
     :param paths: the paths of the devices, by address.
     """

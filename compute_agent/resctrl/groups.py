@@ -184,8 +184,8 @@ def move_tasks(files: ResctrlFilesystem, group: str, thread_ids: Callable[[], It
         if not outside:
             return moved
         for thread in sorted(outside):
-            # Each write has one thread: Linux before 6.7 takes no list, and an error in a list would leave
-            # out its rest.
+            # One write for each thread: Linux before 6.7 accepts no list, and an error in a list skips the
+            # rest of it.
             try:
                 files.write_file(group_path(group, "tasks"), f"{thread}\n")
                 moved += 1

@@ -179,7 +179,7 @@ class _StepPlanner:
         if cache in group.exclusive:  # The moves of the group write its exclusive mask later.
             if now is None:
                 return default_ways
-            # This mask is in effect and exclusive already, and the group's own moves start from it.
+            # The group already has an exclusive mask, from which its moves start.
             if before and before == self.held[cache].get(group.name):
                 return before
         others = NO_WAYS

@@ -70,7 +70,7 @@ class ShareSpec:
         return self.mb_per_cache.get(domain, self.mb)
 
     def overlaid_on(self, base: ShareSpec) -> ShareSpec:
-        """The share, completed with the values of ``base`` for everything that it does not set itself."""
+        """The share with missing values taken from ``base``."""
         # A range for the whole cache also replaces separate ranges for code and data in the base.
         silent = self.llc is None and not self.llc_per_cache
         return ShareSpec(
