@@ -100,7 +100,7 @@ class GroupReader:
                 yield group
 
     def holds_guests(self, group: str, guests: Collection[str]) -> bool:
-        """Whether guests are in the group or below it, or may be started there."""
+        """Whether guests are in the group or in a group below, or may be started there."""
         return (
             group == _MACHINES
             or any(guest == group or guest.startswith(f"{group}/") for guest in guests)

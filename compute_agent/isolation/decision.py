@@ -224,7 +224,8 @@ class _MaskPlanner:
     def _kept_entry(self, path: str, mask: KernelMask, original: OriginalMask) -> dict[str, OriginalMask]:
         """The saved original of a mask.
 
-        While CPUs are quiet, each mask has one; afterwards only changed masks do.
+        While CPUs are quiet, the original of each mask is saved; afterwards only originals of changed masks
+        are.
         """
         return {path: original} if self._quiet or mask.cpus != original.cpus else {}
 

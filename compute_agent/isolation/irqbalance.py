@@ -161,7 +161,7 @@ class BalancerSockets:
         self._memories: dict[str, _BalancerMemory] = {}
 
     def read_bans(self) -> tuple[dict[str, SeenBan], dict[str, str]]:
-        """By key: the bans of irqbalance processes that answer, and the errors of processes that do not."""
+        """The bans of the irqbalance processes that answer, and the errors of the others, both by key."""
         seen: dict[str, SeenBan] = {}
         failures: dict[str, str] = {}
         keys = sorted(self._list_keys())

@@ -293,7 +293,7 @@ class GuestEnforcer:
             return
         target = self._target_for(entry, host_state)
         for controller in controllers:
-            # Not if a change is pending, which is no drift.
+            # A pending change is no drift.
             if controller.name in entry.pending:
                 continue
             try:

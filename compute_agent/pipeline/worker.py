@@ -356,8 +356,8 @@ class GuestPipeline:
             case GuestStopped(guest, ending):
                 self._lifecycle.forget_ended(guest, ending)
             case AllocationsRead(allocations, as_of, held, migrations, owners):
-                # Consumers come first, because hold_for() drops ended migrations. The guests after them add
-                # current migrations.
+                # Consumers come first, because hold_for() drops ended migrations. The guests, which follow,
+                # add the current migrations.
                 if held is not None:
                     self._cache.hold_for(held, as_of)
                 self._read_allocations(allocations, migrations, owners, as_of)

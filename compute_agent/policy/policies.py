@@ -90,7 +90,7 @@ def found_assignment(cpu_sets: CpuSets, vcpus: int, found: KernelPlacement) -> C
 def _is_own(cpus: CpuSet, cpu_sets: CpuSets) -> bool:
     """Whether CPUs to which a thread is pinned count as dedicated to its guest.
 
-    With the legacy ``vcpu_pin_set``, only a single CPU does.
+    With the legacy ``vcpu_pin_set``, the thread has to be pinned to a single CPU.
     """
     # If dedicated and shared CPUs overlap, a guest on several of them may also float there.
     if len(cpus) == 1 or not cpu_sets.dedicated & cpu_sets.shared:

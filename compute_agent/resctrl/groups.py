@@ -180,7 +180,8 @@ def move_tasks(files: ResctrlFilesystem, group: str, thread_ids: Callable[[], It
     gone: set[int] = set()
     for _ in range(MAX_PASSES):
         outside = set(thread_ids()) - read_tasks(files, group) - gone
-        outside.discard(0)  # To the kernel, 0 is the thread that writes, which is a thread of the agent.
+        # The kernel would read 0 as the writing thread, which belongs to the agent.
+        outside.discard(0)
         if not outside:
             return moved
         for thread in sorted(outside):

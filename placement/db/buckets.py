@@ -75,7 +75,7 @@ def missing_buckets(present: Container[int]) -> list[int]:
 
 
 def explain_missing(present: Container[int]) -> str | None:
-    """Return which rows are missing in a database with these buckets, and the remedy; None if none is."""
+    """Return which rows a database with these buckets lacks, and the remedy; None if it lacks no row."""
     count = len(missing_buckets(present))
     if not count:
         return None

@@ -275,7 +275,9 @@ def _run_through(
     skipped = [False] * len(order)  # by depth, whether an assignment was left out as already visited
     kinds_tried: list[set[int]] = [set() for _ in order]  # by depth, kinds of tried providers without a need
     proves = False  # whether each step first checks that the remaining needs can be served
-    turned_back = False  # whether a need had no option left; otherwise a rest only shows many needs
+    # whether some need ran out of options; without such a failure, a rest only means that there are many
+    # needs
+    turned_back = False
     dead_ends: RememberedAssignments | None = None
     choices_before_rest = choices_left = _CHOICES_BEFORE_REST
     # steps are spent in portions, because a call for each choice would cost more than a cheap choice

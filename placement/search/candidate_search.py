@@ -368,10 +368,10 @@ class CandidateSearch:
             return plan
 
     def _find_plan(self, tree: HostTree, shared: Sequence[Provider]) -> CompiledRequest | None:
-        """Return the compiled request for trees like this one; None if no tree can be served."""
+        """Return the compiled request for the trees with this tree's key; None if it cannot serve them."""
         self.budget.spend(1 + len(self._met_in) * len(tree.members) // 4)
-        # these two checks are skipped if providers share with the tree, because these may have the class or
-        # the trait
+        # both checks are skipped if providers share with the tree, because a sharing provider may have the
+        # class or the trait
         if not shared and not self._classes <= tree.shape.classes:
             return None
         met = [met_at(tree) for met_at in self._met_in]

@@ -295,7 +295,7 @@ class RequestRules:
     def traits_settled(self, options: Sequence[Sequence[Provider]]) -> bool | None:
         """Return whether the providers of the group without a suffix have its traits.
 
-        True or False if the result is equal for each choice of options; None if it depends on the choice.
+        True or False if each choice of options gives this result; None if the result depends on the choice.
         """
         settled: bool | None = True
         for traits in self.unsuffixed_traits:

@@ -51,7 +51,7 @@ from placement.store.expired import COUNTS
 class LockedConsumers:
     """The locked consumers by uuid, all their holdings, and the uuids of expired consumers among them."""
 
-    # only consumers that existed before; the claims create the others
+    # only consumers that existed before; new consumers are created for the claims
     consumers: Mapping[str, consumer_store.ConsumerRow]
     holdings: Sequence[ClaimantHolding] = ()
     expired: frozenset[str] = frozenset()
@@ -479,7 +479,7 @@ _stamp: Final = PreparedStatement(
     sa.update(resource_providers)
     .where(resource_providers.c.id.in_(_held))
     .values(
-        # without described_seq, because only usage has changed
+        # described_seq stays unchanged, because only usage has changed
         change_seq=buckets.present_counter(resource_providers.c.bucket),
         updated_at=sa.bindparam("now", type_=sa.Double),
     )

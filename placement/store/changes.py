@@ -197,7 +197,7 @@ def changes_since(conn: sa.Connection, history: str, cursor: ChangeCursor, limit
         last = found[-1]
         until |= {bucket: seq for bucket, seq in known.items() if bucket > last.bucket}
         until[last.bucket] = last.change_seq
-    # the upper limits are those of the changes, so that each deletion is reported exactly once
+    # deletions have the same upper limits as changes, so that each deletion is reported exactly once
     deleted = _deleted_uuids(conn, known, until)
     holders = _changed_holders(conn, [each.id for each in found])
     providers = [

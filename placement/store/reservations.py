@@ -210,7 +210,7 @@ def remaining_claim(
     groups: Mapping[str, str],
     locked: allocations.LockedConsumers,
 ) -> ConsumerClaim | None:
-    """Return the remaining allocations of a locked reservation after these claims, as a claim for it.
+    """Return the allocations that remain in a locked reservation after these claims, as its new claim.
 
     :param groups: the names of the groups that the consumers join.
     :returns: None if the reservation does not hold enough.

@@ -169,7 +169,7 @@ def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[Pro
     # providers in a cycle are below no root, so no level contains them
     if count < len(wanted):
         tops = {each.uuid: each for each in wanted.values()}
-        # providers in levels are right, so the error names one of the others
+        # the error names a provider that is in no level, and so belongs to a cycle or is below one
         for each in below.get(None, ()):
             for one in _described_subtree(each, below):
                 del tops[one.uuid]

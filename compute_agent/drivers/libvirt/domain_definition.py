@@ -279,7 +279,7 @@ class DomainDefinition:
         return CpuLimits(weight, min(quotas, default=None), idle, wanted.burst)
 
     def other_pins(self, settings: CpuSettings, host: frozenset[int]) -> dict[ThreadRole, frozenset[int]]:
-        """By role: the pins to write so that the definition matches ``settings``.
+        """The pins to write, by role, so that the definition matches ``settings``.
 
         Pins that another program demands stay: the CPUs in ``settings`` were chosen within them.
 

@@ -246,8 +246,8 @@ class LibvirtDriver:
     def _change_domain(self, known: RunningDomain, failing: str) -> Iterator[Any]:
         """Like :meth:`_on_domain`, for calls that change the domain.
 
-        They are refused at once during a migration, a save or a copy of disks: libvirt would refuse them only
-        after up to 30 seconds, and all other guests would wait, too.
+        They are refused at once during a migration, a save or a copy of disks. Otherwise libvirt would refuse
+        each of them after up to 30 seconds, while all other guests wait.
 
         :raises DriverError: such a job runs, or libvirt refuses a call.
         """

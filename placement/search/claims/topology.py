@@ -212,8 +212,7 @@ def _list_splits(
         if by_step[0] == by_step[1]:
             by_step = by_step[:1]
         divided = [divide_amount(amount, each) for each in by_step]
-        # if step sizes differ within a zone, a single room cannot stand for all its rooms without missing
-        # divisions
+        # if step sizes differ within a zone, joining its rooms to one room would lose some divisions
         if len(by_step) > 1 and amount <= _MAX_EXACT:
             exact = exact_division(amount, rooms, budget)
             divided.append(None if exact is None else list(exact))

@@ -312,7 +312,7 @@ class _WholeFunnel:
     def _closest_places(
         self, clause: RequestClause, part: int | None, hosts: list[LikeHosts]
     ) -> tuple[frozenset[ProviderPlace], frozenset[int]]:
-        """Return the places and step sizes of the closest providers; stop after two values of each."""
+        """Return the places and step sizes of the closest providers, at most two values of each."""
         places, steps = set[ProviderPlace](), set[int]()
         # collected only for conditions on amounts, because other sentences mention no places
         if part is None or clause.condition not in _AMOUNTS:
