@@ -234,8 +234,8 @@ def choose_driver(configured: str | None, usable: bool, remembered: str, guests:
             f" {_PROCESS}",
         )
     if remembered != _PROCESS:
+        # An unknown name, perhaps of a later release: open_driver() raises the error with the remedy.
         return DriverChoice(remembered)
-            # An unknown name, perhaps of a later release: open_driver() raises the error with the remedy.
     if guests:
         return DriverChoice(
             _PROCESS,

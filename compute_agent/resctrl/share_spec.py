@@ -121,8 +121,8 @@ class ShareSpec:
             ("MB", self.mb_per_cache, platform.mb),
         ):
             if control is None:
+                # No message for a missing control, because one option serves hosts with and without it.
                 continue
-                    # No message for a missing control, because one option serves hosts with and without it.
             for cache in sorted(per_cache.keys() - set(control.ids)):
                 known = ", ".join(map(str, control.ids))
                 yield f"{name} has no cache id {cache}: the ids are {known}"
