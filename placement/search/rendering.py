@@ -102,7 +102,7 @@ def render(
 ) -> bytes:
     """Return the JSON of the answer, in the shape of a microversion.
 
-    :param kept: the summaries of earlier answers; None renders all trees.
+    :param kept: the summaries of earlier answers; None: the summaries of all trees are rendered.
     """
     return b"".join(
         render_pieces(

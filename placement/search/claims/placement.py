@@ -177,7 +177,7 @@ class _ClaimPlacing:
                     passed.append(choice)
                     continue
                 tried.add(alike)
-                # a scenario copies indexes of the snapshot, which takes longer for larger snapshots
+                # more steps for larger snapshots, because a scenario copies the indexes of the snapshot
                 self._budget.spend(len(world.snapshot) // 8)
                 others = self.place_from(
                     world.with_choice(wanted, choice), number + 1, _with_choice(taken, choice)
