@@ -172,7 +172,7 @@ class WatermarkTrigger:
             pause = _RECLAIM_PAUSE if succeeded else _BACKOFF_SECONDS
             self._resting[action.guest] = self._snapshot.time + pause
             return False
-        # Also after a failure: one action per guest and round.
+        # Noted after a failure, too, because a guest gets at most one action in a round.
         self._tried.add(action.guest)
         return not succeeded
 

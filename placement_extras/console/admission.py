@@ -179,7 +179,7 @@ def _to_sign_in(environ: "WSGIEnvironment", start_response: "StartResponse") -> 
         wanted = environ["PATH_INFO"]
         if query := environ.get("QUERY_STRING"):
             wanted += "?" + query
-        # the first page needs no address to return to
+        # no address to return to for the first page, which is the default
         if wanted not in ("/console", "/console/"):
             address += "?" + urlencode({"next": wanted}, encoding="latin-1")
     headers = [("Content-Length", "0"), ("Cache-Control", "no-store")]

@@ -202,8 +202,8 @@ def plan_throttles(
         for guest in sort_guests(guests, breach.guest_order, breach.series):
             if breach.is_closed(snapshot.host[breach.series]):
                 break
-            # A guest that has just started, for example. It is throttled only if other guests were not
-            # enough.
+            # A guest that has just started, for example. This guest is throttled only if throttling other
+            # guests was not enough.
             if not breach.is_measured(guest):
                 unknown.append(guest)
                 continue
