@@ -46,7 +46,7 @@ def compare_readings(before: NoiseReading, now: NoiseReading) -> dict[int, CpuNo
     threads: dict[int, list[tuple[ThreadCounters, ThreadCounters]]] = {}
     for tid, last in now.threads.items():
         first = before.threads.get(tid)
-        # A number of another thread by now has smaller counters.
+        # A thread with smaller counters than before is another thread with the same number.
         if first is not None and last.involuntary >= first.involuntary:
             threads.setdefault(last.cpu, []).append((first, last))
     found = {}

@@ -117,7 +117,7 @@ def decide_schedules(
     found = {}
     for tid, has in present.items():
         goal = schedule if tid in wanted else USUAL
-        # Batch and idle schedules are another program's wish as well.
+        # Batch and idle schedules stay, too, because another program has set them.
         if has != goal and (tid in own or (has.is_usual and takes_flags)):
             found[tid] = goal
     return found

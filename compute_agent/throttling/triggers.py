@@ -147,7 +147,8 @@ class WatermarkTrigger:
             resting=frozenset(guest for guest, until in self._resting.items() if until > self._snapshot.time),
         )
         if self._tried:
-            # The first plan of this round had the scheduling switch. A failed switch is for the next round.
+            # The first plan of this round contained the switch of scheduling. If it has failed, the next
+            # round tries again.
             plan = tuple(action for action in plan if not isinstance(action, SwitchScheduling))
         # Explains a round without actions: the log at DEBUG has the watermarks that usage exceeds.
         if above := [

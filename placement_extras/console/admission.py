@@ -160,7 +160,7 @@ class _PageAnswer:
     def __init__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> None:
         self._environ = environ
         self._start_response = start_response
-        #: the status of an answer that was held back
+        #: the status of an answer that is not passed on yet
         self.refused: int | None = None
 
     def start(

@@ -357,7 +357,7 @@ def plan_restores(
         knob: _restore_gate(rules, snapshot, streaks, state, knob) if calm else _RestoreGate(False)
         for knob in knobs
     }
-    # Controls for which a limit was raised in this round.
+    # The controls of which a limit is raised in this round.
     begun: set[ThrottleControl] = set()
     for one in reversed(state.throttles):
         guest = snapshot.guests.get(one.guest)
