@@ -102,7 +102,7 @@ def choose_threads(
 def decide_schedules(
     present: Mapping[int, ThreadSchedule], wanted: Collection[int], schedule: ThreadSchedule, noted: bool
 ) -> dict[int, ThreadSchedule]:
-    """The threads of a guest that need another schedule, each with that one.
+    """The threads of a guest that need another schedule, each with the schedule that it should get.
 
     :param present: the schedules of all threads of the guest.
     :param wanted: the threads that should have ``schedule``.
