@@ -205,7 +205,7 @@ def _ended_logs(folder: Path) -> Iterator[EndedLog]:
 
 
 DRIVER: Final = "process"
-"""The name of the driver of process guests, in ``[guests] driver`` and in documents."""
+"""The name of the driver of process guests, in ``[guests] drivers`` and in documents."""
 
 # A record with a higher format number is read as far as this release knows its fields, and never written.
 _FORMAT: Final = 1
