@@ -29,13 +29,13 @@ GUESTS_OPTS: Final = [
         "drivers",
         item_type=types.String(choices=["libvirt", "process"]),
         deprecated_name="driver",
-        help="Kinds of the guests on this host: libvirt (QEMU domains of the libvirtd on this host), process"
-        " (plain processes, started by the agent or adopted), or both with a comma between. If two drivers"
-        " report guests with the same uuid, the agent manages the guest of the driver that comes first in"
-        " this list. If the option is not set, the agent keeps the drivers of its last start. At its first"
-        " start the agent chooses libvirt if libvirt-python is installed and the socket of [libvirt] uri"
-        " exists, else process. At a later start the agent changes from process to libvirt by itself, if"
-        " libvirtd runs and no process guest does. Any other change needs this option and a restart.",
+        help="Kinds of the guests on this host, with a comma between. libvirt: QEMU domains of the libvirtd"
+        " on this host. process: plain processes, started by the agent or adopted. Two drivers may report"
+        " guests with the same uuid. The agent then manages the guest of the driver that comes first in this"
+        " list. If the option is not set, the agent keeps the drivers of its last start. At its first start"
+        " the agent chooses libvirt if libvirt-python is installed and the socket of [libvirt] uri exists,"
+        " else process. At a later start the agent changes from process to libvirt by itself, if libvirtd"
+        " runs and no process guest does. Any other change needs this option and a restart.",
     ),
     cfg.StrOpt(
         "unallocated",

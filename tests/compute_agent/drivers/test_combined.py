@@ -112,7 +112,7 @@ class TestOneUuidTwice:
         assert f"(pid {kept.pid}), which comes first in [guests] drivers" in reason
         assert reason.endswith("stop one of the two")
 
-    def test_that_is_logged_once_and_ends_with_one_of_them(self, both, first, second, caplog):
+    def test_a_uuid_of_two_guests_is_logged_once_until_one_of_them_ends(self, both, first, second, caplog):
         run(first, "a"), run(second, "a")
         with caplog.at_level(logging.WARNING):
             for _ in range(3):
