@@ -95,9 +95,9 @@ NO_CONDITIONS: Final = CpuConditions()
 class _DrawingScene:
     """The common input of all cells (CPUs) of a picture.
 
-    :ivar role_of: the role by CPU.
-    :ivar guests: the CPUs by name of a guest.
-    :ivar colours: the colour by name of a guest.
+    :ivar role_of: the role of each CPU.
+    :ivar guests: the CPUs of each guest, by its name.
+    :ivar colours: the colour of each guest, by its name.
     """
 
     topology: HostTopology

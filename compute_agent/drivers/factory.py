@@ -48,7 +48,7 @@ def socket_paths(uri: str) -> tuple[Path, ...]:
     """
     try:
         parts = urlsplit(uri)
-    # urlsplit() raises it for a host in brackets that is not an IPv6 address.
+    # urlsplit() raises ValueError for a host in brackets that is not an IPv6 address.
     except ValueError:
         return ()
     _, _, transport = parts.scheme.partition("+")
@@ -138,8 +138,7 @@ class DriverLock:
             raise DriverError(
                 f"another agent ({error}) already manages {self.what}: stop one of the two, or {self.remedy}"
             ) from error
-        # The old descriptor belongs to a file that was removed meanwhile. It is closed last: if the code
-        # above fails, the old lock stays.
+        # The descriptor of a removed file is closed last, so that the old lock stays if the code above fails.
         if held is not None:
             os.close(held)
         self._held[path] = fresh
@@ -276,7 +275,7 @@ def _checked_names(names: Sequence[str]) -> Sequence[str]:
 
 def libvirtd_is_usable(uri: str) -> bool:
     """Whether libvirt-python is installed, and the libvirtd of this URI has its socket on this host."""
-    # find_spec() does not import: libvirt starts its event loop with the first connection only.
+    # find_spec() instead of an import, because the package is imported only when the driver is opened.
     return importlib.util.find_spec("libvirt") is not None and any(map(Path.exists, socket_paths(uri)))
 
 

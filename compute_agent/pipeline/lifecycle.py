@@ -130,7 +130,7 @@ class GuestLifecycle:
         if through is not None:
             allocation = through.allocation
         if entry is None:
-            # A guest that was lost before is still on its former CPUs.
+            # A guest that was lost before keeps its former CPUs.
             lost = self._cache.lost.get(guest.uuid)
             place = lost.assignment if lost and self._placer.host_state.places_guests else None
             held = self._held_before(guest, allocation)
@@ -175,7 +175,7 @@ class GuestLifecycle:
         before = entry.guest
         if guest == before:
             return False
-        # Another pid means a new run of the guest and not a change of a running guest.
+        # Reported only for the same pid: with another pid, this is a new run of the guest and no change.
         if guest.pid == before.pid:
             self._classifier.report_change(before, guest)
         # Limits are removed now, because throttling ignores preserved guests from now on.
@@ -283,7 +283,7 @@ class GuestLifecycle:
     def _resume_guest(self, guest: Guest, old: SavedGuest) -> None:
         """Add a running guest with its saved state."""
         uuid = guest.uuid
-        # If the policy does not pin guests, the saved CPUs say nothing about the guest.
+        # Saved CPUs count only with a policy that pins guests.
         assignment = old.assignment if self._placer.host_state.places_guests else None
         limits = dict(self._limits.get(uuid, {}))
         owner = self._owners.get(uuid)

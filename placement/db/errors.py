@@ -115,8 +115,8 @@ def is_too_much(error: BaseException) -> bool:
 def is_timeout(error: BaseException) -> bool:
     """Return whether the error is a timeout: the database neither answered nor refused."""
     original = error.orig if isinstance(error, exc.DBAPIError) else error
-    # PyMySQL raises its error while it handles the TimeoutError; our own code raises its error from the
-    # TimeoutError
+    # __context__ for PyMySQL, which raises its error while it handles the TimeoutError; __cause__ for our own
+    # code
     return original is not None and isinstance(original.__cause__ or original.__context__, TimeoutError)
 
 
@@ -155,7 +155,7 @@ def _is_unable(error: exc.DBAPIError) -> bool:
 def mysql_code(original: Any) -> int | None:
     """Return the number of an error from MySQL, MariaDB or their driver; None for other errors."""
     arguments = getattr(original, "args", ())
-    # type() instead of isinstance(), because a bool is an int, too
+    # type() instead of isinstance(), because a bool is an int
     return arguments[0] if arguments and type(arguments[0]) is int else None
 
 
@@ -177,7 +177,7 @@ def explain_error(error: exc.SQLAlchemyError) -> str:
 def database_words(error: exc.SQLAlchemyError) -> str:
     """Return the error message of the database in one line."""
     if not isinstance(error, exc.DBAPIError):
-        words, _, _ = str(error).partition("(Background on")  # an address of SQLAlchemy's
+        words, _, _ = str(error).partition("(Background on")  # a link to a page of SQLAlchemy
     else:
         original: Any = error.orig
         numbered = mysql_code(original) is not None and len(original.args) > 1
