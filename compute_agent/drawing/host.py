@@ -344,7 +344,7 @@ def _thread_rule(topology: HostTopology) -> Iterator[str]:
 def _box_line(
     box: CpuBox, first: str, rest: str, topology: HostTopology, sets: CpuSets, guests: Guests | None
 ) -> Iterator[str]:
-    """The lines of a box and the boxes inside: ``first`` before the first line, ``rest`` before others."""
+    """The lines of a box and its inner boxes; ``first`` indents the first line, ``rest`` all others."""
     yield first + " · ".join(box.lines)
     inner = [child for child in box.children if child.kind != CORE]
     cores = frozenset(cpu for child in box.children if child.kind == CORE for cpu in child.cpus)

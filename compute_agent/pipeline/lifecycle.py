@@ -197,7 +197,7 @@ class GuestLifecycle:
             # A domain that is defined but shut off keeps its settings, even without an allocation.
             defined = frozenset[str]() if flavors is None else flavors.inactive_guests()
         except DriverError:
-            # libvirt cannot list the domains now. The settings stay until it can.
+            # libvirt cannot list the domains now. The settings stay until the next successful call.
             return
         for uuid in gone:
             if uuid not in defined:

@@ -224,7 +224,7 @@ class GuestPlacer:
                     self.place_guest(entry)
             self._keep_apart()
             self._log_strays()
-            # The values before this pass; if the pass changes them, another pass follows.
+            # The held CPUs from before this pass: if the pass has changed them, another pass follows.
             self._synced = present
 
     def plan_move(self, entry: CachedGuest) -> CpuAssignment | PlacementRefusal | None:

@@ -425,7 +425,7 @@ def _limited_demand(
         if partition is None:
             record_refusal(demand.guest, f"this host cannot control the ways of L3 cache {cache}")
             continue
-        limit = max(limit, partition.rules.min_bits, 1)  # A mask cannot be shorter.
+        limit = max(limit, partition.rules.min_bits, 1)  # A mask needs at least min_bits ways.
         if cache in ways:
             ways[cache] = min(ways[cache], limit)
         else:

@@ -127,7 +127,7 @@ def _read_notes(document: Any) -> RunNotes:
 
 
 def _read_note(one: Any) -> RunNote:
-    # An older agent noted no lender.
+    # Notes of an older agent have no lender.
     lender = one.get("lender")
     return RunNote(
         _read_identity(one["main"]),

@@ -229,7 +229,7 @@ class _TracedDatabase(ServiceDatabase):
             with _within_span(self._tracer.start_span(name)):
                 yield
         else:
-            yield  # not part of a request, such as background work
+            yield  # no span outside of a request, such as for background work
 
     def position(self) -> DatabaseVersion:
         with self._span_of_call("database position"):

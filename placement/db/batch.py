@@ -22,7 +22,7 @@ Rows = Sequence[Sequence[Any]]
 Values = Mapping[str, Any]
 Statement = sa.Select[Any] | sa.sql.dml.UpdateBase
 
-# number of cached statements: one for each number of values, and most requests have a few different numbers
+# a statement is compiled once for each number of values, and requests have only a few different numbers
 KEPT_SIZES: Final = 64
 """Maximum number of compiled statements of each kind in a cache."""
 

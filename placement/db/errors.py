@@ -19,7 +19,7 @@ from placement.optional_packages import how_to_install
 
 # serialisation, deadlock, lock not available, prepared statement is gone, too long idle in a transaction
 _SQLSTATES: Final = {"40001", "40P01", "55P03", "26000", "25P03"}
-_MYSQL_CODES: Final = {1020, 1205, 1213}  # record changed, lock wait timeout, deadlock
+_MYSQL_CODES: Final = {1020, 1205, 1213}  # error numbers for: record changed, lock wait timeout, deadlock
 
 _READ_ONLY: Final = "25006"  # the server is a standby, or read-only
 _MYSQL_ELSEWHERE: Final = {1047, 1290, 1836}  # the node is outside of its cluster; the server is read-only
@@ -32,17 +32,17 @@ _NO_TABLE: Final = "42P01"
 _MYSQL_NO_TABLE: Final = 1146
 
 _SQLITE_ERROR: Final = 1  # "SQL error or missing database": the statement is wrong
-_SQLITE_PRIMARY: Final = 0xFF  # bits of an extended result code
+_SQLITE_PRIMARY: Final = 0xFF  # the bits of the primary code in an extended result code
 
 _MYSQL_CLIENT: Final = range(2000, 3000)  # the connection cannot be made, or broke
 _MYSQL_UNABLE: Final = {
-    # rights to connect, and limits of connections
+    # the user may not connect, or there are too many connections
     *(1040, 1042, 1043, 1044, 1045, 1049, 1129, 1130, 1203, 1226),
     # the server shuts down, or a node of a cluster is not ready
     *(1047, 1053, 1077, 1078, 1079, 1080),
     # the connection breaks
     *(1152, 1154, 1156, 1157, 1158, 1159, 1160, 1161, 1184, 1189, 1190, 1927, 4031),
-    # memory, files, disk, commits
+    # the server has no memory, or fails with files, disks or commits
     *(1015, 1016, 1021, 1030, 1037, 1038, 1041, 1114, 1180, 1181, 1206),
     # the server is read-only, or the table was migrated meanwhile
     *(1036, 1223, 1290, 1412, 1792, 1836),

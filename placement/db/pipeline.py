@@ -143,7 +143,7 @@ class _PipelineExchange:
                 self.results.append(result)
             elif result.status == ExecStatus.COMMAND_OK:
                 self._names[prepared] = self._new[prepared]
-        self._next_result()  # the result of the end of the pipeline
+        self._next_result()  # reads the result that marks the end of the pipeline
         self._pgconn.exit_pipeline_mode()
 
     def _send(self, step: _Encoded) -> None:

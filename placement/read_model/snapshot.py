@@ -232,7 +232,7 @@ class ModelSnapshot:
                     least, most = ranges.get(provider.root_id, (value, value))
                     ranges[provider.root_id] = min(value, least), max(value, most)
             found = ranges
-            # ranges of an unknown name are not cached
+            # ranges of an unknown name are not cached, because clients may ask for any name
             if name in self.by_attribute:
                 self._ranges_by_root[name] = found
         return found

@@ -379,7 +379,7 @@ class _EqualObjects:
         self.unused = kind.shape.with_most(tuple(self.capacities))
 
     def free(self, members: Sequence[Provider]) -> tuple[tuple[int, ...], Mapping[str, int]]:
-        """Return the free amount of each slot, and the largest amount at once of each class."""
+        """Return the free amounts by slot, and for each class the most that a single provider can give."""
         used = [(at, each.used) for at, each in enumerate(members) if each.used]
         if not used:
             return self.unused

@@ -153,7 +153,7 @@ def is_worthwhile(
         choice.
     """
     return (
-        # quick tests first, because this runs for each claim
+        # the quick tests come first, because this runs for each claim
         tx.optimistic
         and tx.sends_at_once
         # a single insertion cannot have more rows

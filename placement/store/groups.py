@@ -36,7 +36,7 @@ class ConsumerGroup:
 
         :param present: the number of other members at each host, by the id of its root; 0 if missing.
         """
-        # no restriction without other members
+        # without other members, affinity restricts nothing
         if self.policy is GroupPolicy.AFFINITY:
             return not present or any(host in present for host in hosts)
         if self.policy is GroupPolicy.ANTI_AFFINITY:

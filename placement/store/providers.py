@@ -54,7 +54,7 @@ def find_providers(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, Pr
 
 @lru_cache(KEPT_SIZES)
 def _by_uuid(count: int) -> PreparedStatement:
-    # in the order of ProviderRow
+    # columns in the order of the fields of ProviderRow
     columns = (_rp.id, _rp.uuid, _rp.name, _rp.generation, _rp.parent_id, _rp.root_id)
     return PreparedStatement(sa.select(*columns).where(_rp.uuid.in_(bind_parameters("uuid", count))))
 

@@ -80,7 +80,7 @@ class PresentProvider:
     def differs_from(self, wanted: ProviderDescription) -> bool:
         """Return whether the provider differs from the description."""
         return any(
-            # the comparison ignores order
+            # the collections are dicts and sets, so their order in the request makes no difference
             part is not None and part != present
             for part, present in (
                 (wanted.inventories, self.inventories),
