@@ -21,6 +21,15 @@ pytestmark = pytest.mark.slow
 NEVER = 120
 """More seconds than a test takes."""
 
+PASSED = """
+import os, sys
+
+os.dup2(int(sys.argv[1]), 3)
+os.environ |= {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Runs a program with an inherited socket, as systemd does (sd_listen_fds(3))."""
+
 
 class StoppingServer:
     """The service of :mod:`tests.placement.server.slow_service` on a loopback port."""
@@ -85,8 +94,7 @@ def serving(
     fds: tuple[int, ...] = ()
     if listener:
         fds = (listener.fileno(),)
-        passed = f'LISTEN_PID=$$ LISTEN_FDS=1; export LISTEN_PID LISTEN_FDS; exec "$@" 3<&{fds[0]}'
-        words = ("sh", "-c", passed, "sh", *words)
+        words = (sys.executable, "-c", PASSED, fds[0], *words)
     with run_program(words, folder / "service.log", pass_fds=fds) as process:
         made = StoppingServer(folder, port, process)
         wait_for(lambda: "Listening at" in made.log.read_text(), evidence=made.log.read_text)
@@ -158,3 +166,4 @@ def test_a_socket_of_systemd_keeps_connections_for_the_next_server(tmp_path: Pat
             assert server.process.wait(NEVER) == 0
         with serving(second, listener=listener):
             assert waiting.recv(65536).startswith(b"HTTP/1.1 200 ")
+            waiting.close()
