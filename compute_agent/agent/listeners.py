@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 
 SOCKET_THREAD: Final = ThreadSpec(
     "socket",
-    "when a connection comes, and each half second to end those that say nothing",
+    "when a connection comes, and each five seconds to end those that say nothing",
     "accepts connections of the UNIX socket",
     "that of the open connections",
     "nothing of the agent: each connection has a thread",
@@ -29,7 +29,7 @@ SOCKET_THREAD: Final = ThreadSpec(
 
 HTTP_THREAD: Final = ThreadSpec(
     "http",
-    "when a connection comes, and each half second to end those that say nothing",
+    "when a connection comes, and each five seconds to end those that say nothing",
     "accepts connections for health and metrics",
     "that of the open connections",
     "nothing of the agent: each connection has a thread",
@@ -83,7 +83,7 @@ class HttpServer:
                 f"cannot listen on {address} port {port}: {error.strerror or error}; change [daemon]"
                 " http_port or http_address, or set http_port = 0 to disable it",
             ) from error
-        self._thread = start_thread(HTTP_THREAD, self._server.serve_forever)
+        self._thread = start_thread(HTTP_THREAD, self._server.serve_until_stopped)
 
     @property
     def port(self) -> int:
@@ -136,7 +136,7 @@ class AgentListeners:
         :raises OSError: the agent cannot listen on the UNIX socket or on the HTTP address.
         """
         self._server = SocketServer(socket_path(options), methods.list_methods(), OPEN_METHODS)
-        start_thread(SOCKET_THREAD, self._server.serve_forever)
+        start_thread(SOCKET_THREAD, self._server.serve_until_stopped)
         self._http: HttpServer | None = None
         daemon = options.daemon
         if daemon.http_port:

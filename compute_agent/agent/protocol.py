@@ -35,6 +35,9 @@ LOG = logging.getLogger(__name__)
 _SECONDS_TO_END: Final = 1.0
 """Seconds to wait for the end of a thread after its silent connection was shut down."""
 
+_IDLE_SECONDS: Final = 5.0
+"""Seconds between two checks for connections that sent no request in time, while no connection comes."""
+
 
 CONNECTION_THREAD: Final = ThreadSpec(
     "connection",
@@ -81,6 +84,18 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         :raises OSError: the answer cannot be sent.
         """
 
+    def serve_until_stopped(self) -> None:
+        """Accept connections until shutdown()."""
+        # The half second that socketserver waits by default wakes an idle host 120 times a minute.
+        self.serve_forever(_IDLE_SECONDS)  # type: ignore[attr-defined]  # of the server that this is mixed into
+
+    def shutdown(self) -> None:
+        """Stop accepting connections, and wait for the end of the thread that does."""
+        # The kernel then ends the thread's wait, which would last for seconds.
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]  # as above
+        super().shutdown()  # type: ignore[misc]  # as above
+
     # Called by socketserver
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -101,7 +116,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         self.shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Shut down connections that sent no request in time; socketserver calls this every half second."""
+        """Shut down connections that sent no request in time; socketserver calls this between two waits."""
         super().service_actions()  # type: ignore[misc]  # of the server that this is mixed into
         now = time.monotonic()
         with self._guard:

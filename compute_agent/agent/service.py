@@ -49,7 +49,7 @@ from compute_agent.throttling.watermarks.rehearsal import rehearse_usage
 
 LOG = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 2.0
 """The seconds between two checks of the main thread for changed configuration files and hardware."""
 
 PRUNE_SECONDS: Final = 600.0

@@ -229,6 +229,8 @@ class PromiseVerifier:
         self._schedules = schedules or KernelSchedules()
         self._cookies = cookies or KernelCookies()
         self._lock = threading.Lock()
+        #: Kept between verifications, because it remembers kernel threads that cannot be moved.
+        self._masks: MaskReader | None = None
 
     def verify_all(self) -> list[PromiseVerdict]:
         """Verify all promises, and return the verdicts.
@@ -331,7 +333,9 @@ class PromiseVerifier:
         quiet = frozenset[int]().union(*(promise.held for promise in promises if promise.quiet))
         alone = frozenset[int]().union(*(promise.held for promise in promises if promise.alone))
         if quiet:
-            reader = MaskReader(root)
+            reader = self._masks
+            if reader is None or reader.root != root:
+                reader = self._masks = MaskReader(root)
             pids = {guest.uuid: guest.pid for guest in guests}
             read = reader.read_facts(quiet, processes=pids)
             stuck = isolation_status(conf.controllers).stuck

@@ -128,6 +128,9 @@ ASKED_SECONDS, MAX_ASKED_SECONDS = 1.0, 10.0
 """Lower and upper bound, in seconds, of a caller's wait for a reading. Between these bounds, the wait is two
 times the length of the last round."""
 
+GUESTS_SECONDS: Final = 5.0
+"""Minimum number of seconds between two comparisons of the list of guests while no one uses the values."""
+
 MONITORING_THREAD: Final = ThreadSpec(
     "monitoring",
     "``[monitoring] interval`` while readings are requested, or else ``store_interval``",
@@ -272,7 +275,7 @@ class MonitorLoop:
             self._switch_off()
             return
         due = due_at(now, self._last, self._wanted_until, self._kept_at, self.settings)
-        if now < min(due, self._looked + interval):
+        if now < min(due, self._looked + max(interval, GUESTS_SECONDS)):
             return
         self._looked = now
         if now < due and not self._is_other():
@@ -293,7 +296,7 @@ class MonitorLoop:
         if interval <= 0 or self.monitor is None:
             return None
         due = due_at(now, self._last, self._wanted_until, self._kept_at, self.settings)
-        return max(0.0, min(due, self._looked + interval) - now)
+        return max(0.0, min(due, self._looked + max(interval, GUESTS_SECONDS)) - now)
 
     def _is_other(self) -> bool:
         """Whether the list of targets has changed: guests have started, ended or moved to other groups."""

@@ -170,6 +170,22 @@ def test_an_answer_may_take_longer_than_the_request(tmp_path, monkeypatch):
         server.server_close()
 
 
+@pytest.mark.parametrize("has_served", [False, True])
+def test_an_idle_server_stops_without_waiting_for_its_next_check(tmp_path, monkeypatch, has_served):
+    monkeypatch.setattr(protocol, "_IDLE_SECONDS", 600)
+    server = SocketServer(tmp_path / "s.sock", {"echo": lambda params: params})
+    thread = threading.Thread(target=server.serve_until_stopped, daemon=True)
+    thread.start()
+    if has_served:
+        assert call_agent(tmp_path / "s.sock", "echo") == {}
+    stopper = threading.Thread(target=server.shutdown, daemon=True)
+    stopper.start()
+    for each in (stopper, thread):
+        each.join(60)
+        assert not each.is_alive()
+    server.server_close()
+
+
 ASK = """
 import json, os, socket, sys
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
