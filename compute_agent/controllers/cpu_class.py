@@ -297,7 +297,7 @@ class CpuClassController(KernelController):
         if not configured.classes and not former.values:
             return CpuClassPlan(), {}
         # The CPUs of a lost guest are unknown. So while a guest is lost, CPUs that seem free must not change.
-        lost = bool(self._driver.lost_guests())
+        lost = bool(self._driver.lost_guests() or self._driver.awaited_drivers)
         claims = make_claims(
             targets,
             configured.cpu_sets,
