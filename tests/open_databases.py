@@ -26,7 +26,7 @@ from placement.db.database import ServiceDatabase
 from tests.waits import wait_for
 
 _TESTS: Final = str(Path(__file__).parent)
-_SECONDS: Final = 0.5
+_SECONDS: Final = 10.0
 """Maximum seconds until a thread that has ended its work returns its connection."""
 
 
