@@ -117,7 +117,7 @@ class PeriodicTask:
             task.
         :param rest: called when there is nothing to do any more.
         :param keep: called last, in a thread that was stopped.
-        :param signal: wakes the task; without it only wake() does.
+        :param signal: wakes the task; without a signal, only wake() wakes it.
         :param name: the name of the thread where several have the role.
         """
         self._name = name or role.name
@@ -181,7 +181,7 @@ class PeriodicTask:
         with self._lock:
             if not self._stopped.is_set() and self._is_needed():
                 return True
-            # First: a later start() makes another thread, whatever fails below.
+            # Cleared first, so that a later start() makes another thread, whatever fails below.
             self._thread = None
             if not self._stopped.is_set():
                 self._rest()

@@ -7,8 +7,7 @@ from typing import Final, Generic, TypeVar
 
 Result = TypeVar("Result")
 
-# a result has some fields for each parameter of a query, and Python objects are large, so the factor is
-# generous
+# a generous factor, because results have fields for each parameter of a query, and Python objects are large
 _EXPANSION: Final = 64
 """Assumed number of bytes of a result and its key, for each character of the argument."""
 
@@ -36,15 +35,15 @@ class KeptResults(Generic[Result]):
             if (known := self._kept.get(key)) is not None:
                 self._kept.move_to_end(key)
                 return known[0]
-        # computed outside of the lock, so that other requests do not wait; two requests may compute the same
-        # result
+        # computed without the lock, so that other requests do not wait; sometimes two requests compute the
+        # same result
         result = make()
         size = _EXPANSION * len(repr(key))
-        # a result above the limit would first remove all other results, and then itself
+        # too large for the cache: it would remove all other results, and then itself
         if size > self._max_bytes:
             return result
         with self._lock:
-            if (known := self._kept.get(key)) is not None:  # another thread was faster
+            if (known := self._kept.get(key)) is not None:  # another thread has stored this result meanwhile
                 return known[0]
             self._kept[key] = (result, size)
             self._bytes += size

@@ -172,8 +172,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         undo.callback(reloader.close)
         configurator = GuestConfigurator(pipeline, in_force)
 
-        # The loops that contribute to reports, then the loop of reports. The signal is made first, because
-        # the loops that wake the reports are made before the loop of reports.
+        # The loops that contribute to reports are made before the loop of reports. The signal comes first,
+        # because these loops wake the loop of reports by it.
         changed = WakeSignal()
         cold = ColdMemoryLoop(conf, pipeline, driver, metrics.registry)
         reclaimed = ReclaimLoop(

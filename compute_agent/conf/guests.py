@@ -134,8 +134,8 @@ GUESTS_OPTS: Final = [
         default=64,
         min=1,
         help="Maximum size, in MB, of the output of one process guest, while it runs and after its end. The"
-        " agent checks the size every two seconds. Above the maximum it keeps only the last MB (half a MB if the"
-        " maximum is 1).",
+        " agent checks the size every two seconds. Above the maximum it keeps only the last MB (half a MB if"
+        " the maximum is 1).",
     ),
 ]
 

@@ -173,7 +173,7 @@ class CpuClassController(KernelController):
         :param count_drift: called for each file that another program has changed.
         :param clock: returns monotonic seconds, for the idle times of CPUs.
         """
-        # Cores become idle by themselves.
+        # Each round with parking, because no event reports that a core has become idle.
         self.compare_rounds = 1 if configured.parking else FOREIGN_ROUNDS
         self._clock = clock
         self._idle = IdleTimes()

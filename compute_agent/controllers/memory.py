@@ -263,7 +263,8 @@ class MemoryLimitController(GuestController):
         if target.allocation is None:
             return MemoryLimits()
         share = self._classes.get(target.guest.settings.qos_class, MemoryShare())
-        # An empty tuple lifts limits that an earlier configuration has set; None would leave them.
+        # An empty tuple, because it lifts limits that an earlier configuration has set, while None would
+        # leave them in force.
         pages = page_limits(target.allocation) if self._limits_pages else ()
         limits = memory_limits(target.allocation, share, self._overhead_mb, pages)
         throttle = target.limits.get(ThrottleControl(MEMORY_HIGH))

@@ -95,9 +95,9 @@ NO_CONDITIONS: Final = CpuConditions()
 class _DrawingScene:
     """The common input of all cells (CPUs) of a picture.
 
-    :ivar role_of: the role by CPU.
-    :ivar guests: the CPUs by name of a guest.
-    :ivar colours: the colour by name of a guest.
+    :ivar role_of: the role of each CPU.
+    :ivar guests: the CPUs of each guest, by its name.
+    :ivar colours: the colour of each guest, by its name.
     """
 
     topology: HostTopology
@@ -344,7 +344,7 @@ def _thread_rule(topology: HostTopology) -> Iterator[str]:
 def _box_line(
     box: CpuBox, first: str, rest: str, topology: HostTopology, sets: CpuSets, guests: Guests | None
 ) -> Iterator[str]:
-    """The lines of a box and the boxes inside: ``first`` before the first line, ``rest`` before others."""
+    """The lines of a box and its inner boxes; ``first`` indents the first line, ``rest`` all others."""
     yield first + " · ".join(box.lines)
     inner = [child for child in box.children if child.kind != CORE]
     cores = frozenset(cpu for child in box.children if child.kind == CORE for cpu in child.cpus)

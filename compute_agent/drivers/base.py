@@ -70,7 +70,7 @@ class RunningGuests(Protocol):
         ...
 
     def lost_guests(self) -> Mapping[str, str]:
-        """A dict from the uuid of each guest that may run but cannot be managed to the reason and remedy.
+        """The guests that may run but cannot be managed: a dict from the uuid to the reason and the remedy.
 
         ``guests()`` does not contain lost guests. A lost guest keeps its CPUs and memory as long as it runs
         on this host.
@@ -90,7 +90,7 @@ class RunningGuests(Protocol):
 
 
 class GuestThreads(Protocol):
-    """The processes and threads of guests."""
+    """Lists the processes and threads of guests."""
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
         """The pids of a guest without a cgroup. Its CPU time and memory are the sums over these processes.
@@ -157,7 +157,7 @@ class CpuLimits:
 
 
 class QuotaError(DriverError):
-    """A guest cannot be limited to ``quota`` cores; ``why`` is the reason."""
+    """The agent cannot limit a guest to ``quota`` cores; ``why`` has the reason."""
 
     def __init__(self, guest: Guest, quota: float, why: str) -> None:
         super().__init__(f"guest {guest} cannot be limited to {quota:g} cores: {why}")
@@ -167,7 +167,7 @@ class CpuTuning(Protocol):
     """Sets and reads the CPU pinning of guests' threads, and the weight and limits of guests' CPU time."""
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """The present CPUs of the guest's threads that are not pinned as ``settings`` say.
+        """The CPUs of the guest's threads that have other pins than ``settings`` demand.
 
         A dict from each thread id to the CPUs that the kernel allows to this thread. It is empty if all
         threads are pinned as ``settings`` say.
@@ -392,7 +392,7 @@ class MemoryTuning(Protocol):
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """The kernel's limits if they differ from ``wanted``; None if they agree.
 
-        A limit counts as agreeing if another program has set it, or if this guest cannot have it.
+        A limit that another program has set, or that this guest cannot have, is no difference.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -418,7 +418,7 @@ class BlockIoTuning(Protocol):
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
         """A text that names the block I/O values that differ from ``wanted``; empty if none differs.
 
-        Values that another program has set count as agreeing.
+        Values that another program has set are no difference.
 
         :param wanted: the settings; None: the guest should have no values that the agent has set.
         :raises GuestGoneError: the guest has ended.
@@ -474,7 +474,7 @@ class FlavorSource(Protocol):
         ...
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
-        """The flavor of a guest; an empty one if the definition contains none.
+        """The flavor of a guest; an empty flavor if the definition contains none.
 
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the definition cannot be read.
@@ -513,7 +513,7 @@ class ExpectingDriver(Protocol):
 
 
 class LaunchSupport(Protocol):
-    """Tells how guests start: the agent starts them, another program does, or a hook announces them."""
+    """States how guests start: by the agent or by another program, with or without an announcement."""
 
     @property
     def starting_driver(self) -> StartingDriver | None:
@@ -584,7 +584,7 @@ class StartingDriver(GuestDriver, Protocol):
         ...
 
     def discard(self, guest: Guest) -> None:
-        """Undo create_guest(): end the held process and remove its record. The guest's program never runs."""
+        """Undo create_guest(): end the held process before it runs the guest's program; remove its record."""
         ...
 
     def recent_ending(self, guest: Guest, seconds: float) -> str:

@@ -38,11 +38,11 @@ PERIOD: Final = 100_000
 # Microseconds; the kernel refuses a smaller quota (EINVAL).
 _MIN_QUOTA: Final = 1000
 
-# A process that forks while it is moved leaves its child in the old group. Each pass moves the children of
-# the last one, so only a process that forks faster than the agent moves needs more.
+# A process that forks during its move leaves the child in the old group, and the next pass moves the child.
+# Only a process that forks faster than the agent moves processes needs more passes.
 _MOVE_PASSES: Final = 16
-# The number of hard links of a folder without subfolders, on file systems that count them: its name and its
-# own ".".
+# The number of hard links of a folder without subfolders, on file systems that count them: the folder's name
+# and ".".
 _WITHOUT_FOLDERS: Final = 2
 
 # Half a second in all (50 times 0.01 s): the kernel frees a killed process within milliseconds, unless the
@@ -212,8 +212,8 @@ class GuestCgroup:
 
         :raises OSError:
         """
-        # In cgroup.procs, the kernel shows 0 for a process of another pid namespace. Written to it, 0 means
-        # the writing process: the agent would move itself.
+        # 0 is skipped: the kernel shows it in cgroup.procs for a process of another pid namespace, and reads
+        # it as the writing process, so the agent would move itself.
         if pid < 1:
             raise ProcessLookupError(errno.ESRCH, "a process of another pid namespace", str(self.folder))
         (self.folder / "cgroup.procs").write_text(str(pid))
@@ -267,8 +267,7 @@ class GuestCgroup:
 
     def possible_nodes(self) -> frozenset[int]:
         """The NUMA nodes that the parent group allows."""
-        # The group's own cpuset.mems.effective shows its present binding; only the parent's file shows all
-        # nodes that the group could have.
+        # The parent's file, because the group's own cpuset.mems.effective shows only the present binding.
         return GuestCgroup(self.folder.parent)._read_numbers("cpuset.mems.effective") or frozenset()
 
     def bind_memory(self, nodes: frozenset[int]) -> None:
@@ -309,8 +308,7 @@ class GuestCgroup:
         Both numbers count from the start of the group (``memory.events``). None without the controller
         memory, or when the group is gone.
         """
-        # Each round reads this file for each guest, so it is read with one read(2) and without a file object
-        # of Python.
+        # Read with one read(2) and without a file object, because each round reads this file for each guest.
         try:
             words = kernel_files.read_piece(f"{self.path}/memory.events").split()
         except OSError:
@@ -422,8 +420,8 @@ class GuestCgroup:
 
     def _walk_tree(self) -> Iterator[str]:
         """The folders of the group and of its subgroups, parents first."""
-        # Few groups have subgroups. The agent reads the group of each guest every few seconds, and one
-        # stat(2) costs less than a walk.
+        # One stat(2) instead of a walk: few groups have subgroups, and the agent reads each guest's group
+        # every few seconds.
         with contextlib.suppress(OSError):
             if os.stat(self.path).st_nlink == _WITHOUT_FOLDERS:
                 yield self.path

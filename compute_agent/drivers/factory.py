@@ -46,7 +46,7 @@ def socket_paths(uri: str) -> tuple[Path, ...]:
     """
     try:
         parts = urlsplit(uri)
-    # urlsplit() raises it for a host in brackets that is not an IPv6 address.
+    # urlsplit() raises ValueError for a host in brackets that is not an IPv6 address.
     except ValueError:
         return ()
     _, _, transport = parts.scheme.partition("+")
@@ -136,8 +136,7 @@ class DriverLock:
             raise DriverError(
                 f"another agent ({error}) already manages {self.what}: stop one of the two, or {self.remedy}"
             ) from error
-        # The old descriptor belongs to a file that was removed meanwhile. It is closed last: if the code
-        # above fails, the old lock stays.
+        # The descriptor of a removed file is closed last, so that the old lock stays if the code above fails.
         if held is not None:
             os.close(held)
         self._held[path] = fresh
@@ -235,7 +234,8 @@ def choose_driver(configured: str | None, usable: bool, remembered: str, guests:
             f" {_PROCESS}",
         )
     if remembered != _PROCESS:
-        return DriverChoice(remembered)  # A later release may know it; open_driver() gives the remedy.
+        # An unknown name, perhaps of a later release: open_driver() raises the error with the remedy.
+        return DriverChoice(remembered)
     if guests:
         return DriverChoice(
             _PROCESS,
@@ -252,7 +252,7 @@ def choose_driver(configured: str | None, usable: bool, remembered: str, guests:
 
 def libvirtd_is_usable(uri: str) -> bool:
     """Whether libvirt-python is installed, and the libvirtd of this URI has its socket on this host."""
-    # find_spec() does not import: libvirt starts its event loop with the first connection only.
+    # find_spec() instead of an import, because the package is imported only when the driver is opened.
     return importlib.util.find_spec("libvirt") is not None and any(map(Path.exists, socket_paths(uri)))
 
 

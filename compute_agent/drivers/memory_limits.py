@@ -1,6 +1,6 @@
 """Memory limits of guests in cgroup v2, ``oom_score_adj`` of processes (proc(5)), and OOM kills.
 
-A value that differs from the kernel's default and was not written by the agent belongs to another program and
+If the agent did not write a file, a value other than the kernel's default belongs to another program and
 stays. The agent notes each file in the guest's record before it writes to it. After that, the agent corrects
 any other value in the file. Limits of huge pages (controller ``hugetlb``) are in bytes, like all others.
 
@@ -63,7 +63,7 @@ class OomWatch:
         self._news: list[OomKill] = []
 
     def begin_counting(self, guest_uuid: str, group: GuestCgroup | None) -> None:
-        """Take the present counters of a guest that ran before this agent started as already reported."""
+        """Count OOM kills of a guest from now on; kills before this agent started are not reported again."""
         if group is not None and (counts := group.oom_events()) is not None:
             with self._lock:
                 self._counted[guest_uuid] = counts
@@ -79,9 +79,9 @@ class OomWatch:
                 at_limit, kills = self._counted.get(guest.uuid, (0, 0))
                 if counts[1] > kills:
                     self._news.append(OomKill(guest, counts[1] - kills, counts[0] > at_limit))
-                    # Counts are stored only with a new kill: the kernel counts the reached limit first and
-                    # kills a moment later. A count stored in between would make that kill look like one for
-                    # lack of memory on the host.
+                    # Counts are stored only with a new kill. The kernel first counts that the limit was
+                    # reached, and kills a moment later. If the count were stored in between, the kill would
+                    # seem to have its cause in the host's memory.
                     self._counted[guest.uuid] = counts
             if last:
                 self._counted.pop(guest.uuid, None)
@@ -121,8 +121,8 @@ def differing_limits(
     todo = {}
     for name, amount in _amounts_by_file(wanted, noted).items():
         untouched = _UNTOUCHED.get(name, UNLIMITED)
-        # The kernel's default is wanted, and the agent never wrote the file: any value in it is another
-        # program's.
+        # A file that the agent never wrote, and that should have the kernel's default: any other value in it
+        # is another program's.
         if group is None or amount is None or (amount == untouched and name not in noted):
             continue
         has = group.memory_limit(name)
@@ -131,8 +131,8 @@ def differing_limits(
         if name in noted or has == untouched:
             todo[name] = amount
     score = wanted.oom_score_adj
-    # A process inherits the score of its parent, so one process with another score is enough for a write. The
-    # default is 0; any other score was set by another program, unless it is noted as the agent's.
+    # One process with another score is enough for a write, because processes inherit the score of their
+    # parent. A score other than the default 0 is another program's, unless it is noted as the agent's.
     found = None if score is None else {oom_score_adj(pid) for pid in pids} - {None, score}
     if score is not None and found and (OOM_SCORE in noted or found <= {0}):
         todo[OOM_SCORE] = score
@@ -149,7 +149,7 @@ def present_limits(group: GuestCgroup | None, pids: Iterable[int], wanted: Memor
     if wanted.huge_pages is not None:
         found = {size: has.get(f"{_pages_file(size)}.max") for size, _ in wanted.huge_pages}
         pages = tuple((size, amount) for size, amount in found.items() if amount is not None)
-    # Processes may have different scores; a score other than the wanted one is reported if there is any.
+    # The first score that differs from the wanted one, because processes may have different scores.
     scores = {score for pid in pids if (score := oom_score_adj(pid)) is not None}
     others = scores - {wanted.oom_score_adj}
     score = min(others or scores, default=None)
@@ -215,7 +215,7 @@ def huge_page_use(group: GuestCgroup | None) -> dict[int, int]:
     The larger of the two counts.
     """
     # Used and reserved pages have separate limits, and the agent sets both to the same value. So the larger
-    # number is the one that must fit.
+    # number has to fit.
     if group is None:
         return {}
     found = {}

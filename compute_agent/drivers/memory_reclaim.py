@@ -1,7 +1,7 @@
 """Reclaim of memory of a cgroup by ``memory.reclaim`` (cgroup-v2.rst, since Linux 5.19).
 
-The kernel writes back and swaps out the pages that the group has not used for longest. Nothing has to be
-undone: the group has no limit afterwards, and gets pages back as it uses them.
+The kernel writes back and swaps out the pages that the group has not used for longest. The group has no limit
+afterwards, and gets pages back as it uses them, so nothing has to be undone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def reclaim_memory(
             if monotonic() >= end:
                 break
     except OSError as error:
-        # The kernel has found less than a piece.
+        # EAGAIN: the kernel has reclaimed less than this piece.
         if error.errno != errno.EAGAIN:
             raise
     finally:

@@ -50,7 +50,7 @@ def boot_id() -> str:
 
 
 def identify_process(pid: int) -> ProcessIdentity | None:
-    """The identity of the process that has ``pid`` now; None if there is none or it is a zombie."""
+    """The identity of the process that has ``pid`` now; None if there is no process, or only a zombie."""
     # A zombie keeps its pid until its parent reads its status; it runs nothing and cannot be pinned.
     stat = _read_stat(pid)
     return None if stat is None or stat.is_dead else ProcessIdentity(pid, stat.start_time, boot_id())

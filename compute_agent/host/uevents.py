@@ -47,8 +47,8 @@ class PciEvents:
                 break
             except OSError as error:
                 self._count += 1
-                # ENOBUFS: the kernel drops events when the buffer of the socket is full. Reading goes on
-                # after that; any other error ends it.
+                # ENOBUFS: the kernel drops events when the buffer of the socket is full. Reading continues
+                # after ENOBUFS; any other error ends it.
                 if error.errno != errno.ENOBUFS:
                     LOG.warning(
                         "The agent cannot read events of devices any more, and polls devices instead: %s",

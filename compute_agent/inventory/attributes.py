@@ -33,7 +33,7 @@ NUMA_NODE: Final = "numa_node"
 PCI_PATH: Final = "pci_path"
 """The path to a PCI device: its root complex and the bridges above it, from the root port down."""
 
-# The following attributes are those of the first provider that belongs to the agent.
+# The attributes below are on one provider only: the first one that belongs to the agent.
 FLEET_GROUP: Final = "fleet.group"
 """The fleet group of the host. All hosts of a group share their settings."""
 FLEET_GENERATION: Final = "fleet.generation"
@@ -68,7 +68,7 @@ _OURS: Final = frozenset(
 )
 # The kernel's cpu_capacity of the fastest kind of core.
 _FULL_CAPACITY: Final = 1024
-# Two reports may fail before the agent counts as stopped.
+# 3, so that two reports may fail before the agent counts as stopped.
 MISSED_INTERVALS: Final = 3
 """Number of intervals without new values after which the last ones count as outdated."""
 
@@ -79,7 +79,7 @@ def is_ours(name: str) -> bool:
 
 
 def begin_interval(now: float, interval: int, root_uuid: str) -> float:
-    """The begin of the current interval of a host, in seconds since the epoch.
+    """The start of the current interval of a host, in seconds since the epoch.
 
     Values that are reported once in an interval change at this time.
 
@@ -190,7 +190,7 @@ def guest_attributes(guests: Iterable[GuestCpuMap], watermarks: Mapping[str, str
     :param guests: the CPUs and cache ways of each guest.
     :param watermarks: a text with the thresholds of each watermark, by the name of its section.
     """
-    # Only a uuid can be the end of an attribute's name, so other consumers are left out.
+    # Consumers without a uuid are left out, because the name of the attribute ends with the uuid.
     known = sorted((each for each in guests if UUID.fullmatch(each.consumer)), key=lambda each: each.consumer)
     told = {POSITION + each.consumer: str(each)[:MAX_TEXT] for each in known[:_MAX_GUESTS]}
     named = sorted(name for name in watermarks if _NAME.fullmatch(name))[:_MAX_WATERMARKS]
@@ -199,7 +199,7 @@ def guest_attributes(guests: Iterable[GuestCpuMap], watermarks: Mapping[str, str
 
 @dataclass(frozen=True, slots=True)
 class HostZone:
-    """A part of the host that may have a provider: a NUMA node (``node``) or an L3 domain (``l3``).
+    """A zone, which may have a provider: a NUMA node (``node``) or an L3 domain (``l3``).
 
     :ivar parent: the name of the zone around this zone; None: the zone is the host.
     :ivar cpus: all CPUs in the zone.
@@ -256,7 +256,7 @@ def zone_layout(
     around = {
         node.name: l3.name
         for l3 in l3_zones
-        # Such a cache is around the node, so the node becomes its child.
+        # A cache that contains the whole node, which becomes its child.
         for node in node_zones
         if l3.parent is None and node.cpus and _covers_its_nodes(l3, node_zones) and node.cpus <= l3.cpus
     }

@@ -64,7 +64,7 @@ def lay_out_pools(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: HostTop
         )
     _check_traits(pools)
     found: dict[str, CpuSet] = {}
-    # Pools with named CPUs come first; the other pools take from the CPUs that these leave.
+    # Pools with named CPUs come first; the other pools get CPUs from the rest.
     for pool in sorted(pools, key=lambda pool: (not pool.cpus, pool.name)):
         taken = frozenset[int]().union(*found.values())
         if pool.cpus:
@@ -107,7 +107,7 @@ def _check_traits(pools: Iterable[CpuPool]) -> None:
 
 def _check_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, others: Positions) -> None:
     section = f"[{CPU_POOL}{pool.name}]"
-    # Offline CPUs are excepted: they are named in cpu_dedicated_set, and are absent from its resolved CPUs.
+    # Offline CPUs of cpu_dedicated_set are no error, although the resolved set lacks them.
     if stray := pool.cpus - cpu_sets.dedicated - cpu_sets.shared - cpu_sets.offline:
         raise ConfigError(
             f"{section} cpus: {cpuset.format(stray)} are neither in [compute] cpu_dedicated_set nor in"
@@ -121,7 +121,7 @@ def _check_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, others
 def _take_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, taken: CpuSet) -> CpuSet:
     nodes = [node.cpus for node in topology.numa_nodes if node.cpus] or [topology.usable]
     found: list[CpuSet] = []
-    # Both kinds of CPUs come from the same node, so a pool without per_node lies in one node.
+    # The node has to have enough CPUs of both kinds, because a pool without per_node is in one node.
     for node in nodes:
         dedicated = _from_the_end((node & cpu_sets.dedicated) - taken, pool.dedicated_cpus, topology)
         shared = _from_the_end((node & cpu_sets.shared) - taken, pool.shared_cpus, topology)
@@ -130,7 +130,7 @@ def _take_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, taken: 
             if not pool.per_node:
                 break
         elif pool.per_node:
-            # Each node needs enough CPUs, so the check below fails in any case.
+            # No choice of nodes: with per_node each one needs enough CPUs, which is checked below.
             break
     if len(found) < (len(nodes) if pool.per_node else 1):
         where = "every NUMA node" if pool.per_node else "one NUMA node"
@@ -155,7 +155,7 @@ def _from_the_end(free: CpuSet, count: int, topology: HostTopology) -> CpuSet | 
     for core in ordered:
         if len(found) + len(core) <= count:
             found += core
-    # No core that is left fits as a whole, so the rest is taken from single threads of cores.
+    # No remaining core fits as a whole, so single threads are taken.
     for core in ordered:
         found += sorted(core - frozenset(found))[: count - len(found)]
     return frozenset(found)

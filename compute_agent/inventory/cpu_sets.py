@@ -35,7 +35,7 @@ def better_sets(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> tu
     ours = dedicated | shared
     by_node: dict[int | None, list[CpuSet]] = defaultdict(list)
     for threads in split_cores(dedicated, shared, topology):
-        # Threads in neither set belong to the host, and stay there.
+        # Threads in neither set stay with the host.
         by_node[topology.node_of(min(threads))].append(threads & ours)
     for cores in by_node.values():
         # Split cores become dedicated as a whole until the node has as many dedicated CPUs as before. The
@@ -87,7 +87,7 @@ def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
 
     :raises ConfigError: the options contradict each other or the host. The message names options and CPUs.
     """
-    # Dedicated CPUs may be offline: a power manager may keep them so while no guest holds them.
+    # Dedicated CPUs may be offline, because a power manager may turn CPUs off while no guest holds them.
     named_dedicated = _cpus(
         "[compute] cpu_dedicated_set", options.cpu_dedicated_set, topology, may_be_offline=True
     )

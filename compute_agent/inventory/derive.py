@@ -242,7 +242,7 @@ def _host_inventories(
 
     :param places: the CPUs in no pool, first of the root and then of each zone.
     """
-    # The root comes first. It has no node of its own, because a node's memory is on the zone of the node.
+    # None for the root, which comes first: the memory of nodes is on the zones of the nodes.
     nodes: list[Sequence[NumaNode]] = [(), *((zone.node,) if zone.node else () for zone in zones)]
     memory_mb = [sum(node.memory_kib for node in here) // 1024 for here in nodes]
     # No zone has memory in a flat tree, or if the kernel shows only the sum. The root then offers all of it.
@@ -253,7 +253,7 @@ def _host_inventories(
     if settings.huge_pages:
         check_reserved(settings.reserved_huge_pages, topology)
         pages = [page_inventories(here, settings.reserved_huge_pages) for here in nodes]
-        # Otherwise memory in huge pages would be offered twice.
+        # Without memory in huge pages, which would otherwise be offered twice.
         memory_mb = [max(0, mb - pages_mb(here)) for mb, here in zip(memory_mb, nodes, strict=True)]
     if settings.reserved_host_memory_mb > sum(memory_mb) > 0:
         raise ConfigError(
@@ -262,7 +262,7 @@ def _host_inventories(
         )
     vcpus = [len(place & cpu_sets.shared) for place in places]
     reserved_vcpus = spread_amount(cpu_sets.reserved_vcpus, vcpus)
-    # The host itself uses memory of nodes with CPUs, and not of memory expanders or GPUs.
+    # The reserve is on nodes with CPUs, because the host does not use memory of expanders and GPUs.
     near_mb = [
         memory_mb[0],
         *(memory if zone.cpus else 0 for zone, memory in zip(zones, memory_mb[1:], strict=True)),
@@ -288,7 +288,7 @@ def spread_amount(amount: int, weights: Sequence[int]) -> list[int]:
     """Divide ``amount`` into whole parts in proportion to ``weights``.
 
     The sum of the parts is ``amount``, or the sum of the weights if that is less. No part exceeds its weight.
-    Among weights with equal remainders, the first weights get the units that are left.
+    If remainders are equal, the first weights get the remaining units.
     """
     whole = sum(weights)
     amount = min(amount, whole)

@@ -126,7 +126,7 @@ def _offer_mediated(
     """The devices of a card that make mediated devices, and a message about each type that none makes.
 
     ``max_instances`` limits the card: for each virtual function, the driver shows the number that the whole
-    card can make. Functions that have mediated devices come first, because guests may hold these.
+    card can make. Functions with existing mediated devices come first, because guests may hold these devices.
     """
     offered, no_room = list[OfferedDevice](), list[str]()
     by_spec: dict[DeviceSpec, list[tuple[PciDevice, MdevType]]] = {}
@@ -307,7 +307,7 @@ def _junction_provider(
 
 
 def nearest_cpu_nodes(topology: HostTopology) -> Mapping[int, int]:
-    """Map each NUMA node with CPUs to itself, and each other node to the nearest node with CPUs.
+    """Map each NUMA node to the nearest node with CPUs; nodes with CPUs map to themselves.
 
     A node without CPUs may be the memory of a GPU. The first of equally near nodes counts. A node without
     CPUs is left out if the kernel shows no distances for it.
@@ -341,7 +341,8 @@ def foreign_attributes(
     return {
         device.address: of_device(_node_with_cpus(device.numa_node, homes, topology), device.path)
         for device in devices
-        # Nova counts virtual functions on the provider of their physical function, but for mediated devices.
+        # Nova counts virtual functions on the provider of their physical function, except for mediated
+        # devices.
         if not device.is_bridge and (device.mdev_types or not device.is_virtual)
     }
 

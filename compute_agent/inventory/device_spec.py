@@ -152,12 +152,12 @@ class DeviceSpec:
         owner = physical.get(device.physical_function or "")
         if self.address.matches_address(address_fields(device.address)):
             return True
-        # Only an address without wildcards stands for the virtual functions of a card, as in Nova.
+        # As in Nova, the address of a card also selects its virtual functions, if it has no wildcards.
         single = self.address.single_address if isinstance(self.address, AddressGlob) else None
         return owner is not None and single == owner.address
 
     def type_of(self, device: PciDevice) -> MdevType | None:
-        """The type of mediated devices that the entry offers of a device; None without one."""
+        """The type of mediated devices that the entry offers for a device; None: it offers none."""
         return next((each for each in device.mdev_types if each.id == self.mdev_type), None)
 
     def class_of(self, device: PciDevice) -> str:
@@ -204,7 +204,8 @@ def match_devices(
     Unselected devices are left out.
     """
     known = tuple(devices)
-    # A virtual function is also selected by the address of its physical function, which no entry need select.
+    # The physical functions are needed even if no entry selects them, because their address selects virtual
+    # functions.
     physical = {device.address: device for device in known if device.is_physical}
     pairs = []
     for device in known:
@@ -274,7 +275,7 @@ def _parse_hex(name: str, text: str, limit: int) -> int:
     try:
         value = int(text, 16)
     except ValueError:
-        # The error of int() adds nothing to this message.
+        # "from None", because the error of int() adds nothing to this message.
         raise ValueError(f"{name} {text!r} is not a hexadecimal number") from None
     if not 0 <= value <= limit:
         raise ValueError(f"{name} {text} is not between 0 and {limit:X}")

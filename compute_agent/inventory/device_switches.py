@@ -20,7 +20,7 @@ Path = tuple[str, ...]
 
 
 def junctions_of(paths: Mapping[str, Path]) -> Mapping[str, tuple[Path, ...]]:
-    """The used junctions above each device, by its address, the outermost first.
+    """The used junctions above each device, the outermost first; the keys are addresses of devices.
 
     :param paths: the paths of the devices, by address.
     """

@@ -74,7 +74,7 @@ def page_inventories(nodes: Iterable[NumaNode], reserved: Reserved) -> dict[str,
 def pages_mb(nodes: Iterable[NumaNode]) -> int:
     """The MiB of memory in huge pages of these nodes, rounded up."""
     kib = sum(size * count for node in nodes for size, count in node.huge_pages.items() if size in HUGE_PAGES)
-    # The sum is rounded up, so MEMORY_MB never includes a part of a huge page.
+    # Rounded up, so that MEMORY_MB never includes a part of a huge page.
     return -(-kib // 1024)
 
 
@@ -109,7 +109,7 @@ def _reclaimed_node(
     root: ProviderNode, zone: ProviderNode, cpu_sets: CpuSets, memory_mb: int
 ) -> ProviderNode:
     most = {RECLAIMED_VCPU: len(reclaimable_cpus(zone, cpu_sets)), RECLAIMED_MEMORY: memory_mb}
-    # All units are reserved at first: nothing is offered before an estimate exists.
+    # All units are reserved at first, because no estimate exists yet.
     offered = {
         name: ProviderInventory(amount, amount, max_unit=amount) for name, amount in most.items() if amount
     }

@@ -56,7 +56,7 @@ class CacheLoad:
 def _amount_text(amount: float | None, whole: float | None, unit: float, name: str) -> str:
     if amount is None:
         return ""
-    # One decimal keeps the values of small guests; more would change with each report.
+    # One decimal is enough for small guests; with more decimals, the value would change with each report.
     text = f"{round(amount / unit, 1):.10g} {name}"
     return text if whole is None else f"{text} of {round(whole / unit, 1):.10g}"
 
@@ -71,7 +71,7 @@ class GuestLoad:
 
     def __str__(self) -> str:
         """The value of the attribute, such as ``UUID BE: 300 MB/s, 2.1 MiB``."""
-        # A class with another name than the console reads is left out.
+        # A class is left out if its name has characters that the console does not read.
         known = f"{self.qos_class}: " if _CLASS.fullmatch(self.qos_class) else ""
         return f"{self.consumer} {known}{self.load}"
 
@@ -113,7 +113,7 @@ def neighbour_attributes(
     told = {
         f"{CACHE}{cache}": text for cache, load in sorted(caches.items())[:_MAX_CACHES] if (text := str(load))
     }
-    # Numbers instead of uuids, because Placement has an index of all names.
+    # Attribute names have numbers and not uuids, because Placement has an index of all attribute names.
     told |= {f"{GUEST}{number}": text for number, text in enumerate(sorted(map(str, top)))}
     told |= {
         f"{LIMIT}{number}": _limit_text(guest, limits[guest])
@@ -129,13 +129,13 @@ def neighbour_attributes(
 def _largest_guests(
     guests: Iterable[GuestLoad], amount: Callable[[CacheLoad], float | None]
 ) -> list[GuestLoad]:
-    """The guests with the largest known amounts above 0; the uuid decides between equal ones."""
+    """The guests with the largest known amounts above 0; guests with equal amounts are ordered by uuid."""
     found = [(value, each.consumer, each) for each in guests if (value := amount(each.load))]
     return [each for _, _, each in heapq.nlargest(_TOP, found, key=lambda one: one[:2])]
 
 
 def _limit_text(guest: str, limits: Sequence[RequestedLimit]) -> str:
-    """The guest with all limits that fit into one attribute; a cut uuid would name another guest."""
+    """The guest and its limits, as many as fit into one attribute; no uuid is cut off."""
     text, separator = guest, " "
     for part in map(str, sorted(limits)):
         if len(longer := text + separator + part) <= MAX_TEXT:

@@ -105,8 +105,8 @@ def _join_groups(
         if at is None:
             found.append(replace(group, cpus=missing))
         else:
-            # The remembered group has the right id: the id of a cache or core may be that of its lowest CPU,
-            # which may be parked.
+            # The id is taken from the remembered group: some ids are that of the lowest CPU, which may be
+            # parked.
             found[at] = replace(group, cpus=found[at].cpus | missing)
     return found
 
@@ -124,7 +124,7 @@ def _join_nodes(
     """
     missing = {node.id: node.cpus & parked for node in known if node.cpus & parked}
     found = [replace(node, cpus=node.cpus | missing.pop(node.id, frozenset())) for node in present]
-    # The kernel does not show such a node while its CPUs are offline, so it has no memory.
+    # A node that the kernel does not show has no memory; otherwise it would be shown without its CPUs.
     found += [NumaNode(node_id, cpus, 0) for node_id, cpus in missing.items()]
     return tuple(sorted(found, key=lambda node: node.id))
 
@@ -162,7 +162,7 @@ def learn_topology(topology: HostTopology, memory: HostTopology | None) -> HostT
     :param topology: the topology as the kernel shows it, without parked CPUs.
     :param memory: the topology remembered so far.
     """
-    # The file keeps each offline CPU that was known. The options decide later which of them count as parked.
+    # All known offline CPUs are remembered; the options decide later which of them count as parked.
     known = with_parked(topology, memory, topology.offline)
     return replace(known, online=known.online | known.parked, parked=frozenset())
 

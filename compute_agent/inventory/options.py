@@ -131,7 +131,7 @@ def _kept_name(conf: cfg.ConfigOpts) -> str:
 
 def disk_gb(path: Path) -> int:
     """The size in GiB, rounded down, of the file system of ``path``. The path need not exist yet."""
-    # os.path.exists() returns False, and raises no error, in folders that the user may not read.
+    # os.path.exists(), because it returns False instead of an error for folders that the user may not read.
     existing = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))
     status = os.statvfs(existing)
     return status.f_blocks * status.f_frsize // _GIB

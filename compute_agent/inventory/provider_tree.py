@@ -131,7 +131,7 @@ class ProviderTree:
 
 
 def nodes_below(root: ProviderNode, parent: ProviderNode) -> frozenset[int]:
-    """The NUMA nodes for a provider of devices below ``parent``; none below the root, which has all nodes."""
+    """The NUMA nodes of a provider of devices below ``parent``; empty below the root, which has all nodes."""
     return frozenset() if parent is root else parent.numa_nodes
 
 
@@ -198,14 +198,14 @@ def load_or_create(state_path: Path) -> str:
 
     An operator may write a uuid into the file before the first start.
 
-    :raises IdentityError: the file has other content. A new uuid would leave the host's allocations with a
-        provider that no agent reports.
+    :raises IdentityError: the file has other content. No new uuid is made, because the host's allocations
+        would stay with a provider that no agent reports.
     :raises OSError: the folder cannot be made or written.
     :raises UnsafeFileError: other users could change the file.
     """
     secure_folder(state_path)
     path = state_path / FILE_NAME
-    # The lock has a file of its own, because a write replaces the file of the uuid.
+    # A separate file for the lock, because a write replaces the file of the uuid.
     lock = open_own(state_path / f"{FILE_NAME}.lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

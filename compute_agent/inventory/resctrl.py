@@ -60,7 +60,7 @@ def cache_platform(
     """The control over the L3 caches of a host with ``present`` groups and QoS ``classes``.
 
     The default group, classes and foreign groups are groups without an allocation. Groups of guests are not
-    counted: they have an allocation, or belong to annotations, which give way to allocations.
+    counted, because they have an allocation, or an annotation, and annotations give way to allocations.
     """
     platform = host.platform
     foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))

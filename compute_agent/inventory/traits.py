@@ -35,7 +35,7 @@ _OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "fma": ("HW_CPU_X86_FMA3",),
     "gfni": ("HW_CPU_X86_AVX512GFNI",),
     "pclmulqdq": ("HW_CPU_X86_CLMUL",),
-    "pni": ("HW_CPU_X86_SSE3",),  # Prescott New Instructions, as Linux called them first
+    "pni": ("HW_CPU_X86_SSE3",),  # Prescott New Instructions: Linux's first name of SSE3
     "rtm": ("HW_CPU_X86_TSX",),
     "sev": ("HW_CPU_X86_AMD_SEV",),
     "sev_es": ("HW_CPU_X86_AMD_SEV_ES",),

@@ -100,7 +100,7 @@ class GroupReader:
                 yield group
 
     def holds_guests(self, group: str, guests: Collection[str]) -> bool:
-        """Whether a group or a group below it contains guests, or guests may be started there."""
+        """Whether guests are in the group or in a group below, or may be started there."""
         return (
             group == _MACHINES
             or any(guest == group or guest.startswith(f"{group}/") for guest in guests)
@@ -114,7 +114,8 @@ class GroupReader:
         """Whether a group has a name that the agent or libvirt gives to groups of guests."""
         if not group.rpartition("/")[2].startswith(_GUEST_PREFIXES):
             return False
-        # A user with a delegated group may give such a name to a group below it, to stay on quiet CPUs.
+        # The name alone proves nothing: a user with a delegated group may give it to a group below, to stay
+        # on quiet CPUs. So the folder must belong to root or to the agent's user.
         with contextlib.suppress(OSError):
             return os.lstat(f"{self.root}/{CONTROL_GROUPS}/{group}").st_uid in (0, os.geteuid())
         return False
@@ -190,7 +191,8 @@ class GroupReader:
             LOG.debug("systemctl cannot set the CPUs of %s: %s", unit, done.stderr.strip())
             return False
         if not text:
-            # An empty property at run time would hide one that an operator configures later.
+            # The property is removed and not emptied, because an empty one at run time would hide a later
+            # setting of an operator.
             folder = self.root / f"run/systemd/system.control/{unit}.d"
             with contextlib.suppress(OSError):
                 (folder / "50-AllowedCPUs.conf").unlink(missing_ok=True)
@@ -207,7 +209,7 @@ class GroupReader:
 
 
 def _await_text(file: str, text: str) -> bool:
-    """Whether a file has this content, or gets it within a moment. A missing file counts as an empty one."""
+    """Whether a file has this content now or within a moment; a missing file counts as empty."""
     deadline = time.monotonic() + _APPLY_SECONDS
     while True:
         found = (kernel_files.read_optional(file) or "").strip()

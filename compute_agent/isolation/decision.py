@@ -108,7 +108,7 @@ class MaskWrite:
 
 @dataclass(frozen=True, slots=True)
 class StuckMask:
-    """A mask that cannot be changed, the quiet CPUs that its work may use, and the reason."""
+    """A mask that cannot be changed, the reason, and the quiet CPUs that its work may still use."""
 
     mask: KernelMask
     cpus: CpuSet
@@ -138,7 +138,7 @@ def decide_masks(
 
 
 class _MaskPlanner:
-    """Decides one mask after the other, and spreads interrupts that need a single sink over the sinks."""
+    """Decides mask by mask, and spreads interrupts that can only go to a single CPU over the sinks."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class _MaskPlanner:
                     reason, cpus = f"{cpuset.named_cpus(cpus)} is offline", None
                 elif path in self._answers.refused or not mask.movable:
                     reason, cpus = self._answers.refused.get(path, KERNEL_MANAGED), None
-            # If the mask contains no quiet CPU, its original cannot be restored.
+            # A mask without quiet CPUs is stuck, too, if its original cannot be restored.
             reached = self._reached_cpus(mask) & self._quiet
             if reason and (reached or original.written):
                 stuck.append(StuckMask(mask, reached, reason))
@@ -206,7 +206,7 @@ class _MaskPlanner:
         return MaskPlan(found, tuple(writes), (*stuck, *self._list_loose()), tuple(changed))
 
     def _reached_cpus(self, mask: KernelMask) -> CpuSet:
-        # A group with an empty set uses the CPUs of its parent.
+        # A group with an empty set uses the CPUs of its parent, so all online CPUs are assumed.
         return mask.reached_cpus or (self._facts.online if is_group(mask) else mask.cpus)
 
     def _group_cpus(self, cpus: CpuSet) -> CpuSet:
@@ -214,7 +214,7 @@ class _MaskPlanner:
         return frozenset() if self._facts.possible and cpus >= self._facts.possible else cpus
 
     def _list_loose(self) -> Iterator[StuckMask]:
-        """An item for the processes that no mask keeps off quiet CPUs."""
+        """An item about processes in the root group, which no mask keeps off quiet CPUs."""
         number = self._facts.loose_processes
         if self._quiet and number != 0:
             names, reason = ("all", NO_GROUPS) if number is None else (str(number), LOOSE)
@@ -224,7 +224,8 @@ class _MaskPlanner:
     def _kept_entry(self, path: str, mask: KernelMask, original: OriginalMask) -> dict[str, OriginalMask]:
         """The saved original of a mask.
 
-        While CPUs are quiet, each mask has one; afterwards only changed masks do.
+        While CPUs are quiet, the original of each mask is saved; afterwards only originals of changed masks
+        are.
         """
         return {path: original} if self._quiet or mask.cpus != original.cpus else {}
 
@@ -234,18 +235,18 @@ class _MaskPlanner:
         if known is not None and is_group(mask):
             known = replace(known, cpus=self._group_cpus(known.cpus))
         if known is not None and mask.names and known.names != mask.names:
-            known = None  # the number belongs to another device now
+            known = None  # the interrupt number belongs to another device now
         if known is not None and self._is_ours(mask, known):
             return known, False
         if self._default is not None and self._takes_default(mask):
-            # Without the agent, the interrupt would have the original default mask.
+            # The original default mask, which the interrupt would have without the agent.
             base = self._default.cpus
             return OriginalMask(base, mask.format_cpus(base), mask.names, (mask.cpus,)), False
         is_changed = known is not None and bool(mask.cpus & self._quiet)
         return OriginalMask(mask.cpus, mask.text, mask.names), is_changed
 
     def _is_ours(self, mask: KernelMask, known: OriginalMask) -> bool:
-        """Whether the present mask is the original, or is an effect of the agent's writes."""
+        """Whether the present mask is the original, or results from the agent's writes."""
         stored = self._answers.stored.get(mask.path)
         return (
             mask.cpus == known.cpus
@@ -275,7 +276,7 @@ class _MaskPlanner:
         return original.text if cpus == original.cpus else mask.format_cpus(cpus)
 
     def _wanted_cpus(self, mask: KernelMask, original: OriginalMask) -> CpuSet | None:
-        """The wanted CPUs of a mask; None if there is no sink for its work."""
+        """The wanted CPUs of a mask; None if no CPU is a sink for its work."""
         base = original.cpus
         if mask.kind is MaskKind.PARENT:
             return base
@@ -299,7 +300,7 @@ class _MaskPlanner:
         return None
 
     def _as_stored(self, mask: KernelMask, cpus: CpuSet) -> CpuSet:
-        """The CPUs that the kernel stores for ``cpus``, if known and without quiet CPUs; else ``cpus``."""
+        """The CPUs that the kernel stores for ``cpus``, if known; ``cpus`` if these contain quiet CPUs."""
         written, stored = self._answers.stored.get(mask.path, (frozenset(), frozenset()))
         return stored if written == cpus and stored and not stored & self._quiet else cpus
 

@@ -292,7 +292,7 @@ class MaskReader:
     def _is_gone(self, path: str) -> bool:
         match = MASK_PATH.fullmatch(path)
         if match is not None and match["thread"]:
-            # A process may have the thread's id by now, or the thread may be bound to one CPU for good.
+            # The thread's id may belong to a process by now, or the thread may be bound to one CPU for good.
             threads, thread = kernel_files.list_kernel_threads(self.root), match["thread"]
             is_ended = threads is not None and thread not in threads
             return is_ended or (self._files.text(f"proc/{thread}/stat") is not None and thread in self._fixed)
@@ -361,8 +361,7 @@ class MaskReader:
         os.sched_setaffinity(thread, cpus)
 
     def _read_masks(self, known: Collection[str]) -> Iterator[KernelMask]:
-        # The default mask is read first, so that an interrupt that is made afterwards has this default or a
-        # newer one.
+        # The default mask is read first, so that an interrupt made meanwhile has this or a newer default.
         for path, kind in ((DEFAULT_MASK, MaskKind.DEFAULT), (WATCHDOG_MASK, MaskKind.WATCHDOG)):
             yield from self._read_mask(path, kind)
         yield from self._read_interrupts(known)
@@ -401,8 +400,8 @@ class MaskReader:
     def _read_interrupts(self, known: Collection[str]) -> Iterator[KernelMask]:
         for number in self._files.list_numbers(INTERRUPTS, ""):
             path = f"{INTERRUPTS}/{number}/smp_affinity_list"
-            # The folders of the actions are in the same folder as these files. To check the type of each
-            # entry would cost more.
+            # The folders of the actions are in the same folder as these files. Checking the type of each
+            # entry would take more time.
             names = self._files.list_names(f"{INTERRUPTS}/{number}")
             actions = printable_text(", ".join(name for name in names if name not in _INTERRUPT_FILES))
             # An interrupt without an action never fires, and takes the default when it gets one.

@@ -108,7 +108,8 @@ def decide_bans(
         if quiet <= ban.base:
             if ban.written:
                 writes[key] = frozenset()
-            # Until its next scan irqbalance shows the agent's former ban, which is not its base.
+            # Until its next scan irqbalance still shows the agent's former ban, which must not be taken for
+            # its base.
             if ban.written or (known is not None and not _is_returned(now, ban)):
                 found[key] = ban
             continue
@@ -127,8 +128,8 @@ def _is_due(now: SeenBan, ban: KeptBan, wanted: CpuSet) -> bool:
     if ban.written != wanted:
         return True
     if now.sent == wanted:
-        # irqbalance may ban more CPUs than the agent wants, for example overheated ones, so more bans than
-        # wanted are no difference.
+        # Additional banned CPUs are no difference, because irqbalance itself may ban CPUs, for example
+        # overheated ones.
         return not (now.is_pending or wanted <= now.cpus)
     return now.cpus != wanted
 
@@ -160,7 +161,7 @@ class BalancerSockets:
         self._memories: dict[str, _BalancerMemory] = {}
 
     def read_bans(self) -> tuple[dict[str, SeenBan], dict[str, str]]:
-        """The bans of irqbalance processes that answer, and the errors of those that do not, by key."""
+        """The bans of the irqbalance processes that answer, and the errors of the others, both by key."""
         seen: dict[str, SeenBan] = {}
         failures: dict[str, str] = {}
         keys = sorted(self._list_keys())
@@ -284,7 +285,7 @@ def _run_command(connection: socket.socket, path: str, command: str) -> bytes:
 
 
 def has_socket(root: Path) -> bool:
-    """Whether an irqbalance of the host below ``root`` listens, also if it does not answer now."""
+    """Whether an irqbalance of the host below ``root`` listens, even if it does not answer now."""
     return any(BalancerSockets(root).read_bans())
 
 

@@ -1,8 +1,7 @@
 """The right to change the masks of a host, which only one agent has at a time.
 
-Two agents of a host have different guests: one has domains and the other processes. Each agent would take the
-other's masks for drift. So the first agent with a quiet guest keeps the right until all masks have their
-originals.
+A host may have two agents: one for domains and one for processes. Each agent would take the other's masks for
+drift. So the first agent with a quiet guest keeps the right until all masks have their originals.
 """
 
 from __future__ import annotations
@@ -44,7 +43,8 @@ class MaskOwnership:
         except LockedError as error:
             return f"another agent has quiet CPUs on this host ({error})"
         except OSError as error:
-            # Few hosts have two agents, and the folder may be absent in a container: guests stay isolated.
+            # Isolation goes on without a lock, because few hosts have two agents, and a container may lack
+            # the folder.
             problem = f"a second agent of this host would undo the masks, as no lock can be taken: {error}"
             if problem != self.problem:
                 LOG.warning("The masks of quiet CPUs are not locked: %s", problem)

@@ -1,8 +1,8 @@
 """Cpuset partitions for guests of level ``alone``: the kernel itself keeps all other work off their CPUs.
 
 See Documentation/admin-guide/cgroup-v2.rst, "cpuset.cpus.partition". The group of each guest CPU becomes a
-partition. If all CPUs of a guest are CPUs that it holds, the group of the whole guest does. A partition with
-parents that are no partitions is remote (Linux 6.7): each ancestor group lists its CPUs in
+partition. If the guest uses only CPUs that it holds, the group of the whole guest becomes one partition. A
+partition with parents that are no partitions is remote (Linux 6.7): each ancestor group lists its CPUs in
 ``cpuset.cpus.exclusive``. Before Linux 6.11 the CPUs must also be in ``cpuset.cpus`` of the ancestors, so an
 empty ``cpuset.cpus`` there gets all CPUs.
 
@@ -147,8 +147,8 @@ class _PartitionPlanner:
         touched = {_group_of(path) for path, _ in writes}
         for group, kind in self._kinds.items():
             state = self._facts.groups[group].partition
-            # The kernel makes an invalid partition valid when the cause ends, but not after a change by the
-            # agent, which must write again.
+            # The kernel makes an invalid partition valid again when the cause ends, but not after a change by
+            # the agent. So the agent writes again.
             changed = any(group == each or group.startswith(f"{each}/") for each in touched)
             if state != kind and (_state_word(state) != kind or changed):
                 writes.append((_path(group, _PARTITION), kind))
@@ -262,7 +262,7 @@ class PartitionFiles:
     def list_targets(
         self, uuid: str, group: str, cpus: CpuSet, vcpu_cpus: tuple[CpuSet, ...]
     ) -> tuple[list[PartitionTarget], str]:
-        """The groups of a guest that should be partitions, and a message about guest CPUs that get none.
+        """The groups of a guest that should be partitions, and a message about guest CPUs without one.
 
         :param group: the group of the whole guest.
         :param cpus: the CPUs that the guest holds.
@@ -272,7 +272,7 @@ class PartitionFiles:
         names = self._files.list_names(f"{CONTROL_GROUPS}/{group}/libvirt")
         found = {int(match["number"]): name for name in names if (match := _VCPU.fullmatch(name))}
         if not found:
-            # The group of a process guest has the CPUs of its guest CPUs; emulator CPUs do not matter.
+            # Only the CPUs of guest CPUs count for a process guest, because its group has no others.
             wanted = frozenset[int]().union(*vcpu_cpus)
             if not wanted <= cpus:
                 others = cpuset.named_cpus(wanted - cpus)

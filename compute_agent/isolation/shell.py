@@ -1,4 +1,4 @@
-"""Sets the masks of a host as a demand says: reads them, saves originals, writes the difference, reads back.
+"""Sets the masks of a host to a demand: reads them, saves originals, writes differences, and reads them back.
 
 Partitions are made after masks are written: the kernel removes their CPUs from the mask of workqueues, so the
 original must be read before. For the same reason partitions are removed before masks are restored.
@@ -160,7 +160,7 @@ class HostIsolator:
         if has_returned:
             self._reader.renew_threads()
         stuck, changed = self._set_masks(demand, plan.valid)
-        # Each call reads all groups, so a round without changes makes only one.
+        # A round without changes does not set partitions again, because each call reads all groups.
         if has_returned or former != targets:
             plan, has_changed = self._set_partitions(targets)
             if has_changed:
@@ -343,7 +343,7 @@ class HostIsolator:
         refused = {path: reason for path, (_, reason) in self._refused.items()}
         self._stored = {path: pair for path, pair in self._stored.items() if path in facts.masks}
         inputs = facts, demand, originals, KernelAnswers(refused, full, dict(self._stored))
-        # To compare the inputs costs a fifth of a decision, and in most rounds they have not changed.
+        # In most rounds the inputs are unchanged, and comparing them takes a fifth of the time of a decision.
         if self._decided is None or self._decided[0] != inputs:
             self._decided = inputs, decide_masks(*inputs)
         return facts, self._decided[1]

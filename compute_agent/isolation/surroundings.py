@@ -65,7 +65,7 @@ def _option_cpus(files: SysFiles, line: list[str], option: str) -> CpuSet:
     for word in line:
         name, _, value = word.partition("=")
         if name == option:
-            # The flags of isolcpus are before its CPUs; without a flag it is "domain".
+            # isolcpus may have flags before its CPUs; without flags, "domain" is meant.
             words = value.split(",") if option == ISOLCPUS else [value]
             flags = [word for word in words if word in _FLAGS]
             cpus = cpuset.parse_or_empty(",".join(word for word in words if word not in _FLAGS))

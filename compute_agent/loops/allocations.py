@@ -302,8 +302,8 @@ def allocations_read(
     if listing is not None and not listing.held.keys() >= set(providers):
         listing = None
     as_of = time.monotonic() if listing is None else listing.as_of
-    # Read before the guests. In the other order, an allocation that the worker notes in between would count
-    # as one without a guest, which an audit may delete.
+    # The holdings are read before the guests. In the other order, an allocation that the worker notes in
+    # between would count as one without a guest, which an audit may delete.
     known: dict[str, Allocation] = {uuid: one.allocation for uuid, one in pipeline.unclaimed_holdings.items()}
     views = pipeline.guest_views()
     held: Held = (

@@ -331,7 +331,7 @@ class HostAuditor:
             )
 
         outcome = self._carry_out("created", guest.uuid, decide_record, options.heal, options.dry_run)
-        # Known amounts of all guests were subtracted before.
+        # Only for guests without known amounts, because known amounts are subtracted already.
         if not guest.known:
             _take_amounts(free, allocation)
         return AuditOutcome(replace(finding, allocation=allocation), _HEAL, outcome)

@@ -484,7 +484,7 @@ class ReportLoop:
             self._take_client()
             self._reporter.read_reported(self._pipeline.host_state.tree.root.uuid)
             event = allocations_read(self._client, self._pipeline, self._reporter.offering_providers)
-            # Read before accept_copy(), which clears them.
+            # The losses are read before accept_copy(), which clears them.
             losses = self.history.withheld_losses
             self.history.accept_copy()
             if event is not None:

@@ -65,7 +65,7 @@ def parse(text: str) -> frozenset[int]:
 
 
 def parse_or_empty(text: str | None) -> frozenset[int]:
-    """Parse a list of CPUs; a missing or wrong text is the empty set."""
+    """Parse a list of CPUs; a missing or malformed text gives the empty set."""
     try:
         return parse(text or "")
     except BadCpuSet:
@@ -246,7 +246,7 @@ class CpuClass:
 
 @dataclass(frozen=True, slots=True)
 class FormerValues:
-    """Contents of kernel files, by path, from before the agent's first write, for their restoration.
+    """Contents of kernel files before the agent's first write, by path, to restore them later.
 
     ``boot`` is the boot_id of the boot for which the values hold: a reboot resets the files.
     """

@@ -17,7 +17,7 @@ from compute_agent.model.messages import full_name
 
 @dataclass(frozen=True, slots=True)
 class GuestCell:
-    """Guest CPUs, by number, with memory that must come from these NUMA nodes of the host."""
+    """A cell of a guest: its guest CPUs, and the NUMA nodes of the host from which its memory must come."""
 
     vcpus: frozenset[int]
     nodes: frozenset[int]
@@ -55,7 +55,7 @@ Allocation = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class ConsumerAllocations:
-    """The whole allocation of one consumer, on this host and elsewhere, with its owner and generation.
+    """The allocations of one consumer on all hosts, with the owner and generation of the consumer.
 
     ``resources`` are empty if the consumer holds nothing. A ``generation`` of None stands for a consumer that
     Placement does not know.
@@ -123,7 +123,7 @@ class GuestMigration:
 
 @dataclass(frozen=True, slots=True)
 class GuestHolding:
-    """The allocation of a guest on this host; with ``migration``, the allocation is the migration's."""
+    """The allocation of a guest on this host; with ``migration``, the migration's consumer holds it."""
 
     allocation: Allocation
     migration: GuestMigration | None = None

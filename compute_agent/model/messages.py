@@ -44,7 +44,7 @@ def full_name(name: str, uuid: str) -> str:
 
 def on_one_line(text: str) -> str:
     """The text with a replacement for each control character, which a terminal would interpret."""
-    if text.isprintable():  # the common case, and this runs hundreds of times a round
+    if text.isprintable():  # the common case first, because this runs hundreds of times in a round
         return text
     return "".join(it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in text)
 
@@ -63,7 +63,7 @@ def printable_text(text: str) -> str:
 
 
 def missing_package(wanted: str, package: str, extra: str) -> ConfigError:
-    """Build the error of a feature that needs a missing Python package; its text says how to install it.
+    """Build the error for a missing Python package that a feature needs; the text says how to install it.
 
     :param wanted: the feature or option, with which the sentence begins.
     :param package: the name of the Python package.

@@ -46,7 +46,7 @@ def compare_readings(before: NoiseReading, now: NoiseReading) -> dict[int, CpuNo
     threads: dict[int, list[tuple[ThreadCounters, ThreadCounters]]] = {}
     for tid, last in now.threads.items():
         first = before.threads.get(tid)
-        # A number of another thread by now has smaller counters.
+        # A thread with smaller counters than before is another thread with the same number.
         if first is not None and last.involuntary >= first.involuntary:
             threads.setdefault(last.cpu, []).append((first, last))
     found = {}
@@ -76,7 +76,7 @@ def _event_rates(before: Mapping[str, int], now: Mapping[str, int], seconds: flo
 def _thread_noise(
     pairs: Iterable[tuple[ThreadCounters, ThreadCounters]], seconds: float
 ) -> tuple[float | None, float | None]:
-    """Involuntary switches, and microseconds of delay, a second; None without a thread or a counter."""
+    """Involuntary switches and microseconds of delay, both per second; None without a thread or a counter."""
     pairs = tuple(pairs)
     if not pairs:
         return None, None

@@ -155,7 +155,7 @@ class GuestEnforcer:
             self._compare_guest(entry, self._controllers if entry.limits else due, host_state)
 
     def apply(self, host_state: HostState, but: CachedGuest | None = None) -> None:
-        """Run the controllers for all pending changes. A change that fails is logged and stays pending.
+        """Run the controllers for all pending changes. A change that fails is logged, and stays pending.
 
         Floating guests come first, because they have to leave CPUs to which other guests will be pinned.
 
@@ -169,7 +169,7 @@ class GuestEnforcer:
                     changed = controller.apply(self._target_for(entry, host_state))
                     LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
                 except GuestGoneError:
-                    pass  # the queue has the event of its end
+                    pass  # skipped: the guest has ended, and the queue has the event
                 except (DriverError, OSError) as error:
                     self._note_failure(controller, error)
                     continue
@@ -186,17 +186,17 @@ class GuestEnforcer:
                 try:
                     changed = controller.apply(self._target_for(entry, host_state))
                     LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
-                # Senders of orders handle DriverError only, so that errors of files are raised as such.
+                # Errors of files are raised as DriverError, because senders of orders handle no other error.
                 except OSError as error:
                     raise DriverError(f"{controller.name}: {error}") from error
                 entry.pending.discard(controller.name)
 
     def lift_limits(self, entry: CachedGuest, host_state: HostState) -> None:
         """Remove the limits of a guest that gets the setting ``preserve``. A failure is logged."""
-        # The limits are cleared first, because the target has a copy of them.
+        # Cleared before the target is made, which copies the limits.
         entry.limits.clear()
         target = self._target_for(entry, host_state)
-        # Controllers of cache groups (acts_early) remove their limits in sync().
+        # Without controllers of cache groups (acts_early), which remove their limits in sync().
         for controller in (each for each in self._controllers if not each.acts_early):
             try:
                 controller.apply(target)
@@ -293,7 +293,7 @@ class GuestEnforcer:
             return
         target = self._target_for(entry, host_state)
         for controller in controllers:
-            # A change that is pending is not drift.
+            # A pending change is no drift.
             if controller.name in entry.pending:
                 continue
             try:
@@ -313,7 +313,7 @@ class GuestEnforcer:
 
     def _target_for(self, entry: CachedGuest, host_state: HostState) -> GuestTarget:
         online, spare = self._online_cpus(host_state), frozenset[int]()
-        # If all CPUs of the guest are offline, it runs on online CPUs that no other guest holds.
+        # With all its CPUs offline, the guest runs on online CPUs that no other guest holds.
         if entry.assignment is not None and online.isdisjoint(entry.assignment.cpus):
             others = [held for uuid, held in self.cache.held_cpus().items() if uuid != entry.guest.uuid]
             spare = online.difference(*others)
@@ -329,7 +329,7 @@ class GuestEnforcer:
 
     def refresh_online(self, host_state: HostState) -> HostState:
         """The host state with the CPUs that are online now."""
-        # The function is called for each guest, so it reads the file only on hosts with a power manager.
+        # The file is read only on hosts with a power manager, because this is called for each guest.
         if self._read_online is None or not host_state.powered:
             return host_state
         return host_state.with_online(self._read_online())
@@ -340,7 +340,7 @@ class GuestEnforcer:
 
 
 def _target_of(one: ExpectedGuest, host_state: HostState) -> GuestTarget:
-    # The target has no assignment, because libvirt itself sets CPUs and memory during the start.
+    # No assignment, because libvirt itself sets CPUs and memory during the start.
     return GuestTarget(one.guest, None, host_state.topology.online, one.allocation)
 
 

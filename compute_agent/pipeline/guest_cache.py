@@ -74,8 +74,8 @@ class GuestCache:
         """The last known state of guests that may run but that the driver cannot manage. They keep their
         CPUs."""
         self._guests: dict[str, CachedGuest] = {}
-        # The mapping is computed again only after a change. The placer compares it at each event, and
-        # comparing an object with itself is fast.
+        # Computed only after a change: the placer compares the mapping at each event, and comparing an object
+        # with itself is fast.
         self._holdings: Mapping[str, frozenset[int]] | None = None
 
     def __iter__(self) -> Iterator[CachedGuest]:
@@ -102,7 +102,7 @@ class GuestCache:
         """Remove a guest from the cache."""
         del self._guests[uuid]
         self._holdings = None
-        # Controllers learn of the end only by sync(), in which they remove the guest's cache group.
+        # sync() has to run again: only there controllers notice the end, and remove the guest's cache group.
         self.synced = False
 
     def discard(self, uuid: str) -> None:

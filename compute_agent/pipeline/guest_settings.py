@@ -71,7 +71,7 @@ class ManualSettings:
         found = cls()
         try:
             found._texts = _parse_texts(read_own(path))
-        # UnsafeFileError is an OSError, but is raised here: the file is not damaged but dangerous.
+        # Raised again although it is an OSError, because the file is not damaged but dangerous.
         except UnsafeFileError:
             raise
         except (OSError, ValueError):
@@ -123,7 +123,7 @@ class ManualSettings:
         """
         now = self._clock()
         gone = self.guests - frozenset(present)
-        # A guest that has come back is dropped here, so that its next absence counts from zero.
+        # A guest that has come back is left out, so that its next absence counts from zero.
         self._absent = {uuid: self._absent.get(uuid, now) for uuid in gone}
         return sorted(uuid for uuid, since in self._absent.items() if now - since >= GONE_SECONDS)
 
@@ -135,7 +135,7 @@ class ManualSettings:
         }
         # The file is written first, so that a full disk leaves file and memory unchanged.
         with self._lock:
-            # An unchanged file needs no fsync(2).
+            # No write without a change, which saves an fsync(2).
             if texts == self._texts:
                 return
             if self._path is not None:
@@ -182,7 +182,7 @@ def _manual_source(text: str) -> SettingSource:
 def _checked_text(name: str, text: Any) -> str:
     if name not in SETTING_NAMES:
         raise ValueError(f"there is no setting {name!r}")
-    # The result is not used: the call checks the text, and values() parses it again.
+    # Only a check of the text, which values() parses again.
     read_setting(name, kept_json.text(text))
     return str(text)
 

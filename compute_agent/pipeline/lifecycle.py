@@ -117,7 +117,7 @@ class GuestLifecycle:
         if through is not None:
             allocation = through.allocation
         if entry is None:
-            # A guest that was lost before is still on its former CPUs.
+            # A guest that was lost before keeps its former CPUs.
             lost = self._cache.lost.get(guest.uuid)
             place = lost.assignment if lost and self._placer.host_state.places_guests else None
             held = self._held_before(guest, allocation)
@@ -162,7 +162,7 @@ class GuestLifecycle:
         before = entry.guest
         if guest == before:
             return False
-        # Another pid means a new run of the guest and not a change of a running guest.
+        # Reported only for the same pid: with another pid, this is a new run of the guest and no change.
         if guest.pid == before.pid:
             self._classifier.report_change(before, guest)
         # Limits are removed now, because throttling ignores preserved guests from now on.
@@ -184,7 +184,7 @@ class GuestLifecycle:
             # A domain that is defined but shut off keeps its settings, even without an allocation.
             defined = frozenset[str]() if flavors is None else flavors.inactive_guests()
         except DriverError:
-            # libvirt cannot list the domains now. The settings stay until it can.
+            # libvirt cannot list the domains now. The settings stay until the next successful call.
             return
         for uuid in gone:
             if uuid not in defined:
@@ -229,7 +229,7 @@ class GuestLifecycle:
         self._saved = None
         for uuid, guest in running.items():
             if (old := saved.get(uuid)) is not None:
-                # If the policy does not pin guests, the saved CPUs say nothing about the guest.
+                # Saved CPUs count only with a policy that pins guests.
                 assignment = old.assignment if self._placer.host_state.places_guests else None
                 limits = dict(self._limits.get(uuid, {}))
                 owner = self._owners.get(uuid)

@@ -172,7 +172,7 @@ class GuestPlacer:
         try:
             found = self._observe(entry.guest)
         except GuestGoneError:
-            return  # Its stop event is in the queue.
+            return  # The guest has ended; its stop event is in the queue.
         before, entry.refusal = entry.assignment, ""
         # The agent moves the memory of a followed guest to the wanted type, but not that of a preserved one.
         if self.host_state.follows_kernel and not entry.guest.settings.preserve:
@@ -206,7 +206,7 @@ class GuestPlacer:
         and return to CPUs that are free again. A guest keeps its dedicated CPUs.
         """
         if not self.host_state.places_guests:
-            # If a later policy places guests, its first pass has to look at all guests.
+            # Forgotten, so that the first pass of a later policy that places guests looks at all of them.
             self._synced = None
             for entry in self._cache:
                 if self._is_followed(entry) and entry.assignment is None:
@@ -224,7 +224,7 @@ class GuestPlacer:
                     self.place_guest(entry)
             self._keep_apart()
             self._log_strays()
-            # These are the values from before this pass. If the pass has changed them, another pass follows.
+            # The held CPUs from before this pass: if the pass has changed them, another pass follows.
             self._synced = present
 
     def plan_move(self, entry: CachedGuest) -> CpuAssignment | PlacementRefusal | None:
@@ -306,13 +306,13 @@ class GuestPlacer:
             return
         place = keep_dedicated(supply, request, current) if current is not None else None
         decision = place or self.decide_place(entry.guest, {})
-        # With [guests] unallocated = ignore, guests with an empty allocation are left alone. This guest's
-        # allocation is not known to be empty, so it is confined if others hold CPUs.
+        # With [guests] unallocated = ignore, guests with an empty allocation are left alone. The allocation
+        # of this guest may not be empty, so it is confined if others hold CPUs.
         unsure = decision is None and self.host_state.places_guests and bool(supply.taken_cpus(request))
         if unsure or isinstance(decision, PlacementRefusal):
             decision = confine_guest(supply, request)
         if decision is not None and current is not None:
-            # The NUMA nodes of the allocation are unknown, too: the memory stays on its nodes.
+            # The memory stays on its nodes, because the nodes of the allocation are unknown, too.
             decision = replace(decision, mems=current.mems)
         self._cache.assign_cpus(entry, decision)
 

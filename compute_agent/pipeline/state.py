@@ -309,7 +309,7 @@ def _nova_root(content: Any) -> NovaRoot | None:
 
 
 def _former_values(content: Any) -> FormerValues:
-    """Parse former values, and check that each path is one of a CPU.
+    """Parse former values, and check that each path is that of a file of a CPU.
 
     The agent will write the values to these paths, so a damaged file must not name other paths.
     """

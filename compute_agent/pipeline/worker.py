@@ -289,7 +289,7 @@ class GuestPipeline:
     # The worker
 
     def _handle_queued(self) -> None:
-        # An empty queue ends the loop.
+        # The loop ends when the queue is empty.
         with contextlib.suppress(queue.Empty):
             while True:
                 self._answer_event(*self._queue.get_nowait())
@@ -313,8 +313,8 @@ class GuestPipeline:
             future.set_exception(error)
         else:
             if isinstance(event, GuestStarted | StartGuest | AdoptGuest):
-                # The time begins when the driver saw the start, before Placement was asked, or for an order
-                # when it was queued.
+                # Measured from the moment when the driver saw the start, or when the order was queued, so
+                # that questions to Placement are included.
                 since = getattr(event, "since", 0.0) or queued
                 self._metrics.pin_seconds.observe(self._applied - since)
             future.set_result(answer)
@@ -335,7 +335,7 @@ class GuestPipeline:
         except DriverError:
             if isinstance(event, _NOT_FOUND_OUT):
                 raise
-            return None  # The later takeover finds the same facts.
+            return None  # Dropped, because the later takeover finds the same facts.
         match event:
             case StartGuest():
                 return self._start_guest(event)
@@ -356,8 +356,8 @@ class GuestPipeline:
             case GuestStopped(guest, ending):
                 self._lifecycle.forget_ended(guest, ending)
             case AllocationsRead(allocations, as_of, held, migrations, owners):
-                # Consumers come first, because hold_for() drops ended migrations. The guests after them add
-                # current migrations.
+                # Consumers come first, because hold_for() drops ended migrations. The guests, which follow,
+                # add the current migrations.
                 if held is not None:
                     self._cache.hold_for(held, as_of)
                 self._read_allocations(allocations, migrations, owners, as_of)
@@ -486,7 +486,7 @@ class GuestPipeline:
                 self._lifecycle.classify_again(entry)
                 self._cache.mark_pending(entry)
                 self._placer.place_guest(entry)
-            # The owner may have changed without the allocation, and may match another rule.
+            # Checked even with an unchanged allocation, because a new owner may match another rule.
             elif self._lifecycle.classify_again(entry):
                 self._placer.place_guest(entry)
 
@@ -530,7 +530,7 @@ class GuestPipeline:
         try:
             self._enforcer.apply_to(entry, self.host_state)
         except DriverError:
-            # The limit is not in effect. Throttling reads the limits in effect from guest_views().
+            # Removed, because the limit is not in effect, and throttling reads limits from guest_views().
             entry.limits = before
             self._cache.mark_pending(entry)
             raise
@@ -569,7 +569,7 @@ class GuestPipeline:
         sets, record = self.host_state.cpu_sets, self._recorder.record_event
         if gone := self._stopped - before:
             record(LOG.warning, EventKind.CPU_OFFLINE, None, "Dedicated %s went offline", named_cpus(gone))
-        # CPUs that are no longer in the dedicated set are not reported.
+        # Only CPUs that are still in the dedicated set are reported.
         if back := before - self._stopped & sets.dedicated:
             record(LOG.info, EventKind.CPU_ONLINE, None, "Dedicated %s online again", named_cpus(back))
 

@@ -114,8 +114,8 @@ or come online.
 
 
 def _known_layout(topology: HostTopology) -> CpuLayout:
-    # The key is the identity, because the hash of a topology covers all CPUs of the host and would be
-    # computed for each guest.
+    # The key is the identity, because hashing a topology covers all CPUs of the host and would be repeated
+    # for each guest.
     known = _LAYOUTS.get(id(topology))
     if known is None:
         if len(_LAYOUTS) >= _HOSTS:
@@ -137,7 +137,7 @@ def _lay_out(topology: HostTopology) -> CpuLayout:
     ]
     return CpuLayout(
         {cpu: piece for piece in pieces for cpu in piece.cpus},
-        # The order is reversed, so that the first of several nodes with a CPU counts, as in node_of().
+        # Reversed, so that the first node wins if several nodes have a CPU, as in node_of().
         {cpu: node.id for node in reversed(topology.numa_nodes) if node.memory_kib for cpu in node.cpus},
     )
 
@@ -267,7 +267,7 @@ class CpuSupply:
     """CPUs of the boot options ``isolcpus`` and ``nohz_full``, for guests with isolation level ``alone``."""
 
     def core_order(self, request: GuestRequest) -> Callable[[int], float] | None:
-        """Return a sort key for cores of one kind, computed from a CPU of the core; None: no preference.
+        """Return a sort key for cores of one kind, as a function of a CPU of the core; None: no preference.
 
         Cores that suit the isolation level of the guest come first, then cores with idle siblings.
         """
@@ -362,7 +362,8 @@ def place_guest(
         if isinstance(cpus, PlacementRefusal):
             return cpus
         chosen += cpus
-    # A chooser sees one demand at a time: the whole cores of all demands together may still be too few.
+    # Checked after all demands, because ``choose`` sees one demand at a time, and the whole cores of all
+    # together may be too few.
     if not _is_isolated(supply, request, chosen):
         return PlacementRefusal(
             f"thread policy isolate takes whole cores: {request.pcpu} PCPU are too few for"
@@ -376,7 +377,7 @@ def _choose_near(
 ) -> tuple[int, ...] | PlacementRefusal:
     """Choose from the free CPUs near the guest's devices or, unless ``near_only``, from all free CPUs."""
     near = near_cpus(supply, request, demand.cpus)
-    # Either all CPUs of the zone are near the devices or none is: there is nothing to prefer.
+    # No preference if all CPUs of the zone are near the devices, or none of them.
     if not near or near == demand.cpus:
         return choose(supply, request, demand, free)
     found: tuple[int, ...] | PlacementRefusal = PlacementRefusal(
@@ -407,7 +408,7 @@ def build_assignment(
     :param floating: shared CPUs for the guest's ``VCPU``; by default those of its zones.
     :param withheld: dedicated CPUs that are already kept empty.
     """
-    # After a change of the options, a CPU that another guest holds may be a shared one.
+    # Held CPUs are left out, because a change of the options may have made them shared CPUs.
     held = supply.taken_cpus(request).union(dedicated)
     if floating is None:
         floating = floating_cpus(supply, request)
@@ -469,7 +470,7 @@ def _was_allocated_shared(request: GuestRequest) -> bool:
 def _what_may_be_its_own(
     supply: CpuSupply, request: GuestRequest, current: CpuAssignment
 ) -> Iterator[tuple[int, ...]]:
-    """The possible dedicated CPUs of a guest: with the siblings of its emulator CPU, and without them."""
+    """The CPUs that a guest may own: with the siblings of its emulator CPU, and without these siblings."""
     yield current.dedicated
     used = _used_cpus(supply, request, current.dedicated, current.withheld)
     if request.thread_policy is ThreadPolicy.ISOLATE and request.has_emulator_cpu and used:
@@ -497,7 +498,7 @@ def in_place(fresh: CpuAssignment, current: CpuAssignment, request: GuestRequest
     if frozenset().union(*pinned) != frozenset().union(*were_pinned):
         return fresh
     floating = [cpus for cpus in fresh.vcpu_cpus if not cpus <= own]
-    # All floating guest CPUs have the same host CPUs, so any of these sets is the right one.
+    # Any of these sets will do, because all floating guest CPUs have the same host CPUs.
     vcpu_cpus = tuple(cpus if cpus <= own else floating[0] for cpus in current.vcpu_cpus)
     return replace(fresh, vcpu_cpus=vcpu_cpus)
 
@@ -599,7 +600,7 @@ def _used_cpus(
 ) -> tuple[int, ...]:
     """The dedicated CPUs on which threads run.
 
-    With thread policy isolate, this is the first CPU of each core.
+    With thread policy isolate, the list has the first CPU of each core.
     """
     if request.thread_policy is not ThreadPolicy.ISOLATE:
         return dedicated

@@ -86,8 +86,8 @@ def give_out(zones: Sequence[tuple[CpuSet, int]], floating: CpuSet, limits: Limi
         for number, limit in enumerate(limits):
             if cpu in limit:
                 flow.add(("vcpu", number), ("cpu", cpu), 1)
-    # Guest CPUs that cannot float come first. A later augmenting path may give them another CPU, but never
-    # leaves them without one.
+    # Guest CPUs that cannot float are assigned first. A later augmenting path may exchange their CPU, but
+    # never takes it away without another one.
     for number in bound:
         if not flow.push_unit(("vcpu", number)):
             return None
@@ -153,7 +153,7 @@ def within_constraints(policy: Policy) -> Policy:
 
 
 def refit_within(supply: CpuSupply, request: GuestRequest, current: CpuAssignment) -> CpuAssignment | None:
-    """The assignment that keeps a guest's present dedicated CPUs within its limits; None if it is impossible.
+    """The assignment with a guest's present dedicated CPUs within its limits; None if there is none.
 
     See :func:`~compute_agent.policy.base.refit_assignment`.
     """
@@ -178,7 +178,7 @@ def _place_within(
 ) -> CpuAssignment | PlacementRefusal | None:
     if (lost := _first_empty(limits)) is not None:
         return _refuse_in_place(f"guest CPU {lost} may use only CPUs that are offline")
-    # If the policy refuses the request without limits, it is also impossible with limits.
+    # A request that the policy refuses without limits is impossible with limits, too.
     first = policy(supply, request)
     if isinstance(first, PlacementRefusal):
         return PlacementRefusal(first.reason, leave=True)

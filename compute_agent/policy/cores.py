@@ -73,7 +73,7 @@ _FITS: Final[Mapping[ThreadPolicy, Callable[[CoreKind], bool]]] = {
 
 
 def capacity(free: FreeCores, want: CoreDemand) -> int:
-    """An upper bound of the number of CPUs that a piece has for a demand."""
+    """The largest number of CPUs that a piece may have for a demand; the true number may be smaller."""
     if want.policy is ThreadPolicy.PREFER or want.extra:
         return len(free.cpus)
     fits = _FITS[want.policy]
@@ -152,7 +152,7 @@ def _with_one_more(amounts: Amounts, plan: CorePlan | None) -> CorePlan | None:
     if not left:
         return None
     kind = min(left, key=lambda kind: (kind.whole, kind.free))
-    # A whole core with other free threads is broken, and a broken core with one free thread is used up.
+    # A partly used core counts as broken, and a broken core with one free thread counts as filled.
     broken = (1 if kind.free > 1 else 0) if kind.whole else (-1 if kind.free == 1 else 0)
     return CorePlan(CoreCost(plan.cost.cores + 1, plan.cost.broken + broken), plan.filled, kind)
 
@@ -191,7 +191,7 @@ def _fewest_cores(
         """
         used = sum(number for _, number in filled)
         if best is not None and used + min_cores_from(index, missing, passed_over) > best.cost.cores:
-            return  # no completion is cheaper than the best plan
+            return  # stop: no completion of this plan is cheaper than the best plan
         if index < len(amounts) and missing:
             kind, available = amounts[index]
             for number in range(min(available, missing // kind.free), -1, -1):
@@ -262,7 +262,7 @@ def core_demand(request: GuestRequest, demand: ProviderDemand) -> CoreDemand:
     # The CPU of the emulator threads is chosen last, and so from the last zone with PCPU.
     is_last = demand is [each for each in request.demands if each.pcpu][-1]
     extra = is_last and request.has_emulator_cpu
-    # Rounded down here; place_guest() checks the sum over all zones.
+    # Rounded down, because place_guest() checks the sum over all zones.
     cores = request.used_pcpu * demand.pcpu // request.pcpu
     return CoreDemand(request.thread_policy, demand.pcpu, cores, extra)
 

@@ -38,20 +38,22 @@ ALWAYS_BUSY: Final = LoadProfile.from_mean(1.0)
 
 @lru_cache(maxsize=1024)
 def use_per_cpu(profile: LoadProfile, count: int) -> LoadProfile:
-    """The busy part, from 0 to 1, of each of ``count`` CPUs, over which the cores of a profile are spread."""
+    """The busy part, from 0 to 1, of each CPU if a guest's use is spread over ``count`` CPUs."""
     return LoadProfile(tuple([min(1.0, cores / count) for cores in profile.hours]), profile.learnt)
 
 
-# A mean over all hours would hide the peaks of guests that work in 40 of the 168 hours.
+# Only the busiest hours, because the mean of all 168 hours would hide the peaks of guests that work in 40 of
+# them.
 BUSIEST_HOURS: Final = 24
 """The number of hours of the week by which two guests are compared: those with most common use."""
 
 
 @lru_cache(maxsize=2048)
 def common_load(one: LoadProfile, other: LoadProfile) -> float:
-    """The part of the time, from 0 to 1, in which two CPUs are both busy at most.
+    """The largest part of the time, from 0 to 1, in which two CPUs can both be busy.
 
-    In each hour both are busy at most as long as the less busy one. The result is the mean of the
+    In an hour, both CPUs can be busy at the same time only as long as the less busy one is. The result is the
+    mean of the
     :data:`BUSIEST_HOURS`. It is 0 for guests that are never busy in the same hour, and the smaller use for
     guests with a constant use.
     """

@@ -90,7 +90,7 @@ def found_assignment(cpu_sets: CpuSets, vcpus: int, found: KernelPlacement) -> C
 def _is_own(cpus: CpuSet, cpu_sets: CpuSets) -> bool:
     """Whether CPUs to which a thread is pinned count as dedicated to its guest.
 
-    With the legacy ``vcpu_pin_set``, only a single CPU does.
+    With the legacy ``vcpu_pin_set``, the thread has to be pinned to a single CPU.
     """
     # If dedicated and shared CPUs overlap, a guest on several of them may also float there.
     if len(cpus) == 1 or not cpu_sets.dedicated & cpu_sets.shared:
@@ -146,7 +146,8 @@ def _choose_best(
         ranked = _rank_group(topology, group, found, want.cpus)
         if beside is None:
             return ranked
-        # This criterion comes after zones and cores: a guest does not cross a cache for an idle sibling.
+        # This criterion comes after zones and cores, so that no guest is spread over two caches for the sake
+        # of an idle sibling.
         return *ranked[:6], sum(map(beside, choose_cpus(group, want, beside))), *ranked[6:]
 
     # The kinds of groups are in the order of the first criteria: a later kind is tried only if the earlier
@@ -175,7 +176,7 @@ def _rank_group(topology: HostTopology, group: Group, found: CoreCost, count: in
     - the number of free CPUs left in the used pieces, so that other pieces keep more free CPUs
     """
     left = sum(len(free.cpus) for free in group) - count
-    # All pieces but the last are filled, except for cores that the thread policy cannot use.
+    # All pieces except the last one are used up, apart from cores that the thread policy cannot use.
     last = group[-1]
     breaks = int(left > 0 and len(last.cpus) == len(last.piece.cpus))
     if len(group) == 1:
@@ -218,8 +219,8 @@ def _across_nodes(
         _collect_pieces(capacities, want, start, rings)
         for start in _distinct_pieces(available)
         for near in [_by_distance(topology, start, available)]
-        # Two groups for each start: with the nearest pieces, and with the fewest pieces at any distance.
-        # Their ranks decide.
+        # Two groups for each first piece: one with the nearest pieces, and one with the fewest pieces at any
+        # distance. Ranks decide between them.
         for rings in (near, [[free for ring in near for free in ring]])
     )
 

@@ -15,9 +15,9 @@ Rebalancing moves at most one guest at a time, and only if the gain is large eno
 L3 domain that a guest crosses; the constants below it define the weights. A shared core counts by pairs of
 guests, so that each move lowers the sum of all costs by at least its gain. With a threshold above 0, moves
 therefore come to an end, and no guest moves back and forth. The mean of the last minutes changes the costs
-again and again, and the use by hour of the week hardly does. Moves for the latter need a smaller gain. If
-there is none, guests that are busy together now are separated, as long as the hours of the week hardly get
-worse. Such a move also leads out of arrangements that no single move improves.
+again and again, and the use by hour of the week hardly does. Moves for the use by hour of the week therefore
+need a smaller gain. If there is none, guests that are busy together now are separated, as long as the hours
+of the week hardly get worse. Such a move also leads out of arrangements that no single move improves.
 """
 
 from __future__ import annotations
@@ -157,7 +157,8 @@ MEMORY_MOVED: Final = 2.0
 """Cost of moving all memory of a guest to other NUMA nodes. A guest that leaves half of its nodes costs half.
 """
 
-# With the whole gain, guests with equal peaks stay together: benchmarks/policies.md has the numbers.
+# With the whole gain as the limit, guests with equal peaks would stay together; benchmarks/policies.md has
+# the numbers.
 LEARNT_GAIN: Final = 1 / 16
 """The part of the minimum gain that is enough for a move if the hours of all these guests are known."""
 RECENT_LOSS: Final = 0.5
@@ -191,8 +192,8 @@ def best_move(
     :param policy: computes the CPUs that a guest would get if it started now.
     :param guests: the requests of guests that may be moved, with their present assignments.
     :param min_gain: the minimum gain, above 0.
-    :param recent: the same supply with the use of the last minutes, which counts where no move gains enough
-        by the hours of the week.
+    :param recent: the same supply with the use of the last minutes, which decides if no move gains enough by
+        the hours of the week.
     """
     move = _best_move_by(supply, policy, guests, min_gain)
     if move is not None or recent is None or not any(load.learnt for load in supply.use.values()):
@@ -218,7 +219,7 @@ def _best_move_by(
         least = min_gain * LEARNT_GAIN if own is not None and own.learnt else min_gain
         cost = place_cost(supply, request, current)
         if cost < least:
-            continue  # even a move to an assignment without cost would gain too little
+            continue  # skipped, because even a move to an assignment without any cost would gain too little
         for wanted in _requests_to_try(supply, request):
             new = policy(supply, wanted)
             if not isinstance(new, CpuAssignment):
@@ -295,7 +296,7 @@ def _shared_cores(topology: HostTopology, supply: CpuSupply, request: GuestReque
             continue
         for core in cores:
             if theirs := core & held:
-                # ``busy`` spreads a guest's use evenly over its CPUs, so that any of them has its load.
+                # Any CPU of the guest serves, because ``busy`` spreads a guest's use evenly over its CPUs.
                 load = supply.busy.get(min(theirs))
                 if mine is None or load is None:
                     cost += CORE_SHARED

@@ -469,7 +469,7 @@ class _GuestJudge:
         elif usual and (guest.vcpus or len(usual) == len(threads)):
             faults.append(f"{_counted_things(frozenset(usual), 'thread')} without, such as {min(usual)}")
         elif usual:
-            # A process makes threads all the time.
+            # No fault, because a process makes new threads all the time.
             limits.append(f"{_counted_things(frozenset(usual), 'new thread')} until the next reconcile")
         return self._judge_refused(PromiseKind.REALTIME, promised, faults, limits)
 

@@ -1,4 +1,4 @@
-"""The public names for a metric of watermarks in a package of its own; the code itself is in ``throttling``.
+"""The public names for packages that add a metric of watermarks; the code itself is in ``throttling``.
 
 Such a package has a :class:`WatermarkMetric` under the entry point group of the same name::
 

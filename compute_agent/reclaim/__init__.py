@@ -5,11 +5,11 @@ Nouns
     zone is the number of its shared CPUs. Guests that hold ``CUSTOM_RECLAIMED_VCPU`` run on CPU time that the
     *others* leave: all other guests, and the system.
 
-    A *reading* has the use of each in one minute, in cores. The *history* has the sums of the last two hours,
-    and the hourly peaks of the last day, of each guest and of all together. An *estimate* is an upper bound
-    of the others' next use, with its terms. An *offer* is the promised part of the rest. A *breach* is a
-    broken promise: the others needed the offered CPUs, or a guest that runs on these was throttled or evicted
-    because CPUs were short.
+    A *reading* has the use of each guest and of the system in one minute, in cores. The *history* has the
+    sums of the last two hours, and the hourly peaks of the last day, of each guest and of all together. An
+    *estimate* is an upper bound of the others' next use, with its terms. An *offer* is the promised part of
+    the rest. A *breach* is a broken promise: the others needed the offered CPUs, or a guest that runs on
+    these was throttled or evicted because CPUs were short.
 
 An example
     A zone has 32 CPUs, and the following terms:

@@ -100,13 +100,13 @@ def resolve_holdings(
     found: dict[str, GuestHolding] = {}
     waiting: list[MovedGuest] = []
     for guest in guests:
-        # The guest has its allocation back, or never held one. After a loss of the agent's state only the
-        # present allocation is known.
+        # The guest has its allocation back, never held one, or the agent has lost its state and knows only
+        # the present allocation.
         if guest.own == guest.before or guest.before == {} or (guest.before is None and guest.own):
             found[guest.uuid] = GuestHolding(guest.own)
-        # A known migration keeps its claim: another match could swap the claims of equal guests.
+        # Known migrations are matched first: a new match could swap the claims of equal guests.
         elif guest.migration in free:
-            # A claim belongs to one guest only, so no other guest can get it now.
+            # This claim is used now, because a claim belongs to one guest only.
             found[guest.uuid] = GuestHolding(
                 free.pop(guest.migration).allocation, GuestMigration(guest.migration)
             )
@@ -127,7 +127,7 @@ def resolve_holdings(
 def _options(guest: MovedGuest, claims: Iterable[MigrationClaim]) -> list[str]:
     """The consumers that may be the migration of a guest, the likeliest first."""
     likely = [claim for claim in claims if _may_be(guest, claim)]
-    # The consumer decides between equal claims, so that each audit finds the same order.
+    # Equal claims are ordered by consumer, so that each audit finds the same order.
     likely.sort(key=lambda claim: (not _is_known_to_be(guest, claim), claim.consumer))
     return [claim.consumer for claim in likely]
 
@@ -414,7 +414,7 @@ def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) 
     elif holds is not None:
         pcpu = min(holds.get("PCPU", 0), guest.vcpus + extra)
     elif guest.location.pinned_vcpus:
-        return {"PCPU": own, **guest.resources}  # siblings that are kept empty count
+        return {"PCPU": own, **guest.resources}  # includes siblings that are kept empty
     else:
         pcpu = min(own, guest.vcpus + extra)
     # The CPU of the emulator is not a guest CPU.
@@ -468,7 +468,7 @@ def decide_creation(
     typed: bool = True,
     consumer_type: str | None = None,
 ) -> Decision:
-    """Decide whether a guest that held nothing here gets ``allocation`` now.
+    """Decide whether the audit creates ``allocation`` for a guest that held nothing on this host.
 
     :param project_id: the project of the owner; empty if not known.
     :param user_id: the user of the owner; empty if not known.
@@ -493,12 +493,11 @@ def decide_creation(
 def decide_deletion(
     record: ConsumerRecord, finding: AuditFinding, age: float, options: HealOptions
 ) -> Decision:
-    """Decide whether an allocation without a guest is deleted now.
+    """Decide whether the audit deletes the allocation of a consumer without a guest.
 
     :param age: the seconds for which the consumer is known to have had no guest.
     """
-    # Another program is changing the consumer. Its next request would undo a deletion, or overwrite an
-    # amount.
+    # Another program is changing the consumer, and its next request could undo the repair.
     if record.ours != finding.allocation:
         return "left: another program changes it"
     # Nova itself removes the allocation when the migration ends.

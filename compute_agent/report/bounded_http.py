@@ -121,7 +121,7 @@ class BoundedAdapter(TCPKeepAliveAdapter):
         :raises AnswerTooLargeError: the answer exceeds a limit, or has an encoding that is not accepted.
         :raises AnswerTooSlowError: the deadline of the request or of the report has passed.
         """
-        options["stream"] = True  # requests itself would read without a limit
+        options["stream"] = True  # stream=True, because requests itself would read the answer without a limit
         seconds = self._seconds
         if (deadline := getattr(_LOCAL, "deadline", None)) is not None:
             seconds = min(seconds, deadline - time.monotonic())
@@ -181,7 +181,7 @@ def _read_bounded(response: requests.Response) -> bytes:
                 content += piece
                 break
             try:
-                # The limit is at least 1 here, which matters because zlib takes 0 as "no limit".
+                # The limit is at least 1 here; 0 would mean "no limit" to zlib.
                 content += inflater.decompress(piece, MAX_ANSWER_BYTES + 1 - len(content))
             except zlib.error as error:
                 raise AnswerTooLargeError(f"the answer cannot be decompressed: {error}") from error
@@ -190,7 +190,8 @@ def _read_bounded(response: requests.Response) -> bytes:
                 raise too_large
         if len(content) > MAX_ANSWER_BYTES:
             raise too_large
-    # Brackets are counted before the answer is parsed, even those inside of texts: no real answer has many.
+    # Brackets are counted before the answer is parsed. Brackets inside of texts count, too, because no real
+    # answer has many.
     if content.count(b"{") + content.count(b"[") > MAX_CONTAINERS:
         raise AnswerTooLargeError(f"the answer has more than {MAX_CONTAINERS} objects and lists")
     return bytes(content)
@@ -230,7 +231,7 @@ class _RequestWatch:
         twin = socket.socket(fileno=os.dup(connected.fileno()))
         with self._lock:
             self._twins.append(twin)
-            # The time was over before this connection was made.
+            # The deadline passed before this connection was made.
             if self.has_expired:
                 _shut_down(twin)
 
@@ -254,8 +255,8 @@ def _watch_socket(connected: Any) -> None:
         watch.attach_socket(connected)
 
 
-# The watch is in a subclass of the connection, because only here both new connections and idle ones of the
-# pool pass.
+# The watch is in a subclass of the connection, where all connections pass: new ones in _new_conn(), idle ones
+# of the pool in request().
 class _WatchedConnection(HTTPConnection):
     def _new_conn(self) -> socket.socket:
         made = super()._new_conn()

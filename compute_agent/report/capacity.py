@@ -73,7 +73,7 @@ class FreeCapacity:
     def fit_together(
         self, has: Mapping[str, Mapping[str, int]], amounts: Mapping[str, int], origin: CpuSet
     ) -> dict[str, dict[str, int]] | str:
-        """Find providers for the amounts of a consumer without a running guest.
+        """Find providers for the amounts of a consumer that has no running guest.
 
         All amounts come from one zone if any zone has enough. Zones with more CPUs of ``origin`` are tried
         first. Otherwise the amounts are divided, near ``origin``.
@@ -96,7 +96,7 @@ class FreeCapacity:
         found = {}
         for name, amount in amounts.items():
             homes = self.homes.get(name, {})
-            # VCPU stands for shared CPUs, so it belongs near the CPUs on which the guest floats.
+            # VCPU stands for shared CPUs, so its provider should be near the CPUs on which the guest floats.
             cpus = (
                 (location.floating or location.own) if name == "VCPU" else (location.own or location.floating)
             )
@@ -163,10 +163,10 @@ def _leaf_cpus(derived: ProviderTree) -> tuple[CpuSet, ...]:
 def _share(
     amount: int, weights: Sequence[int], free: Sequence[int], exactly: bool = False
 ) -> list[int] | None:
-    """Divide ``amount`` in proportion to ``weights``; each part is at most the free amount at its index.
+    """Divide ``amount`` in proportion to ``weights``; no part exceeds the free amount with its index.
 
     A remainder goes to the indexes with the highest weights, the first ones among equals. None if not enough
-    is free. With ``exactly`` also None if a part does not fit at its own index.
+    is free. With ``exactly``, the result is also None if a part exceeds the free amount with its index.
     """
     # Without any weight, the first indexes with free amounts get everything.
     if not any(weights):

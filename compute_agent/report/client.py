@@ -204,7 +204,7 @@ class PlacementClient(PlacementTransport):
 
         :raises NotFoundError: there is no such provider.
         """
-        # Most often the tree is unchanged, and the answer is 304 without a body.
+        # With the tag, the answer for an unchanged tree, the usual case, is 304 without a body.
         headers = {"If-None-Match": f'"{known}"'} if known else {}
         response = self._get_response(
             "GET", f"/ext/v1/trees/{uuid}?allocations=true", None, headers, _UNCHANGED
@@ -220,7 +220,7 @@ class PlacementClient(PlacementTransport):
         :return: the new generations by provider uuid.
         :raises ConcurrentUpdateError: a provider has another generation than the request says.
         :raises ConflictError: a name is taken, or an inventory to remove is in use.
-        :raises PlacementError: also if the answer lacks a provider.
+        :raises PlacementError: the request failed, or the answer lacks a provider.
         """
         path = "/ext/v1/trees"
         answer = self.send_request("POST", path, {"resource_providers": providers}, shape=_WRITTEN)

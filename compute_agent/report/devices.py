@@ -60,9 +60,9 @@ def keep_gone_devices(
     """The tree with devices that are gone but must keep their providers, with all units reserved.
 
     A provider stays while a guest holds the device, because Placement refuses to delete a provider with
-    allocations. Without the reserve, Placement would offer the rest of a card to other guests. The provider
-    of a used device for one use stays, too: the device may come back, and only its provider shows that it was
-    used.
+    allocations. All units are reserved, because Placement would otherwise offer the rest of a card to other
+    guests. The provider of a used device for one use stays, too: the device may come back, and only its
+    provider shows that it was used.
 
     :param owned: the agent's own parts of providers.
     :return: the tree, and a message about each device that is gone.
@@ -117,7 +117,8 @@ def reserve_used_devices(
 
 def _is_used(node: ProviderNode, reported: Mapping[str, ReportedProvider], held: HeldAmount) -> bool:
     there = reported[node.uuid].inventories if node.uuid in reported else {}
-    # A resource class that the tree no longer has may be the former class of the device.
+    # Classes that the tree no longer has count, too, because one of them may be the former class of the
+    # device.
     classes = [name for name in there if name == node.device_class or name not in node.inventories]
     # The reserve shows the use even after the guest is gone and the agent's state is lost.
     return _is_reserved({name: there[name] for name in classes}) or any(

@@ -82,7 +82,7 @@ def combine_actions(actions: Sequence[Action], providers: Mapping[str, ReportedP
     """
     ahead = tuple(each for each in actions if isinstance(each, CreateResourceClass | CreateTrait))
     rest = tuple(each for each in actions if not isinstance(each, CreateResourceClass | CreateTrait))
-    # A single change costs one request in either form.
+    # With a single change, a tree request saves nothing.
     if len(rest) < 2:
         return None
     after: dict[str, ReportedProvider] = {}
@@ -206,8 +206,7 @@ class PlanExecution:
         """
         if not isinstance(action, CreateProvider | UpdateProvider) or action.parent is not None:
             return ""
-        # The request only serves to explain the refusal. Without an answer, the error of the refused action
-        # is the reason.
+        # This request only serves to explain the refusal, so its own errors are ignored.
         try:
             other = self._client.provider_named(action.name)
         except PlacementError:
@@ -233,7 +232,8 @@ class PlanExecution:
             ):
                 return "the provider could not be created"
             case SetInventories(uuid=uuid, inventories=inventories):
-                # Otherwise capacity that moves would be offered twice, on its old and on its new provider.
+                # An inventory may not grow after a refused shrinking: its capacity would be offered by two
+                # providers.
                 added = inventories.keys() - self._providers[uuid].inventories.keys()
                 if stuck := sorted(added & self._stuck_classes):
                     return f"{', '.join(stuck)} is still in use on another provider of the host"

@@ -48,7 +48,7 @@ def keep_held_memory(
     for node in derived.nodes:
         there = reported[node.uuid].inventories.get(MEMORY) if node.uuid in reported else None
         own = node.inventories.get(MEMORY, ProviderInventory(0))
-        # An inventory that does not shrink always has room for the held amount.
+        # Inventories that do not shrink have room for the held amount and cost no request.
         if there is None or there.total <= own.total or not _page_sizes(node):
             nodes.append(node)
             continue
@@ -123,7 +123,7 @@ def keep_held_cpus(
                 )
                 for other in members:
                     slack = _cpus(other, name) - used[other.uuid] - reserved[other.uuid, name]
-                    # The slack is negative if a provider has fewer CPUs than guests hold from it.
+                    # A negative slack means that guests hold more CPUs of a provider than it has.
                     part = max(0, min(missing, slack))
                     reserved[other.uuid, name] += part
                     missing -= part
@@ -143,7 +143,7 @@ def _cpus_held(
     reported: Mapping[str, ReportedProvider],
     held: Callable[[str, str], int],
 ) -> int:
-    """The number of CPUs behind the held amount of a resource class, at the reported allocation ratio."""
+    """The number of CPUs that a held amount of a class stands for, at the reported allocation ratio."""
     there = reported[node.uuid].inventories.get(name) if node.uuid in reported else None
     return 0 if there is None else ceil(held(node.uuid, name) / there.allocation_ratio)
 
@@ -253,8 +253,7 @@ def most_reserved(inventory: ProviderInventory, ratio: float, used: int) -> int:
 
     The capacity is (total - reserved) times ``ratio``, as in Placement.
     """
-    # The reserve is found by bisection: a division by the ratio and rounding would miss by one for some
-    # ratios.
+    # Bisection instead of a division by the ratio, which would be off by one for some ratios.
     low, high = inventory.reserved, max(inventory.reserved, inventory.total)
     while low < high:
         middle = (low + high + 1) // 2
@@ -305,7 +304,7 @@ def beside_held(
 
     :param held: returns the held amount of a provider and resource class.
     """
-    # Withheld units are reserved last: they get only units that are not reserved for other reasons.
+    # Withheld units come last, because only units that are not reserved for other reasons can be withheld.
     tree, foreign = without_foreign_devices(derived, reported)
     left_out = frozenset(node.device for node in derived.nodes if tree.get(node.uuid) is None)
     tree, pages = keep_held_memory(tree, reported, lambda uuid: held(uuid, "MEMORY_MB"))

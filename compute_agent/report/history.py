@@ -171,7 +171,8 @@ def restore_consumers(
     :raises UnavailableError: Placement does not answer. Allocations that were given back before stay.
     """
     wanted = sorted(wanted, key=lambda held: held.consumer)
-    # A guest that migrated is in the files of two hosts, and only one of these is right.
+    # Consumers in several files are left out: after a migration the files of two hosts list the guest, and
+    # only one file is right.
     times = Counter(held.consumer for held in wanted)
     return [
         RestoredConsumer(held, _give_back(client, held, dry_run))
@@ -191,7 +192,7 @@ def _give_back(client: PlacementClient, held: HeldAllocation, dry_run: bool) -> 
         if dry_run:
             return WOULD
         client.set_allocations(_as_held(record, held, held.holder, client.knows_consumer_types()))
-    # Each further consumer would wait for an answer as long, so the error ends the loop.
+    # The error ends the loop, because each further consumer would wait for an answer just as long.
     except UnavailableError:
         raise
     except ConflictError as error:

@@ -101,7 +101,8 @@ def settle_inventory(
         it.
     """
     if has is None:
-        # An inventory that moves to another provider keeps the ratio that an operator gave it.
+        # A new inventory takes the ratio of the class elsewhere on the host, so that an operator's ratio
+        # survives a move.
         free = ("allocation_ratio" not in fields_of(name, configured)) and name not in EXCLUSIVE
         if ratio_elsewhere is not None and free:
             return SettledInventory(replace(derived, allocation_ratio=ratio_elsewhere))
@@ -112,7 +113,7 @@ def settle_inventory(
         if there == own:
             continue
         if (name, each, there) in written:
-            # The agent's own value is replaced by the derived one, except a ratio that no option sets.
+            # The derived value replaces the agent's own value; a ratio is replaced only if an option sets it.
             if each == "allocation_ratio" and (name, each) not in configured and name not in EXCLUSIVE:
                 result = replace(result, allocation_ratio=there)
             continue
@@ -218,7 +219,7 @@ def is_novas_device(provider: ReportedProvider) -> bool:
     """Whether nova-compute reports the PCI device that this provider represents."""
     if os_traits.COMPUTE_MANAGED_PCI_DEVICE in provider.traits:
         return True
-    # this trait marks providers of vGPUs
+    # this trait marks nova-compute's providers of vGPUs
     return os_traits.OWNER_NOVA in provider.traits and bool(device_of(provider.name))
 
 
@@ -345,7 +346,7 @@ def plan_actions(
 def _plan_steps(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, known: KnownNames
 ) -> Iterator[Action]:
-    """Yield names, providers, deletions, shrinking and growing inventories, traits and attributes."""
+    """Yield, in order: names, providers, deletions, shrinking and growing inventories, traits, attributes."""
     # In this order, capacity that moves between providers is never offered by both.
     classes = {name for node in derived.ours for name in node.inventories}
     yield from map(CreateResourceClass, sorted(classes - known.classes))
@@ -530,11 +531,11 @@ def assume_ownership(
 def ownership_before(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Ownership:
-    """The names and values that may become the agent's own while a plan is sent.
+    """The names and values that sending a plan may make the agent's own.
 
     The caller saves them before the first request. Otherwise a name that the agent wrote could count as
-    foreign after a crash. A trait that another program has already set stays foreign. Beside nova-compute no
-    part of its root provider is ever the agent's.
+    foreign after a crash. A trait that another program has already set stays foreign. If the root belongs to
+    nova-compute, no part of it is ever the agent's.
     """
     claims: dict[str, OwnedNames] = dict(owned)
     if derived.beside:
@@ -564,7 +565,7 @@ def ownership_after(
     for uuid, claim in claims.items():
         node, has = derived.get(uuid), reported.get(uuid)
         if node is None and has is None:
-            # The provider is neither derived nor in Placement, so nothing of it is left to own.
+            # A provider that is neither derived nor in Placement has nothing left to own.
             continue
         classes = frozenset() if node is None else frozenset(node.inventories)
         traits = frozenset() if node is None else node.traits

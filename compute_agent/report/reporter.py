@@ -57,7 +57,8 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Other programs rarely change a provider of a host, so a fourth conflict in a row is no accident.
+# Four attempts, because other programs rarely change a host's providers, and a fourth conflict in a row is no
+# accident.
 MAX_ATTEMPTS: Final = 4
 """Maximum number of attempts to read or write providers that other programs change meanwhile."""
 
@@ -107,7 +108,7 @@ class ProviderReader:
         self.reported = {}
         self._trees.clear()
         self._listing = None
-        # Another server may answer at the same address by now.
+        # The version is read again, because another server may answer at the same address by now.
         self._client.forget_extensions()
 
     def forget_names(self) -> None:
@@ -153,7 +154,7 @@ class ProviderReader:
         before = _provider_generations(self.reported) or self.generations
         fresh = read(root_uuid)
         for stray in sorted(owned - fresh.keys()):
-            # One read returns a whole tree, which may contain more of the missing providers.
+            # One read returns a whole tree, which may include other missing providers.
             if stray not in fresh:
                 fresh |= read(stray)
         # If a provider is missing, the database may be another one, with other names.
@@ -203,9 +204,9 @@ class ProviderReader:
     def _read_whole(self, uuid: str) -> dict[str, ReportedProvider]:
         """The providers of a tree and their allocations, read in one request.
 
-        The remembered ones if nothing changed.
+        If nothing has changed, the remembered providers are returned.
         """
-        # The time is taken before the request, because the answer may show any moment since then.
+        # Taken before the request, because the answer may show the state of any later moment.
         as_of, known = time.monotonic(), self._trees.get(uuid)
         try:
             tree = self._client.get_tree(uuid, "" if known is None else known.tag) or known
@@ -225,7 +226,7 @@ class ProviderReader:
             held[record["uuid"]] = {
                 consumer: each["resources"] for consumer, each in record["allocations"].items()
             }
-        # The listing gets the earlier time, because a listing is as old as its oldest answer.
+        # Two answers are joined to one listing, which is as old as the older one.
         self._listing = HoldingsListing(as_of if self._listing is None else self._listing.as_of, held)
         return {record["uuid"]: provider_from_tree(record) for record in tree.providers}
 
@@ -291,7 +292,7 @@ class HostReporter:
         return self._repeat_step(lambda: self._report_once(tree))
 
     def _repeat_step(self, step: Callable[[], T]) -> T:
-        """Return the result of ``step``, tried up to four times while another program changes a provider."""
+        """Return the result of ``step``; repeat it, at most four times, after changes by other programs."""
         try:
             for attempt in range(1, MAX_ATTEMPTS + 1):
                 try:
@@ -351,8 +352,8 @@ class HostReporter:
                     return planned
                 try:
                     self._carry_out(tree, planned)
-                # Placement may have carried out a request that it did not answer, so the providers count as
-                # changed even after a failure.
+                # Forgotten even after a failure, because Placement may have carried out a request that it did
+                # not answer.
                 finally:
                     self.forget_providers()
                 return planned
@@ -524,7 +525,7 @@ class HostReporter:
         result = PlanExecution(self._client, self.reader.reported).run(actions)
         if result.refusals:
             self.reader.mark_stale({getattr(refusal.action, "uuid", "") for refusal in result.refusals})
-        # The remembered names lack those that were just created.
+        # Forgotten, because the remembered names lack those that were just created.
         if any(isinstance(action, CreateTrait | CreateResourceClass) for action in actions):
             self.reader.forget_names()
         self._keep_owned(ownership_after(wanted, claims, self.reader.reported))

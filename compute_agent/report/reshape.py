@@ -164,7 +164,7 @@ def _all_wanted(
 
 
 def _certainty_rank(location: CpuLocation | None) -> int:
-    """The order of a move: guests with dedicated CPUs, then other guests, then consumers without one."""
+    """The rank of a consumer: guests with dedicated CPUs, other guests, consumers without a guest."""
     if location is None:
         return 2
     # A guest with dedicated CPUs fits on one provider only; an allocation without a guest fits on any.
@@ -216,7 +216,8 @@ class _ReshapePlanner:
                     sources[name, name][uuid] = amount
                 else:
                     self.stuck.add((uuid, name))
-        # Each new class comes from one old class: VCPU becomes PCPU only for a guest that held no PCPU.
+        # VCPU becomes PCPU only for guests that held no PCPU, so that each new class comes from one old
+        # class.
         amounts = {name: sum(parts.values()) for (_, name), parts in sources.items()}
         if converted and location is not None:
             # Siblings that the guest keeps empty count as its PCPU, too.
@@ -248,7 +249,7 @@ class _ReshapePlanner:
         has = self.held[consumer]
         if location is not None:
             return self._free.fit_amounts(has, amounts, location)
-        # No guest runs, so everything goes to one zone: the present one if it is known.
+        # Without a running guest everything goes to one zone, preferably the present one.
         origin = frozenset().union(
             *(self._zones.get(uuid, frozenset()) for parts in sources.values() for uuid in parts)
         )

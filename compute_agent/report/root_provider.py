@@ -116,7 +116,7 @@ def find_root(client: PlacementClient, search: RootSearch) -> NovaRoot | None:
         return None
     last, record = search.last, client.provider_record(search.name)
     if record is None and last is not None:
-        # For a provider that is gone, this request returns an empty list and no error.
+        # An empty list means that the provider is gone, because this request returns no error for it.
         record = next((one for one in client.providers_in_tree(last.uuid) if one.uuid == last.uuid), None)
     if search.beside is None and last is None:
         return _discover_root(client, record)

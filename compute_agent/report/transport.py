@@ -197,7 +197,7 @@ class PlacementTransport:
         """
         request_id = f"req-{uuid.uuid4()}"
         headers = {"Accept": "application/json", REQUEST_ID: request_id, **headers}
-        # raise_exc=False: this function itself turns statuses into errors, with the text of the answer.
+        # raise_exc=False, because the code below makes errors from statuses, with the text of the answer.
         arguments: dict[str, Any] = {"headers": headers, "raise_exc": False}
         if body is not None:
             arguments["json"] = body
@@ -225,7 +225,8 @@ class PlacementTransport:
         except ks_exceptions.ClientException as error:
             raise UnavailableError(method, url, str(error)) from error
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-            # keystoneauth1 does not check answers, and would keep a token from a malformed one.
+            # The token is dropped, because keystoneauth1 does not check answers and would keep a malformed
+            # token.
             self.adapter.invalidate()
             detail = f"an answer of Keystone or Placement is invalid: {type(error).__name__}: {error}"
             raise PlacementError(method, url, detail) from error
@@ -270,7 +271,7 @@ def as_json(method: str, url: str, response: Any, shape: Any) -> Any:
 
 
 def _short_reason(error: BaseException) -> str:
-    """The address that does not answer and the system's reason, without the chain of wrapping exceptions."""
+    """The address that does not answer, and the system's reason without the exceptions that wrap it."""
     root: BaseException | None = error
     reason = ""
     while root is not None:

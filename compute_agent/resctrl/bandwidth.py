@@ -24,7 +24,7 @@ UNITS_PER_GB: Final = 8
 
 
 class BandwidthUnknownError(ValueError):
-    """A bandwidth has no value on this hardware: the full bandwidth, or an absolute one, is not known.
+    """A bandwidth cannot be written as a value of this hardware, for example without a known full bandwidth.
 
     The message names the option to set.
     """
@@ -123,7 +123,7 @@ class IntelCodec:
     Each core has its own throttle, so the tasks of a group share no cap.
     """
 
-    # Two guests in a group on different cores together get twice the bandwidth of one.
+    # Two guests of one group on different cores can each use the full cap.
     shares_cap = False
 
     def __init__(self, control: BandwidthControl) -> None:
@@ -146,7 +146,7 @@ class IntelCodec:
         return min(100, round_up_to_step(percent, self._minimum, self._step))
 
     def encode_rate(self, domain: int, rate: BandwidthRate) -> int:
-        """No value: the processor limits the delay of each core, which no rate follows from.
+        """Raise the error, because the processor has a delay for each core and no rate.
 
         :raises BandwidthUnknownError: always.
         """
@@ -198,7 +198,7 @@ class IntelMbpsCodec:
     def decode_value(self, domain: int, value: int) -> int:
         """The percent of ``memory_bandwidth_gbps``; 100 for a group without a limit."""
         if self._full is None or value >= UNLIMITED_MBPS:
-            return 100  # While 100 % is not known, no value is a part of it.
+            return 100  # Without a known full bandwidth, a value cannot be converted to percent.
         return min(100, int(value * BYTES_PER_MIB * 100 / self._full))
 
     def is_same_value(self, written: int, read: int) -> bool:
@@ -250,8 +250,8 @@ class AmdCodec:
 
     def _full_units(self, domain: int) -> float:
         maximum = self._control.maximum[domain]
-        # The value is at most the hardware's maximum: otherwise percents below 100 could mean the full
-        # bandwidth, too.
+        # Limited to the hardware's maximum: with a higher full bandwidth, percents below 100 could have no
+        # effect.
         return maximum if self._gbps is None else min(maximum, self._gbps * UNITS_PER_GB)
 
 

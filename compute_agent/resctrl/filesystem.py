@@ -69,7 +69,7 @@ class ResctrlFilesystem:
             return None
 
     def write_file(self, path: str, text: str) -> None:
-        """Write a text with one system call, because the kernel takes each call as a separate text.
+        """Write a text with one system call, because the kernel parses the text of each call separately.
 
         :raises ResctrlError: the kernel refuses the text.
         """
@@ -79,7 +79,7 @@ class ResctrlFilesystem:
         except OSError as error:
             raise self._make_error(error, path) from error
         try:
-            # kernfs takes a text of at most a page as a whole or refuses it, so no write is partial.
+            # No write is partial: kernfs accepts or refuses a text of up to a page as a whole.
             os.write(handle, text.encode())
         except OSError as error:
             # The status is read at once, because the next command on the mount, by any process, replaces the
@@ -97,7 +97,8 @@ class ResctrlFilesystem:
         try:
             (self.root / path).mkdir()
         except OSError as error:
-            # Unlike a write, mkdir adds to the status of the command before it, and mostly adds nothing.
+            # mkdir appends to the status of the previous command and mostly appends nothing, while a write
+            # replaces it.
             raise self._make_error(error, path, self._read_status().removeprefix(before)) from error
 
     def remove_folder(self, path: str) -> None:

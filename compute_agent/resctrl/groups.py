@@ -180,12 +180,13 @@ def move_tasks(files: ResctrlFilesystem, group: str, thread_ids: Callable[[], It
     gone: set[int] = set()
     for _ in range(MAX_PASSES):
         outside = set(thread_ids()) - read_tasks(files, group) - gone
-        outside.discard(0)  # To the kernel, 0 is the thread that writes, which is a thread of the agent.
+        # The kernel would read 0 as the writing thread, which belongs to the agent.
+        outside.discard(0)
         if not outside:
             return moved
         for thread in sorted(outside):
-            # Each write has one thread: Linux before 6.7 takes no list, and an error in a list would leave
-            # out its rest.
+            # One write for each thread: Linux before 6.7 accepts no list, and an error in a list skips the
+            # rest of it.
             try:
                 files.write_file(group_path(group, "tasks"), f"{thread}\n")
                 moved += 1

@@ -39,7 +39,7 @@ ASSIGNED, FREE = "e", "_"
 COUNTER_BITS: Final = 64
 """The width of the kernel's counters in bits. The kernel sums up the shorter counters of the hardware."""
 
-# At 1 TB/s this number of bytes takes 281 seconds, and two readings are only seconds apart.
+# A transfer of this size takes 281 seconds at 1 TB/s, while two readings are only seconds apart.
 PLAUSIBLE_BYTES: Final = 2**48
 """More bytes than any memory can transfer between two readings. A larger increase shows a reset, not a
 wrap-around.
@@ -143,7 +143,7 @@ class BandwidthTotals:
         """
         found = {}
         for key, value in sample.values.items():
-            # Occupancy is a present amount, so its changes are not added up.
+            # Occupancy is left out: it is a current amount, and its changes have no useful sum.
             if key[1] == OCCUPANCY or not isinstance(value, int):
                 continue
             before = self._last.get(key)
@@ -161,7 +161,7 @@ class BandwidthTotals:
         return found
 
     def start_again(self) -> None:
-        """Forget the last sample, because the next sample is of another group."""
+        """Forget the last sample, which was of another group; the next one sets a new starting point."""
         self._last.clear()
 
 

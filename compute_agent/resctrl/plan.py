@@ -111,7 +111,9 @@ class _StepPlanner:
                 masks = self._cache_lines(cache, move.after)
                 if move.owner in self.now:
                     self._add_write(move.owner, masks)
-                else:  # A new owner is made at its own move, because its ways may be another's before.
+                else:
+                    # The group of a new owner is made only at its move, because other groups may have its
+                    # ways before.
                     self._add_group(self.wanted.groups[move.owner], masks)
         # A group without exclusive ways has no move, so it does not exist yet.
         for group in self.wanted.groups.values():
@@ -176,10 +178,11 @@ class _StepPlanner:
         before = cache_mask(self.host.platform, now, cache) if now is not None else NO_WAYS
         # The ways outside of the pool: they are never exclusive, and there is always at least one.
         default_ways = partition.open_ways(partition.pool)
-        if cache in group.exclusive:  # The moves of the group write its exclusive mask later.
+        if cache in group.exclusive:
+            # Until its moves, the group keeps a mask that is safe: the moves write the exclusive mask later.
             if now is None:
                 return default_ways
-            # This mask is in effect and exclusive already, and the group's own moves start from it.
+            # The group already has an exclusive mask, from which its moves start.
             if before and before == self.held[cache].get(group.name):
                 return before
         others = NO_WAYS

@@ -362,7 +362,7 @@ def _usable_share(
             return False
         return True
 
-    # A cap that has no value on one domain has none on the others either, so the first one tells.
+    # Checking the first domain is enough, because a cap without a value there has none on any other domain.
     known = share.mb is None or not control.ids or has_value(control.ids[0], share.mb)
     exceptions = {
         domain: cap
@@ -382,7 +382,7 @@ def _possible_demand(
     share = demand.share
     try:
         share.check_supported(host.platform)
-    # Only the share is refused; the guest keeps the ways that are allocated to it.
+    # Only the share is refused: the guest keeps its allocated ways.
     except BadShareError as error:
         record_refusal(demand.guest, str(error))
         share = ShareSpec()
@@ -425,7 +425,7 @@ def _limited_demand(
         if partition is None:
             record_refusal(demand.guest, f"this host cannot control the ways of L3 cache {cache}")
             continue
-        limit = max(limit, partition.rules.min_bits, 1)  # A mask cannot be shorter.
+        limit = max(limit, partition.rules.min_bits, 1)  # A mask needs at least min_bits ways.
         if cache in ways:
             ways[cache] = min(ways[cache], limit)
         else:
@@ -436,7 +436,7 @@ def _limited_demand(
         if host.codec is None or domain is None:
             record_refusal(demand.guest, f"this host cannot control the bandwidth of L3 cache {cache}")
             continue
-        # The hardware has no lower limit than this.
+        # The lowest limit that the hardware accepts.
         limit = max(limit, host.codec.min_percent)
         if cache in bandwidth:
             bandwidth[cache] = min(bandwidth[cache], limit)
@@ -454,9 +454,9 @@ def _own_group(
 ) -> str | None:
     """The group that a guest needs in addition to the group of its class; None if that group is enough.
 
-    Guests with equal annotations share a group, because their ways overlap in any case. They do not if they
-    would share a bandwidth cap. An annotation with the effect of a class, or of the default group, needs no
-    group of its own.
+    Guests with equal annotations share a group, because their ways overlap in any case. Guests with a common
+    bandwidth cap are an exception. An annotation with the effect of a class, or of the default group, needs
+    no group of its own.
     """
     if demand.is_allocated:
         return host.guest_group(demand.guest)
@@ -492,7 +492,7 @@ def _admitted_groups(
     capacity: int,
     barred: Collection[str],
 ) -> frozenset[str]:
-    """The names of the groups for which there is room, including the default group."""
+    """The names of the groups for which CLOSIDs and RMIDs are left, including the default group."""
     # Foreign groups need CLOSIDs, too.
     foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))
     wanted: dict[str, tuple[int, bool]] = dict.fromkeys(sharing.needed_groups, (0, False))
@@ -528,8 +528,8 @@ def _group_of(
     group = sharing.by_class.get(demand.qos_class, DEFAULT_GROUP)
     if group in names:
         return group
-    # The class has no group either. In the default group the guest can use all open ways, which is better
-    # than too few.
+    # No group is left for the class either. The guest stays in the default group with all open ways, because
+    # too many ways are better than too few.
     record_refusal(demand.guest, barred.get(group, shortage))
     return DEFAULT_GROUP
 
@@ -570,8 +570,8 @@ def _held_masks(
             mask = cache_mask(host.platform, present.groups[group].schemata, cache)
             if not mask & default:
                 sure[group] = mask
-            # A mask that the default group cannot fill is surely exclusive. A mask of the right size in the
-            # pool is kept, too, because another program may have changed the default group meanwhile.
+            # A mask without ways of the default group is certainly exclusive. A mask of the right size in the
+            # pool is kept, too, because another program may have changed the default group.
             elif len(mask) == count and host.partitions[cache].pool.contains_mask(mask):
                 likely[group] = mask
     return sure | likely

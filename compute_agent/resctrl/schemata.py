@@ -158,7 +158,7 @@ class MaskRules:
         if self.sparse and self.find_fault(mask) is None:
             return mask
         pieces = [piece for piece in mask.split_runs() if len(piece) >= self.min_bits]
-        if self.sparse:  # Only the lowest run was too short.
+        if self.sparse:  # With holes, only the lowest run can be too short.
             return WayMask.from_ways(way for piece in pieces for way in piece)
         return max(pieces, key=lambda piece: (len(piece & around), len(piece)), default=WayMask())
 

@@ -70,7 +70,7 @@ class ShareSpec:
         return self.mb_per_cache.get(domain, self.mb)
 
     def overlaid_on(self, base: ShareSpec) -> ShareSpec:
-        """The share, completed with the values of ``base`` for everything that it does not set itself."""
+        """The share with missing values taken from ``base``."""
         # A range for the whole cache also replaces separate ranges for code and data in the base.
         silent = self.llc is None and not self.llc_per_cache
         return ShareSpec(
@@ -121,7 +121,8 @@ class ShareSpec:
             ("MB", self.mb_per_cache, platform.mb),
         ):
             if control is None:
-                continue  # One option serves hosts with and without this control.
+                # No message for a missing control, because one option serves hosts with and without it.
+                continue
             for cache in sorted(per_cache.keys() - set(control.ids)):
                 known = ", ".join(map(str, control.ids))
                 yield f"{name} has no cache id {cache}: the ids are {known}"

@@ -76,7 +76,7 @@ class _MoveSearch:
         bound = len(aside)
         # For each state, the fewest moves by which it was reached.
         seen = {self._canonical_state(self.start): 0}
-        # Among equal estimates the older state comes first, so that equal inputs give equal results.
+        # The number of the state breaks ties, so that equal inputs give equal results.
         serial = itertools.count()
         todo: list[tuple[int, int, int, _BlockPositions, tuple[BlockMove, ...]]] = []
         heapq.heappush(todo, (self._in_the_way(self.start), 0, next(serial), self.start, ()))
@@ -92,15 +92,15 @@ class _MoveSearch:
                     continue
                 seen[key] = cost
                 estimate = cost + self._in_the_way(after)
-                # Among equal estimates the state after most moves comes first, because it is nearest to a
-                # solution.
+                # Among equal estimates, the state with the most moves so far comes first, because it is
+                # nearest to a solution.
                 if estimate < bound:
                     step = (self.names[index], WayMask.from_range(at, self.sizes[index]))
                     heapq.heappush(todo, (estimate, -cost, next(serial), after, (*path, step)))
         return aside
 
     def _in_the_way(self, state: _BlockPositions) -> int:
-        """The estimate of remaining moves: the smallest number of blocks in any window of ``count`` ways."""
+        """A lower bound of remaining moves: the fewest blocks in any window of ``count`` ways."""
         windows = self.high - self.low - self.count + 1
         # This runs for each state of the search, so the blocks are counted in one pass, and not again for
         # each window. An entry is the difference between a window and the one below it.
@@ -206,8 +206,8 @@ class WayAssignment:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-# The search takes cubic time in the number of ways, and each resolution asks for the same few caches. So
-# results are cached.
+# Cached, because the search takes cubic time in the number of ways, and each resolution plans the same few
+# caches.
 @functools.lru_cache(maxsize=64)
 def partition_ways(
     rules: MaskRules, shareable: WayMask, shared_ways: int, locked: WayMask = NO_WAYS
@@ -297,7 +297,7 @@ def assign_ways(
 
 
 def _holes_allowed(rules: MaskRules) -> bool:
-    # If min_bits is above 1, the kernel checks the length of the lowest run, so only single runs are safe.
+    # If min_bits is above 1, only masks of a single run are safe, because the kernel checks the lowest run.
     return rules.sparse and rules.min_bits <= 1
 
 
@@ -316,7 +316,7 @@ def _is_valid_mask(partition: WayPartition, mask: WayMask) -> bool:
 
 
 def _shrunk_mask(partition: WayPartition, masks: Mapping[str, WayMask], owner: str, count: int) -> WayMask:
-    """The ways of a shrinking mask that its owner keeps: at the end that leaves most open ways to others."""
+    """The lower or the upper end of a shrinking mask, whichever leaves more open ways to others."""
     mask = masks[owner]
     others = WayMask.union_of(other for name, other in masks.items() if name != owner)
     if not mask.is_contiguous:
@@ -357,7 +357,7 @@ def _moves_for(
             others[name] = after
     taken = WayMask.union_of(others.values())
     place = _best_place(partition, partition.pool - taken, taken, own, count)
-    # For the type checker: plan_moves() has joined enough free ways.
+    # Only for the type checker: plan_moves() has joined enough free ways.
     assert place is not None
     return (*moves, MaskMove(owner, own, place))
 

@@ -102,7 +102,7 @@ def choose_threads(
 def decide_schedules(
     present: Mapping[int, ThreadSchedule], wanted: Collection[int], schedule: ThreadSchedule, noted: bool
 ) -> dict[int, ThreadSchedule]:
-    """The threads of a guest that need another schedule, each with that one.
+    """The threads of a guest that need another schedule, each with the schedule that it should get.
 
     :param present: the schedules of all threads of the guest.
     :param wanted: the threads that should have ``schedule``.
@@ -117,7 +117,7 @@ def decide_schedules(
     found = {}
     for tid, has in present.items():
         goal = schedule if tid in wanted else USUAL
-        # Batch and idle schedules are another program's wish as well.
+        # Batch and idle schedules stay, too, because another program has set them.
         if has != goal and (tid in own or (has.is_usual and takes_flags)):
             found[tid] = goal
     return found

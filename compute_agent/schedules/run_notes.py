@@ -1,7 +1,8 @@
 """Notes on disk: which guests have a cookie of core scheduling, or a realtime priority, from the agent.
 
-Neither has a sure mark, and a guest may have it from another program. The note of a guest has its main
-process, so that the next run of the guest is another one. Cookies and priorities have a file each.
+The kernel does not show which program has set a cookie or a priority, so the agent notes its own. A note
+contains the guest's main process, so it does not apply to the guest's next run. There is one file for cookies
+and one for priorities.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def _read_notes(document: Any) -> RunNotes:
 
 
 def _read_note(one: Any) -> RunNote:
-    # An older agent noted no lender.
+    # Notes of an older agent have no lender.
     lender = one.get("lender")
     return RunNote(
         _read_identity(one["main"]),

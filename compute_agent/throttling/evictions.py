@@ -232,7 +232,8 @@ class GuestEvictions:
         client = self._client
         held = client.get_allocations(uuid)
         ours = self._pipeline.host_state.own_part(held.resources)
-        # Empty after an earlier deletion or a migration. A write would then only cause a conflict.
+        # Without amounts on this host, as after an earlier deletion or a migration, a write would only cause
+        # a conflict.
         if not ours:
             return
         # Nova deletes the allocation together with the instance, and needs it until then.

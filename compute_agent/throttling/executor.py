@@ -222,7 +222,7 @@ class ThrottleExecutor:
                 case CaseDecision(what=CaseVerdict.ESCALATE):
                     self._begin_escalation(action)
                     return True  # reported when the command has ended
-                # A verdict changes no limit. It is only reported below.
+                # A verdict changes no limit, and is only reported below.
                 case CaseDecision() if not action.changes_limit:
                     pass
                 case CaseDecision(case=case):

@@ -69,7 +69,7 @@ def parse_answer(content: bytes) -> float:
 
 
 def refusal_reason(content: bytes) -> str:
-    """The reason that an answer of Prometheus gives for an error, after a colon; empty without one."""
+    """The reason for an error in an answer of Prometheus, with a colon before it; empty without a reason."""
     try:
         # Such as {"status": "error", "errorType": "bad_data", "error": "1:5: parse error: ..."}.
         reason = json.loads(content)["error"]

@@ -176,8 +176,8 @@ class ThrottlingFile:
             LOG.info("The state of throttling is now in %s", self._path)
 
     def _remove_former(self) -> None:
-        # A function is dropped only after its success, so it is repeated after a failure. Each function may
-        # run twice.
+        # A function is dropped only after its success, and repeated after a failure. So each function has to
+        # tolerate a second call.
         while self._leftovers:
             self._leftovers[0]()
             del self._leftovers[0]

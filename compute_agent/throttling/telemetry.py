@@ -69,7 +69,7 @@ class ThrottleTelemetry:
         self._lock = threading.Lock()
         #: Names of guests by trigger and uuid. Each trigger removes names that it does not need any more.
         self._names: dict[str, Mapping[str, str]] = {}
-        #: The labels that have a value, by gauge.
+        #: For each gauge, the labels that have a value now.
         self._shown: dict[Gauge, set[tuple[str, ...]]] = {}
         #: The last reported reason of a failure, by kind of event and uuid of the guest ("" for the host).
         self._failures: dict[tuple[str, str], str] = {}

@@ -147,7 +147,8 @@ class WatermarkTrigger:
             resting=frozenset(guest for guest, until in self._resting.items() if until > self._snapshot.time),
         )
         if self._tried:
-            # The first plan of this round had the scheduling switch. A failed switch is for the next round.
+            # The first plan of this round contained the switch of scheduling. If it has failed, the next
+            # round tries again.
             plan = tuple(action for action in plan if not isinstance(action, SwitchScheduling))
         # Explains a round without actions: the log at DEBUG has the watermarks that usage exceeds.
         if above := [
@@ -172,7 +173,7 @@ class WatermarkTrigger:
             pause = _RECLAIM_PAUSE if succeeded else _BACKOFF_SECONDS
             self._resting[action.guest] = self._snapshot.time + pause
             return False
-        # Also after a failure: one action per guest and round.
+        # Noted after a failure, too, because a guest gets at most one action in a round.
         self._tried.add(action.guest)
         return not succeeded
 

@@ -4,7 +4,7 @@ Counters come from the guest's cgroup: ``cpu.stat``, ``*.pressure``, ``memory.st
 (Documentation/admin-guide/cgroup-v2.rst). A guest without a cgroup of its own has only CPU time and memory,
 from its processes (proc(5)). A value that the kernel does not report has no series.
 
-A series names its guest by the label ``guest``, the uuid. ``compute_agent_guest_info`` has name, class,
+The label ``guest`` of a series is the uuid of the guest. ``compute_agent_guest_info`` has name, class,
 project and flavor for joins, so that a guest that gets another class keeps its other series.
 """
 

@@ -279,7 +279,8 @@ class CacheControlAllotments:
                 engine.encode_percent(domain, engine.min_percent)
             except BandwidthUnknownError:
                 continue  # this platform has no limit below 100 %
-            # The guest's exclusive bandwidth, or else that of its annotation or class, or else all.
+            # The guest's exclusive bandwidth. Without one, the bandwidth of its annotation or class, or else
+            # the full bandwidth.
             full = demand.bandwidth.get(cache) or _shared_percent(engine, domain, wish)
             step = float(min(engine.percent_step, full))
             knob = ThrottleControl(MEMORY_BANDWIDTH, str(cache))

@@ -52,17 +52,16 @@ def list_all(call: ApiRequest) -> Response:
                 budget=budget,
             )
         finally:
-            # reported even if no candidate was found and the request is refused, because the operator may
-            # have set the limit too low
+            # reported before a possible refusal, because the operator may have set the limit too low
             if budget.ended:
                 LOG.warning("[api] candidates_%s ended a search for candidates.", budget.ended)
         # ordering by topology would undo the random order that the operator has chosen
         if options.candidate_order == "topology" and not options.randomize_allocation_candidates:
             found = topology_first(found, budget)
-        # rendered within the turn, because summaries are made from the snapshot and kept for later answers
+        # rendered within the turn, because the summaries read the snapshot and are kept for later answers
         body = render_pieces(view.snapshot, found, call.version, call.service.summaries, budget)
         answer = call.answer_pieces(body, time.time())
-    # explained after the turn has ended, so that no other request waits for the explanation
+    # after the end of the turn, so that no other request waits for the explanation
     if not found:
         call.explain_empty(wanted)
     if budget.ended:

@@ -64,7 +64,7 @@ def list_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     with call.service.database.read() as conn:
         # both are read in one snapshot of the database, so that generation and allocations match
         held = store.of_consumer(conn, uuid)
-        # a consumer without allocations has no row
+        # looked up only with allocations, because a consumer without allocations has no row
         consumer = consumers.find_consumer(conn, uuid) if held else None
     by_provider: dict[str, Any] = {}
     for each in held:

@@ -55,7 +55,8 @@ class ApiRequest:
         :raises InvalidRequest: the query has bytes that are not text.
         """
         try:
-            # Flask would replace wrong bytes, and the answer would be about another name
+            # strict decoding, because Flask would replace wrong bytes, and the answer would be about another
+            # name
             unquote_to_bytes(request.query_string).decode()
         except UnicodeDecodeError as error:
             raise InvalidRequest(f"Invalid query string parameters: {error}") from None
@@ -215,7 +216,7 @@ def api_operation(
         @wraps(handler)
         def handle_request(**path_arguments: str) -> Response:
             call = ApiRequest()
-            # below the version that introduced it, an operation looks as if it did not exist
+            # before the version that introduced it, an operation does not exist
             if call.version < since:
                 if before is HTTPStatus.METHOD_NOT_ALLOWED:
                     raise MethodNotAllowed(valid_methods=_other_methods(method))

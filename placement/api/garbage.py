@@ -85,7 +85,7 @@ class GcScheduler:
     def _collect(self) -> None:
         began = time.thread_time()
         found = gc.collect()
-        # the CPU time of this thread, because waiting for the interpreter is no part of the walk
+        # CPU time of this thread, which does not include waiting for the interpreter
         took = time.thread_time() - began
         self._collected = time.monotonic()
         if took > _LONG:

@@ -13,7 +13,7 @@ from placement.exceptions import Unavailable
 
 LOG = logging.getLogger(__name__)
 
-# most proxies also wait 2 seconds
+# 2 seconds, like the timeout of most proxies
 _TIMEOUT: Final = 2.0
 """Seconds that a health check waits for the database."""
 # a health check needs no token, so any client may send many of them

@@ -245,7 +245,7 @@ class _IdentityServer:
             raise CannotAsk(error.detail) from None
         except Exception as error:
             if not self._outage.is_unanswered(error):
-                # not done if no answer came, because signing in again would slow down a slow service even
+                # not after a missing answer, because signing in again would slow down a slow service even
                 # more
                 self.invalidate()
                 LOG.exception("The Identity service could not be asked to validate a token")

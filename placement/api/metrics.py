@@ -47,7 +47,7 @@ class RequestExemplars:
     Exemplars are in OpenMetrics only, https://prometheus.io/docs/specs/om/open_metrics_spec/#exemplars.
     """
 
-    # prometheus_client keeps none itself where several processes share counters
+    # needed because prometheus_client keeps no exemplars if several processes share counters
 
     def __init__(self) -> None:
         self._newest: dict[tuple[str, str], Exemplar] = {}

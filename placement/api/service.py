@@ -130,7 +130,7 @@ class EmptyAnswerExplainer:
 
 T = TypeVar("T")
 
-# mostly, preparing the database takes less time than this
+# longer than preparing the database mostly takes
 _LOCK_TIMEOUT: Final = 3.0
 """Seconds that a request waits for another request that prepares the database."""
 
@@ -205,7 +205,8 @@ class PlacementService:
 
         :raises Unavailable: the database does not answer, or does not have a usable schema.
         """
-        # if the whole model was read again, the database may have been replaced, and may lack schema or names
+        # checked again after a full read of the model, because the database may have been replaced and lack
+        # schema or names
         if self._prepared == self.model.reread:
             return
         # after a failure, one request at a time tries again, and all others get an error at once
@@ -228,7 +229,7 @@ class PlacementService:
             if self.conf.placement_database.sync_on_startup:
                 sync(self.conf)
             present = migration.require_schema(url)
-            # a schema of a newer release is usable, so that two releases of the service can share the
+            # usable even if a newer release has migrated it, so that two releases of the service can share a
             # database
             if present != migration.newest_revision():
                 LOG.warning(

@@ -60,7 +60,7 @@ class ServiceTracing:
 
     def __init__(self, processor: SpanProcessor, sample_ratio: float) -> None:
         resource = Resource.create({"service.name": "placement"})
-        # for a request that continues a trace, the client has decided whether it is sampled
+        # ParentBased: for a request that continues a trace, the client has decided whether it is sampled
         sampler = ParentBased(TraceIdRatioBased(sample_ratio))
         # the library's own exit handler is turned off, because it would wait for a collector that hangs
         limits = SpanLimits(max_span_attribute_length=_MAX_TEXT)
@@ -169,7 +169,7 @@ class _RequestSpan:
 
 @contextmanager
 def _within_span(span: Span) -> Iterator[None]:
-    """Make ``span`` the parent of spans in this context, then end it; of an error, add only its type."""
+    """Make ``span`` the parent of spans in this context, then end it; add only the type of an error."""
     token = context.attach(trace.set_span_in_context(span))
     try:
         yield
@@ -229,7 +229,7 @@ class _TracedDatabase(ServiceDatabase):
             with _within_span(self._tracer.start_span(name)):
                 yield
         else:
-            yield  # not part of a request, such as background work
+            yield  # no span outside of a request, such as for background work
 
     def position(self) -> DatabaseVersion:
         with self._span_of_call("database position"):

@@ -22,7 +22,7 @@ Rows = Sequence[Sequence[Any]]
 Values = Mapping[str, Any]
 Statement = sa.Select[Any] | sa.sql.dml.UpdateBase
 
-# a statement is compiled once for each number of values, and most requests have one of few numbers
+# a statement is compiled once for each number of values, and requests have only a few different numbers
 KEPT_SIZES: Final = 64
 """Maximum number of compiled statements of each kind in a cache."""
 
@@ -37,7 +37,7 @@ _MAX_PARAMETERS: Final = 65_000
 class PreparedStatement:
     """A statement, with its compiled text for each kind of database.
 
-    Values are given by the names of the bind parameters. No parameter may be ``expanding``.
+    Callers give values by the names of the bind parameters. No parameter may be ``expanding``.
     """
 
     def __init__(self, statement: Statement) -> None:
@@ -47,12 +47,12 @@ class PreparedStatement:
 
     def text_and_values(self, dialect: sa.Dialect, values: Values) -> tuple[str, Any]:
         """Return the text and the values for the driver: a list, or a dict if the driver uses names."""
-        # the driver is part of the key, because two drivers of PostgreSQL write parameters differently
+        # the key has the driver, because two drivers of PostgreSQL write parameters differently
         kind = f"{dialect.name}+{dialect.driver}"
         compiled = self._compiled.get(kind)
         if compiled is None:
             compiled = self._compiled[kind] = _CompiledStatement.compile(self._statement, dialect)
-        # SQLAlchemy also turns literals in a statement into parameters; their values are added here
+        # adds the values of literals in the statement, which SQLAlchemy also turns into parameters
         every = {**compiled.constants, **values}
         return compiled.text, every if compiled.order is None else [every[name] for name in compiled.order]
 
@@ -71,7 +71,7 @@ class _CompiledStatement(NamedTuple):
             # format. The type of dialects lacks this argument, which every dialect accepts
             dialect = type(dialect)(paramstyle="numeric_dollar")  # type: ignore[call-arg]
         compiled = statement.compile(dialect=dialect)
-        # only compilations with positional parameters have this attribute
+        # None for statements with named parameters, which lack this attribute
         return cls(str(compiled), compiled.params, getattr(compiled, "positiontup", None))
 
 
@@ -79,7 +79,7 @@ def _supports_pipelines(dialect: sa.Dialect) -> bool:
     return dialect.driver == "psycopg" and _pipeline_is_supported()
 
 
-# cached because each batch needs the answer, and the installed libpq does not change while a process runs
+# cached, because each batch needs this answer, which does not change while a process runs
 @cache
 def _pipeline_is_supported() -> bool:
     # imported here because the module needs psycopg, which is installed only for PostgreSQL
@@ -143,7 +143,7 @@ class StatementBatch:
 
         :raises sqlalchemy.exc.DBAPIError: a statement failed; no later statement was executed.
         """
-        # the queue is emptied first, so that after a failure no statement is sent again
+        # emptied first, so that no statement is sent twice after a failure
         waiting, self.waiting = self.waiting, []
         if not waiting:
             return
@@ -157,7 +157,8 @@ class StatementBatch:
         except dialect.loaded_dbapi.Error as error:
             known = errors.of_driver(dialect, error, connection)
             if known.connection_invalidated:
-                # otherwise the rollback on the lost connection would fail, too, and hide this error
+                # the connection is dropped, because a rollback on a lost connection would fail and hide this
+                # error
                 self._conn.invalidate(error)
             raise known from error
 
@@ -178,9 +179,9 @@ class StatementBatch:
     def _execute(self, waiting: Sequence[StatementAnswer]) -> None:
         connection: Any = self._conn.connection.driver_connection
         for answer in waiting:
-            # If an error left a cursor of SQLite open, a garbage collection in any thread would close it.
-            # That thread would then wait for the thread that uses the connection, which may wait for a lock
-            # of the first thread: a deadlock.
+            # The cursor is closed here even after an error. Otherwise a garbage collection in any other
+            # thread would close it, and wait for the thread that uses the connection. That thread may wait
+            # for a lock of the other one: a deadlock.
             with closing(connection.cursor()) as cursor:
                 cursor.execute(*answer.statement.text_and_values(self._conn.dialect, answer.values))
                 answer.received = cursor.fetchall() if answer.statement.returns_rows else ()
@@ -193,8 +194,8 @@ def bind_parameters(name: str, count: int, type_: Any = sa.String) -> list[sa.Bi
     """
     if count > _MAX_PARAMETERS:
         raise InvalidRequest("The request names more objects than can be handled at once.")
-    # not a single expanding parameter, because SQLAlchemy would make the text of its statement again for each
-    # execution
+    # one parameter for each value, because SQLAlchemy makes the text of a statement with an expanding
+    # parameter again for each execution
     return [sa.bindparam(f"{name}_{index}", type_=type_) for index in range(count)]
 
 

@@ -53,14 +53,14 @@ ALL: Final = (*range(PROVIDER_BUCKETS), NAMES, TREES, EPOCH, *GROUP_BUCKETS, RES
 # the sum of the epoch and all counters has to fit into a signed integer of 64 bits
 _EPOCHS: Final = 1 << 60
 """Number of possible epochs."""
-# 64 bits hold the sum of a trillion steps, which on average are half as large as this
+# 64 bits hold the sum of a trillion steps, because the mean step is half of this maximum
 _MAX_STEP: Final = 1 << 24
 """The largest step of a counter."""
 
 
 def bucket_of(uuid: str) -> int:
     """Return the bucket of the provider with this uuid."""
-    # CRC-32 instead of Python's hash(), which differs between processes
+    # CRC-32, because Python's hash() differs between processes
     return crc32(uuid.encode()) % PROVIDER_BUCKETS
 
 
@@ -75,7 +75,7 @@ def missing_buckets(present: Container[int]) -> list[int]:
 
 
 def explain_missing(present: Container[int]) -> str | None:
-    """Return which rows are missing in a database with these buckets, and the remedy; None if none is."""
+    """Return which rows a database with these buckets lacks, and the remedy; None if it lacks no row."""
     count = len(missing_buckets(present))
     if not count:
         return None
@@ -98,8 +98,8 @@ def random_step() -> int:
 def lock(batch: StatementBatch, buckets: Iterable[int], *, in_order: bool) -> None:
     """Increment the counters of these buckets, which locks the buckets.
 
-    :param in_order: whether the statement has to enforce the order of locks, because an UPDATE may lock
-        several rows in any order and so deadlock.
+    :param in_order: whether the statement has to enforce the order of locks. A plain UPDATE may lock several
+        rows in any order, and so cause a deadlock.
     """
     # all transactions lock in this order, so that no two of them wait for each other
     chosen = sorted(set(buckets))
@@ -107,7 +107,7 @@ def lock(batch: StatementBatch, buckets: Iterable[int], *, in_order: bool) -> No
         return
     values = bind_values("bucket", chosen)
     in_order = in_order and len(chosen) > 1
-    # on other databases, a separate statement first locks the rows in order
+    # other databases lock the rows in order by a separate statement before this one
     if in_order and not batch.sends_at_once:
         batch.add(_in_order(len(chosen)), values)
     # PostgreSQL may lock the rows of an UPDATE in any order; a common table expression that locks them first

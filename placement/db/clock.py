@@ -7,7 +7,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 
-class ServerNow(FunctionElement[float]):  # the name is like those of SQL functions
+class ServerNow(FunctionElement[float]):  # the class has a name in the style of SQL functions
     """The time (seconds since 1970) when the server executes the statement, not of the BEGIN."""
 
     type = sa.Double()

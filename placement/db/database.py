@@ -66,7 +66,7 @@ T = TypeVar("T")
 class WriteTransaction:
     """One write transaction with its statements, locks and changed providers.
 
-    Statements are :meth:`queued <queue>`, and sent when an answer is read, when ``conn`` is used, or at the
+    :meth:`queue` queues statements. They are sent when an answer is read, when ``conn`` is used, or at the
     end. ``now`` is the time of the changes, in seconds since 1970. In an ``optimistic`` transaction, ``work``
     may insert rows without checking whether they exist. If the database refuses a row, ``work`` runs again in
     a transaction that is not optimistic.
@@ -90,7 +90,7 @@ class WriteTransaction:
 
     @property
     def sends_at_once(self) -> bool:
-        """Whether queued statements are sent together; reading an answer early then costs a round trip."""
+        """Whether queued statements are sent together, so that reading an answer early costs a round trip."""
         return self._batch.sends_at_once
 
     def queue(self, statement: PreparedStatement, values: Values) -> StatementAnswer:
@@ -125,7 +125,7 @@ class WriteTransaction:
 
     def lock_buckets(self, bucket_ids: Iterable[int]) -> None:
         """Lock all providers or other objects in these buckets, as :meth:`lock` locks providers."""
-        # SQLite locks the whole file for a writer, so no order of locks can deadlock
+        # False for SQLite: a writer locks the whole file, so locks cannot deadlock
         buckets.lock(self._batch, bucket_ids, in_order=self._conn.dialect.name != "sqlite")
 
     def has_row(self, condition: sa.ColumnElement[bool]) -> bool:
@@ -200,15 +200,15 @@ class ServiceDatabase:
         self._lock_timeout = options.lock_timeout
         self._attempts = 1 + options.retries
         self._outage = DatabaseOutage()
-        # the server limits each statement, including the time that it waits for locks
+        # the server ends a statement at this limit, which includes the time that it waits for locks
         max_seconds = options.statement_timeout and options.statement_timeout + options.lock_timeout
         writer = engine.create_engine(url, "READ COMMITTED", replace(options, statement_timeout=max_seconds))
         self._writer = writer.execution_options(**{engine.WRITES: True})
-        # no transaction waits for a reading transaction, so a reader may pause between two statements
+        # readers may pause between two statements, because no transaction waits for a reader
         self._reader = engine.create_engine(
             url, "REPEATABLE READ", replace(options, idle_timeout=0), ping=True
         )
-        # for the query before each answer: if a server does not answer this small query in time, it counts as
+        # for the query of the version before each answer: a server that does not answer it in time counts as
         # unreachable
         brief = replace(options, statement_timeout=options.connect_timeout)
         self._autocommitting = engine.create_engine(url, "AUTOCOMMIT", brief)
@@ -234,7 +234,7 @@ class ServiceDatabase:
             self._is_elsewhere = self._is_not_ours = False
             if position.history != self._history:
                 known, self._history = self._history, position.history
-                # the first history is no change, because none was known before
+                # logged only for a change: the first history replaces no other
                 if known is not None:
                     LOG.info("the database shows another history: %s, after %s", position.history, known)
                     self._renew_connections()
@@ -262,7 +262,7 @@ class ServiceDatabase:
         :raises Unavailable: the database belongs to another program now (for instance after its return to
             OpenStack Placement), lacks rows that each write needs, or does not answer.
         """
-        # a stamp is NULL if a row of change_buckets was deleted, and its column refuses NULL
+        # NULL in a stamp means that a row of change_buckets was deleted
         is_own_fault = isinstance(error, exc.IntegrityError) and not errors.is_conflict(error)
         if not (errors.is_missing_table(error) or is_own_fault):
             return
@@ -319,7 +319,7 @@ class ServiceDatabase:
             tx = None
             try:
                 with self._outage.attempt_request(), self._writer.connect() as conn, conn.begin() as begun:
-                    # optimistic only if there may be a second attempt, which reads first
+                    # optimistic only if a second attempt is allowed, which reads first
                     tx = WriteTransaction(conn, optimistic=attempt == 1 and self._attempts > 1)
                     result = work(tx)
                     tx.send_rest()
@@ -333,15 +333,14 @@ class ServiceDatabase:
                 self._require_schema(error)
                 committing = tx is not None and tx.committing
                 again = errors.is_conflict(error) or (errors.is_unavailable(error) and not committing)
-                # a failed optimistic insertion proves nothing, so it is repeated, however long it has waited
-                # for locks
+                # a failed optimistic attempt does not count, however long it has waited for locks
                 refuted = tx is not None and tx.optimistic and isinstance(error, exc.IntegrityError)
                 late = time.monotonic() > deadline and not refuted
                 if not again or attempt == self._attempts or late:
                     _refuse_unless_defect(error)
                     raise
                 LOG.debug("transaction attempt %d failed: %s", attempt, error)
-            # a random time, so that transactions that collided do not collide again
+            # a random pause, so that two transactions in conflict do not meet again
             time.sleep(random.uniform(0, 0.002 * 2**attempt))
         raise AssertionError("not reached")
 

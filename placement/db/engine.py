@@ -41,7 +41,7 @@ WRITES: Final = "placement_writes"
 """Execution option of connections: transactions take SQLite's write lock at their beginning."""
 
 _RETURNED: Final = "placement.returned"
-# a restart of a server takes longer, so the server cannot have restarted since the last use
+# below the time that a restart of a server takes, so the server cannot have restarted since the last use
 _TRUSTED_SECONDS: Final = 0.1
 """A connection is not tested for this number of seconds after its last use."""
 _GRACE: Final = 1.0
@@ -112,7 +112,7 @@ def create_engine(
             pool_recycle=options.connection_recycle_time,
             connect_args=_limit_arguments(parsed, options),
         )
-        # the driver of the dialect, because the URL may leave out the driver
+        # read from the dialect, because the URL may leave the driver out
         connect = find_connector(made.dialect.driver)
     except ImportError as error:
         raise ImportError(errors.missing_driver(parsed, error)) from error
@@ -165,7 +165,7 @@ def _limit_arguments(url: URL, options: PoolOptions) -> dict[str, Any]:
     )
     chosen = {name: value for name, value in ours.items() if name not in url.query}
     if "options" in ours and "options" in url.query:
-        # if a name occurs twice, the last value counts, so the options in the URL come last
+        # options of the URL come last, because the last of several values counts
         chosen["options"] = f"{ours['options']} {url.query['options']}"
     return chosen
 
@@ -178,16 +178,16 @@ def _postgresql_arguments(options: PoolOptions) -> dict[str, Any]:
         "idle_in_transaction_session_timeout": options.idle_timeout,
     }
     return {
-        # the server applies these limits, so that locks are freed even if the worker hangs
+        # limits of the server, so that locks are freed even if the worker hangs
         "options": " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in settings.items()),
         "connect_timeout": options.connect_timeout,
-        # if the server becomes silent, the operating system ends a connection with unacknowledged data or
-        # keepalives
+        # the operating system ends the connection to a silent server when data or keepalives are not
+        # acknowledged
         "tcp_user_timeout": options.connect_timeout * 1000,
         "keepalives_idle": options.connect_timeout,
         "keepalives_interval": max(1, options.connect_timeout // _KEEPALIVES),
         "keepalives_count": _KEEPALIVES,
-        # if the URL names several hosts, the primary is used; a single standby is refused
+        # uses the primary if the URL names several hosts, and refuses a single standby
         "target_session_attrs": "read-write",
     }
 
@@ -219,8 +219,8 @@ def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> No
     def _note_return(connection: Any, record: Any) -> None:
         record.info[_RETURNED] = time.monotonic()
 
-    # The last batch of a transaction includes its commit, and on a lost connection the outcome of the commit
-    # is unknown. So unused connections are tested. A test before each transaction would cost a round trip.
+    # On a lost connection the outcome of a commit is unknown, and the last batch of a transaction includes
+    # its commit. So unused connections are tested. A test before each transaction would cost a round trip.
     @sa.event.listens_for(engine, "checkout")
     def _test_connection(connection: Any, record: Any, proxy: object) -> None:
         # None means a new connection, on which the server has just answered
@@ -254,8 +254,8 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
         pool_size=options.max_pool_size,
         max_overflow=options.max_overflow,
         pool_timeout=options.pool_timeout,
-        # the module would refuse a connection in a second thread, but the pool gives it to one thread at a
-        # time
+        # otherwise sqlite3 would refuse the connection in a second thread; the pool gives it to one thread at
+        # a time
         connect_args={"timeout": options.lock_timeout, "check_same_thread": False},
     )
 
@@ -276,7 +276,7 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
 
     @sa.event.listens_for(engine, "checkout")
     def _check_file(connection: object, record: Any, proxy: object) -> None:
-        # if the file was replaced, the connection would still read and write the old file
+        # checked at each use, because the connection of a replaced file still reads and writes the old file
         if not position.is_same_file(url.database, record.info[position.HISTORY]):
             raise sa.exc.InvalidatePoolError
 
@@ -285,8 +285,8 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
         @sa.event.listens_for(engine, "begin")
         def _begin_transaction(connection: sa.Connection) -> None:
             writes = connection.get_execution_options().get(WRITES, False)
-            # a transaction that reads first would be refused at its first write if another one has written
-            # meanwhile
+            # takes the write lock at the beginning: otherwise SQLite refuses the first write if another
+            # transaction has written meanwhile
             connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine

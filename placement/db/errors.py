@@ -19,7 +19,7 @@ from placement.optional_packages import how_to_install
 
 # serialisation, deadlock, lock not available, prepared statement is gone, too long idle in a transaction
 _SQLSTATES: Final = {"40001", "40P01", "55P03", "26000", "25P03"}
-_MYSQL_CODES: Final = {1020, 1205, 1213}  # record changed, lock wait timeout, deadlock
+_MYSQL_CODES: Final = {1020, 1205, 1213}  # error numbers for: record changed, lock wait timeout, deadlock
 
 _READ_ONLY: Final = "25006"  # the server is a standby, or read-only
 _MYSQL_ELSEWHERE: Final = {1047, 1290, 1836}  # the node is outside of its cluster; the server is read-only
@@ -32,17 +32,17 @@ _NO_TABLE: Final = "42P01"
 _MYSQL_NO_TABLE: Final = 1146
 
 _SQLITE_ERROR: Final = 1  # "SQL error or missing database": the statement is wrong
-_SQLITE_PRIMARY: Final = 0xFF  # bits of an extended result code
+_SQLITE_PRIMARY: Final = 0xFF  # the bits of the primary code in an extended result code
 
 _MYSQL_CLIENT: Final = range(2000, 3000)  # the connection cannot be made, or broke
 _MYSQL_UNABLE: Final = {
-    # rights to connect, and limits of connections
+    # the user may not connect, or there are too many connections
     *(1040, 1042, 1043, 1044, 1045, 1049, 1129, 1130, 1203, 1226),
     # the server shuts down, or a node of a cluster is not ready
     *(1047, 1053, 1077, 1078, 1079, 1080),
     # the connection breaks
     *(1152, 1154, 1156, 1157, 1158, 1159, 1160, 1161, 1184, 1189, 1190, 1927, 4031),
-    # memory, files, disk, commits
+    # the server has no memory, or fails with files, disks or commits
     *(1015, 1016, 1021, 1030, 1037, 1038, 1041, 1114, 1180, 1181, 1206),
     # the server is read-only, or the table was migrated meanwhile
     *(1036, 1223, 1290, 1412, 1792, 1836),
@@ -115,8 +115,8 @@ def is_too_much(error: BaseException) -> bool:
 def is_timeout(error: BaseException) -> bool:
     """Return whether the error is a timeout: the database neither answered nor refused."""
     original = error.orig if isinstance(error, exc.DBAPIError) else error
-    # PyMySQL raises its error while it handles the TimeoutError; our own code raises its error from the
-    # TimeoutError
+    # __context__ for PyMySQL, which raises its error while it handles the TimeoutError; __cause__ for our own
+    # code
     return original is not None and isinstance(original.__cause__ or original.__context__, TimeoutError)
 
 
@@ -155,7 +155,7 @@ def _is_unable(error: exc.DBAPIError) -> bool:
 def mysql_code(original: Any) -> int | None:
     """Return the number of an error from MySQL, MariaDB or their driver; None for other errors."""
     arguments = getattr(original, "args", ())
-    # type() instead of isinstance(), because a bool is an int, too
+    # type() instead of isinstance(), because a bool is an int
     return arguments[0] if arguments and type(arguments[0]) is int else None
 
 
@@ -177,7 +177,7 @@ def explain_error(error: exc.SQLAlchemyError) -> str:
 def database_words(error: exc.SQLAlchemyError) -> str:
     """Return the error message of the database in one line."""
     if not isinstance(error, exc.DBAPIError):
-        words, _, _ = str(error).partition("(Background on")  # an address of SQLAlchemy's
+        words, _, _ = str(error).partition("(Background on")  # a link to a page of SQLAlchemy
     else:
         original: Any = error.orig
         numbered = mysql_code(original) is not None and len(original.args) > 1

@@ -179,7 +179,7 @@ def require_schema(url: str) -> str | None:
         found = state_of(conn)
         reason = find_obstacle(found)
         if reason is None and sa.inspect(conn).has_table(change_buckets.name):
-            # a worker must not start without these rows, because each write would fail with a stamp of NULL
+            # missing rows stop a worker here, because each of its writes would fail with a stamp of NULL
             reason = buckets.explain_missing(_listed_buckets(conn))
     if reason is not None:
         raise Unavailable(reason)
@@ -225,8 +225,7 @@ def _bring_up_core(conn: sa.Connection, revision: str, present: FoundDatabase) -
     missing = buckets.missing_buckets(_listed_buckets(conn))
     if missing:
         _add_buckets(conn, missing)
-    # revisions may change rows without incrementing a counter; if there was no revision, workers keep their
-    # models
+    # revisions may change rows without incrementing a counter, so workers have to read everything again
     if missing or state_of(conn).revision != before:
         batch = StatementBatch(conn)
         buckets.renew_epoch(batch)
@@ -241,8 +240,7 @@ def _add_buckets(conn: sa.Connection, missing: Sequence[int]) -> None:
     """Add missing rows of buckets, with counters that continue from the stamps of their providers."""
     p = resource_providers.c
     stamps = sa.select(p.bucket, sa.func.max(p.change_seq)).group_by(p.bucket)
-    # a counter that begins at zero would be below the stamps, and workers would take later changes for old
-    # ones
+    # continued from the stamps, because workers would take changes with smaller stamps for old ones
     last: dict[int, int] = {bucket: stamp for bucket, stamp in conn.execute(stamps)}  # noqa: C416  # no pairs
     conn.execute(
         sa.insert(change_buckets),
@@ -265,7 +263,7 @@ def stamp_revision(url: str, revision: str) -> None:
 @contextmanager
 def exclusive_connection(url: str) -> Iterator[sa.Connection]:
     """Open a transaction for a migration; the whole deployment has only one of these at a time."""
-    # no limit for statements, because a migration may rewrite large tables
+    # statements without a time limit, because a migration may rewrite large tables
     options = replace(WHOLE_DATABASE, lock_timeout=_LOCK_TIMEOUT)
     with _own_connection(url, "READ COMMITTED", options) as connection:
         conn = connection.execution_options(**{engine.WRITES: True})

@@ -76,8 +76,8 @@ def hold_lock(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterato
     with source.execution_options(isolation_level="AUTOCOMMIT").connect() as own:
         own.exec_driver_sql(f"SET SESSION lock_wait_timeout = {_WAIT}")
         in_cluster = getattr(own.connection.driver_connection, "in_cluster", False)
-        # the row has the id of the migration's connection: after the death of a client the server still
-        # finishes its statement, and the connection exists until then
+        # the row names the connection of the migration: if its client dies, the connection exists until the
+        # server has finished the current statement
         lock = _ProcessLock(
             own, conn.execute(sa.select(sa.func.connection_id())).scalar_one(), in_cluster=in_cluster
         )
@@ -138,7 +138,8 @@ class _ProcessLock:
                 owner = watched.owner if watched else "another process"
                 raise Unavailable(f"{owner} is still migrating the database after {timeout:g} seconds.")
             time.sleep(_LOOK)
-            # each check counts at most a second, because a process that was stopped has not watched meanwhile
+            # each check adds at most a second, because a process that was stopped has not watched the row
+            # meanwhile
             stood_still += min(time.monotonic() - began, 1.0)
 
     def _read_row(self) -> _LockRow:
@@ -151,8 +152,7 @@ class _ProcessLock:
         """Return whether the owner's connection is gone. Connections to another node are not visible."""
         if self._in_cluster:
             return False
-        # the process list shows connections of other users only to privileged users, so for these nothing is
-        # concluded
+        # False for connections of other users, because the process list shows them only to privileged users
         values = {"user": row.user, "connection": row.connection}
         return bool(self._conn.execute(_GONE, values).scalar_one())
 
@@ -163,7 +163,7 @@ class _ProcessLock:
             "owner": row.owner,
             "beat": row.beat,
         }
-        # noted before the statement, because the other processes may count the lease from that moment
+        # the time before the statement, because other processes may count the lease from that moment
         self._confirmed = time.monotonic()
         return bool(self._retry_step(lambda: self._conn.execute(_TAKE, values).rowcount))
 

@@ -114,7 +114,7 @@ class _PipelineExchange:
         self._prepares = connection.prepares
         self._timeout = connection.answer_timeout
         self._names = names
-        # names that are not confirmed yet, because a preparation may fail or be skipped
+        # names of statements that the server has not confirmed yet: a preparation may fail or be skipped
         self._new: _Names = {}
         #: for each expected result, the text of the statement that it prepares; None for an execution
         self._sent: list[str | None] = []
@@ -136,14 +136,14 @@ class _PipelineExchange:
         self._flush()
         for prepared in self._sent:
             result = self._read()
-            # only the first failure has the reason; all later results are PIPELINE_ABORTED
+            # keeps the first failure, because all later results are PIPELINE_ABORTED without a reason
             if result.status == ExecStatus.FATAL_ERROR and self.failure is None:
                 self.failure = result
             if prepared is None:
                 self.results.append(result)
             elif result.status == ExecStatus.COMMAND_OK:
                 self._names[prepared] = self._new[prepared]
-        self._next_result()  # the result of the end of the pipeline
+        self._next_result()  # reads the result that marks the end of the pipeline
         self._pgconn.exit_pipeline_mode()
 
     def _send(self, step: _Encoded) -> None:
@@ -154,7 +154,8 @@ class _PipelineExchange:
         else:
             name = self._names.get(text) or self._new.get(text)
             if name is None:
-                # a random name, because a pooler may give the session to another worker
+                # random names, because a pooler may give this session to another worker, which has names of
+                # its own
                 name = self._new[text] = uuid.uuid4().hex.encode()
                 self._pgconn.send_prepare(name, text.encode())
                 self._sent.append(text)
@@ -184,7 +185,8 @@ class _PipelineExchange:
             return result
         if result is not None and result.error_field(DiagnosticField.SQLSTATE):
             self.failure = self.failure or result
-        # the failure may be the last message of a server that shuts down and has rolled back
+        # checked first, because the failure may be the last message of a server that shuts down and has
+        # rolled back
         if self.failure is not None:
             raise errors.error_from_result(self.failure)
         raise psycopg.OperationalError(f"the connection is lost: {self._pgconn.get_error_message()}")

@@ -35,7 +35,7 @@ SELECT ({sum}), pg_is_in_recovery(), (SELECT system_identifier FROM pg_control_s
 """
 """The row has the sum, whether the server is a standby, its system identifier, its timeline, the id of the
 table, and the time. Any user may read these values; only a primary server shows a timeline."""
-#: for servers that do not permit the functions about identity, such as hosted servers
+#: the query without identity, for servers that do not permit its functions, such as hosted servers
 _OF_POSTGRESQL_AT_LEAST: Final = (
     "SELECT ({sum}), pg_is_in_recovery(), to_regclass('change_buckets')::oid, {clock}"
 )

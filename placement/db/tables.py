@@ -149,7 +149,7 @@ provider_attributes = define_table(
     "provider_attributes",
     sa.Column("provider_id", sa.ForeignKey("resource_providers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("name", sa.String(64), primary_key=True),
-    # either the text or the number has the value, and the other column is NULL
+    # one of the two columns has the value, and the other one is NULL
     sa.Column("text", sa.String(255), nullable=True),
     sa.Column("number", sa.Double, nullable=True),
 )
@@ -177,8 +177,8 @@ allocations = define_table(
 
 consumer_groups = define_table(
     "consumer_groups",
-    # the consumer is the key: a consumer is in at most one group, and leaves the group with its last
-    # allocation
+    # the consumer is the key, because a consumer is in at most one group; the row disappears with the
+    # consumer
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("name", sa.String(255), nullable=False, index=True),
 )

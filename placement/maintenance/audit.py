@@ -18,8 +18,9 @@ from placement.read_model.rows import INVENTORY_COLUMNS
 class TreeRoots:
     """The roots of providers by their ids, and the providers that have no root.
 
-    In ``of`` a root maps to None, as in the database. ``orphans`` are providers with an ancestor that does
-    not exist. ``loops`` are providers that are their own ancestors, and descendants of these.
+    ``of`` maps the id of each provider to the id of its root, and a root to None, as in the database.
+    ``orphans`` are providers with an ancestor that does not exist. ``loops`` are providers that are their own
+    ancestors, and descendants of these.
     """
 
     of: Mapping[int, int | None]

@@ -21,10 +21,11 @@ from placement.policies import list_rules
 
 LOG = logging.getLogger(__name__)
 
-# checking the files takes tens of microseconds, too long for each request
+# not at each request, because checking the files takes tens of microseconds
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
 """Seconds between two checks whether the files have changed."""
-# a tool may be replacing the file; without the file the defaults would apply, which may allow more
+# several checks, because a tool may just be replacing the file, and the defaults without a file may allow
+# more
 _LOOKS_WITHOUT_FILE: Final = 60
 """Number of checks that find no policy file, after which its rules are dropped."""
 _REMEMBERED: Final = 1024
@@ -62,7 +63,7 @@ class PolicyEnforcer:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
-        # files are listed before the rules are loaded, so that the next check notices a change in between
+        # listed before the rules are loaded, so that the next check notices a change in between
         self._loaded = _list_files(conf)
         self._file = conf.find_file(conf.oslo_policy.policy_file)
         #: number of successive checks that found no policy file
@@ -89,7 +90,7 @@ class PolicyEnforcer:
 
     def _follow_files(self) -> None:
         """Load the rules again if the files have changed."""
-        # the time of the next check is set first, so that no other thread checks at the same time
+        # set before the check, so that no other thread checks at the same time
         self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
         try:
             found = _list_files(self._conf)
@@ -108,7 +109,7 @@ class PolicyEnforcer:
                 if self._absent < _LOOKS_WITHOUT_FILE:
                     return
             loaded = _load(self._conf)
-            # a file has changed while the rules were loaded, so the next check loads them
+            # the files changed while the rules were loaded; the next check loads them again
             if _list_files(self._conf) != found:
                 return
             self._loaded, self._file, self._absent = found, file, 0
@@ -133,7 +134,7 @@ def _load(conf: cfg.ConfigOpts) -> policy.Enforcer:
     # many kinds of errors are possible: invalid YAML, no mapping, no permission
     except Exception as error:
         raise ValueError(f"Policy files {', '.join(_policy_paths(conf))} cannot be used: {error}") from error
-    # otherwise oslo.policy would check for changed files in each decision
+    # turned off, because oslo.policy would check for changed files in each decision
     rules.use_conf = False
     for old_name, name in _old_names(rules):
         LOG.warning(

@@ -35,14 +35,13 @@ from placement.read_model.snapshot import ModelSnapshot
 
 T = TypeVar("T")
 
-# the number grows with each change of the format; a worker that finds another number reads the database
-# instead
+# increased with each change of the format; a worker that finds another number reads the database instead
 _MAGIC: Final = b"placement read model 2\n"
 _LENGTH: Final = 8
 # the digest detects a truncated or damaged file; checks of the file's owner and mode prevent forgery
 _DIGEST: Final = hashlib.sha256
 _DIGEST_SIZE: Final = 32
-# this number takes a few milliseconds of work, during which requests wait for the interpreter
+# encoding this number takes a few milliseconds, during which requests wait for the interpreter
 _CHUNK: Final = 2_000
 """Number of rows that are encoded between two pauses."""
 _TEXT: Final = "text"
@@ -72,7 +71,7 @@ class WritableModel:
 
 
 class _NumberedValues:
-    """Numbers distinct values in the order of first occurrence; values with equal keys are equal."""
+    """Gives numbers to distinct values, in the order of their first occurrence; a key identifies a value."""
 
     def __init__(self, key: Callable[[Any], Hashable] = lambda value: value) -> None:
         self.values: list[Any] = []
@@ -81,7 +80,7 @@ class _NumberedValues:
 
     def number_of(self, value: Any) -> int:
         """Return the number of the value."""
-        # a single lookup for known and new values, because nearly all values are known
+        # one lookup for both cases; nearly all values are known
         number = self._numbers.setdefault(self._key(value), len(self.values))
         if number == len(self.values):
             self.values.append(value)
@@ -95,8 +94,7 @@ class _TypedColumns(dict[str, tuple[str, bytes]]):
         self[name] = kind, array(kind, values).tobytes()
 
     def add_texts(self, name: str, values: Iterable[Any], pause: Callable[[], None]) -> None:
-        # a list is dumped in chunks, which are joined to one list: dumping a million texts at once would make
-        # requests wait
+        # the list is dumped in chunks, because dumping a million texts at once would make requests wait
         chunks = [orjson.dumps(chunk)[1:-1] for chunk in _pausing_chunks(values, pause)]
         self[name] = _TEXT, b"[%b]" % b",".join(chunks)
 
@@ -111,8 +109,8 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
     :param pause: called regularly, after a few milliseconds of work.
     """
     columns = _TypedColumns()
-    # identity is the key: equal values of providers are one object, and hashing this object for each provider
-    # would take longer
+    # the key is the identity, because equal values are one object, and hashing it for each provider would
+    # take longer
     distinct = {name: _NumberedValues(id) for name in _SETS}
     times, classes, words, inventories = (
         _NumberedValues(),
@@ -129,7 +127,7 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
             column.extend(map(attrgetter(name), some))
         lists["parent"].extend([0 if each.parent_id is None else at[each.parent_id] for each in some])
         lists["root"].extend([at[each.root_id] for each in some])
-        # encoded as numbers of distinct times, because providers that were created together have equal times
+        # stored as numbers of distinct times, because providers that were created together have equal times
         lists["updated_at"].extend([times.number_of(each.updated_at) for each in some])
         for name, those in distinct.items():
             lists[name].extend(map(those.number_of, map(attrgetter(name), some)))
@@ -147,7 +145,7 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
     owned = [each for some in distinct["inventories"].values for each in some.values()]
     columns.add("inventories.values", "I", map(inventories.number_of, owned))
     columns.add("used.values", "q", [each for some in distinct["used"].values for each in some.values()])
-    # each field is a column of its own, because arrays of numbers are read without parsing
+    # a column for each field, because arrays of numbers can be read without parsing
     for name in _PLAIN:
         columns.add(f"inventory.{name}", "q", map(attrgetter(name), inventories.values))
     columns.add("inventory.allocation_ratio", "d", map(attrgetter("allocation_ratio"), inventories.values))
@@ -177,7 +175,7 @@ def _model_header(model: WritableModel) -> dict[str, Any]:
         "next_expiry": None if math.isinf(model.next_expiry) else model.next_expiry,
         "classes": [(id_, name, names.classes[name]) for id_, name in names.class_of.items()],
         "traits": [(id_, name, names.traits[name]) for id_, name in names.trait_of.items()],
-        # arrays are written with the byte order that they have in memory
+        # the header has the byte order, because arrays are written as they are in memory
         "byteorder": sys.byteorder,
     }
 
@@ -227,9 +225,9 @@ class _ReadColumns:
 
     def __init__(self, header: Mapping[str, Any], content: memoryview) -> None:
         self._columns: dict[str, tuple[str, memoryview]] = {}
-        # in the order of the header, because the lengths of earlier columns determine where a column begins
+        # read in the order of the header, because a column begins where the column before it ends
         for name, kind, length in header["columns"]:
-            # a slice beyond the end would be too short without an error
+            # checked, because Python shortens a slice beyond the end without an error
             if not 0 <= length <= len(content):
                 raise DamagedFile(f"the column {name} has a wrong length")
             self._columns[name] = kind, content[:length]
@@ -246,7 +244,7 @@ class _ReadColumns:
 
     def read_texts(self, name: str) -> list[str]:
         found = self.read_json(name)
-        # map() runs in C, which matters for a million values
+        # map() runs in C, which saves time for a million values
         if not set(map(type, found)) <= {str}:
             raise DamagedFile(f"the column {name} has values that are not texts")
         return found
@@ -269,7 +267,7 @@ class _ReadColumns:
     def read_mappings(self, name: str, classes: Sequence[str], values: Sequence[Any]) -> list[dict[str, Any]]:
         keys = [classes[each] for each in self.read_numbers(f"{name}.members")]
         made = self.read_sets(name, dict, list(zip(keys, values, strict=True)))
-        # all providers without values share one empty mapping, as in a model from the database
+        # one empty mapping for all providers without values, as in a model from the database
         return [each or NOTHING for each in made]
 
 
@@ -292,7 +290,7 @@ def _decode_checked(content: memoryview) -> tuple[str, ModelState]:
     state = ModelState(
         names,
         ModelSnapshot(providers),
-        # converted, so that a value of a wrong type fails here and not in a search
+        # converted here, so that a value of a wrong type does not fail later in a search
         {int(bucket): int(counter) for bucket, counter in header["counters"]},
         {int(bucket): int(count) for bucket, count in header["deletions"]},
         stamps,
@@ -330,7 +328,7 @@ def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[in
     for name, values in _distinct_parts(columns, times).items():
         found[name] = _looked_up(columns, name, values)
     for inventories, written in zip(found["inventories"], found["inventory_times"], strict=True):
-        # one time for each inventory, or a single time for all (see Provider.inventory_times)
+        # times in the short form of Provider.inventory_times: one for each inventory, or one for all
         if len(written) not in (len(inventories), min(1, len(inventories))):
             raise DamagedFile("inventories lack the time of their last write")
     seqs = described.copy()
@@ -340,7 +338,7 @@ def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[in
         seqs[number] = stamp
     stamps: list[dict[int, int]] = [{} for _ in range(PROVIDER_BUCKETS)]
     of_provider = map(stamps.__getitem__, [crc32(each) % PROVIDER_BUCKETS for each in map(str.encode, uuids)])
-    # a million assignments in C: map() calls __setitem__, and a deque of length 0 drops the results
+    # map() assigns a million values in C, and the deque of length 0 only runs the iterator
     deque(map(dict.__setitem__, of_provider, ids, seqs), maxlen=0)
     return _make_objects(Provider, found), dict(enumerate(stamps))
 
@@ -351,7 +349,7 @@ def _looked_up(columns: _ReadColumns, name: str, values: Sequence[Any]) -> list[
 
 def _distinct_parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, list[Any]]:
     """Return the distinct values of each field with values that providers share."""
-    # interned, because searches compare these names with names from the database and from requests
+    # interned, because comparing interned names is faster, and searches compare names from all sources
     classes, words = (
         [sys.intern(each) for each in columns.read_texts(name)] for name in ("classes", "words")
     )
@@ -389,14 +387,14 @@ def _check_trees(parents: Sequence[int], roots: Sequence[int]) -> None:
     """Check that each parent is in the tree of its child, and that each provider without parent is a root."""
     # numbered from one; circles of parents are found when trees are made
     root_of = [0, *roots]
-    # index 0 stands for "no parent": a provider without a parent has to be its own root
+    # an entry for index 0, which stands for "no parent"
     for number, (parent, root) in enumerate(zip(parents, roots, strict=True), start=1):
         if root != (root_of[parent] or number):
             raise DamagedFile("a provider and its parent are in different trees")
 
 
 def _make_objects(kind: type[T], values: Mapping[str, Sequence[Any]]) -> list[T]:
-    """Return objects of a frozen dataclass, made by column: calls would take three times as long."""
+    """Return objects of a frozen dataclass, filled column by column; calls would take three times as long."""
     (count,) = {len(column) for column in values.values()}
     made = list(map(object.__new__, repeat(kind, count)))
     for field in fields(kind):  # type: ignore[arg-type]  # kind is a dataclass, which the type cannot state

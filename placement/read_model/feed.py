@@ -62,13 +62,13 @@ class ReadGate:
     """
 
     def __init__(self, long_requests: int = LONG_REQUESTS) -> None:
-        #: held by each request that has yielded, until this request ends
+        #: limits the requests that have yielded: each of them holds it until the request ends
         self.long_requests = threading.BoundedSemaphore(long_requests)
-        #: held by the single request that may update the model
+        #: held by the request that may update the model
         self.first = threading.RLock()
-        #: held by the only request that runs now, of all requests that have yielded
+        #: held by the one request that runs at the moment, among all requests that have yielded
         self.later = threading.Lock()
-        #: held to change the numbers of pins
+        #: held while numbers of pins are changed
         self.counting = threading.Lock()
         #: the total number of pins of all snapshots
         self.pin_count = 0
@@ -108,8 +108,8 @@ class ReadTurn:
 
         :raises Unavailable: too many long requests have yielded already.
         """
-        # the first yield releases the lock for updates for good; later yields release only the lock of long
-        # requests
+        # the first yield gives up the lock for updates; later yields only release the lock of long requests
+        # for a moment
         if self._kept is None:
             # does not wait, because a waiting thread could not serve short requests
             if not self._gate.long_requests.acquire(blocking=False):
@@ -123,7 +123,8 @@ class ReadTurn:
         else:
             self._slice_held = False
             self._gate.later.release()
-        # without the sleep this thread would mostly get the lock again at once, because locks are not fair
+        # the sleep gives the lock to a waiting thread; without it, this thread would mostly get the lock
+        # again at once
         time.sleep(_YIELD_SECONDS)
         self._gate.later.acquire()
         self._slice_held = True
@@ -142,7 +143,8 @@ class ReadTurn:
 
 LOG = logging.getLogger(__name__)
 
-# if the clock of the database server for writes is slow, the allocation has not yet expired by that clock
+# the pause after an attempt without effect: by a slow clock of the server for writes, the allocation has not
+# expired yet
 _PAUSE: Final = 1.0
 """Seconds until the next attempt to release expired allocations, after an attempt that released none."""
 
@@ -210,14 +212,14 @@ class ReadModel:
         self._database = database
         self._give_back_expired = give_back_expired
         self._expiring = threading.Lock()
-        #: the expiry for which an attempt released no allocation, and the monotonic time of the next attempt
+        #: an expiry for which an attempt has released nothing, and the monotonic time of the next attempt
         self._in_vain = (math.inf, 0.0)
         self._gate = ReadGate(long_requests)
         self._state: ModelState | None = None
         #: the version of the database at the last update; None while the model may be outdated
         self._position: DatabaseVersion | None = None
         self._history: str | None = None
-        #: the monotonic time at which the database was asked for the version in ``_position``
+        #: the monotonic time of the query that returned the version in ``_position``
         self._current_at = -math.inf
         #: the number of updates so far
         self.refreshed = 0
@@ -236,10 +238,10 @@ class ReadModel:
         """
         expires = self._give_back_expired is not None
         while True:
-            # the database is asked before the turn begins, so that no other request waits for the answer
+            # the query precedes the turn, so that no other request waits for its answer
             refreshed, asked_at, position = self.refreshed, time.monotonic(), self._database.position()
             with ReadTurn(self._gate) as turn:
-                # another request may have updated the model in the meantime; then this answer is outdated
+                # this answer is outdated if another request has updated the model in the meantime
                 if position != self._position and refreshed != self.refreshed:
                     position = self._database.position()
                 if position != self._position:
@@ -250,9 +252,9 @@ class ReadModel:
                 if position.clock < self._state.next_expiry or not expires:
                     yield ModelView(self._state.snapshot, self._state.names, turn, self._state.stamps)
                     return
-            # Released outside of the turn, so that no request waits. An attempt may release nothing if the
-            # server for writes has a slower clock than the server that was asked, which is possible in a
-            # Galera cluster. The clock of the server for writes decides.
+            # Released outside of the turn, so that no request waits. The clock of the server for writes
+            # decides. In a Galera cluster it may be behind the clock of the server that was asked, and then
+            # the attempt releases nothing.
             expires = self._release_expired(position.clock)
 
     @contextmanager
@@ -278,7 +280,7 @@ class ReadModel:
         """Release expired allocations; return whether some may have been released."""
         # fresh_view() calls this only if the function exists
         assert self._give_back_expired is not None
-        # one thread releases the allocations for all
+        # does not wait: one thread releases the allocations for all
         with self._expiring:
             if self._state is None or now < self._state.next_expiry:
                 return True
@@ -311,7 +313,7 @@ class ReadModel:
             self._gate.unpin_snapshot(snapshot)
 
     def long_requests(self) -> int:
-        """Return the current number of pins, which long requests and other readers hold."""
+        """Return the current number of pins of long requests and other readers."""
         return self._gate.pin_count
 
     def _writable_model(self) -> WritableModel:
@@ -323,8 +325,7 @@ class ReadModel:
             state = self._state
             if state is None or self._position is None:
                 raise Unavailable("The read model is not up to date.")
-            # only this quick copy is made within the turn; the dictionary of all stamps is made after the
-            # turn
+            # the turn covers only this quick copy; the dictionary of all stamps is made afterwards
             providers = list(state.snapshot.providers.values())
             stamps = [each.copy() for each in state.stamps.values()]
             counters, deletions = state.counters.copy(), state.deletions.copy()
@@ -333,7 +334,7 @@ class ReadModel:
         return WritableModel(history, names, counters, deletions, next_expiry, providers, stamp_of)
 
     def _update_state(self, history: str) -> None:
-        # None until the update has succeeded, so that the next request tries again after a failure
+        # None during the update, so that the next request tries again after a failure
         self._position = None
         if self._state is None and self.file is not None and not self.refreshed:
             self._load_file(self.file)
@@ -365,7 +366,7 @@ class ReadModel:
         except FileNotFoundError:
             LOG.info("There is no model file %s yet: reading everything from the database", file.path)
         except OSError as error:
-            # the file is not removed, because it may belong to another service
+            # the file stays, because it may belong to another service
             _warn_of(file, str(error))
         except DamagedFile as error:
             _warn_of(file, str(error))

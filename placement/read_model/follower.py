@@ -58,8 +58,8 @@ class ModelState:
 
     def note_stamp(self, row: rows.ProviderVersion, provider: Provider) -> None:
         """Record the stamp of the last change of a provider."""
-        # mostly both numbers are equal; then one object serves both, because a large cloud has a million of
-        # these numbers
+        # if both numbers are equal, which is the usual case, one object serves as both: a large cloud has a
+        # million of these numbers
         described = provider.described_seq
         seq = described if row.change_seq == described else row.change_seq
         stamps = self.stamps.setdefault(row.bucket, {})
@@ -95,7 +95,7 @@ ANOTHER_HISTORY: Final = (
     "a server without the last changes)"
 )
 
-# above this share, reading whole tables is faster than reading many providers by id
+# above this share of changed providers, reading whole tables is faster than reading providers by id
 _FULL_READ_SHARE: Final = 0.5
 """If more than this share of all providers has changed, all providers are read again."""
 
@@ -140,7 +140,7 @@ def follow_database(conn: sa.Connection, state: ModelState) -> FullReread | None
     """
     if not state.whole:
         return FullReread("the database failed while the model followed it", is_odd=False)
-    # long requests still read the old snapshot, so the update changes a copy
+    # the update changes a copy if long requests still read the snapshot
     if state.snapshot.pin_count:
         state.snapshot = state.snapshot.copy()
     try:
@@ -148,7 +148,7 @@ def follow_database(conn: sa.Connection, state: ModelState) -> FullReread | None
     except exc.SQLAlchemyError:
         raise
     except Exception:
-        # the cause may be a state that differs from the database, so everything is read again
+        # everything is read again, because the state may differ from the database
         LOG.exception("The read model could not follow the database")
         return FullReread("its content is inconsistent")
 
@@ -159,7 +159,7 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
     rows_of_buckets = batch.add(_counters, {}).rows
     now = {bucket: (counter, deletions) for bucket, counter, deletions in rows_of_buckets}
     moved = {bucket: new for bucket, new in now.items() if new[0] != state.counters.get(bucket)}
-    # checked first, because after an import or a repair the other counters prove nothing
+    # the epoch comes first, because after an import or a repair the other counters prove nothing
     if moved.pop(buckets.EPOCH, None) is not None:
         return FullReread("the database has a new epoch")
     # a bucket is missing or has a smaller counter, so the database was restored
@@ -167,17 +167,17 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
         new[0] < state.counters.get(bucket, 0) for bucket, new in moved.items()
     ):
         return FullReread(f"{ANOTHER_HISTORY}: change counters went back")
-    # not whole until the end, because an error before the end leaves a state that no request may use
+    # False until the end, because no request may use the state that an error leaves behind
     state.whole = False
     if moved.pop(buckets.NAMES, None) is not None:
         names = rows.read_names(conn)
-        # unchanged providers are not read again, and their inventories still have the old name
+        # a renamed class needs a full read, because unchanged providers would keep the old name
         if any(name in state.snapshot.by_class for name in state.names.classes.keys() - names.classes.keys()):
             return FullReread("a resource class that is in use was renamed", is_odd=False)
         # read before the providers, because rows of providers refer to names by id
         state.names = names
         state.counters[buckets.NAMES] = now[buckets.NAMES][0]
-    # the time itself is read from its row, because the counter only tells that the time has changed
+    # the counter only tells that the next expiry has changed, so the time is read
     if buckets.RESERVATIONS in moved:
         state.next_expiry = rows.read_next_expiry(conn)
         state.counters[buckets.RESERVATIONS] = moved.pop(buckets.RESERVATIONS)[0]
@@ -188,7 +188,7 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
         known = {bucket: state.counters[bucket] for bucket in moved}
         changed = rows.read_changed(batch, known)
         count = len(changed.providers)
-        # reading up to 100 providers by id is quick, whatever their share of all providers
+        # up to 100 providers are always read by id, which is quick
         if count > 100 and count > _FULL_READ_SHARE * len(state.snapshot):
             return FullReread(f"{count} of {len(state.snapshot)} resource providers changed", is_odd=False)
         _apply(conn, state, changed)
@@ -232,7 +232,7 @@ def _forget_deleted(conn: sa.Connection, state: ModelState, bucket: int) -> None
 @contextmanager
 def without_collection() -> Iterator[None]:
     """Exclude all objects made in this context from garbage collection: they live as long as the worker."""
-    # garbage is collected once before the freeze, because frozen garbage would never be freed
+    # collects garbage before the freeze, because frozen garbage would never be freed
     gc.collect()
     gc.disable()
     try:

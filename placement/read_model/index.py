@@ -32,8 +32,7 @@ class SumsByClass:
     def copy(self) -> SumsByClass:
         """Return an independent copy."""
         new = SumsByClass()
-        # the outer dict is copied by a single call of C code, because a reader of this object may add a class
-        # meanwhile
+        # the outer copy() is one call of C code, during which no reader of this object can add a class
         new._by_class = {name: column.copy() for name, column in self._by_class.copy().items()}
         return new
 
@@ -66,7 +65,7 @@ def _tree_sums(tree: HostTree, places: Iterable[tuple[int, int]]) -> tuple[int, 
     for _, slot in places:
         here = capacities[slot]
         used += here - free[slot]
-        # ``reserved`` may exceed ``total``; this must not reduce the capacity of other providers
+        # at least 0, because an inventory with more reserved than its total must not reduce the sum
         if here > 0:
             capacity += here
     return used, capacity
@@ -118,7 +117,7 @@ class FreeIndex:
 
     def roots_with(self, amount: int) -> Sequence[int]:
         """Return the roots of the trees with a provider that could give this amount, in any order."""
-        # a slice of an array is a copy, so later changes of the index do not affect the reader
+        # a slice of an array is a copy, which later changes of the index do not affect
         return self._roots[bisect_left(self._amounts, amount) :]
 
     def descending_rows(self) -> Iterator[tuple[int, int]]:
@@ -131,7 +130,7 @@ class FreeIndexes:
 
     def __init__(self) -> None:
         self._by_class: dict[str, FreeIndex] = {}
-        #: in a copy, the classes with an index that is not shared with the original; None in an original
+        #: in a copy: the classes that have an index of their own by now; None if this is no copy
         self._own: set[str] | None = None
 
     def copy(self) -> FreeIndexes:
@@ -155,13 +154,14 @@ class FreeIndexes:
 
     def index_of(self, name: str) -> FreeIndex:
         """Return the index of the trees with a resource class."""
-        # one empty index for all unknown classes, because clients may ask for any name
+        # one empty index for all unknown names, because clients may ask for any name
         return self._by_class.get(name, _NOWHERE)
 
     def fill_from(self, trees: Mapping[int, HostTree]) -> None:
         """Replace all content with the indexes of these trees; the keys are their roots."""
         kept: dict[int, Mapping[str, int]] = {}
-        # equal free amounts are mostly one object, so trees are grouped by the identity of this object
+        # trees are grouped by the identity of their free amounts, which are mostly one object if they are
+        # equal
         alike: defaultdict[int, list[int]] = defaultdict(list)
         for root, tree in trees.items():
             most = tree.max_free
@@ -178,7 +178,7 @@ class FreeIndexes:
         before = old.max_free if old else {}
         after = new.max_free if new else {}
         for name, amount in before.items():
-            # mostly a guest changes the amounts of one or two classes of a host; rows of other classes stay
+            # only changed classes, because a guest mostly changes one or two classes of a host
             if after.get(name) != amount:
                 self._own_index(name).remove(amount, root)
         for name, amount in after.items():
@@ -194,7 +194,7 @@ C = TypeVar("C", set[int], list[int])
 
 
 class RootIds(NamedTuple):
-    """Roots of the trees of some providers, in order; ``alone`` tells whether all providers are roots."""
+    """The roots of some providers' trees, in order; ``alone`` tells whether all these providers are roots."""
 
     ids: tuple[int, ...]
     alone: bool
@@ -203,8 +203,7 @@ class RootIds(NamedTuple):
 NO_ROOTS: Final = RootIds((), True)
 
 
-# slices of this size are merged at once, so that a reader of the first ids does not wait for a merge of all
-# ids
+# sequences are merged slice by slice, so that a reader of the first ids does not wait for all ids
 _AT_ONCE: Final = 1024
 """Number of ids of each sequence that are merged at once."""
 
@@ -220,14 +219,14 @@ class MergedIds(Sequence[int]):
 
     @cached_property
     def _all_ids(self) -> Sequence[int]:
-        # a caller that reads the length mostly reads all ids
+        # merges everything, because a caller that reads the length mostly reads all ids
         return [*iter(self)]
 
     def __iter__(self) -> Iterator[int]:
         # positions instead of iterators, so that slices are merged by set operations in C
         left = [(ids, 0) for ids in self._of if ids]
         while left:
-            # up to this id, the current slices contain all ids of their sequences
+            # all ids up to this one are in the current slices
             last = min([ids[min(begin + _AT_ONCE, len(ids)) - 1] for ids, begin in left])
             parts = [(ids, begin, bisect_right(ids, last, begin)) for ids, begin in left]
             yield from sorted(set().union(*[ids[begin:end] for ids, begin, end in parts]))
@@ -255,13 +254,13 @@ class _CopiedIndex(dict[K, C]):
 
     def __init__(self) -> None:
         super().__init__()
-        #: in a copy, the keys with a collection that is not shared with the original; None in an original
+        #: in a copy: the keys that have a collection of their own by now; None if this is no copy
         self._own: set[K] | None = None
 
     def copy(self) -> Self:
         """Return a copy for changes; the original must not change afterwards."""
         new = type(self)()
-        # copies only the dict: a collection is copied when it changes, and most collections never change
+        # only the dict is copied; a collection is copied when it changes, which is rare
         new.update(self)
         new._own = set()
         return new
@@ -290,14 +289,14 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
     def copy(self) -> Self:
         """Return a copy for changes; the original must not change afterwards."""
         new = super().copy()
-        # tuples of roots never change, so both indexes may share them
+        # both indexes share the tuples of roots, which never change
         new.roots.update(self.roots)
         return new
 
     def add_all(self, key: K, provider_ids: Iterable[int]) -> None:
         """Add a property, such as a trait, to these providers."""
         self._own_members(key, set).update(provider_ids)
-        # drops only the roots of this key: the roots of other keys stay valid
+        # drops the cached roots of this key only
         self.roots.pop(key, None)
 
     def add(self, key: K, provider_id: int) -> None:
@@ -310,7 +309,7 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
         members = self._own_members(key, set)
         members.discard(provider_id)
         self.roots.pop(key, None)
-        # the key of an empty set is removed, because a missing key marks an unknown name
+        # an empty set is removed with its key, because a missing key marks an unknown name
         if not members:
             del self[key]
 

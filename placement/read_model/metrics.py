@@ -35,14 +35,13 @@ class ModelMetrics:
             "Complete reads of the database by workers, as after a restore.",
             registry=registry,
         )
-        # the numbers of the model that are already in the counters; the model counts even if metrics are
-        # disabled
+        # the numbers of the model at the last scrape; the model itself counts even if metrics are disabled
         self._seen = (0, 0)
 
     def count_updates(self) -> None:
         """Count the updates of the model since the last call."""
         seen, self._seen = self._seen, (self._model.refreshed, self._model.reread)
-        # at least 0, because with two simultaneous scrapes the second one may have read older numbers
+        # at least 0, because one of two simultaneous scrapes may have read older numbers
         self._refreshed.inc(max(0, self._seen[0] - seen[0]))
         self._reread.inc(max(0, self._seen[1] - seen[1]))
 
@@ -52,7 +51,7 @@ class ModelMetrics:
         :raises Unavailable: the database does not answer.
         """
         with self._model.fresh_view() as view:
-            # only this list is made within the turn: making the series takes long, and requests would wait
+            # the turn covers only this list, because requests would wait while the series are made
             providers = list(view.snapshot)  # provider objects never change
         series = _PER_INVENTORY * sum(len(each.inventories) for each in providers)
         # gauges are made for each scrape, because permanent gauges would keep series of deleted providers
@@ -68,7 +67,7 @@ class ModelMetrics:
             # minus infinity means that the file was never written
             written.add_metric([], max(0.0, file.written_at()))
             yield written
-        # always present, so that an alert can detect left-out series
+        # this gauge is always present, so that an alert can detect that series are left out
         left_out = GaugeMetricFamily(
             "placement_provider_series_left_out",
             "Series of resource providers that are left out because they exceed [metrics]"

@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 300.0
 """Minimum seconds between two writes; a new worker reads later changes from the database."""
-# the writer competes with requests for the interpreter
+# a small share, because the writer competes with requests for the interpreter
 _SHARE: Final = 4
 """Seconds of sleep for each second of work of the writer."""
 _MAX_SIZE: Final = 1 << 30
@@ -52,8 +52,8 @@ class ModelFile:
                 raise DamagedFile("it is not a regular file, or another user can write to it")
             if found.st_size > _MAX_SIZE:
                 raise DamagedFile(f"it is larger than {_MAX_SIZE} bytes")
-            # the file is not mapped into memory: if another process truncated a mapped file, this process
-            # would crash
+            # read and not mapped into memory, because this process would crash if another one truncated a
+            # mapped file
             content = bytearray(found.st_size)
             length = file.readinto(content)
         return bytes(content) if length == len(content) else bytes(content[:length])
@@ -164,7 +164,7 @@ class ModelFileWriter:
             self._note_end()
 
     def _note_end(self) -> None:
-        # set also after a failure, because frequent attempts would not help, for instance on a full disk
+        # set after a failure, too, because frequent attempts do not help, for instance on a full disk
         self._not_before = time.monotonic() + INTERVAL
         self._busy = False
 

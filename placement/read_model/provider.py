@@ -20,8 +20,7 @@ def capacity(total: int, reserved: int, allocation_ratio: float) -> int:
 
     Ratios may be huge, so the result is limited to integers that every JSON parser reads.
     """
-    # the float is limited before the conversion, because converting an infinite or huge float would fail or
-    # be slow
+    # limited before the conversion to int, which would fail for an infinite float and be slow for a huge one
     return int(max(-_MAX_CAPACITY, min(_MAX_CAPACITY, (total - reserved) * allocation_ratio)))
 
 
@@ -38,7 +37,7 @@ class Inventory:
     max_unit: int
     step_size: int
     allocation_ratio: float
-    # computed once, because each search reads it; not compared, because the other fields determine it
+    # computed once, because each search reads it, and not compared, because the other fields determine it
     capacity: int = field(init=False, compare=False)
     """The amount that may be allocated in total, whether it is used or not."""
 
@@ -75,7 +74,7 @@ class Provider:
     parent_id: int | None
     root_id: int
     updated_at: float
-    # mappings by name, because searches look up one class at many providers
+    # mappings by class name, because searches look up one class at many providers
     inventories: Mapping[str, Inventory]
     used: Mapping[str, int]
     traits: frozenset[str]

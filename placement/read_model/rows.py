@@ -31,13 +31,13 @@ _CHUNK: Final = 500
 # rows become providers in batches, because a large cloud has millions of rows
 _MANY: Final = 10_000
 """Maximum number of rows in memory at the same time when a whole table is read."""
-# limits the memory, because values of deleted providers are kept until this number is reached
+# a limit for the memory: values of deleted providers are kept until this number is reached
 _MAX_SHARED: Final = 100_000
 """Maximum number of distinct values; above it, all of them are dropped."""
-# each pair is one more alternative for the database's query planner, and most updates have few pairs
+# a low limit: most updates have few pairs, and each one is a further alternative for the query planner
 _MAX_PAIRS: Final = 64
 """Maximum number of pairs of bucket and counter in one statement."""
-# a sum of 64-bit stamps would exceed the integers of SQLite
+# low bits only, because a sum of stamps of 64 bits would exceed the integers of SQLite
 _SUMMED_BITS: Final = (1 << 32) - 1
 """The bits of a stamp that the sum of a fingerprint includes."""
 
@@ -56,7 +56,7 @@ _providers: Final = sa.select(
     _rp.change_seq,
     _rp.described_seq,
 )
-# in the order of the fields, because rows are passed to the constructor unchanged
+# columns in the order of the fields, because rows are passed to the constructor unchanged
 INVENTORY_COLUMNS: Final = (
     inventories.c.total,
     inventories.c.reserved,
@@ -72,7 +72,7 @@ _inventories: Final = sa.select(
     inventories.c.updated_at,
     *INVENTORY_COLUMNS,
 )
-# the database computes the sums, because a host may have thousands of allocations but few classes
+# summed by the database, because a host may have thousands of allocations but only a few classes
 _used: Final = sa.select(
     allocations.c.provider_id, allocations.c.resource_class_id, sa.func.sum(allocations.c.used)
 ).group_by(allocations.c.provider_id, allocations.c.resource_class_id)
@@ -85,7 +85,7 @@ _attributes: Final = sa.select(
 )
 _aggregates: Final = sa.select(provider_aggregates.c.provider_id, provider_aggregates.c.aggregate)
 
-# both dicts of statements have the same keys, so that one function can assemble all or some providers
+# the keys of both dicts are equal, so that one function can assemble all providers or some
 _some: Final = {
     "inventories": _inventories.where(inventories.c.provider_id.in_(_own)),
     "used": _used.where(allocations.c.provider_id.in_(_own)),
@@ -142,10 +142,9 @@ class SharedValues:
     def __call__(self, value: Any) -> Any:
         """Return the object that is kept for all values equal to this value."""
         if len(self._kept) >= _MAX_SHARED:
-            # all values at once: existing providers keep their objects, and providers read later share new
-            # objects
+            # dropped together; existing providers keep their objects, and providers read later share new ones
             self._kept.clear()
-            # dropped together with the values, because its keys are the identities of kept inventories
+            # dropped, too, because its keys are the identities of kept inventories
             self._inventories.clear()
         return self._kept.setdefault(value, value)
 
@@ -157,8 +156,8 @@ class SharedValues:
         if not found:
             return NOTHING
         by_name = dict(zip(found[::2], map(self, found[1::2]), strict=True))
-        # identities are the key, because inventories are shared objects and hashing their values would take
-        # longer
+        # the key has identities, because equal inventories are one object, and hashing their values would
+        # take longer
         key = tuple([part for name, inventory in by_name.items() for part in (name, id(inventory))])
         return self._inventories.setdefault(key, by_name)
 
@@ -176,7 +175,7 @@ class BucketFingerprint(NamedTuple):
 
 def fingerprint_summand(change_seq: int) -> int:
     """Return the number that a ``change_seq`` adds to the total of a :class:`BucketFingerprint`."""
-    # the low bits of random steps are enough to distinguish two histories
+    # the low bits suffice, because steps are random
     return change_seq & _SUMMED_BITS
 
 
@@ -217,11 +216,11 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
     pairs = list(known.items())
     for start in range(0, len(pairs), _MAX_PAIRS):
         chunk = pairs[start : start + _MAX_PAIRS]
-        # padded to a power of two by repetition, so that there are few different statements to prepare
+        # padded to a power of two with repeated pairs, so that there are only a few different statements
         chunk += chunk[:1] * ((1 << (len(chunk) - 1).bit_length()) - len(chunk))
         buckets, counters = zip(*chunk, strict=True)
         values = {**bind_values("bucket", buckets), **bind_values("counter", counters)}
-        # statements of all chunks are queued before an answer is read, so that they are sent together
+        # all chunks are queued before an answer is read, so that they are sent together
         answers.append([batch.add(statement, values) for statement in _stamped_statements(len(chunk))])
     return ChangedBuckets(
         [ProviderVersion._make(row) for providers, _, _ in answers for row in providers.rows],
@@ -242,8 +241,7 @@ def _stamped_statements(count: int) -> tuple[PreparedStatement, PreparedStatemen
     chosen = bind_parameters("bucket", count, sa.Integer)
     pairs = zip(chosen, bind_parameters("counter", count, sa.BigInteger), strict=True)
     stamped = sa.or_(*(sa.and_(_rp.bucket == bucket, _rp.change_seq > counter) for bucket, counter in pairs))
-    # over all providers of the buckets, because the sum proves that the model also has the unchanged
-    # providers
+    # sums over all providers of a bucket, changed or not, to prove that the model has the unchanged ones, too
     total = sa.func.sum(_rp.change_seq.bitwise_and(_SUMMED_BITS))
     return (
         PreparedStatement(_providers.where(stamped)),
@@ -268,7 +266,7 @@ def read_some(
     conn: sa.Connection, rows: Sequence[ProviderVersion], names: NameTable, shared: SharedValues
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
     """Read the providers of these rows; yield each with its row."""
-    # a query for each table and chunk, because a join of all tables would repeat rows for each combination
+    # a query for each table and chunk instead of a join, which would repeat rows for each combination
     for start in range(0, len(rows), _CHUNK):
         chunk = rows[start : start + _CHUNK]
         chosen = {"ids": [row.id for row in chunk]}
@@ -319,7 +317,7 @@ def _assemble_providers(
     for provider_id, class_id, written_at, *values in parts["inventories"]:
         owned_times[provider_id] = (*owned_times.get(provider_id, ()), written_at)
         before = owned_inventories.get(provider_id, ())
-        # tuples instead of lists, which would need more memory for few inventories
+        # tuples, because lists would need more memory for a few inventories
         owned_inventories[provider_id] = (*before, names.class_of[class_id], shared(Inventory(*values)))
     used = sum_up(parts["used"], names)
     owned_traits: dict[int, list[str]] = {}
@@ -333,11 +331,11 @@ def _assemble_providers(
         # an attribute is stored in one of two columns, either as a text or as a number
         attributes.setdefault(provider_id, {})[shared(name)] = number if text is None else text
     ids: dict[int, int] = {}
-    # the same integer object serves as an id in all providers, keys and indexes
+    # one integer object for the id in all providers, keys and indexes, to save memory
     same = ids.setdefault
     updated_at, times = 0.0, NO_TIMES
     for row in rows:
-        # successive providers with equal times share one object
+        # successive providers with equal times share one float object
         if row.updated_at != updated_at:
             updated_at = row.updated_at
         provider_id = same(row.id, row.id)

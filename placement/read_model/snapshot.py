@@ -30,7 +30,7 @@ Distances = Mapping[tuple[int, int], int]
 """Distances of NUMA nodes in units of the ACPI SLIT, by the ids of two providers in ascending order."""
 Range = tuple[float, float] | None
 """The lowest and the highest number of an attribute; None if no provider has a number for the attribute."""
-# sorting all trees is faster than inserting this share of trees into sorted columns
+# above this share of changed trees, sorting all trees is faster than inserting them into sorted columns
 _ANEW_SHARE: Final = 0.1
 """If more than this share of trees has changed, the indexes of free amounts are rebuilt."""
 
@@ -45,7 +45,7 @@ class ModelSnapshot:
         self.providers: dict[int, Provider] = {}
         self.by_uuid: dict[str, int] = {}
         self.by_name: dict[str, int] = {}
-        # ids instead of objects, so that a provider can be replaced without a change of its tree
+        # members as ids, so that replacing a provider does not change this index
         self.trees = FamilyIndex()
         #: the ids of all roots in ascending order; computed on demand
         self._roots: tuple[int, ...] | None = None
@@ -53,11 +53,11 @@ class ModelSnapshot:
         self.by_trait: ProviderIndex[str] = ProviderIndex()
         self.by_aggregate: ProviderIndex[str] = ProviderIndex()
         self.by_attribute: ProviderIndex[str] = ProviderIndex()
-        #: ranges by name of the attribute, computed on demand, because few requests order by an attribute
+        #: ranges by attribute name, computed on demand, because few requests order by an attribute
         self._ranges: dict[str, Range] = {}
         self._ranges_by_root: dict[str, Mapping[int, tuple[float, float]]] = {}
         self._distances: Distances | None = None
-        #: number of readers for which this snapshot must not change
+        #: number of readers that have pinned this snapshot, which must not change for them
         self.pin_count = 0
         # shared with copies of this snapshot, so that equal trees in both snapshots belong to one class
         self._kinds = TreeClasses()
@@ -67,7 +67,7 @@ class ModelSnapshot:
         #: roots of changed trees. New trees are made on demand, so that several changes of one tree need only
         #: one new tree
         self._stale: set[int] = set()
-        # in the order of ids, so that members of trees, and roots, need no other sort
+        # sorted by id, so that the members of trees and the roots are sorted, too
         self._fill_indexes(sorted(providers, key=attrgetter("id")))
 
     def _fill_indexes(self, providers: list[Provider]) -> None:
@@ -77,8 +77,7 @@ class ModelSnapshot:
         self.by_uuid.update(zip(map(attrgetter("uuid"), providers), ids, strict=True))
         self.by_name.update(zip(map(attrgetter("name"), providers), ids, strict=True))
         self.trees.fill_from(map(attrgetter("root_id"), providers), ids)
-        # providers with the same set of names are added to an index at once, because there are few different
-        # sets
+        # an index gets all providers with the same set of names at once, because there are few different sets
         alike: defaultdict[tuple[Iterable[str], ...], list[int]] = defaultdict(list)
         for provider_id, each in zip(ids, providers, strict=True):
             key = tuple(each.inventories), each.traits, each.aggregates, tuple(each.attributes)
@@ -109,7 +108,7 @@ class ModelSnapshot:
         new._ranges = self._ranges.copy()
         new._ranges_by_root = self._ranges_by_root.copy()
         new._distances = self._distances
-        # shared, because structures and classes of trees are only added
+        # shared, because structures and classes of trees are only added, never changed
         new._kinds = self._kinds
         new._whole = self._whole.copy()
         new._free_indexes = self._free_indexes.copy()
@@ -133,7 +132,7 @@ class ModelSnapshot:
         new._sums = self._sums.copy()
         new._stale = set()
         for provider_id, amounts in used.items():
-            # the new provider is put only into this dict: no index by name depends on usage
+            # only this dict gets the new provider, because no index by name depends on usage
             provider = self.providers[provider_id]
             new.providers[provider_id] = replace(provider, used=amounts)
             new._stale.add(provider.root_id)
@@ -165,7 +164,7 @@ class ModelSnapshot:
         present = sorted([root for root in self._stale if root in self.trees])
         members = [tuple([self.providers[each] for each in self.trees[root]]) for root in present]
         made = self._kinds.make_trees([self.providers[root] for root in present], members)
-        # an update of the indexes needs the old trees, which the next lines replace
+        # indexes first, because their update needs the old trees
         if not anew:
             new = dict(zip(present, made, strict=True))
             for root in self._stale:
@@ -233,7 +232,7 @@ class ModelSnapshot:
                     least, most = ranges.get(provider.root_id, (value, value))
                     ranges[provider.root_id] = min(value, least), max(value, most)
             found = ranges
-            # ranges of an unknown name are not cached
+            # ranges of an unknown name are not cached, because clients may ask for any name
             if name in self.by_attribute:
                 self._ranges_by_root[name] = found
         return found
@@ -251,7 +250,7 @@ class ModelSnapshot:
                 if other is None:
                     continue
                 for one in self.by_attribute[name]:
-                    # an attribute may name a node of another host, by mistake or after a move
+                    # only nodes of this host: an attribute may name another one, by mistake or after a move
                     value = self.providers[one].attributes[name]
                     if isinstance(value, float) and self._are_together(one, other):
                         pair = (one, other) if one < other else (other, one)
@@ -265,13 +264,12 @@ class ModelSnapshot:
     def put(self, provider: Provider) -> None:
         """Add a provider, or replace the provider with the same id."""
         old = self.providers.get(provider.id)
-        # compared by identity, because unchanged attributes are mostly the same object
+        # compared by identity, because unchanged attributes are mostly one object
         if old is None:
             self._forget_attributes()
         elif provider.attributes is not old.attributes:
             self._forget_changed(old.attributes, provider.attributes)
-        # the old provider is removed from the indexes before the new one is added, because both may have the
-        # same name or uuid
+        # removed before the new provider is added, because both may have the same name or uuid
         if old is not None:
             self._unlink_provider(old, provider)
         if old is None or old.root_id != provider.root_id:
@@ -280,7 +278,7 @@ class ModelSnapshot:
         self._stale.add(provider.root_id)
         if old is not None and old.root_id != provider.root_id:
             self._stale.add(old.root_id)
-            # the cached roots of a name are outdated when its providers change
+            # the provider has moved to another tree, so cached roots are outdated
             for index in (self.by_class, self.by_trait, self.by_aggregate, self.by_attribute):
                 index.roots.clear()
             self._forget_attributes()
@@ -295,7 +293,7 @@ class ModelSnapshot:
             self._forget_attributes()
 
     def _forget_changed(self, before: Mapping[str, Attribute], after: Mapping[str, Attribute]) -> None:
-        # only changed names, because agents write measurements often, which no search reads
+        # only changed names, because agents often write measurements, which no search reads
         for name in {*before, *after}:
             if before.get(name) != after.get(name):
                 self._ranges.pop(name, None)
@@ -320,11 +318,11 @@ class ModelSnapshot:
 
     def _unlink_provider(self, old: Provider, new: Provider | None) -> None:
         provider_id = old.id
-        # a replaced provider stays in ``providers`` until the new provider with its id is put there
+        # a replaced provider stays in ``providers`` until put() stores the new one
         if new is None:
             del self.providers[provider_id]
         for unique, key in ((self.by_uuid, old.uuid), (self.by_name, old.name)):
-            # between two updates, two providers may have swapped their names
+            # checked, because two providers may have swapped their names since the last update
             if unique.get(key) == provider_id:
                 del unique[key]
         for index, names, after in self._index_keys(old, new):

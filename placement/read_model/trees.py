@@ -75,7 +75,7 @@ def arrange_tree(
             [(within.get(lineages[at][1], -1), tuple([rank for rank, _ in of.get(at, ())])) for at in members]
         )
         sorted_out.append((code, members))
-    # sorted by a code of their content, so that the order of branches does not depend on ids
+    # sorted by a code of each branch's content, so that the order does not depend on ids
     sorted_out.sort()
     positions, places = [root], [(-1, tuple([rank for rank, _ in of.get(root, ())]))]
     for code, members in sorted_out:
@@ -90,7 +90,7 @@ def slot_picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
     """Return a function that picks these slots from the free amounts of a tree, as a tuple."""
     if not slots:
         return lambda _: ()
-    # an itemgetter for a single index does not return a tuple
+    # a separate case, because an itemgetter with a single index returns no tuple
     if len(slots) == 1:
         (slot,) = slots
         return lambda free: (free[slot],)
@@ -154,7 +154,7 @@ class TreeStructure:
         #: for each slot, an inventory with the portions of the slot
         self.portions = [members[at].inventories[name] for at, name in inventories]
         self._giving: dict[tuple[str, ...], Sequence[Places]] = {}
-        # the structure owns these caches, so that they are dropped with its last tree
+        # caches in the structure, so that they are dropped with its last tree
         self._layouts: dict[Where, TreeLayout] = {}
         self._portions_of: dict[str, tuple[int, int]] = {}
         self._with_most: dict[tuple[int, ...], tuple[tuple[int, ...], Mapping[str, int]]] = {}
@@ -179,7 +179,7 @@ class TreeStructure:
         if found is None:
             names, whole = where
             found = arrange_tree(self.lineages, self.having, names, whole=whole)
-            # all layouts are dropped, because tracking the order of use would cost more than making a layout
+            # full: all layouts are dropped, because tracking their use would cost more than making a layout
             # again
             if len(self._layouts) >= _MAX_LAYOUTS:
                 self._layouts.clear()
@@ -187,7 +187,7 @@ class TreeStructure:
         return found
 
     def with_most(self, free: tuple[int, ...]) -> tuple[tuple[int, ...], Mapping[str, int]]:
-        """Return the free amounts, and a dict from each class to the most that a single provider can give.
+        """Return the free amounts, and for each class the largest amount that a single provider can give.
 
         Trees with equal free amounts, such as empty hosts, mostly get the same objects.
         """
@@ -198,20 +198,20 @@ class TreeStructure:
                 at_once = min(here, portions.max_unit)
                 if at_once > most.get(name, -1):
                     most[name] = at_once
-            # all entries are dropped here, too: empty hosts, which profit most, soon share an object again
+            # full: all entries are dropped; empty hosts, which profit most, soon share one object again
             if len(self._with_most) >= _MAX_KEPT:
                 self._with_most.clear()
             found = self._with_most[free] = free, most
         return found
 
     def any_gives(self, name: str, amount: int) -> bool:
-        """Return whether each provider with the class can give the amount at once; False if in doubt."""
+        """Return whether every provider with the class can surely give the amount in one allocation."""
         bounds = self._portions_of.get(name)
         if bounds is None:
             if name not in self.having:
                 return False
             portions = [self.portions[slot] for _, slot in self.having[name]]
-            # for step sizes other than 1, each multiple would have to be tested
+            # False for other step sizes, where each multiple would have to be tested
             highest = min([each.max_unit if each.step_size == 1 else 0 for each in portions])
             bounds = self._portions_of[name] = max([each.min_unit for each in portions]), highest
         return bounds[0] <= amount <= bounds[1]
@@ -228,7 +228,7 @@ def _lineage_of(at: int, parents: Sequence[int | None]) -> tuple[int, ...]:
     found = [at]
     while (parent := parents[found[-1]]) is not None:
         if len(found) == len(parents):
-            # damaged data must not cause an endless loop
+            # stops at a cycle of parents, which damaged data may contain
             raise ValueError("a provider is its own ancestor")
         found.append(parent)
     return tuple(found)
@@ -262,7 +262,7 @@ def _find_zones(
         root = lineages[0][-1]
         yield root, *(at for at in range(len(lineages)) if at != root)
     for at, lineage in enumerate(lineages):
-        # if NUMA nodes are nested, a provider belongs to its nearest NUMA node
+        # the nearest NUMA node counts, if NUMA nodes are nested
         nearest = next((above for above in lineage if above in zones), at)
         if nearest != at:
             zones[nearest].append(at)
@@ -308,7 +308,7 @@ class HostTree(ProviderSet):
     """
 
     __slots__ = (
-        # for weak dictionaries that keep counts as long as the tree exists
+        # allows weak dictionaries, which keep counts as long as the tree exists
         "__weakref__",
         "aggregates",
         "all_aggregates",
@@ -379,14 +379,14 @@ class _EqualObjects:
         self.unused = kind.shape.with_most(tuple(self.capacities))
 
     def free(self, members: Sequence[Provider]) -> tuple[tuple[int, ...], Mapping[str, int]]:
-        """Return the free amount of each slot, and the largest amount at once of each class."""
+        """Return the free amounts by slot, and for each class the most that a single provider can give."""
         used = [(at, each.used) for at, each in enumerate(members) if each.used]
         if not used:
             return self.unused
         slots, free = self.kind.shape.slots, self.capacities.copy()
         for at, amounts in used:
             for name, amount in amounts.items():
-                # a provider may have usage of a class without an inventory, which has no slot
+                # ignored without an inventory: usage may outlast it, and has no slot then
                 slot = slots.get((at, name))
                 if slot is not None:
                     free[slot] -= amount
@@ -397,7 +397,7 @@ class TreeClasses:
     """All structures and classes of current trees."""
 
     def __init__(self) -> None:
-        # weak references, so that a structure is dropped with its last tree
+        # weak references, so that the structure disappears with its last tree
         self._shapes: WeakValueDictionary[Hashable, TreeStructure] = WeakValueDictionary()
         self._kinds: WeakValueDictionary[Hashable, TreeClass] = WeakValueDictionary()
         #: tuples of aggregates; trees with equal aggregates share one tuple
@@ -407,8 +407,8 @@ class TreeClasses:
         self, roots: Sequence[Provider], families: Sequence[tuple[Provider, ...]]
     ) -> list[HostTree]:
         """Return the trees with these roots and members."""
-        # keyed by the identity of objects that exist during this method, because hashing the values of each
-        # host would take longer
+        # the keys are identities of objects that exist during this method, because hashing their values would
+        # take longer
         found: dict[Hashable, _EqualObjects] = {}
         made = []
         for root, members in zip(roots, families, strict=True):
@@ -416,8 +416,8 @@ class TreeClasses:
             key = tuple(
                 [
                     (
-                        # ids relative to the first, which are equal for hosts with providers that were
-                        # created in the same order
+                        # ids minus the first id, which are equal for hosts with providers that were created
+                        # in the same order
                         each.id - first,
                         None if each.parent_id is None else each.parent_id - first,
                         id(each.inventories),
@@ -432,7 +432,7 @@ class TreeClasses:
                 like = found[key] = self._equal_objects_of(members)
             free, most = like.free(members)
             of_all = like.kind, like.aggregates, like.all_aggregates, like.capacities
-            # positional arguments, because this runs for each tree of the cloud
+            # positional arguments are faster, and this runs for each tree of the cloud
             made.append(HostTree(root, members, *of_all, free, most))
         return made
 
@@ -442,12 +442,11 @@ class TreeClasses:
         if shape is None:
             shape = self._shapes[features] = TreeStructure(members)
         traits = tuple([each.traits for each in members])
-        # the structure object is part of the key; it is equal only to itself, so its features are not hashed
-        # again
+        # the structure itself is in the key: it is compared by identity, so its features are not hashed again
         kind = self._kinds.get((shape, traits))
         if kind is None:
             kind = self._kinds[shape, traits] = TreeClass(shape, traits)
-        # capacities are not a feature of the structure, because hosts of all sizes share one structure
+        # capacities are noted separately, because hosts of all sizes share one structure
         shape.note_capacities(members)
         aggregates = tuple([each.aggregates for each in members])
         if len(self._aggregates) >= _MAX_AGGREGATES:

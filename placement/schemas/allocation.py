@@ -19,7 +19,8 @@ from placement.schemas.base import (
 )
 from placement.schemas.inventory import RESOURCE_CLASS, ReplaceAll
 
-# error messages show this regular expression of OpenStack Placement; canonical_uuid() does the exact check
+# this regular expression of OpenStack Placement appears in error messages; canonical_uuid() does the exact
+# check
 _UUID: Final = "^[0-9a-fA-F-]{36}$"
 _SUFFIX: Final = "^([a-zA-Z0-9_-]{1,64})?$"
 
@@ -37,7 +38,7 @@ class _ListItem(StrictSchema):
 
 class _OfProvider(StrictSchema):
     resources = _resources
-    # GET /allocations shows this field, and clients send the answer back
+    # accepted, because GET /allocations shows this field and clients send that answer back
     generation = IntegerField()
 
 
@@ -116,7 +117,7 @@ def _consumer_schema(base: type[StrictSchema], version: Microversion, **fields: 
     if version >= microversion.CONSUMER_OWNERS:
         fields |= {"project_id": _owner_field(), "user_id": _owner_field()}
     if version >= microversion.CONSUMER_GENERATIONS:
-        # null means that the consumer is new
+        # None for null, which stands for a new consumer
         fields["consumer_generation"] = IntegerField(required=True, allow_none=True)
     if version >= microversion.MAPPINGS:
         # accepted so that clients can send a candidate back; the service does not use it

@@ -19,7 +19,7 @@ from placement.exceptions import InvalidRequest
 
 MAX_INT: Final = 0x7FFFFFFF
 """The largest integer that fits into a database column of 32 bits."""
-# an error message must not become as large as a hostile body
+# a limit, because an error message must not become as large as a hostile body
 _MAX_SHOWN: Final = 1000
 """Maximum number of characters of a value that an error message repeats."""
 _MAX_LISTED: Final = 32
@@ -39,7 +39,7 @@ class SchemaViolation(str):
 
 
 def violation_error(keyword: str, sentence: str) -> ValidationError:
-    """Return the exception for a violated keyword of JSON schema, with its error message."""
+    """Return the exception for data that violate a keyword of JSON schema, with the error message."""
     return ValidationError([SchemaViolation(keyword, sentence)])
 
 
@@ -48,7 +48,7 @@ def shown_value(value: Any) -> str:
     try:
         # shortened before repr(), because a text may be as large as a body
         text = repr(value[:_MAX_SHOWN] if isinstance(value, str) else value)
-    # JSON may be nested deeper than repr() can go
+    # repr() fails for JSON that is nested too deeply
     except RecursionError:
         return f"A deeply nested {'object' if isinstance(value, Mapping) else 'array'}"
     if len(text) <= _MAX_SHOWN and (not isinstance(value, str) or len(value) <= _MAX_SHOWN):
@@ -305,8 +305,8 @@ class MapField(SchemaField):
             name = self.canonical(key) if self.canonical else key
             if name is None or not self._matches(name):
                 raise violation_error("additionalProperties", f"{shown_value(key)} {self._expected}")
-            # otherwise, the value of one spelling of a uuid would silently replace the value of another
-            # spelling
+            # an error, because otherwise the value of one spelling of a uuid would silently replace that of
+            # another
             if name in named:
                 raise violation_error(
                     "uniqueItems", f"{shown_value(key)} stands for the same object as another key"
@@ -355,7 +355,7 @@ class StrictSchema(MarshmallowSchema):
         if not isinstance(data, Mapping):
             raise _wrong_type(data, "object")
         if isinstance(messages, dict):
-            # a missing property is reported before an unknown property, which may be a misspelling of it
+            # a missing property is reported first, because an unknown property may be a misspelling of it
             missing_ones = [found for found in messages.values() if _violated_keyword(found) == "required"]
             unknown = [name for name, found in messages.items() if found == ["unexpected"]]
             if missing_ones:
@@ -397,7 +397,7 @@ def _first_violation(messages: Any, path: tuple[Any, ...] = ()) -> tuple[tuple[A
     if isinstance(messages, Mapping):
         # only the first violation is reported, because an answer has one error message
         name = next(iter(messages))
-        # ``_schema`` is marshmallow's name for errors of the whole object, and no step of a path
+        # ``_schema`` is no step of the path: marshmallow uses it for errors of a whole object
         return _first_violation(messages[name], path if name == "_schema" else (*path, name))
     if isinstance(messages, list | tuple):
         return path, messages[0]

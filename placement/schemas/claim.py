@@ -24,7 +24,7 @@ from placement.store import reservations
 from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, GroupPolicy
 
-# the search may have to try each claim with each choice of the earlier claims
+# a low limit, because the search may try each claim with each choice of the earlier claims
 MAX_CLAIMS: Final = 64
 """Maximum number of claims in one call."""
 MAX_ALTERNATES: Final = 100
@@ -33,7 +33,7 @@ MAX_ROOTS: Final = 1024
 """Maximum number of hosts that a claim allows or excludes."""
 MAX_WEIGHT: Final = 1000.0
 """Maximum weight of a criterion; the minimum is its negative."""
-# the answer has a score for each criterion, for each alternate of each claim
+# a limit, because the answer has a score for each criterion of each alternate of each claim
 MAX_CRITERIA: Final = 32
 """Maximum number of criteria in an order."""
 MAX_SECONDS: Final = 7 * 86_400.0
@@ -45,7 +45,7 @@ GROUP: Final = "group"
 
 
 class _GroupSchema(StrictSchema):
-    """The group that a consumer joins, and the policy: on one host with other members, or apart from them."""
+    """The group that a consumer joins, with the policy: on the same hosts as other members, or on others."""
 
     name = StringField(required=True, min_length=1, max_length=255, pattern=GROUP_NAME, meaning=GROUP_MEANING)
     policy = StringField(required=True, choices=[each.value for each in GroupPolicy])
@@ -102,7 +102,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
     :raises InvalidRequest: a query, a flavor, a group or an order is wrong, or a consumer is named twice or
         has the type of reservations.
     """
-    # the list is short, so a search for the first occurrence is fast enough
+    # index() is fast enough, because the list is short
     consumers = [each["consumer_uuid"] for each in body["claims"]]
     for number, each in enumerate(consumers, start=1):
         if (first := consumers.index(each) + 1) < number:
@@ -144,7 +144,7 @@ def parse_owned(
     asked = explanation.parse(claim, forms)
     return WantedClaim(
         consumer=consumer,
-        # None suits reservations, which are new; _wanted_claim() sets the generation in the body of a claim
+        # None, because reservations are new; for claims, _wanted_claim() sets the generation of the body
         generation=None,
         owner=ConsumerOwnership(claim["project_id"], claim["user_id"], consumer_type),
         request=asked.request,
@@ -176,6 +176,6 @@ def _parse_order(given: dict[str, float], group: ConsumerGroup | None) -> Order:
     if group is None and GROUP in given:
         raise InvalidRequest("The order contains 'group', but the claim has no group.")
     if group is not None and group.policy.is_soft:
-        # the default comes first, so that a weight in the body replaces it
+        # the default weight comes first, so that a weight in the body replaces it
         given = {GROUP: 1.0, **given}
     return tuple(given.items())

@@ -15,7 +15,7 @@ from placement.search.claims.split_choices import is_splittable
 from placement.search.claims.topology import SPLIT, TopologyPolicy
 from placement.search.request import CandidatesRequest
 
-# about the number of characters that the request line of a GET can have
+# about the maximum length of the request line of a GET
 MAX_QUERY: Final = 8192
 """Maximum number of characters of a query."""
 _MAX_PARAMETERS: Final = 1024
@@ -37,8 +37,7 @@ class VersionedSchema(StrictSchema):
     strict = BooleanField(load_default=False)
 
 
-# One field for each registered form. The forms are only known at import time, so the fields cannot be written
-# as a class.
+# A class made at import, because it has a field for each registered form, and forms are known only then.
 _Forms: Any = StrictSchema.from_dict(
     {
         name: ObjectField(form.schema, load_default=None)

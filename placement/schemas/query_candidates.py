@@ -60,7 +60,7 @@ _PARSED: Final = KeptResults[CandidatesRequest](32 << 20)
 def _parse(params: Params, version: Microversion) -> CandidatesRequest:
     grouped, others = _split_params(params, version)
     load_query(GranularQuery if version >= microversion.GRANULAR_GROUPS else UnsuffixedQuery, others, version)
-    # before 1.36 each group needs resources; then _check_orphans() reports the error
+    # before 1.36 _check_orphans() reports groups without resources
     if version >= microversion.SAME_SUBTREE and not any(kind == "resources" for kind, _ in grouped):
         raise InvalidRequest(
             "There must be at least one resources or resources[$S] parameter.", MISSING_VALUE
@@ -265,7 +265,7 @@ def _check_conflicts(groups: Iterable[RequestGroup]) -> None:
         f"required{group.suffix}: ({', '.join(sorted(traits))})"
         for group in groups
         for traits in group.required
-        # one of these traits is enough, so there is a conflict only if all of them are forbidden
+        # a conflict only if all alternatives are forbidden, because one of them is enough
         if traits <= group.forbidden
     ]
     if conflicts:

@@ -38,7 +38,7 @@ def load_query(schema: type[StrictSchema], params: Params, version: Microversion
     loader = schema_at(schema, version)
     last = dict(params)
     for key, value in params:
-        # values before the last one do not count, but have to be valid, too
+        # all values have to be valid, although only the last one counts
         if value is not last[key]:
             load(loader, {**last, key: value}, PREFIX)
     return load(loader, last, PREFIX)

@@ -27,7 +27,7 @@ from placement.schemas.resource_provider import (
 from placement.schemas.terms import Params, load_query, since_version
 from placement.store.trees import ProviderDescription
 
-# a host has some dozens of providers, or some hundreds if each device is a provider
+# hosts have dozens of providers, or hundreds if each device is a provider
 MAX_PROVIDERS: Final = 1000
 """Maximum number of providers in one request."""
 MAX_PARTS: Final = 5000
@@ -47,7 +47,7 @@ class _TreeProvider(StrictSchema):
 
 
 class _BoundedProviders(ArrayField):
-    """An array of descriptions that is refused before it is read if they have too many parts in total."""
+    """An array of descriptions with a limit for their total number of parts, checked before they are read."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
         # parts are counted before they are read, because reading is the expensive step

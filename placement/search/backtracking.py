@@ -3,7 +3,7 @@
 A depth-first search chooses one provider for each need. The search checks each choice against capacities and
 rules, and leaves a branch as soon as it cannot be completed. The search builds no product of all options; the
 caller takes as many results as it wants. After a while without a result the search *rests*: it yields None,
-so that the caller can look elsewhere first.
+so that the caller can search other trees first.
 
 Hosts have many equal devices. If four of sixteen equal providers are full and the remaining groups have no
 place, it does not matter which four are full. The search remembers this *dead end* for all equivalent
@@ -51,8 +51,8 @@ def complete_assignments(
     """Yield each way to serve the needs exactly once; a way is one provider for each need.
 
     With ``rng``, the ways come in random order. With ``kinds``, one way of each set of equivalent ways comes
-    before the others of this set. None means that the search rests, so that the caller can look elsewhere
-    first.
+    first, and the other ways of the set come later. A yielded None means that the search rests, so that the
+    caller can search other trees first.
 
     :param distinct_only: whether to yield only one of all equivalent ways; this needs ``kinds``.
     :raises placement.search.budget.BudgetExhausted: the search has taken too long.
@@ -82,19 +82,18 @@ def _distinct_first(
     kinds: AssignmentKinds,
     distinct_only: bool,
 ) -> Iterator[Sequence[Provider] | None]:
-    """Yield one of all ways that differ only in units of pools, then one of each set of equivalent ways.
+    """Yield one way of each set that differs only in units of pools, then one of each set of equivalent ways.
 
-    Then come one way for each set of amounts, and all other ways. The search rests between these passes, so
-    that the caller first gets one way from each other tree.
+    After these, yield one way for each distinct set of amounts, and at last all other ways. The search rests
+    between these passes, so that the caller first gets one way from each other tree.
     """
-    # a pass is useful only if there are pools (first pass), or if some providers (second pass) or some needs
-    # (third pass) are equal
+    # the first pass needs pools, the second pass needs equal providers, and the third pass equal needs
     passes: list[Iterator[Sequence[Provider] | None]] = []
     pools = None if distinct_only else kinds.in_pools
     distinct = RememberedAssignments(kinds)
     if pools is not None:
-        # without ``kinds``: an order of equal needs would depend on the distribution of units in a pool, and
-        # ``visited`` takes assignments of all distributions as one
+        # ``kinds`` is left out in this pass: it orders equal needs by provider, while ``visited`` ignores
+        # which members of a pool are used
         passes.append(_run_through(rules, options, small, visited=RememberedAssignments(pools)))
     if kinds.any_providers_equal:
         passes.append(_run_through(rules, options, small, visited=distinct, kinds=kinds))
@@ -125,7 +124,7 @@ def _distinct_first(
             return
         yield None
         if pools is None and number == 0:
-            # trees with pools have ways that are not equivalent in their second pass, too
+            # in trees with pools, the second pass also yields ways that are not equivalent
             yield None
     for chosen in _run_through(rules, options, small):
         if chosen is None or tuple([provider.id for provider in chosen]) not in yielded:
@@ -149,7 +148,7 @@ def pairwise_assignments(
         for at, index in enumerate(order)
     ]
     distinct = [rules.isolate and not rules.needs[index].unsuffixed for index in order]
-    # an explicit stack of iterators, because requests may have hundreds of groups and recursion is slow
+    # a stack of iterators instead of recursion, which would be slow for requests with hundreds of groups
     chosen = [0] * len(order)
     taken: set[int] = set()
     left: list[Iterator[int]] = [iter(options[order[0]])]
@@ -188,7 +187,7 @@ def pairwise_assignments(
         if alone:
             taken.add(at)
         left.append(iter(options[order[depth + 1]]))
-        # doubled each time, so that a tree without results causes fewer and fewer rests
+        # the distance between rests doubles, so that a tree without results does not rest again and again
         if choices_left < 0:
             choices_before_rest = choices_left = 2 * choices_before_rest
             yield None
@@ -200,7 +199,7 @@ def _subtree_mates(rules: RequestRules, index: int) -> Iterator[int]:
 
 
 def _mates_together(rules: RequestRules, options: Sequence[Sequence[int]]) -> list[int]:
-    """Return the indexes of the needs, fewest options first; needs of one same_subtree rule stay together."""
+    """Return need indexes, fewest options first; needs of one same_subtree rule follow one another."""
     order: list[int] = []
     for first in sorted(range(len(options)), key=lambda index: len(options[index])):
         for index in (first, *_subtree_mates(rules, first)):
@@ -210,11 +209,11 @@ def _mates_together(rules: RequestRules, options: Sequence[Sequence[int]]) -> li
 
 
 def count_ways(options: Sequence[Sequence[object]], limit: int) -> int:
-    """Return the number of ways to choose an option for each need; above the limit, it is inexact."""
+    """Return the number of ways to choose an option for each need; numbers above the limit are not exact."""
     found = 1
     for each in options:
         found *= len(each)
-        # without a limit, the product of hundreds of groups would be a huge number
+        # counting ends at the limit, because the product for hundreds of groups would be a huge number
         if found > limit:
             break
     return found
@@ -224,8 +223,8 @@ def _order_needs(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> 
     """Return the indexes of the needs in the order in which the search chooses providers for them.
 
     Needs with an option that has a trait required by the unsuffixed group come first, then needs with few
-    options. Among equals, the need that asks for the largest share of a contested class comes first, while
-    much of it is free.
+    options. Among equal needs, the need with the largest share of a contested class comes first, while much
+    of the class is free.
     """
     rules.budget.spend(len(rules.unsuffixed_traits) * sum(map(len, options)))
 
@@ -258,7 +257,8 @@ def _run_through(
     a dead end. After the first dead end, or a rest after a failed choice, the search checks before each step
     whether the remaining needs can have a provider. A small search omits these checks.
 
-    :param visited: remembers all assignments; of equivalent assignments only the first is continued.
+    :param visited: remembers all assignments; the search continues only the first of several equivalent
+        assignments.
     :param kinds: equal needs get their providers only in the order of the options, not in each permutation.
     """
     assignment, order, budget = NeedAssignment(rules, options), _order_needs(rules, options), rules.budget
@@ -275,7 +275,9 @@ def _run_through(
     skipped = [False] * len(order)  # by depth, whether an assignment was left out as already visited
     kinds_tried: list[set[int]] = [set() for _ in order]  # by depth, kinds of tried providers without a need
     proves = False  # whether each step first checks that the remaining needs can be served
-    turned_back = False  # whether a need had no option left; otherwise a rest only shows many needs
+    # whether some need ran out of options; without such a failure, a rest only means that there are many
+    # needs
+    turned_back = False
     dead_ends: RememberedAssignments | None = None
     choices_before_rest = choices_left = _CHOICES_BEFORE_REST
     # steps are spent in portions, because a call for each choice would cost more than a cheap choice
@@ -290,12 +292,12 @@ def _run_through(
             continue
         if choices_left < 0:
             choices_before_rest = choices_left = 2 * choices_before_rest
-            # with ``kinds``, equal needs have an order, and a failure is no dead end: then only a rest starts
-            # the checks
+            # with ``kinds``, a failure may result from the order of equal needs and proves no dead end, so
+            # only a rest starts the checks
             proves = proves or (turned_back and not small)
             yield None
         index = order[depth]
-        # undo the last choice at this depth; without a choice release() does nothing
+        # undo the last choice at this depth; release() does nothing if no provider was chosen
         assignment.release(index)
         serving = set() if visited is None else {at.id for at in assignment.chosen if at is not None}
         while tried[depth] < len(options[index]):
@@ -325,13 +327,14 @@ def _run_through(
             depth += 1
             if depth < len(order):
                 before = equal_before[depth]
-                # begins at the provider of the previous equal need, which may serve both
+                # options before the provider of the previous equal need are skipped; this provider itself may
+                # serve both needs
                 tried[depth] = 0 if before < 0 else tried[before] - 1
                 found_before[depth] = found
                 kinds_tried[depth].clear()
             continue
         if skipped[depth]:
-            # the assignment that was left out may have had results, so this one is no proven dead end
+            # the skipped assignment may have results, so this assignment is not proven to be a dead end
             skipped[depth] = False
             if depth:
                 skipped[depth - 1] = True

@@ -12,10 +12,10 @@ from typing import Final, Literal, TypeVar
 
 _STEPS: Final = 64
 """Number of steps between two checks of the clock."""
-# few searches take longer than this, and a switch of threads would delay all shorter searches
+# most searches end earlier, and a switch to another thread would only delay them
 _FIRST_SLICE: Final = 0.02
 """Seconds of work before a search yields for the first time."""
-# a quick request takes 1 to 2 ms, and should not wait much longer than 2 ms for a long request
+# a short request takes 1 to 2 ms itself, and should not wait much longer than that for a long request
 _SLICE: Final = 0.002
 """Seconds of work between two yields; other threads of the process wait about as long."""
 
@@ -70,8 +70,8 @@ class SearchBudget:
         """
         self._steps_left -= steps
         if self._steps_left <= 0:
-            # an ended budget stays ended, because the caller may continue with another generator of the same
-            # search
+            # the error is raised again in later calls, because the caller may go on with another generator of
+            # this search
             if self.ended:
                 raise BudgetExhausted
             if self._check_clock() >= self._end:
@@ -79,7 +79,7 @@ class SearchBudget:
                 raise BudgetExhausted
 
     def spend_anyway(self, steps: int = 1) -> None:
-        """Count steps of work on results already found. Yields to other threads, and never raises."""
+        """Count steps of work on results already found; let other threads run, but never raise an error."""
         self._steps_left -= steps
         if self._steps_left <= 0:
             self._check_clock()
@@ -91,14 +91,15 @@ class SearchBudget:
         return self.ended is None
 
     def _check_clock(self) -> float:
-        """Let other threads run if it is time; return the CPU time of the thread, or 0 if it was not read."""
+        """Let other threads run if a slice is over; return the thread's CPU time, or 0 if it was not read."""
         now = 0.0
         if perf_counter() >= self._not_before:
             now = thread_time()
             if now >= self._end_of_slice:
                 self._yield_lock()
                 self._end_of_slice = now + _SLICE
-            # the next reading is at least half a slice away, so that the CPU clock is not read at every check
+            # the next check of the CPU clock is at least half a slice later, because reading the clock is a
+            # system call
             left = min(self._end, self._end_of_slice) - now
             self._not_before = perf_counter() + max(left, _SLICE / 2)
         self._steps_left = _STEPS

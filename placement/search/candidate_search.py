@@ -45,9 +45,10 @@ source."""
 
 
 def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
-    """Yield all batches of one source before those of the next; sources that rest follow after all others.
+    """Yield all batches of a source, then all batches of the next. A source that rests continues at the end.
 
-    A source also rests before ways that differ from earlier ways only in equal providers and groups.
+    A source also rests when its remaining candidates differ from earlier ones only in interchangeable
+    providers and groups.
     """
     resting: deque[Source] = deque()
     # a generator, because sources that rest are appended to the deque while it is read
@@ -61,7 +62,7 @@ def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
 
 
 def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
-    """Yield one batch of each source, then a second of each, and so on. A source is opened at its turn."""
+    """Yield one batch of each source, then a second batch of each, and so on; open a source when needed."""
     active: deque[Source] = deque()
     # a generator, because a limit may be reached before most sources are opened
     for provider_set, batches in chain(sources, drain_waiting(active)):
@@ -84,21 +85,22 @@ def limit_offers(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
     if limit < 1:
         return
     for provider_set, patterns in offers:
-        # the whole batch if it fits, because rendering makes the template of a batch object once
+        # a batch within the limit is passed on unchanged, because rendering makes one template for each batch
+        # object
         yield provider_set, patterns if len(patterns) <= limit else PatternBatch(patterns[:limit])
         limit -= len(patterns)
         if limit <= 0:
             return
 
 
-# small enough that a search with a low limit ends early, large enough that the overhead of a batch is small
+# a compromise: small batches end a search with a low limit early, large batches have less overhead
 BATCH: Final = 16
 """Largest number of candidates of one tree that are searched for at once."""
 # the check adds up the sizes of all patterns; if it ran for each offer, it would cost more than finding the
 # patterns
 _CHUNK: Final = 256
 """Number of needs in the candidates between two checks of the size of the answer."""
-# most roots are refused by one dictionary lookup, which takes less than a step
+# one dictionary lookup refuses most roots, which takes less time than a step
 _ROOTS: Final = 32
 """Number of roots between two checks of the budget."""
 _NO_PATTERNS: Final = UnusedPatterns(PatternBatch())
@@ -123,8 +125,8 @@ class CandidateSearch:
         self._trees = snapshot.whole_trees()
         self._request = request
         self._rng = rng
-        # the order of needs matters: sharing providers are filtered by needs, and rules refer to their
-        # indexes
+        # this order of statements matters: needs filter the sharing providers, and rules refer to needs by
+        # index
         self._needs = needs_of(request)
         self._sharing = SharingProviders(snapshot, budget, self._needs)
         self._rules = RequestRules(snapshot, request, self._needs, budget)
@@ -133,7 +135,8 @@ class CandidateSearch:
         self._least: list[tuple[str, int]] = list(
             {
                 name: amount
-                # in ascending order, so that of equal names the largest amount stays in the dictionary
+                # sorted by amount, so that for each class the dictionary keeps the largest amount, which
+                # comes last
                 for name, amount in sorted(chain.from_iterable([need.resources for need in self._needs]))
                 if not self._sharing.providers or name not in self._sharing.resource_classes
             }.items()
@@ -149,7 +152,8 @@ class CandidateSearch:
         #: whether a root meets the conditions on roots; the keys are the attributes of the root that the
         #: conditions read
         self._good_roots: dict[Hashable, bool] = {}
-        #: whether one candidate may be found at several roots, as sharing providers alone can serve all needs
+        #: whether sharing providers alone can serve all needs, so that the same candidate may be found at
+        #: several roots
         self.may_repeat = self._sharing.suffice
         #: compiled requests, under two kinds of keys: a quick key of a tree, and the positions that meet the
         #: conditions
@@ -158,18 +162,19 @@ class CandidateSearch:
         self._met_in: list[MetPositions] = [each.met_in(snapshot) for each in self._rules.conditions]
         # one cache for all plans, because trees of two structures may have the same positions of options
         self._searched = SearchResults(1, distinct_only=distinct_only)
-        #: patterns of unused trees, by compiled request, class of trees, and the positions that belong to no
-        #: pool
+        #: patterns of unused trees; the keys are a compiled request, a class of trees, and the positions
+        #: outside of pools
         self._when_empty: dict[tuple[CompiledRequest, TreeClass, tuple[int, ...]], UnusedPatterns] = {}
         self._unused: dict[tuple[CompiledRequest, tuple[int, ...], tuple[int, ...]], UnusedPatterns] = {}
         self._known_unused: dict[int, Provider] = {}
-        #: tuples of sharing providers that alone served the request at an earlier tree
+        #: tuples of sharing providers that served the request at an earlier tree without a provider of that
+        #: tree
         self._alone: set[tuple[int, ...]] = set()
         #: provider sets with summaries that were already added to the size of the answer
         self._sized: set[ProviderSet] = set()
 
     def chunk_size(self) -> int:
-        """Return the number of offers between two checks of the answer's size; fewer for many needs."""
+        """Return how many offers pass between two checks of the answer's size; more needs, fewer offers."""
         return max(1, _CHUNK // len(self._needs))
 
     def added_size(self, offers: Sequence[Offer]) -> int:
@@ -210,8 +215,8 @@ class CandidateSearch:
     def source_at(self, root: int, *, each_root: bool = False) -> Source | None:
         """Return the candidates anchored at a root; None if a quick check proves that there are none."""
         tree = self._trees[root]
-        # in most clouds no provider shares with others: then no provider set has to be made, and no candidate
-        # is found twice
+        # in most clouds no provider shares with others: then the tree is its own provider set, and no
+        # candidate is found twice
         if not self._sharing.providers:
             plan = self._plan_of(tree, (), in_use=True)
             return None if plan is None else (tree, plan.pattern_batches(tree, tree.free, self._rng))
@@ -228,9 +233,9 @@ class CandidateSearch:
         return provider_set, plan.pattern_batches(provider_set, tree.free, self._rng)
 
     def _has_too_little(self, tree: HostTree) -> bool:
-        """Return whether too little is free of a class that is not shared, for one need or for all."""
+        """Return whether an unshared class has too little free, for one need or for all needs together."""
         max_free = tree.max_free
-        for name, amount in self._least:  # a generator costs more than this loop
+        for name, amount in self._least:  # a loop, because it takes less time than any() with a generator
             if max_free.get(name, -1) < amount:
                 return True
         free, having = tree.free, tree.shape.having
@@ -258,7 +263,7 @@ class CandidateSearch:
         pooled: bool = False,
     ) -> UnusedPatterns:
         """Return all patterns of a tree as if the tree and the providers that share with it were unused."""
-        # all patterns are needed, so larger batches mean fewer rests and less bookkeeping
+        # the caller needs all patterns, so larger batches save rests and bookkeeping
         self._searched.batch = BATCH
         if shared:
             shared = [self._without_usage(each) for each in shared]
@@ -267,7 +272,8 @@ class CandidateSearch:
             return _NO_PATTERNS
         found = self._when_empty.get((plan, tree.kind, parts))
         if found is None:
-            # trees of one plan may differ in traits that the request does not name
+            # the key has the class of the tree, because trees of one compiled request may differ in other
+            # traits
             apart = tuple([at for at, traits in enumerate(tree.kind.traits) if never_pooled(traits)])
             key = plan, apart if pooled else (), parts
             found = self._unused.get(key)
@@ -291,7 +297,7 @@ class CandidateSearch:
         """Return the root of the tree that has all providers of the offer's first candidate.
 
         None if the providers are in several trees, or if this root does not meet the conditions on roots.
-        Otherwise the search finds the same candidate at this root, too.
+        If there is such a root, the search finds the same candidate at that root, too.
         """
         members = offer[0].members
         roots = {members[at].root_id for positions in offer[1][0].mappings.values() for at in positions}
@@ -302,11 +308,11 @@ class CandidateSearch:
         return home if all(each.met_by(root, self._snapshot) for each in self._on_roots) else None
 
     def is_repeated(self, offer: Offer, seen: set[Hashable]) -> bool:
-        """Return whether an offer of one candidate is already known from another root.
+        """Return whether the single candidate of an offer was already found at another root.
 
         Only candidates of sharing providers alone can repeat; other candidates are not remembered.
 
-        :param seen: the keys of the candidates so far; a new one is added.
+        :param seen: the keys of the candidates found so far; the function adds the key of a new candidate.
         """
         sharing, members = self._sharing.providers, offer[0].members
         # a candidate with a provider that does not share is anchored only at the tree of this provider
@@ -324,7 +330,7 @@ class CandidateSearch:
         return False
 
     def _is_repeated(self, shared: Iterable[Provider]) -> bool:
-        """Return whether these sharing providers alone served the request at an earlier tree; remember it."""
+        """Return whether these sharing providers alone served an earlier tree; remember them."""
         provider_ids = tuple([each.id for each in shared])
         repeated = provider_ids in self._alone
         self._alone.add(provider_ids)
@@ -337,7 +343,8 @@ class CandidateSearch:
 
         :param in_use: return None also if a quick check shows that too little is free for any candidate.
         """
-        # conditions on the root are checked separately, so that one compiled request serves different roots
+        # conditions on the root are checked here, so that trees with different roots can share one compiled
+        # request
         if self._on_roots:
             root = tree.root
             seen = self._read_root(root)
@@ -347,22 +354,23 @@ class CandidateSearch:
                 self._good_roots[seen] = good
             if not good:
                 return None
-        # the key has two levels: this one costs a single call per tree, the one of _find_plan() is exact
+        # there are two caches: the key of this cache takes one call for each tree, the key in _find_plan() is
+        # exact
         read = self._read_tree(tree)
         key = (read, *[each.id for each in shared]) if shared else read
         try:
             return self._plans[key]
         except KeyError:
-            # the result is not cached, because the next tree with this key may have more free
+            # this refusal is not cached, because another tree with this key may have more free
             if in_use and not shared and self._has_too_little(tree):
                 return None
             plan = self._plans[key] = self._find_plan(tree, shared)
             return plan
 
     def _find_plan(self, tree: HostTree, shared: Sequence[Provider]) -> CompiledRequest | None:
-        """Return the compiled request for trees like this one; None if no tree can be served."""
+        """Return the compiled request for the trees with this tree's key; None if it cannot serve them."""
         self.budget.spend(1 + len(self._met_in) * len(tree.members) // 4)
-        # if sharing providers serve the tree, both checks would be wrong, because another tree may have the
+        # both checks are skipped if providers share with the tree, because a sharing provider may have the
         # class or the trait
         if not shared and not self._classes <= tree.shape.classes:
             return None
@@ -387,7 +395,7 @@ class CandidateSearch:
         traits = []
         for any_of in rules.unsuffixed_traits:
             positions = {at for index in rules.unsuffixed for at in options[index].all_positions()}
-            # sorted, because these positions are compared with those of other plans
+            # sorted, because compiled requests with equal positions share results
             having = tuple([at for at in sorted(positions) if not members[at].traits.isdisjoint(any_of)])
             if not having:
                 return None
@@ -443,7 +451,7 @@ def find_candidates(
     limits = [limit for limit in (request.limit, max_candidates) if limit is not None and limit != NO_LIMIT]
     limit = min(limits, default=None)
     looking = CandidateSearch(snapshot, request, random.Random() if randomize else None, budget)
-    # batches of one candidate: roots take turns, or repeated candidates are dropped
+    # batches of one candidate, if roots take turns or if repeated candidates have to be dropped one by one
     in_turn = randomize or strategy == "breadth-first"
     by_root = looking.by_root(1 if in_turn or looking.may_repeat else min(BATCH, limit or BATCH))
     offers = round_robin(by_root) if in_turn else one_by_one(by_root)
@@ -451,7 +459,7 @@ def find_candidates(
         offers = _drop_repeated(offers, looking)
     if limit is not None:
         offers = limit_offers(offers, limit)
-    # this is the outermost iterator, so that a spent budget ends the answer and keeps all that was found
+    # the outermost iterator, so that a spent budget ends the answer and all candidates found so far are kept
     offers = _while_it_lasts(offers)
     chunk = looking.chunk_size()
     found = list(islice(offers, chunk))
@@ -514,7 +522,7 @@ class CandidatesByHost:
             elif self._each_root or not looking.may_repeat:
                 yield from candidates_of([(provider_set, batch)])
             else:
-                # one candidate at a time, because some candidates of a batch may be repeated and others not
+                # one candidate at a time, because a batch may have both repeated and new candidates
                 for pattern in batch:
                     offer = provider_set, PatternBatch((pattern,))
                     home = looking.home_of(offer)
@@ -538,7 +546,7 @@ def serving_check(
 def unused_patterns(
     snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget, *, pooled: bool = False
 ) -> Callable[[HostTree, Sequence[Provider], tuple[int, ...]], UnusedPatterns]:
-    """Return a function that finds all patterns of a tree as if nothing were used.
+    """Return a function that finds all patterns of a tree without any usage.
 
     Arguments of the function are the tree, its sharing providers, and a tuple with a number for each provider
     of the tree. All devices of a pool have the same number. An empty tuple stands for no numbers.
@@ -571,10 +579,10 @@ def _while_it_lasts(offers: Iterable[Offer]) -> Iterator[Offer]:
 
 
 def _too_much(request: CandidatesRequest, budget: SearchBudget) -> InvalidRequest:
-    """Return the refusal of a request that is too hard; it names the group that most often did not fit."""
+    """Return the error for a request that needs too many steps; it names the group that failed most often."""
     advice = "."
     if budget.dead_ends:
-        # asking for less in this group is the most promising change
+        # a smaller request of this group is most likely to help
         suffix, count = max(budget.dead_ends.items(), key=itemgetter(1))
         asked = next(group.resources for group in request.groups if group.suffix == suffix)
         amounts = ",".join(f"{name}:{amount}" for name, amount in asked.items())
@@ -588,7 +596,7 @@ def _too_much(request: CandidatesRequest, budget: SearchBudget) -> InvalidReques
 
 
 def _drop_repeated(offers: Iterable[Offer], found: CandidateSearch) -> Iterator[Offer]:
-    """Yield offers of one candidate each, without those already found at another root."""
+    """Yield the offers, each of one candidate, without candidates that were already found at another root."""
     seen: set[Hashable] = set()
     for offer in offers:
         found.budget.spend()

@@ -1,7 +1,7 @@
 """Candidates as patterns that equivalent trees have in common, and their order within a root.
 
-Nova takes the first candidate of the host that it has chosen. So candidates that cross few branches of a tree
-come first. Ordering changes neither the set of candidates nor the number of candidates of each root.
+Nova takes the first candidate of the host that it has chosen. So the order puts candidates first that cross
+few branches of a tree. It neither adds nor removes candidates of a root.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CandidatePattern(NamedTuple):
 
     @classmethod
     def from_positions(cls, rules: RequestRules, chosen: Sequence[int]) -> CandidatePattern:
-        """Return the pattern that serves each need of the rules at the position chosen for it."""
+        """Return the pattern in which the provider at ``positions[i]`` serves the need with index i."""
         resources: dict[int, Mapping[str, int]] = {}
         mappings: dict[str, tuple[int, ...]] = {}
         for need, amounts, at in zip(rules.needs, rules.amounts, chosen, strict=True):
@@ -39,7 +39,8 @@ class CandidatePattern(NamedTuple):
                 mappings[suffix] = (at,)
             elif at not in served:
                 mappings[suffix] = (*served, at)
-            # a group may ask for no resources, and only state conditions on a provider of a same_subtree rule
+            # a group named by same_subtree may ask for no resources, and only state conditions on its
+            # provider
             if amounts:
                 before = resources.get(at)
                 resources[at] = amounts if before is None else rules.sum_of(before, amounts)
@@ -55,7 +56,7 @@ class PatternBatch(tuple[CandidatePattern, ...]):
     __slots__ = ()
     # batches are keys of dictionaries, and hashing their patterns would cost more than the cache saves
     __eq__ = object.__eq__
-    # tuple defines it, too, and would compare the patterns
+    # overrides the method of tuple, which would compare the patterns
     __ne__ = object.__ne__
     __hash__ = object.__hash__
 
@@ -109,18 +110,17 @@ _Branches = tuple[int | None, ...]
 
 
 def topology_first(offers: Sequence[Offer], budget: SearchBudget | None = None) -> list[Offer]:
-    """Reorder the candidates of each root, so that those that cross the fewest branches come first.
+    """Reorder the candidates of each root: candidates that cross the fewest branches come first.
 
     A branch is a child of the root with all descendants of this child, such as a NUMA node with its caches
-    and devices. Candidates that cross equally many branches are ordered by their number of providers, fewest
-    first. All other candidates keep their order. Each batch is ordered once, so that equivalent trees still
-    share one batch.
+    and devices. Among these, candidates with the fewest providers come first. Equal candidates keep their
+    order. Each batch is ordered once, so that equivalent trees still share one batch.
 
     :param budget: the budget of the search; a long answer yields to other threads.
     """
     budget = budget or SearchBudget()
     budget.spend_anyway(len(offers) // 16)
-    # several batches of one provider set are ordered together; after this check each set has one batch
+    # if a provider set has several batches, they are ordered together; below, each set has exactly one batch
     if len({provider_set for provider_set, _ in offers}) < len(offers):
         return _of_several_batches(offers, budget)
     # only batches of several patterns need an order
@@ -150,7 +150,7 @@ def _of_several_shapes(offers: Iterable[Offer], budget: SearchBudget) -> list[Of
                     (ordered,) = _order_batches(branches, (batch,), budget)
                     of_branches[batch, branches] = ordered
                 of_shapes[batch, shape] = ordered
-            # the offer stays the same object if its order does not change, so that no tuple is made
+            # an unchanged order keeps the offer object, which saves making a tuple
             if ordered is not batch:
                 offer = (provider_set, ordered)
         found.append(offer)
@@ -177,7 +177,7 @@ def _order_batches(
 ) -> Sequence[PatternBatch]:
     """Return the patterns of all batches in order, in batches of the same lengths as the given batches."""
     branch = branches.__getitem__
-    #: patterns by the numbers of branches and of providers that they use
+    #: the patterns; the key is their number of branches and their number of providers
     by_spread: dict[tuple[int, int], list[CandidatePattern]] = {}
     last, in_order = (0, 0), True
     for batch in batches:
@@ -189,7 +189,7 @@ def _order_batches(
             in_order, last = in_order and last <= spread, spread
             by_spread.setdefault(spread, []).append(pattern)
         budget.spend_anyway(len(batch))
-    # patterns are mostly in order already: equivalent trees then keep the batch that the search has cached
+    # most batches are in order already; then equivalent trees keep the batch that the search has cached
     if in_order:
         return batches
     rest = chain.from_iterable([by_spread[spread] for spread in sorted(by_spread)])

@@ -4,10 +4,10 @@ Trees are compared by the free amounts that matter to the request: whether each 
 need. If several needs ask for a class, the free amount itself is compared, up to the sum of these needs.
 Trees without a difference in these amounts have candidates of the same patterns.
 
-Trees of different structures share results, too, if their options have the same positions and relations.
+Trees of different structures share results if their options have the same positions and relations.
 
-Only :mod:`placement.search.candidate_search` uses this module. It goes from tree to tree, and passes one tree
-at a time to this module.
+Only :mod:`placement.search.candidate_search` uses this module. The search visits the trees, and passes one
+tree at a time to this module.
 """
 
 import random
@@ -31,7 +31,8 @@ from placement.search.conditions import ProviderNeed
 from placement.search.rules import RequestRules
 from placement.search.symmetry import AssignmentKinds, never_pooled
 
-# fewer ways fit into one batch, and recognising equivalent ways would cost more than listing all of them
+# below this number, recognising equivalent ways would cost more than listing all ways, which fit into one
+# batch
 _WIDE: Final = 17
 """From this number of ways at a tree on, one of all equivalent ways comes before the others."""
 
@@ -58,14 +59,14 @@ class SearchResults:
     """The results of a request at some trees, kept for equivalent trees.
 
     :param batch: number of patterns that are searched for at once.
-    :param distinct_only: at trees with many ways, find only one of all ways that differ only in equal
+    :param distinct_only: at trees with many ways, find only one of several ways that differ only in equal
         providers or equal groups.
     """
 
     def __init__(self, batch: int, *, distinct_only: bool) -> None:
         self.batch = batch
         self.distinct_only = distinct_only
-        #: batches, by a key of everything that decides which patterns exist; a tuple contains all batches, an
+        #: batches; the key has everything that decides which patterns exist. A tuple has all batches, an
         #: iterator is copied for each use
         self.batches: dict[Hashable, Iterable[PatternBatch]] = {}
         #: patterns by the positions that were chosen for the needs
@@ -93,7 +94,7 @@ class _ContestedClass(NamedTuple):
 class CompiledRequest:
     """A request compiled for trees of one structure, with the results found so far.
 
-    :param tree: any of these trees; the conditions of the request have the same results in all of them.
+    :param tree: one of these trees; the conditions of the request have the same results in each of the trees.
     :param shared: the providers that share with each of these trees.
     :param options: the options of each need at all these trees, from :func:`options_of`.
     :param traits: for each trait of the group without a suffix, the options that have it.
@@ -113,23 +114,24 @@ class CompiledRequest:
         self._options = options
         self._searched = searched
         self._shared_ids = tuple([each.id for each in shared])
-        # groups of many devices are mostly equal, and have the same options
+        # each list of options once: groups that ask for many devices are mostly equal, and have the same
+        # options
         self._distinct = [options[index] for index in sorted(set(rules.first_alike))]
-        #: number of steps that checking all options costs
+        #: the number of steps for a check of all options
         self._steps = sum([len(own) + len(sharing) for own, sharing in self._distinct])
-        #: the indexes of the needs; needs that recent trees could not serve come first
-        # failing needs are moved to the front: in a crowded cloud the same need fails at tree after tree
+        #: the indexes of the needs, in the order in which they are checked
+        # a need that fails is moved to the front, because in a crowded cloud one need fails at most trees
         self._hardest_first = sorted(set(rules.first_alike))
-        #: whether only sharing providers are options, and no provider of the trees is
+        #: whether all options are sharing providers, so that no provider of the trees is an option
         self.only_shared = not any(own for own, _ in self._distinct)
         #: the part of the key of results that depends neither on options nor on contested free amounts
         self._apart: Hashable = ()
-        # if positions alone decide, this part of the key is empty, so that trees of different structures can
-        # share results
+        # empty if the positions of options decide alone, so that trees of different structures can share
+        # results
         if not rules.by_options_alone:
             lineages = self._shape.lineages
             used = {at for own, _ in self._distinct for at, _ in own}
-            # only the lineages of options matter: other providers cannot serve a need of a same_subtree rule
+            # lineages of options only, because no other provider can serve a need of a same_subtree rule
             related = tuple([lineages[at] for at in sorted(used)]) if rules.by_lineage else ()
             # positions of sharing providers begin after those of the tree; their free amounts are not in the
             # key
@@ -159,8 +161,8 @@ class CompiledRequest:
             self._by_relevant = {}
             known = self._batches_alike(provider_set, free)
         else:
-            # made only for the second tree, because a request that is compiled for a single tree does not
-            # need this function
+            # made at the second tree, because many requests are compiled for a single tree and never need the
+            # key
             if self._relevant is None:
                 self._relevant = _pick_slots(
                     sorted({slot for own, _ in self._distinct for _, slots in own for slot in slots})
@@ -203,8 +205,7 @@ class CompiledRequest:
     def _options_within(self, free: tuple[int, ...]) -> Sequence[Sequence[int]] | None:
         """Return for each need the positions that can serve it; None if a need has none."""
         options: Sequence[Sequence[int]] | None = self._having_enough(free)
-        # options that no candidate can use are removed before the key is made, so that they do not make keys
-        # differ
+        # unusable options are removed before the key is made, so that more trees have equal keys
         for rule in self._rules.subtrees:
             options = options and self._within_reach(rule, options)
         return options
@@ -220,7 +221,7 @@ class CompiledRequest:
         likeness: Hashable = (*map(tuple, options), *map(tuple, contested), self._apart)
         is_wide = self._is_wide(options)
         if is_wide:
-            # relations of providers decide which ways are equivalent, even if the ways are the same
+            # the key has the relations of providers, because these decide which ways are equivalent
             members = provider_set.members
             used = sorted({at for found in options for at in found})
             apart = tuple([at for at in used if never_pooled(members[at].traits)])
@@ -229,8 +230,7 @@ class CompiledRequest:
         if known is None:
             kinds = self._kinds_at(provider_set, options) if is_wide else None
             patterns = self._find_patterns(provider_set, options, kinds=kinds)
-            # the first batch is made at once: mostly it has all patterns, and a tuple is cheaper to share
-            # than an iterator
+            # the first batch is made now: mostly it has all patterns, and then a tuple replaces the iterator
             first, end = self._next_batch(patterns)
             begun: tuple[PatternBatch, ...] = (first,) if first else ()
             if end == "done":
@@ -243,7 +243,7 @@ class CompiledRequest:
 
     def _is_wide(self, options: Sequence[Sequence[int]]) -> bool:
         """Return whether the options give at least ``_WIDE`` ways, some of which may be equivalent."""
-        # many equivalent ways exist only if needs have equal terms, or if one need has many options
+        # there are many equivalent ways only with needs of equal terms, or with a need of many options
         return (self._rules.any_alike or max(map(len, options)) >= _WIDE) and count_ways(
             options, _WIDE - 1
         ) >= _WIDE
@@ -254,7 +254,7 @@ class CompiledRequest:
         lineages = self._shape.lineages
         parents = {each[1] for each in lineages if len(each) > 1}
         used = sorted({at for own, _ in self._distinct for at, _ in own})
-        # a provider with children is equivalent to no other provider
+        # None for providers with children, which are never equivalent to other providers
         families = tuple([None if at in parents else lineages[at][1:2] for at in used])
         return len(lineages), families, self._shared_ids
 
@@ -266,11 +266,11 @@ class CompiledRequest:
         pooled: bool = False,
         parts: Sequence[int] = (),
     ) -> AssignmentKinds | None:
-        """Return the kinds of needs and providers; None if no ways are equivalent and there are no pools."""
+        """Return the kinds of needs and providers; None without equivalent ways and without pools."""
         members = provider_set.members
         self._rules.budget.spend(sum(map(len, options)))
         providers = [[members[at] for at in found] for found in options]
-        # sharing providers, which come after the providers of the tree, have no numbers
+        # zip() ends before the sharing providers, which come last and have no numbers
         numbers = {member.id: part for member, part in zip(members, parts, strict=False)}
         kinds = AssignmentKinds(self._rules, providers, pooled=pooled, parts=numbers)
         if kinds.any_needs_equal or kinds.any_providers_equal:
@@ -282,7 +282,7 @@ class CompiledRequest:
     def _within_reach(
         self, rule: Sequence[int], options: Sequence[Sequence[int]]
     ) -> Sequence[Sequence[int]] | None:
-        """Return the options that can be in one subtree with an option of each other need of a subtree rule.
+        """Return the options that same_subtree rules allow beside some option of each other need of the rule.
 
         None if a need has no option left. The root of the subtree has to serve one of these needs.
         """
@@ -307,7 +307,7 @@ class CompiledRequest:
     def _contested_amounts(self, free: tuple[int, ...]) -> list[list[int]] | None:
         """Return for each contested class the free amount at each option, limited to the sum of all needs.
 
-        None if all options together have too little free of some class.
+        None if the options together have too little of a class free.
         """
         found = []
         for each in self._contested_classes:
@@ -353,8 +353,8 @@ class CompiledRequest:
                     min([rules.amounts[index][name] for index in asking]),
                     not any(self._options[index].shared for index in asking),
                     tuple(slots),
-                    # a free amount above the sum of all needs makes no difference, so it must not change the
-                    # key
+                    # limited to the sum of all needs, because a larger free amount makes no difference and
+                    # must not change the key
                     [(slot, min(portions[slot].max_unit, asked)) for slot in slots.values()],
                 )
             )
@@ -367,8 +367,8 @@ class CompiledRequest:
         for rank, index in enumerate(self._hardest_first):
             own, sharing = self._options[index]
             asked = self._rules.asked[index]
-            # unrolled for one and two classes, the usual numbers, because this loop runs for every tree and
-            # need
+            # separate code for one class and for two classes, the usual numbers, because this loop runs for
+            # every tree and need
             if len(asked) == 1:
                 (amount,) = asked
                 here = [at for at, (slot,) in own if free[slot] >= amount]
@@ -377,7 +377,8 @@ class CompiledRequest:
                 here = [at for at, (slot, beside) in own if free[slot] >= amount and free[beside] >= other]
             else:
                 here = [at for at, slots in own if all(map(ge, [free[slot] for slot in slots], asked))]
-            # free amounts of sharing providers were checked when the request was compiled
+            # sharing providers need no check, because their free amounts were checked when the request was
+            # compiled
             here += sharing
             if not here:
                 self._hardest_first.insert(0, self._hardest_first.pop(rank))
@@ -405,7 +406,7 @@ class CompiledRequest:
                 for found in pairwise_assignments(rules, options, lineages):
                     yield None if found is None else self._pattern_of(found)
                 return
-        # like the rules, the general search works with providers, but patterns have positions
+        # rules and the general search work with providers, so their results are converted to positions
         positions_of = {members[at].id: at for found in options for at in found}
         providers = [[members[at] for at in found] for found in options]
         only = self._searched.distinct_only
@@ -435,7 +436,7 @@ class CompiledRequest:
                 yield PatternBatch()
 
     def _next_batch(self, patterns: Iterator[CandidatePattern | None]) -> tuple[PatternBatch, _BatchEnd]:
-        """Return the next patterns, and why there are no more of them in this batch."""
+        """Return the next patterns, and the reason for the end of this batch."""
         batch: list[CandidatePattern] = []
         try:
             for pattern in patterns:
@@ -476,12 +477,12 @@ def options_of(
 def _own_options(
     rules: RequestRules, index: int, shape: TreeStructure, met: Sequence[Sequence[bool]]
 ) -> Sequence[Places]:
-    """Return the options of a need in the tree; mostly this is the list of the structure itself."""
+    """Return the options of a need in the tree; mostly the list that the structure already has."""
     found = shape.places_giving(rules.names[index])
     rules.budget.spend(len(found))
     for rank, (name, amount) in enumerate(rules.needs[index].resources):
-        # mostly each provider with the class can give the amount, so that the structure's own list can be
-        # used unchanged
+        # in most trees each provider with the class can give the amount, so the structure's list is returned
+        # unchanged
         if not shape.any_gives(name, amount):
             portions = shape.portions
             found = [each for each in found if portions[each[1][rank]].is_portion(amount)]

@@ -45,12 +45,12 @@ Names = frozenset[str]
 
 
 class _RememberedValues(dict[_K, bool], Generic[_K]):
-    """Results of a condition by the value that it checks, such as a set of traits. Each is computed once."""
+    """Results of a condition by the checked value, such as a set of traits; each result is computed once."""
 
     def __init__(self, answer: Callable[[_K], bool]) -> None:
         self._answer = answer
 
-    # a subclass of dict, so that known values are looked up in C, without a call
+    # a dict with __missing__(), so that a known value is looked up in C and no Python function is called
     def __missing__(self, value: _K) -> bool:
         met = self[value] = self._answer(value)
         return met
@@ -80,7 +80,7 @@ class ConditionWords:
         template: str, names: Sequence[str], amount: int | None = None, found: int | None = None
     ) -> str:
         """Return a template with its fields filled in."""
-        # for one name, "any of" would read badly
+        # a single name needs no "any of" or "all of"
         any_of = names[0] if len(names) == 1 else f"any of {', '.join(names)}"
         return template.format(
             names=" or ".join(names), any_of=any_of, all_of=" and ".join(names), amount=amount, found=found
@@ -103,13 +103,13 @@ class IndexedNames:
 
 @dataclass(frozen=True, slots=True)
 class ProviderCondition(ABC):
-    """A condition on one provider. The same providers meet two equal conditions.
+    """A condition on one provider. Equal conditions are met by the same providers.
 
-    ``sets`` has sets of names, such as traits. Each set is a piece that a request could state alone. A
-    provider meets the condition if it meets every piece.
+    ``sets`` has sets of names, such as traits. Each set is a piece: a request could state it as a condition
+    of its own. A provider meets the condition if it meets every piece.
     """
 
-    # class variables instead of methods, because the registry reads them from classes, without an instance
+    # class variables, because the registry reads these values from the class and has no instance
     name: ClassVar[str]
     """The name of the condition in explanations."""
     field: ClassVar[str]
@@ -155,32 +155,32 @@ class ProviderCondition(ABC):
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
         """Return a function that checks all positions of a tree, for one request."""
-        # correct for any condition, but slow; the usual conditions override this method
+        # correct for every condition, but slow, so the common conditions override this method
         return lambda tree: tuple([self.met_by(each, snapshot) for each in tree.members])
 
     def single_pieces(self) -> Iterator[Self]:
         """Yield the pieces of this condition as conditions with one set each."""
-        # the common case avoids replace(), which is slow: this method runs in each request
+        # a condition with one piece is yielded unchanged, because replace() is slow and each request calls
+        # this
         if len(self.sets) == 1:
             yield self
         else:
             yield from (replace(self, sets=(names,)) for names in self.sets)
 
     def deciding_pieces(self) -> Iterator[ProviderCondition]:
-        """Yield conditions; their results in a tree determine the results of this condition."""
+        """Yield conditions; their results in a tree together determine the result of this condition."""
         return self.single_pieces()
 
     def alternative_checks(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
-        """Return the alternative checks of a piece, mostly one.
+        """Return the alternative checks of a piece; most conditions have one.
 
-        A provider meets the condition if there is an index such that it passes the check with this index of
-        every piece.
+        A provider meets the condition if, for some index, it passes the check with this index of every piece.
         """
         return (partial(self.met_by, snapshot=snapshot),)
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
         """Yield the names with which an index finds the providers that meet the condition."""
-        # a condition that excludes names is met by providers without them, which no index lists
+        # nothing for conditions that exclude names, because no index lists the providers without a name
         if self.index is not None and not self.excludes:
             for names in self.sets:
                 yield IndexedNames(getattr(snapshot, self.index), tuple(names), self.of_roots)
@@ -192,13 +192,13 @@ class ProviderCondition(ABC):
     def is_unknown(self, snapshot: ModelSnapshot) -> bool:
         """Return whether no provider has any of the names of ``sets``."""
         if self.index is None:
-            # without an index the names cannot be looked up, and no remark is better than a wrong remark
+            # without an index it is unknown whether the names exist, and no remark is better than a wrong one
             return False
         index = getattr(snapshot, self.index)
         return all(name not in index for names in self.sets for name in names)
 
 
-# in the order in which explanations count conditions; a separate list for groups, because each request loops
+# the condition classes in the order of explanations. Groups have a separate list, because each request loops
 # over it
 _OF_GROUPS: Final[list[type[ProviderCondition]]] = []
 _OF_ROOTS: Final[list[type[ProviderCondition]]] = []
@@ -208,7 +208,7 @@ _C = TypeVar("_C", bound=type[ProviderCondition])
 
 def register_condition(condition: _C) -> _C:
     """Register a class of conditions, so that all modules which enumerate conditions find it; a decorator."""
-    # in the order of this module, which is the order in explanations
+    # classes register in the order of this module, which is the order of explanations
     (_OF_ROOTS if condition.of_roots else _OF_GROUPS).append(condition)
     return condition
 
@@ -220,7 +220,7 @@ def condition_class(name: str) -> type[ProviderCondition] | None:
 
 def group_conditions(group: RequestGroup) -> list[ProviderCondition]:
     """Return the conditions that a group states."""
-    # a field without a true value states nothing, because each field of a group has an empty default
+    # an empty field states no condition
     return [each.from_field(said, group) for each in _OF_GROUPS if (said := getattr(group, each.field))]
 
 
@@ -236,7 +236,7 @@ def all_conditions(
     found = dict.fromkeys(root_conditions(request))
     before = None
     for need in needs:
-        # needs of one group have the same conditions, and comparing suffixes is faster than hashing
+        # conditions are read once for each group, because comparing suffixes is faster than hashing
         # conditions
         if need.suffix != before and (need.conditions or need.together):
             before = need.suffix
@@ -249,7 +249,7 @@ def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
 
     :param keeps: returns whether a piece is kept.
     """
-    # a group and a request have different fields, and their conditions have different classes
+    # groups and requests have different fields, so each has its own list of condition classes
     found = group_conditions(stating) if isinstance(stating, RequestGroup) else root_conditions(stating)
     changes = {}
     for condition in found:
@@ -257,13 +257,13 @@ def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
         # a field stays unchanged if its condition keeps all pieces
         if len(kept) < len(condition.sets):
             changes[condition.field] = _join_sets(kept, getattr(stating, condition.field))
-    # replace() keeps each field that no class of this module knows
+    # replace() keeps all other fields, also fields that no condition class reads
     return replace(stating, **changes) if changes else stating
 
 
 def _split_field(said: Any) -> tuple[Names, ...]:
     """Return the sets of names of a field: alternatives as one set, other names one by one."""
-    # a tuple has sets of alternatives, which the parser has made
+    # the parser has made a tuple of sets of alternatives
     if isinstance(said, tuple):
         return said
     # sorted, so that explanations list names in the same order each time
@@ -274,7 +274,7 @@ def _join_sets(sets: tuple[Names, ...], said: Any) -> Any:
     """Return the sets as a value of the same type as ``said``, the current value of the field."""
     if isinstance(said, tuple):
         return sets
-    # the same type as before, because the request may be written as a query again
+    # the type stays the same, because the changed request may be written as a query string
     names = frozenset[str]().union(*sets)
     return next(iter(names), None) if isinstance(said, str) else names
 
@@ -284,7 +284,7 @@ class _TraitCondition(ProviderCondition):
 
     __slots__ = ()
 
-    # only traits are read, which are equal at each position in all trees of a class
+    # traits decide alone, and in all trees of a class they are equal at each position
     reads = ("traits",)
     index = "by_trait"
 
@@ -320,7 +320,8 @@ class RequiredTraits(_TraitCondition):
     @classmethod
     def from_field(cls, said: Any, group: RequestGroup | None) -> Self:
         """Return the condition that a field states."""
-        # mostly the field already has sets, and this runs in each request that requires traits
+        # sets are kept as they are, which is the common case and saves time in each request with required
+        # traits
         sets = said if type(said) is tuple else _split_field(said)
         return cls(sets, group is not None and not group.suffix)
 
@@ -330,7 +331,7 @@ class RequiredTraits(_TraitCondition):
         return self.by_group
 
     def _admits_names(self, traits: Names) -> bool:
-        # map() runs in C, and this runs for each set of traits in the cloud
+        # map() runs in C, which saves time because this method runs for each set of traits in the cloud
         return not any(map(traits.isdisjoint, self.sets))
 
 
@@ -411,7 +412,7 @@ class InsideTraits(_LineageTraits):
     index = "by_trait"
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
-        """Yield nothing: an ancestor may have the trait, and ancestors are no part of the candidate."""
+        """Yield nothing: an ancestor outside of the candidate may have the trait."""
         return iter(())
 
     def _admits_names(self, traits: Names) -> bool:
@@ -448,7 +449,7 @@ class InTree(ProviderCondition):
         return self._named_member(snapshot) is None
 
     def _named_member(self, snapshot: ModelSnapshot) -> Provider | None:
-        # a request names one tree: the condition has one set with one uuid
+        # the condition has one set with one uuid, because a request names one tree
         ((uuid,),) = self.sets
         return snapshot.get(uuid)
 
@@ -460,7 +461,7 @@ class _AggregateCondition(ProviderCondition):
     ``or_root`` is set for the group without a suffix, where an aggregate of a root spans its whole tree.
     """
 
-    # a class variable cannot depend on or_root, so the aggregates of the root are always read
+    # the root's aggregates are listed even without or_root, because a class variable cannot depend on a field
     reads = ("aggregates", "root.aggregates")
     index = "by_aggregate"
 
@@ -483,7 +484,7 @@ class _AggregateCondition(ProviderCondition):
         """Return whether the aggregates of the provider, or of its root, meet the condition."""
         root = None
         if self.or_root and provider.parent_id is not None:
-            # if the provider is the root, ``own`` already has the aggregates of the root
+            # for a root, ``own`` already has the aggregates of the root
             root = snapshot.providers[provider.root_id].aggregates
         return self._admits_names(provider.aggregates, root)
 
@@ -492,7 +493,7 @@ class _AggregateCondition(ProviderCondition):
         known: dict[Names | None, _RememberedValues[Names]] = {}
 
         def met_positions(tree: HostTree) -> tuple[bool, ...]:
-            # if the provider is the root, this is the same set again, which makes no difference
+            # for a root this is the same set twice, which does no harm
             root = tree.root.aggregates if self.or_root else None
             beside = known.get(root)
             if beside is None:
@@ -518,8 +519,7 @@ class MemberOf(_AggregateCondition):
     )
 
     def _admits_names(self, own: Names, root: Names | None) -> bool:
-        # either the provider or its root has to be in an aggregate of every set; some sets for each is not
-        # enough
+        # one of the two has to be in an aggregate of every set; it is not enough that each is in some of them
         return self._reaches_all(own) or (root is not None and self._reaches_all(root))
 
     def _reaches_all(self, aggregates: Names) -> bool:
@@ -530,13 +530,14 @@ class MemberOf(_AggregateCondition):
         own = partial(replace(self, or_root=False).met_by, snapshot=snapshot)
         if not self.or_root:
             return (own,)
-        # two alternatives, so that a relaxation can leave out sets for either the provider or the root
+        # two alternatives, so that a relaxation can leave out the sets that the provider fails, or those that
+        # its root fails
         return own, lambda provider: own(snapshot.providers[provider.root_id])
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
-        """Yield the names with which the index finds the providers, or the roots that count for providers."""
+        """Yield the names to look up: of the providers themselves, or of roots that count for their trees."""
         for names in self.sets:
-            # the base class does not know that the aggregate of a root spans its tree
+            # overridden, because an aggregate of a root counts for all providers of its tree
             yield IndexedNames(snapshot.by_aggregate, tuple(names), spans_trees=self.or_root)
 
 
@@ -551,7 +552,7 @@ class ForbiddenAggregates(_AggregateCondition):
     excludes = True
 
     def _admits_names(self, own: Names, root: Names | None) -> bool:
-        # neither of the two may be in an aggregate: a forbidden aggregate of the root forbids the whole tree
+        # both are checked, because a forbidden aggregate of the root forbids its whole tree
         return all(map(own.isdisjoint, self.sets)) and (root is None or all(map(root.isdisjoint, self.sets)))
 
 
@@ -599,7 +600,7 @@ class ProviderNeed:
     @property
     def serving_terms(self) -> Hashable:
         """Everything that decides which providers can serve the need."""
-        # the suffix is no part: two groups with the same terms have the same options, which are computed once
+        # without the suffix, so that the options of groups with equal terms are computed once
         return self.resources, self.conditions
 
     def served_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
@@ -608,7 +609,7 @@ class ProviderNeed:
             inventory = provider.inventories.get(name)
             if inventory is None or not inventory.accepts_amount(amount, provider.used.get(name, 0)):
                 return False
-        # inventories are checked before conditions: more providers fail there, and it is faster
+        # inventories come first, because this check is faster and more providers fail it
         for condition in self.conditions:  # noqa: SIM110  # a generator costs more than most conditions
             if not condition.met_by(provider, snapshot):
                 return False
@@ -623,12 +624,12 @@ def needs_of(request: CandidatesRequest) -> tuple[ProviderNeed, ...]:
 def _group_needs(group: RequestGroup) -> tuple[ProviderNeed, ...]:
     resources = tuple(group.resources.items())
     unsuffixed = group.suffix == ""
-    # without a suffix each class may come from another provider, so each class is a need of its own
+    # the unsuffixed group has a need for each class, because each class may come from another provider
     parts = [(resource,) for resource in resources] if unsuffixed else [resources]
     stated = group_conditions(group)
     conditions: tuple[ProviderCondition, ...] = ()
     together: tuple[ProviderCondition, ...] = ()
-    # most groups state no conditions, and making lists would be noticeable in a short request
+    # a group without conditions makes no lists, which saves noticeable time in short requests
     if stated:
         conditions = tuple([each for each in stated if not each.met_together])
         together = tuple([each for each in stated if each.met_together])

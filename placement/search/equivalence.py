@@ -6,7 +6,8 @@ Three kinds of equivalence classes exist. The first kind applies to every reques
   depend on a request. The read model creates each of them once, because thousands of hosts differ only in
   names and usage.
 - A :class:`~placement.search.compiled_request.CompiledRequest` stands for the trees of one structure in which
-  the conditions of a request have the same results. As positions, these trees have the same candidates.
+  the conditions of a request have the same results. Written as positions, the candidates of these trees are
+  the same.
 - A :class:`TreeKin`, and each :class:`LikeTrees` in it, ignore providers without any requested class. They
   are coarser than compiled requests, because an explanation counts hosts and needs no positions.
 
@@ -30,7 +31,7 @@ from placement.search.roots import SharingProviders
 from placement.search.rules import RequestRules
 
 _TREES: Final = 64
-# a step is a few microseconds, about the time to make and look up the key of a tree
+# making and looking up the key of a tree takes a few microseconds, about one step
 """Number of trees between two checks of the budget."""
 _OF_TREES: Final = {
     "traits": "kind",
@@ -58,7 +59,7 @@ def tree_reader(conditions: Iterable[ProviderCondition]) -> Callable[[HostTree],
 
 def root_reader(conditions: Iterable[ProviderCondition]) -> Callable[[Provider], Any]:
     """Return a function that computes a key of a root; roots with equal keys meet the same conditions."""
-    # attrgetter instead of a function, because the search calls it for each tree
+    # attrgetter runs in C, which matters because the search calls this for each tree
     reads = {name.removeprefix("root.") for each in conditions for name in each.reads}
     return attrgetter(*sorted(reads)) if reads else _read_nothing
 
@@ -109,12 +110,13 @@ class AskedAmounts:
 
     def portions_key(self, shape: TreeStructure, layout: TreeLayout) -> Hashable:
         """Return a key of the amounts, and sums of amounts, that the providers of a structure can give."""
-        # cached by structure, because thousands of trees share one, and the computation reads each inventory
+        # cached by structure, because the computation reads each inventory, and thousands of trees share a
+        # structure
         found = self._portions.get(shape)
         if found is None:
             given = [
-                # True means that all inventories can give the amount, so that structures with different
-                # inventories may have equal keys
+                # True stands for "each inventory can give this amount", so that structures with different
+                # inventories can have equal keys
                 shape.any_gives(name, amount) or self._portions_given(shape, layout, name, amount)
                 for name, amount in self.amounts
             ]
@@ -139,8 +141,7 @@ class AskedAmounts:
         )
 
     def _portions_summed(self, shape: TreeStructure, layout: TreeLayout, name: str, asked: int) -> Hashable:
-        # it is unknown which sums will occur, so the key has the bounds themselves, limited to the largest
-        # sum
+        # any sum of these amounts may occur, so the key has the bounds themselves, limited to the largest sum
         return tuple(
             [
                 (each.min_unit, min(each.max_unit, asked), each.step_size)
@@ -171,7 +172,7 @@ def _is_about_all(request: CandidatesRequest) -> bool:
 
 
 class TreeKin:
-    """Trees with free amounts as their only relevant difference for a request.
+    """Trees that differ, as far as a request matters, only in their free amounts.
 
     :meth:`like_trees` divides these trees into groups: by whether each slot has enough free for each
     requested amount. For classes that several needs ask for, it compares the free amounts themselves, up to
@@ -197,7 +198,8 @@ class TreeKin:
             for rank in ranks:
                 slot = self.slots[at, names[rank]] = len(self.slots)
                 self.having.setdefault(names[rank], []).append((at, slot))
-        # contested classes are compared by their amount, all other classes only by whether it suffices
+        # contested classes are compared by their free amount, other classes only by whether this amount is
+        # enough
         contested = request.rules.contested
         asked = sorted(
             (slot, amount)
@@ -208,7 +210,7 @@ class TreeKin:
         self.shared = shared
         #: the groups of trees, by the relevant part of their free amounts
         self.alike: dict[Hashable, LikeTrees] = {}
-        # usually there is one amount for each slot, in order; then no slots have to be picked
+        # with one amount for each slot, in the order of slots, no slots have to be picked
         slots = [slot for slot, _ in asked]
         #: None if each slot has exactly one amount
         self._pick = None if slots == [*range(len(self.slots))] else slot_picker(slots)
@@ -227,10 +229,10 @@ class TreeKin:
         return *[members[at] for at in tree.shape.layout_of(self.where).positions], *self.shared
 
     def like_trees(self, tree: HostTree, layout: TreeLayout) -> "LikeTrees":
-        """Return the group of trees with the same relevant free amounts; the first such tree creates it."""
+        """Return the group of trees with the same relevant free amounts; create it for the first tree."""
         free = layout.pick(tree.free)
         pick = self._pick
-        # le() and map() run in C, which matters in this inner loop of explanations
+        # le() and map() run in C, because this is the inner loop of explanations
         key: Hashable = tuple(map(le, self._amounts, free if pick is None else pick(free)))
         if self._contested:
             # an amount below 0 counts as 0, and an amount above the sum of all needs counts as this sum
@@ -269,8 +271,7 @@ def regroup_trees(
     if not groups:
         return []
     where = groups[0].kin.where
-    # layouts have the classes of the whole request, because positions in the survey's results refer to these
-    # layouts
+    # the layouts of the whole request are kept, because positions in the survey's results refer to them
     asked = AskedAmounts(snapshot, request, budget, where)
     kins: dict[Hashable, TreeKin] = {}
     for group in groups:
@@ -319,8 +320,8 @@ def group_trees(
         if number % _TREES == 0:
             budget.spend(_TREES)
         tells = tree.root.id in telling
-        # in trees that are not in ``telling``, each condition has the same result for all providers, so the
-        # structure decides
+        # outside of ``telling`` each condition has one result for all providers of a tree, so only the
+        # structure matters
         looked_at = read(tree) if tells else tree.shape
         known = met.get(looked_at)
         if known is None:
@@ -332,11 +333,12 @@ def group_trees(
                 for met_at in met_in:
                     found = met_at(tree)
                     features.append(tuple([found[at] for at in layout.positions]))
-            # a number instead of a long tuple, which would be hashed for each tree
+            # a number replaces the long tuple, which would be hashed again for each tree
             known = met[looked_at] = numbers.setdefault(tuple(features), len(numbers)), layout
         key: Hashable
         key, layout = known
-        # the number does not include the sharing providers, and whether a condition names the tree
+        # sharing providers and trees named by conditions are not part of the number, so they are added to the
+        # key
         if sharing.providers or named:
             if sharing.providers:
                 shared = tuple(sharing.with_tree(tree.root.id)[0])
@@ -350,13 +352,13 @@ def group_trees(
 
 
 def _roots_telling(snapshot: ModelSnapshot, conditions: Iterable[ProviderCondition]) -> set[int]:
-    """Return the roots of trees in which a provider has a trait or other name that a condition uses.
+    """Return the roots of trees with a provider that has a name of a condition, such as a trait.
 
     In each other tree, either all providers meet a condition or none does.
     """
     found: set[int] = set()
     for each in conditions:
-        # without an index, any tree may contain a provider with one of the names
+        # all roots, because without an index any tree may have a provider with one of the names
         if each.index is None:
             return set(snapshot.trees)
         index = getattr(snapshot, each.index)

@@ -16,7 +16,7 @@ def filter_providers(snapshot: ModelSnapshot, wanted: ProviderFilter, budget: Se
 
     A provider passes the filter ``resources`` if it alone can currently give all amounts.
     """
-    # the intersection begins with the smallest set, because its time depends on the first set
+    # the smallest set comes first, because the time of an intersection depends on its first set
     sets = sorted(_index_sets(snapshot, wanted), key=len)
     provider_ids = sets[0].intersection(*sets[1:]) if sets else snapshot.providers.keys()
     found: list[Provider] = []
@@ -26,14 +26,14 @@ def filter_providers(snapshot: ModelSnapshot, wanted: ProviderFilter, budget: Se
 
 
 def _filter_passing(found: list[Provider], wanted: ProviderFilter) -> list[Provider]:
-    """Return the providers that pass the filters that have no index."""
+    """Return the providers that also pass the filters without an index."""
     if wanted.forbidden:
-        # the index lists the providers with a trait; subtracting them from the set of all providers would
-        # copy this whole set
+        # checked one by one: the index has the providers with a trait, and the set of all others would be a
+        # large copy
         found = [each for each in found if each.traits.isdisjoint(wanted.forbidden)]
     if wanted.forbidden_aggregates:
         found = [each for each in found if each.aggregates.isdisjoint(wanted.forbidden_aggregates)]
-    # amounts are checked last, because they need a check of each provider, while the checks before are set
+    # amounts come last, because they are checked provider by provider, while the earlier filters are set
     # operations
     for name, amount in wanted.resources.items():
         found = [

@@ -20,8 +20,8 @@ from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
 from placement.search.candidates import CandidatePattern, Offer, PatternBatch, candidates_of
 
-# dropping outdated summaries takes a loop over all trees, which is only worth its time if it frees a tenth of
-# the summaries
+# dropping outdated summaries takes a loop over all trees, so it waits until a tenth of the summaries is
+# outdated
 _MAX_OUTDATED: Final = 0.1
 """Outdated summaries are dropped when summaries outnumber trees by more than this share of the trees."""
 _STEP: Final = 4096
@@ -102,7 +102,7 @@ def render(
 ) -> bytes:
     """Return the JSON of the answer, in the shape of a microversion.
 
-    :param kept: the summaries of earlier answers; None renders all trees.
+    :param kept: the summaries of earlier answers; None: the summaries of all trees are rendered.
     """
     return b"".join(
         render_pieces(
@@ -123,7 +123,7 @@ def render_pieces(
     :param budget: the budget of the search; a long answer yields to other threads.
     """
     if not offers:
-        # the code below needs at least one candidate and one provider
+        # an early return, because the code below needs at least one candidate and one provider
         return [b'{"allocation_requests":[],"provider_summaries":{}}']
     parts = _allocation_requests(offers, version, budget)
     parts[0] = b'{"allocation_requests":[' + parts[0]
@@ -156,7 +156,7 @@ def _allocation_requests(offers: Sequence[Offer], version: Microversion, budget:
         # steps are counted by bytes, because filling in uuids copies the text, and a batch may have thousands
         # of candidates
         budget.spend_anyway(1 + len(text) // _STEP)
-        # uuids are kept as bytes, so that no text has to be encoded for each candidate
+        # templates and uuids are bytes, which saves encoding a text for each candidate
         requests.append(text % pick(provider_set.uuids))
     return requests
 
@@ -205,7 +205,8 @@ class _CandidateTemplates:
         return f'{{"allocations":{{{allocations}}},"mappings":{{{mappings}}}}}', gaps
 
     def _known_allocation(self, amounts: Mapping[str, int]) -> str:
-        # keyed by identity: candidates share few objects with amounts (see RequestRules.sum_of)
+        # the key is the identity, because candidates share a few objects with amounts (see
+        # RequestRules.sum_of)
         known = self._allocations.get(id(amounts))
         if known is None:
             known = self._allocations[id(amounts)] = _allocation_template(amounts, self._version)
@@ -234,11 +235,11 @@ def _summary_parts(
 ) -> Iterable[bytes]:
     """Return ``"uuid":{...}`` for each provider of the candidates; from 1.29 on, for all in their trees."""
     shape = SummaryShape.for_version(version)
-    # whole trees do not depend on the request, so they are kept for later answers
+    # summaries of whole trees do not depend on the request, so they are kept for later answers
     if shape.nested:
         return kept.of_trees(snapshot, _used_trees(snapshot, offers), shape, budget)
     ids: dict[int, None] = {}
-    classes: set[str] = set()  # every candidate has all classes of the request
+    classes: set[str] = set()  # any candidate shows the requested classes, because each one has all of them
     for candidate in candidates_of(offers):
         resources = candidate.resources
         budget.spend_anyway()
@@ -259,7 +260,7 @@ def _used_trees(snapshot: ModelSnapshot, offers: Iterable[Offer]) -> Iterable[Ho
     used_by: dict[PatternBatch, list[int]] = {}
     for provider_set, patterns in offers:
         if isinstance(provider_set, HostTree):
-            # this provider set is a tree without sharing providers: its candidates use no other tree
+            # a tree without sharing providers: its candidates use only this tree
             found[provider_set] = None
             continue
         used = used_by.get(patterns)

@@ -21,7 +21,7 @@ class RequestGroup:
     ``inside``.
     """
 
-    # a field with a false value states no condition, so each new field needs an empty default
+    # an empty field states no condition, so each new field needs an empty default
     suffix: str = ""
     resources: Mapping[str, int] = field(default_factory=dict)
     required: tuple[frozenset[str], ...] = ()

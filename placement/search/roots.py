@@ -1,6 +1,6 @@
 """Finds the trees that can serve a request, from its rarest condition or its scarcest resource.
 
-A candidate is anchored at one tree: its providers are members of that tree, or share with that tree. A
+A candidate is anchored at one tree: each of its providers is in that tree, or shares with that tree. A
 provider shares with a tree if it has the trait MISC_SHARES_VIA_AGGREGATE, and has a common aggregate with a
 member of the tree.
 """
@@ -26,7 +26,7 @@ _MUCH_RARER: Final = 0.5
 # each check evaluates all conditions; for more providers, the checks would cost more than they save
 _MANY: Final = 64
 """If there are more sharing providers than this number, they are not checked in advance."""
-# a name that most trees have excludes few trees, and each lookup takes time
+# looking up a name in an index is not worth its time if most trees have the name
 _MAX_SELECTIVE: Final = 0.7
 """Above this share of trees a condition is not selective enough to use its index."""
 
@@ -47,7 +47,7 @@ class SharingProviders:
         #: whether sharing providers alone could serve all needs
         self.suffice = bool(self.providers)
         if self.providers and needs is not None:
-            # by terms, so that needs with equal terms are looked up once
+            # the keys are the terms of needs, so that equal needs are looked up once
             serving = [
                 self._find_serving(need) for need in {need.serving_terms: need for need in needs}.values()
             ]
@@ -56,13 +56,14 @@ class SharingProviders:
         self._known: dict[frozenset[str], tuple[list[Provider], tuple[bytes, ...]]] = {}
 
     def _find_serving(self, need: ProviderNeed) -> set[int]:
-        """Return the sharing providers that may serve the need; of many, all that have its classes."""
+        """Return the sharing providers that may serve the need; check conditions only if they are few."""
         found = set(self.providers)
         for name, _ in need.resources:
             found &= self._snapshot.by_class.get(name, set())
         if len(found) > _MANY:
             return found
-        # spend_anyway() never raises: the search has no candidates yet that it could return
+        # spend_anyway() instead of spend(): the search has no results yet that an exceeded budget could
+        # return
         self.budget.spend_anyway(len(found))
         return {each for each in found if need.served_by(self._snapshot.providers[each], self._snapshot)}
 
@@ -96,7 +97,8 @@ class SharingProviders:
             roots = self._snapshot.roots_having(self._snapshot.by_aggregate, aggregate).ids
             self.budget.spend(1 + len(roots) // 16)
             for root in roots:
-                # tuples of aggregates are keys: hosts with equal tuples have the same sharing providers
+                # sorted tuples, so that callers can use them as keys: hosts with equal tuples have the same
+                # sharing providers
                 found[root] = (*found.get(root, ()), aggregate)
         return found
 
@@ -112,7 +114,7 @@ class SharingProviders:
         known = self._known.get(via)
         if known is None:
             known = self._known[via] = self._find_shared(via, set())
-        # a tree's own providers do not count as sharing with it, so its list differs from the common list
+        # providers of the tree itself are left out, so this tree needs a list of its own
         if known[0] and root in self.roots:
             return self._find_shared(via, set(self._snapshot.trees[root]))
         return known
@@ -140,7 +142,7 @@ _DRAWS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class RootFilter:
-    """The ids of roots, each once; a root passes if it is in one set of each condition in ``selective``.
+    """Distinct root ids and a filter: each condition in ``selective`` has to have a set with the root.
 
     Iteration yields ids in ascending order; ``ids`` need not be in order.
     """
@@ -158,12 +160,12 @@ class RootFilter:
 
     def from_anywhere(self, rng: random.Random) -> Iterator[int]:
         """Iterate from a random root on; each passing root is equally likely to be the first."""
-        # drawing until a root passes selects each passing root with equal probability, without filtering all
-        # roots
+        # random draws until a root passes: each passing root has the same probability, and not all roots are
+        # filtered
         for _ in range(_DRAWS if self.ids else 0):
             first = rng.randrange(len(self.ids))
-            # all other roots follow in order, which is random enough: concurrent claims mostly begin at
-            # different hosts
+            # the other roots follow in order; a random first root is enough to make concurrent claims begin
+            # at different hosts
             if any(self._filter_selective((self.ids[first],))):
                 return self._filter_selective(_rotate_ids(self.ids, first))
         found = [*self._filter_selective(self.ids)]
@@ -190,8 +192,8 @@ def possible_roots(
     these roots. The result contains each root that has a candidate, and may contain roots that have none.
     """
     needs = tuple(needs)
-    # classes of sharing providers are left out: a tree can get them from elsewhere, so its own free amounts
-    # exclude nothing
+    # classes of sharing providers are left out, because a tree with too little of such a class can get it
+    # from them
     scarcest = min(
         (
             (snapshot.free_index(name), amount)
@@ -213,17 +215,18 @@ def possible_roots(
         if (members := each.named_providers(snapshot)) is not None
     ]
     if named:
-        # a request names few trees, so no other index needs to be read
+        # in_tree leaves so few trees that reading another index is not worth its time
         return RootFilter(sorted(set.intersection(*named)))
     wanted = [
         _SelectiveNames(snapshot, each, sharing) for each in _indexed_names(snapshot, conditions, needs)
     ]
-    # rarest first: the search iterates over its roots, and all other conditions only filter these roots
+    # rarest first: the search iterates over the roots of the rarest condition, and the other conditions
+    # filter them
     wanted.sort(key=lambda each: each.size)
     if wanted and wanted[0].size == 0:
         return RootFilter()
     rarest = wanted[0].size if wanted else len(snapshot.trees)
-    # the index by free amounts is not in the order of root ids, so using it costs a sort
+    # the index by free amounts is not ordered by root id, so its roots have to be sorted
     by_amount = scarcest is not None and having < rarest * _MUCH_RARER
     found: Sequence[int]
     if scarcest and by_amount:
@@ -239,8 +242,8 @@ def possible_roots(
 
 
 def _in_all(roots: Iterable[int], wanted: Sequence[Sequence[Container[int]]]) -> Iterator[int]:
-    """Yield the roots that are in one set of each condition."""
-    # nested loops rather than any and all: generators cost more than these lookups
+    """Yield the roots for which each condition has a set that contains the root."""
+    # nested loops instead of any() and all(), because generators would take longer than the lookups
     for root in roots:
         for any_of in wanted:
             for one in any_of:
@@ -281,7 +284,7 @@ class _SelectiveNames:
         self._sharing = sharing
         #: for each name, the ids of all providers that have it
         self.sets = [what.index[name] for name in what.names if name in what.index]
-        # the budget is charged for whole sets only if code below intersects these sets
+        # steps are counted only if the code below intersects whole sets
         sharing.budget.spend(sum(map(len, self.sets)) if what.spans_trees else 1)
         each = [snapshot.roots_having(what.index, name) for name in what.names]
         self._roots = [roots for roots in each if roots.ids]
@@ -291,7 +294,7 @@ class _SelectiveNames:
             aggregates = snapshot.providers[provider_id].aggregates
             self.size += sum([len(snapshot.by_aggregate[aggregate]) for aggregate in aggregates])
         #: whether the root alone decides if a tree has one of the names
-        # False if another member of the tree may have a name
+        # False if the names of other members of the tree count, too
         self.of_roots = not self._sharing_it and all(roots.alone for roots in self._roots)
 
     def _who_shares(self) -> set[int]:

@@ -5,7 +5,7 @@ provider may serve a need, given the providers chosen for the other needs.
 
 Without quick proofs, a search over many equivalent devices tries all combinations before it finds that none
 fits. For example, 17 groups of one unit at a host with 16 devices of one unit each have 16! branches. A proof
-may fail to recognise an impossible request, but never refuses a possible request.
+may overlook that a request is impossible, but never refuses a possible request.
 
 - *Volume*: the amounts of a resource class have to fit into the free amounts of its providers. Only units
   that these amounts can use are counted: of 5 free units, groups of 2 units each can use 4.
@@ -31,10 +31,11 @@ from placement.search.request import CandidatesRequest
 Taken = dict[tuple[int, str], int]
 """Amounts, by pairs of provider id and resource class."""
 
-# the possible sums, up to the largest free amount, are bits of one integer, which each need shifts once
+# the possible sums are the bits of one integer with a bit for each unit, and each need shifts this integer
+# once
 _MAX_UNITS: Final = 10_000
 """Maximum number of units for which sums of amounts are enumerated; above it, all free units count."""
-# each set is compared with all other sets
+# each set is compared with all other sets, so the time is quadratic
 _MAX_SETS: Final = 8
 """Maximum number of different sets of providers that are checked one by one; above it, only their union is
 checked."""
@@ -71,7 +72,7 @@ def fits_at_all(
     return all(
         _amounts_fit(each, _free_amounts(name, each, taken), budget)
         for name, each in asked.items()
-        # the amount of a single need was checked when its options were found
+        # a class with a single need is skipped, because this amount was checked when the options were found
         if len(each) > 1
     )
 
@@ -94,7 +95,7 @@ def available_amount(provider: Provider, name: str) -> int:
 def _amounts_fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: SearchBudget) -> bool:
     """Return False if these amounts of one class certainly cannot all find a provider."""
     sizes = {amount for amount, _ in asked}
-    # if all amounts are equal, the matchings below are exact and need no check of volumes
+    # no check of volumes if all amounts are equal, because then the matchings below are exact
     if len(sizes) > 1 and any(
         sum(amounts) > _max_sum(amounts, volumes, budget) for amounts, volumes in _list_volumes(asked, free)
     ):
@@ -122,18 +123,19 @@ def _list_volumes(
         by_providers.setdefault(frozenset([at.id for at in providers]), []).append(amount)
     if 1 < len(by_providers) <= _MAX_SETS:
         for together in by_providers:
-            # amounts that only some of these providers may give also compete for the providers
+            # smaller groups count, too, because amounts of a part of these providers compete for the same
+            # providers
             amounts = [amount for other, each in by_providers.items() if other <= together for amount in each]
             yield amounts, [free[provider_id] for provider_id in together]
 
 
 def _max_sum(amounts: Sequence[int], volumes: Collection[int], budget: SearchBudget) -> int:
-    """Return an upper bound of the total of the amounts that fit, each undivided, into these free amounts.
+    """Return an upper bound of the sum of amounts that fit into these free amounts without being divided.
 
     The possible sums of the amounts are the bits of an integer: bit n stands for n units.
     """
     budget.spend(len(amounts) + len(volumes))
-    # counted in units of the greatest common divisor, so that amounts of memory in MB take few bits
+    # divided by their greatest common divisor, so that large amounts, such as memory in MB, take few bits
     min_amount, unit = min(amounts), gcd(*amounts)
     useful = [volume // unit for volume in volumes if volume >= min_amount]
     widest = max(useful, default=0)
@@ -177,8 +179,8 @@ def _match_all(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> boo
                 break
         if free is None:
             return False
-        # go back along the path: each need on the path moves to the next provider, which frees its previous
-        # provider
+        # go back along the path: each need takes the next provider of the path, which frees the need's
+        # previous provider
         while free is not None:
             who, previous = came_from[free]
             served[free].append(who)
@@ -217,7 +219,7 @@ class RequestRules:
             dict.fromkeys(
                 [
                     *chain.from_iterable(need.conditions for need in needs),
-                    # each piece is a condition of its own, because different providers of the group may meet
+                    # one condition for each piece, because different providers of the group may meet
                     # different pieces
                     *(piece for each in together for piece in each.single_pieces()),
                 ]
@@ -237,10 +239,10 @@ class RequestRules:
         ]
         #: for each need, its amounts by class, as candidates have them
         self.amounts: list[Mapping[str, int]] = [dict(need.resources) for need in needs]
-        #: sums, by the identities of both summands; sums are kept alive, so that Python never reuses an
-        #: identity
+        #: cached sums; the keys are the identities of both summands. The cache keeps the sums alive, because
+        #: Python may reuse the identity of a freed object
         self._sums: dict[tuple[int, int], Mapping[str, int]] = {}
-        #: for each need, the index of the first need that the same providers can serve
+        #: for each need, the index of the first need with the same terms, which the same providers can serve
         first: dict[Hashable, int] = {}
         self.first_alike = [first.setdefault(need.serving_terms, index) for index, need in enumerate(needs)]
         #: whether several groups with a suffix have the same options
@@ -256,7 +258,7 @@ class RequestRules:
             if (asking := [index for index, amounts in enumerate(self.amounts) if name in amounts])
             and not (self.isolate and not any(needs[index].unsuffixed for index in asking))
         }
-        #: whether all combinations of options are valid, apart from traits of the group without a suffix
+        #: whether every combination of options is valid, if traits of the group without a suffix are ignored
         self.independent = (
             self.nested
             and not request.same_subtrees
@@ -279,7 +281,8 @@ class RequestRules:
 
     def sum_of(self, one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
         """Return the sum of two mappings of :attr:`amounts` or sums; equal calls return the same object."""
-        # by identity, because templates of candidates are cached by the identity of amounts
+        # equal sums have to be one object, because templates of candidates are cached by the identity of
+        # amounts
         key = (id(one), id(other))
         known = self._sums.get(key)
         if known is None:
@@ -292,7 +295,7 @@ class RequestRules:
     def traits_settled(self, options: Sequence[Sequence[Provider]]) -> bool | None:
         """Return whether the providers of the group without a suffix have its traits.
 
-        True or False if the result is equal for each choice of options; None if it depends on the choice.
+        True or False if each choice of options gives this result; None if the result depends on the choice.
         """
         settled: bool | None = True
         for traits in self.unsuffixed_traits:
@@ -319,7 +322,7 @@ class NeedAssignment:
         self._lineages: dict[int, frozenset[int]] = {}
         #: for each need, the ids of its options
         self._ids = [frozenset([at.id for at in found]) for found in options] if rules.by_lineage else []
-        #: maximum number of steps that a check of one choice costs: rules on several needs read all options
+        #: maximum number of steps of one check: rules on several needs read the options of all these needs
         max_rules = len(rules.unsuffixed_traits) + max(map(len, rules.subtrees_of), default=0)
         self.steps = 1 + max_rules * sum(map(len, options))
 
@@ -361,7 +364,7 @@ class NeedAssignment:
         return all(self._subtree_in_reach(rule, index, provider) for rule in rules.subtrees_of[index])
 
     def can_complete(self, rest: Sequence[int]) -> bool:
-        """Return whether each need in ``rest`` has an option, and no quick proof excludes them together."""
+        """Return False if a need in ``rest`` has no option, or if a quick proof shows they do not fit."""
         left: list[list[Provider]] = []
         for index in rest:
             self.rules.budget.spend(self.steps * len(self.options[index]))
@@ -388,7 +391,7 @@ class NeedAssignment:
         )
 
     def _subtree_in_reach(self, rule: Sequence[int], index: int, provider: Provider) -> bool:
-        """Return whether one provider of the rule is, or can be, all others or an ancestor of them."""
+        """Return whether one provider of the rule can be the root of the subtree with all the others."""
         above = self._lineage_of(provider)
         open_ones, chosen = [], [provider.id]
         for other in rule:

@@ -1,13 +1,13 @@
-"""Equal groups and equal providers. Swapping two equal ones in an assignment gives an equivalent assignment.
+"""Recognises equal groups and equal providers; swapping two of them gives an equivalent assignment.
 
 Hosts have many equal devices, and guests ask for several of these devices. There are 518,918,400 ways to give
-eight of sixteen devices to eight equal groups, and the client sees no difference between them. The search
-yields one of these ways first. A dead end is remembered for all equivalent assignments.
+eight of sixteen devices to eight equal groups, but the client sees no difference between these ways. The
+search yields one of these ways first. A dead end is remembered for all equivalent assignments.
 
 Devices form a *pool* if all needs that they serve ask for the same amount, the unit. Only the number of free
-units in a pool matters. A device may have several units, such as the virtual functions of a network card. The
-planner, which counts guests, uses pools of equal devices. The search for candidates has one guest, so the
-devices of its pools may have different free amounts (:attr:`AssignmentKinds.in_pools`).
+units in a pool matters. A device may have several units: for example, a network card has several virtual
+functions. The planner, which counts guests, uses pools of equal devices. The search for candidates has one
+guest, so the devices of its pools may have different free amounts (:attr:`AssignmentKinds.in_pools`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def never_pooled(traits: frozenset[str]) -> bool:
 
 
 class AssignmentKinds:
-    """The kinds of needs and of providers at a tree; two of one kind can be swapped in any assignment.
+    """The kinds of needs and of providers at a tree. Needs, or providers, of one kind can be swapped.
 
     :param options: for each need, the providers that can serve it.
     :param pooled: whether providers are of one kind only if they form a pool, so that several guests can swap
@@ -66,8 +66,8 @@ class AssignmentKinds:
         members = rules.snapshot.trees
         everyone = rules.snapshot.providers
         roots = {provider.root_id for provider in providers.values()}
-        # the parents of all members of the trees, because a member that is no option may have an option as a
-        # child. A provider with children has a kind of its own, because same_subtree rules depend on
+        # the parents of all members, not only of options, because the child of an option may be no option
+        # itself. A provider with children has a kind of its own, because same_subtree rules depend on
         # lineages.
         self._parents = {everyone[each].parent_id for root in roots for each in members[root]}
         kinds: dict[Hashable, int] = {}
@@ -85,8 +85,7 @@ class AssignmentKinds:
             for provider_id, provider in providers.items()
         }
         firsts: dict[int, int] = {}
-        #: by id of a provider, the provider that stands for it in keys: itself, or one member for its whole
-        #: pool
+        #: for each provider id, the id that keys use: its own id, or the id of one member for a whole pool
         self._stand_ins = {
             provider_id: firsts.setdefault(kind, provider_id) if pooled else provider_id
             for provider_id, kind in self.of_providers.items()
@@ -117,14 +116,14 @@ class AssignmentKinds:
 
     @cached_property
     def in_pools(self) -> AssignmentKinds | None:
-        """These kinds with pools for a single guest; None if no pool joins ways that are not equivalent.
+        """The kinds with pools for a single guest; None if pools would only join equivalent ways.
 
         Each provider of a pool has a number of units, which its free amount and ``max_unit`` limit. Any
-        provider with a unit left can serve the next need, and each need takes one unit. So the distribution
-        of the units taken does not decide whether the remaining needs can be served. All providers of a kind
-        are in one pool, because otherwise pools would distinguish equal providers.
+        provider with a unit left can serve the next need, and each need takes one unit. So whether the
+        remaining needs can be served depends on the number of units taken, not on the devices. A pool has all
+        providers of a kind, so that it never distinguishes equal providers.
         """
-        # otherwise free amounts do not distinguish kinds
+        # without classes that add up, free amounts do not distinguish kinds, and pools would join nothing
         if not self._rules.adding_up:
             return None
         members: dict[int, list[Provider]] = {}
@@ -135,7 +134,8 @@ class AssignmentKinds:
         for kind, found in members.items():
             units = self._units_for_one(found)
             if units:
-                # devices of one kind with a single unit each have no other distribution of units
+                # a pool of devices with one unit each has no effect, because devices of one kind are equal
+                # already
                 others = others or (units > 1 and len(found) > 1)
                 pools.setdefault(self._features_of(found[0], self._serves[found[0].id]), []).append(kind)
         if not others and all(len(kinds) == 1 for kinds in pools.values()):
@@ -174,15 +174,16 @@ class AssignmentKinds:
         )
 
     def _provider_signature(self, provider: Provider, serves: Sequence[int]) -> Hashable:
-        """Return a key: providers with equal keys can be swapped in any assignment.
+        """Return a key of a provider. Providers with equal keys can be swapped in any assignment.
 
-        Equivalent providers are leaves below the same parent, or have no relatives at all.
+        Such providers are leaves below the same parent, or have neither parent nor children.
         """
         rules = self._rules
-        # the provider's own id is the key, so that it is equal to no other provider
+        # a key with the provider's own id, so that this provider is equal to no other
         if provider.id in self._parents or (self._pooled and not self._gives_units(provider, serves)):
             return provider.id
-        # free amounts above the sum of all needs make no difference, and pools count the units of all members
+        # limited to the sum of all needs, because a larger free amount makes no difference. Pools ignore free
+        # amounts here, and count units instead
         contested = [
             min(available_amount(provider, name), rules.contested[name])
             for name, asking in rules.adding_up.items()
@@ -223,13 +224,13 @@ class AssignmentKinds:
         )
 
     def _units_for_one(self, found: Sequence[Provider]) -> int:
-        """Return how many of its needs a provider of a kind can serve at once; 0 if they form no pool.
+        """Return how many needs one provider of a kind can serve at once; 0 if the kind forms no pool.
 
         :param found: all providers of the kind.
         """
         serves = self._serves[found[0].id]
         unit = self._unit_of(found[0], serves)
-        # the free amounts of a class that does not add up differ within a kind
+        # in the last case no pool, because free amounts of such a class may differ within a kind
         if unit is None or found[0].id in self._parents or unit[0] not in self._rules.adding_up:
             return 0
         name, amount = unit
@@ -244,14 +245,13 @@ class AssignmentKinds:
         return (
             rules.nested
             and not (rules.isolate and len(suffixed) > 1)
-            # otherwise a same_subtree rule could require one provider for needs that a pool would serve from
-            # several
+            # no pool, because a same_subtree rule could require one provider for several needs
             and not any(len(rule) > 1 and rule <= {*serves} for rule in subtrees)
         )
 
 
 class RememberedAssignments:
-    """Remembered assignments of one tree; each stands for all equivalent assignments."""
+    """A set of assignments at one tree, in which an assignment stands for all equivalent ones."""
 
     def __init__(self, kinds: AssignmentKinds) -> None:
         self.kinds = kinds
@@ -262,7 +262,7 @@ class RememberedAssignments:
         signature = self.kinds.signature_of(chosen)
         if signature in self._known:
             return False
-        # beyond the limit the search is still correct, but slower
+        # above the limit nothing is remembered: the search stays correct, but becomes slower
         if len(self._known) < MAX_REMEMBERED:
             self._known.add(signature)
         return True

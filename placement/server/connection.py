@@ -25,7 +25,7 @@ MAX_BODY: Final = 64 * 1024 * 1024
 """Maximum size of a body, in bytes."""
 _MAX_CHUNKS: Final = 100_000
 """Maximum number of chunks of a body."""
-# gunicorn copies the rest of a piece for each chunk in the piece, so pieces are small
+# small pieces, because gunicorn copies the rest of a piece for each chunk in it
 _PIECE: Final = 8 * 1024
 """Size of the pieces in which gunicorn reads a body, in bytes."""
 _RENEWED_AFTER: Final = 1024 * 1024
@@ -69,10 +69,10 @@ class ClientConnection:
         self._taken = 0
         self.closing = False
         self.deadline = time.monotonic() + HEADERS_TIMEOUT
-        #: the time of the connection or of its last answer
+        #: the time at which the connection was made, or its last answer sent
         self.last_used = time.monotonic()
         self._has_asked = False
-        #: the number of bytes of this connection that the worker's total includes
+        #: number of bytes that the worker's total currently includes for this connection
         self.counted = 0
 
     def fileno(self) -> int:
@@ -103,7 +103,7 @@ class ClientConnection:
 
     @property
     def is_at_rest(self) -> bool:
-        """Return whether at least one request was answered, and no byte of another request has arrived."""
+        """Return whether a request was answered, and no byte of the next request has arrived."""
         return self._has_asked and self.is_idle
 
     def receive(self) -> bool:

@@ -139,7 +139,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._most = min(self.cfg.worker_connections, max(16, most - _RESERVED_FILES))
         self._waiting = IdleConnections(self._most)
-        self._held = 0  # bytes of all connections, as last counted
+        self._held = 0  # total bytes of all connections, as last counted
         super().init_process()
 
     def run(self) -> None:
@@ -200,7 +200,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         """Accept a connection; return False if there is none."""
         try:
             sock, peer = listener.accept()
-        except OSError:  # another worker was faster, or the client has left
+        except OSError:  # another worker has taken the connection, or the client has left
             return False
         if len(self._connections) >= self._most:
             first = self._waiting.first_to_close()
@@ -242,8 +242,8 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             if not complete:
                 self._watch_connection(connection, select.EPOLLIN)
                 return
-            # epoll would report a lost connection even if no events are registered, but the connection
-            # belongs to a thread until the answer
+            # unregistered, because epoll reports a lost connection even without events, and until the answer
+            # the connection belongs to a thread
             self._loop.unregister(connection.fd)
             self._waiting.discard(connection.fd)
             self._busy.add(connection.fd)
@@ -254,7 +254,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             util.write_error(connection, *error.args)
         except OSError:
             raise
-        except Exception as error:  # not HTTP: gunicorn has the answer
+        except Exception as error:  # no HTTP: gunicorn answers with the error
             self.handle_error(None, connection, connection.peer or ("", -1), error)
         connection.end_request(close=True)
         self._follow_up(connection)
@@ -290,7 +290,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         self._loop.modify(connection.fd, events)
 
     def _count_held(self, connection: ClientConnection) -> None:
-        """Update the total of held bytes by this connection's change; adding up all would be slow."""
+        """Update the total of held bytes by the change of this connection, which is faster than a new sum."""
         held = connection.held_bytes
         self._held += held - connection.counted
         connection.counted = held
@@ -358,7 +358,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         finally:
             if hasattr(body, "close"):
                 body.close()
-        # the answer is complete: the loop sends the remaining bytes later, or the client has left
+        # the answer is complete; the loop sends the rest of it later, unless the client has left
         with suppress(OSError):
             connection.flush()
         return bool(response.should_close())

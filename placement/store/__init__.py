@@ -36,12 +36,12 @@ A worked example
     A host has 8 VCPU, of which the consumer ``a`` holds 5 and ``b`` holds 2. In one request ``a`` moves to
     another host and ``b`` grows to 4 VCPU. No other consumer uses the host, so the claim of 4 VCPU is
     granted. Then an operator reduces the total to 3. Now ``b`` holds more than the total. It may claim 4 VCPU
-    again, or less, but not 5. Any other consumer is refused even 1 VCPU. So no granted claim increases the
-    excess, and guests can move away.
+    again, or less, but not 5. Any other consumer is refused even 1 VCPU. So no claim can increase the excess,
+    but guests can still move away.
 
 Invariants
     - A transaction decides about capacity by data that it reads under its locks, never by the read model.
-    - An operation has effects only in its transaction. If another transaction gets in its way, the operation
+    - An operation has effects only in its transaction. If another transaction makes it fail, the operation
       runs again.
     - Locks are taken in one order, so that operations do not deadlock. If two operations deadlock, the
       database ends one of them, and that operation runs again.

@@ -20,11 +20,11 @@ def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates:
     :raises NotFound: no such provider.
     :raises ConcurrentUpdate: ``generation`` is not the current generation.
     """
-    # an optimistic write without rows to insert would not notice a changed provider, because no foreign key
-    # fails
+    # rows to insert are necessary: an optimistic write notices a changed provider only by a failing foreign
+    # key
     if generation is not None and optimistic_write.is_worthwhile(tx, generation, len(aggregates)):
         optimistic_write.find_provider(tx, _found, uuid, generation)
-        # old aggregates are removed first, because the new ones may repeat some of them
+        # removed before the insertion, because new aggregates may repeat old ones
         tx.queue(_removal_there, {})
         rows = [{"name": aggregate} for aggregate in sorted(aggregates)]
         optimistic_write.insert(tx, provider_aggregates.c.aggregate, rows)
@@ -34,8 +34,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates:
     if generation is not None:
         providers.check_generation(row, generation)
     put(tx, {row.id: aggregates})
-    # stamped even without ``generation``, because readers have to see changes by clients of old
-    # microversions, too
+    # stamped without ``generation``, too, because readers have to see changes by clients of old microversions
     tx.note_changed([row.id], generation=generation is not None)
     return row.generation + (generation is not None)
 

@@ -2,9 +2,10 @@
 
 Besides claims, the release of all allocations of a consumer is the most frequent write. On a database that
 accepts several statements at once, the release sends all its statements together. The first statement locks
-the consumer, and stores its id in a setting of the transaction, or an id that no consumer has. The other
-statements use this setting to find the rows to lock, stamp and delete. If the consumer is created after the
-first statement, these statements do not touch it. On other databases the release reads the rows first.
+the consumer, and stores its id in a setting of the transaction. If there is no consumer, it stores an id that
+no consumer has. The other statements use this setting to find the rows to lock, stamp and delete. If the
+consumer is created after the first statement, these statements do not touch it. On other databases the
+release reads the rows first.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from placement.store.expired import COUNTS
 class LockedConsumers:
     """The locked consumers by uuid, all their holdings, and the uuids of expired consumers among them."""
 
-    # only consumers that existed before: the claims create all other consumers
+    # only consumers that existed before; new consumers are created for the claims
     consumers: Mapping[str, consumer_store.ConsumerRow]
     holdings: Sequence[ClaimantHolding] = ()
     expired: frozenset[str] = frozenset()
@@ -73,7 +74,7 @@ def replace(tx: WriteTransaction, claims: Sequence[ConsumerClaim]) -> None:
     :raises ConcurrentUpdate: a generation in a claim is not the current generation of its consumer.
     :raises Conflict: a provider has no inventory of a claimed class, or not enough of it.
     """
-    # locks come before all checks, because data that is read under the locks stays valid until the commit
+    # locked before any check, because data that is read under the locks stays valid until the commit
     locked = lock_claimed(tx, claims)
     check_generations(claims, locked)
     write_claims(tx, claims, locked)
@@ -91,14 +92,14 @@ def lock_claimed(
     :param more: uuids of further providers to lock; ``buckets`` are further buckets.
     :param others: uuids of further consumers to lock; their holdings are read, too.
     """
-    # consumers that a client declares as new mostly are new, so they are looked up only if the insertion
+    # no lookup if the client declares all consumers as new, because they mostly are; otherwise the insertion
     # fails
     new_only = all(claim.generation is None and claim.takes_anything for claim in claims)
     looked_up = [] if tx.optimistic and new_only else [claim.consumer for claim in claims]
     locked = _lock(tx, [*looked_up, *others])
     new = [claim for claim in claims if claim.takes_anything and claim.consumer not in locked.consumers]
-    # created before the buckets are locked: the insertion locks the new rows, and consumers come first in the
-    # order of locks
+    # created before the buckets are locked, because the insertion locks the new rows, and consumers are
+    # locked before buckets
     consumer_store.create_consumers(tx, {claim.consumer: claim.owner for claim in new})
     named = {uuid for claim in claims for uuid in claim.resources}
     # a single call locks all providers, so that all buckets are locked in ascending order
@@ -117,11 +118,10 @@ def check_generations(claims: Iterable[ConsumerClaim], locked: LockedConsumers) 
     """
     for claim in claims:
         if claim.consumer in locked.expired:
-            # for the client the consumer does not exist, so any number as its generation is a conflict, too
+            # the client sees no such consumer, so each number that it gives as generation is a conflict
             if claim.generation is not ANY_GENERATION:
                 consumer_store.check_generation(None, claim.generation)
-            # the caller releases the consumer and tries again, because its row and its allocations still
-            # exist
+            # the row and the allocations still exist, so the caller releases the consumer and tries again
             raise ConsumerExists(f"consumer generation conflict - {claim.consumer} has expired just now")
         consumer_store.check_generation(locked.consumers.get(claim.consumer), claim.generation)
 
@@ -145,20 +145,20 @@ def write_claims(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: 
     _remove(tx, [row.id for row in locked.consumers.values()])
     supplies, known_classes = _read_supplies(tx, {uuid for claim in claims for uuid in claim.resources})
     named = {name for claim in claims for resources in claim.resources.values() for name in resources}
-    # looks up classes that no provider of the claims has, to distinguish unknown names from missing
-    # inventories
+    # the lookup includes classes that no provider of the claims has, to distinguish unknown names from
+    # missing inventories
     others = names.NameLookup(tx, resource_classes, named - known_classes.keys())
     classes = {**known_classes, **others.ids}
-    # checked after the removal, which is rolled back if the check refuses the claims
+    # the removal before this check is rolled back if the check refuses the claims
     check_capacity(claims, supplies, classes, locked.holdings)
     _insert(tx, claims, supplies, classes)
     _update_consumers(tx, claims, locked.consumers)
-    # clients rely on these rules: moving away does not increase the generation of a provider, releasing all
-    # allocations does
+    # clients rely on this: the generation of a provider grows when a consumer releases all allocations, but
+    # not when it moves away
     emptied = {claim.consumer for claim in claims if not claim.takes_anything}
     left = {each.provider_id for each in locked.holdings if each.consumer in emptied}
     raised = left.union(supply.provider_id for supply in supplies.values())
-    # usage_only: readers then need not read inventories, traits and aggregates again
+    # usage_only, so that readers do not read inventories, traits and aggregates again
     tx.note_changed(raised, generation=True, usage_only=True)
     tx.note_changed(locked.provider_ids - raised, generation=False, usage_only=True)
 
@@ -172,8 +172,7 @@ def _held_by(count: int) -> PreparedStatement:
             resource_providers.c.uuid,
             allocations.c.resource_class_id,
             allocations.c.used,
-            # not filtered by expiry: expired consumers are locked, too, because their holdings still occupy
-            # resources
+            # includes expired consumers, because their holdings still occupy resources
             sa.not_(COUNTS),
         )
         .select_from(allocations)
@@ -184,14 +183,14 @@ def _held_by(count: int) -> PreparedStatement:
 
 
 def _remove(tx: WriteTransaction, consumer_ids: Sequence[int]) -> None:
-    # without consumers, a statement would be a useless round trip
+    # an early return, because a statement without consumers would be a useless round trip
     if consumer_ids:
         tx.queue(_allocation_removal(len(consumer_ids)), bind_values("id", consumer_ids))
 
 
 @lru_cache(KEPT_SIZES)
 def _allocation_removal(count: int) -> PreparedStatement:
-    # selected by the consumer's id, which is the first column of the primary key
+    # the condition uses the consumer's id, because this is the first column of the primary key
     chosen = allocations.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
     return PreparedStatement(sa.delete(allocations).where(chosen))
 
@@ -312,7 +311,7 @@ def delete(tx: WriteTransaction, consumer: str) -> None:
 
     :raises NotFound: the consumer holds nothing, or has expired.
     """
-    # lock_claimed() is not needed, because no consumer is created and no supply is read
+    # simpler than lock_claimed(), because nothing is created and no supply is read
     locked = _lock(tx, [consumer])
     if not locked.consumers or locked.expired:
         raise no_allocations(consumer)
@@ -335,9 +334,9 @@ def give_back(tx: WriteTransaction, uuids: Collection[str]) -> int:
 def _give_back(tx: WriteTransaction, locked: LockedConsumers) -> None:
     """Release all allocations of these consumers, which the caller has locked."""
     ids = [row.id for row in locked.consumers.values()]
-    # providers are locked after consumers, in the same order as for claims
+    # consumers are locked before providers, as in claims
     tx.lock(locked.providers)
-    # allocations are removed first, because they refer to the consumer
+    # removed before the consumer, because allocations refer to it
     _remove(tx, ids)
     consumer_store.remove(tx, ids)
     tx.note_changed(locked.provider_ids, generation=False, usage_only=True)
@@ -373,11 +372,11 @@ _shown: Final = (
         allocations.c.updated_at,
     )
     .select_from(NAMED)
-    # in the order of creation, so that answers with the same allocations have the same order
+    # ordered by creation, so that equal allocations give equal answers
     .order_by(consumers.c.id, resource_providers.c.id, resource_classes.c.id)
 )
 _of_consumer: Final = _shown.where(consumers.c.uuid == sa.bindparam("consumer"), COUNTS)
-# without COUNTS, because callers need the holdings of a reservation or a moving consumer, expired or not
+# without the condition COUNTS, because callers need the holdings even if the consumer has expired
 _of_consumers: Final = _shown.where(consumers.c.uuid.in_(sa.bindparam("consumers", expanding=True)))
 _of_providers: Final = _shown.where(
     resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True)), COUNTS
@@ -425,13 +424,13 @@ def release(database: ServiceDatabase, consumer: str) -> None:
         return None
 
     released = database.write(release_all)
-    # read after the commit: if nothing was released, nothing was written, so no rollback is needed
+    # an answer read after the commit is early enough: if nothing was released, there is nothing to roll back
     if released is not None and released.scalars == [_NOBODY]:
         raise no_allocations(consumer)
 
 
 def _at_once(tx: WriteTransaction, consumer: str) -> StatementAnswer:
-    """Queue all statements of the release; return the answer of the first, readable after the commit.
+    """Queue all statements of the release; return the answer of the first one, to read after the commit.
 
     The answer of this statement is the consumer's id as text, or :data:`_NOBODY`.
     """
@@ -445,7 +444,7 @@ def _at_once(tx: WriteTransaction, consumer: str) -> StatementAnswer:
 
 
 _released: Final = sa.cast(sa.func.current_setting(_SETTING), sa.BigInteger)
-# each statement that needs the providers evaluates this query, before the allocations are removed
+# every statement about the providers contains this query, so these statements come before the removal
 _held: Final = sa.select(allocations.c.provider_id).where(allocations.c.consumer_id == _released)
 # the id is stored in a setting of the transaction, because later statements of a batch cannot use an answer
 _lock_consumer: Final = PreparedStatement(
@@ -467,7 +466,7 @@ _lock_consumer: Final = PreparedStatement(
     )
 )
 _count: Final = PreparedStatement(
-    # in ascending order, although the buckets come from a query
+    # this form locks in ascending order even though a query selects the buckets
     buckets.increment_in_order(
         sa.select(change_buckets.c.id).where(
             change_buckets.c.id.in_(
@@ -480,7 +479,7 @@ _stamp: Final = PreparedStatement(
     sa.update(resource_providers)
     .where(resource_providers.c.id.in_(_held))
     .values(
-        # described_seq is unchanged, because only usage has changed
+        # described_seq stays unchanged, because only usage has changed
         change_seq=buckets.present_counter(resource_providers.c.bucket),
         updated_at=sa.bindparam("now", type_=sa.Double),
     )
@@ -503,7 +502,7 @@ class ClassUsage:
 
 
 def of_project(conn: sa.Connection, project_id: str, user_id: str | None) -> list[ClassUsage]:
-    """Return the usages of a project, or of one user in it, by consumer type and resource class."""
+    """Return the usages of a project, or of one user in the project, by consumer type and resource class."""
     query = (
         sa.select(consumers.c.consumer_type, resource_classes.c.name, sa.func.sum(allocations.c.used))
         .select_from(allocations)
@@ -520,7 +519,7 @@ def of_project(conn: sa.Connection, project_id: str, user_id: str | None) -> lis
 
 
 def consumer_counts(conn: sa.Connection, project_id: str, user_id: str | None) -> dict[str | None, int]:
-    """Return the number of consumers with allocations by type, for a project or one user in it."""
+    """Return the number of consumers of each type with allocations, for a project or one user in it."""
     query = (
         sa.select(consumers.c.consumer_type, sa.func.count())
         .where(consumers.c.project_id == project_id, COUNTS)

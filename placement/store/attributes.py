@@ -18,7 +18,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Mapping[st
     :raises NotFound: no such provider.
     :raises ConcurrentUpdate: ``generation`` is not the current generation.
     """
-    # both statements are queued before an answer is read: one round trip
+    # both statements are queued before an answer is read, so that they take one round trip
     tx.lock([uuid])
     present = tx.queue(_present, {"provider": uuid})
     row = providers.read_locked(tx, uuid)
@@ -33,7 +33,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Mapping[st
 
 def put(tx: WriteTransaction, wanted: Mapping[int, Mapping[str, Attribute]]) -> None:
     """Replace the attributes of locked providers; ``wanted`` has the new attributes by provider id."""
-    # all attributes are deleted and inserted again, because a provider has few attributes
+    # everything is deleted and inserted again, because a provider has few attributes
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
     insert(tx, wanted)
@@ -45,7 +45,7 @@ def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[str, Attribute]]) 
         {
             "provider_id": provider_id,
             "name": name,
-            # two columns, because a database could not compare a number that is stored as text
+            # numbers have a column of their own, because a database could not compare numbers stored as text
             "text": value if isinstance(value, str) else None,
             "number": None if isinstance(value, str) else value,
         }

@@ -22,7 +22,7 @@ from placement.db.tables import allocations, change_buckets, consumers, deleted_
 from placement.exceptions import CURSOR_TOO_OLD, Gone, InvalidRequest
 from placement.store.expired import COUNTS
 
-# first byte of a cursor; it identifies the format, so that the format can change later
+# the first byte of a cursor, which identifies the format, so that later releases can change it
 _VERSION: Final = 1
 # each change adds about 2**23 to a counter, so about 16 million changes of a bucket fit into half of the
 # range
@@ -44,9 +44,9 @@ class ChangeCursor:
     @classmethod
     def from_counters(cls, counters: Mapping[int, int], history: str) -> ChangeCursor:
         """Return the cursor for these counters, given by bucket."""
-        # only the low bits, because 256 counters of 64 bits would make a cursor of 2.7 kB
+        # the low bits are enough, and 256 whole counters would make a cursor of 2.7 kB
         kept = tuple(counters[bucket] % (1 << _BITS) for bucket in range(PROVIDER_BUCKETS))
-        # a checksum of the history is enough, because it only has to differ between histories
+        # a checksum is enough, because it only has to tell histories apart
         return cls(counters[EPOCH], crc32(history.encode()), kept)
 
     @classmethod
@@ -56,7 +56,7 @@ class ChangeCursor:
         :raises InvalidRequest: the text is not a cursor.
         """
         try:
-            # the padding is left out, because an equals sign in a query has to be escaped
+            # __str__() leaves the padding out, because an equals sign in a query has to be escaped
             data = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
         except ValueError:
             # all texts that are no cursors get the same error message
@@ -85,7 +85,7 @@ class ChangeCursor:
             raise too_old("the database has another history or epoch, as after a restore or a failover")
         found: dict[int, int] = {}
         for bucket, low in enumerate(self.counters):
-            # modulo, because the counter may have passed a multiple of the range since then
+            # modulo the range, because the low bits may have wrapped around since the cursor
             since = (now[bucket] - low) % (1 << _BITS)
             # a difference of more than half the range means that the counter is below the cursor
             if since >= 1 << (_BITS - 1):
@@ -160,13 +160,14 @@ def note_deletion(tx: WriteTransaction, uuid: str) -> None:
     """Record the deletion of a (locked) provider, and drop the oldest records of its bucket."""
     bucket = buckets.bucket_of(uuid)
     of_bucket = sa.select(_dp.uuid, _dp.change_seq).where(_dp.bucket == bucket)
-    # one less than the maximum, because the new record is added
+    # one less than the maximum, to leave room for the new record
     kept = of_bucket.order_by(_dp.change_seq.desc()).limit(KEPT - 1)
     seqs = [row.change_seq for row in tx.conn.execute(kept)]
     if len(seqs) == KEPT - 1:
         old = sa.and_(_dp.bucket == bucket, _dp.change_seq < seqs[-1])
         tx.conn.execute(sa.delete(deleted_providers).where(old))
-    # the stamp is the counter after this transaction's increment, so that all existing cursors are below it
+    # the counter already includes this transaction's increment, so that the stamp is above all existing
+    # cursors
     values = {"uuid": uuid, "bucket": bucket, "change_seq": buckets.present_counter(sa.literal(bucket))}
     tx.conn.execute(sa.insert(deleted_providers).values(values))
 
@@ -183,21 +184,20 @@ def changes_since(conn: sa.Connection, history: str, cursor: ChangeCursor, limit
     :param limit: approximate maximum number of providers.
     :raises Gone: some changes since the cursor are not known any more.
     """
-    # counters are read first and in the same snapshot of the database, so that later commits are above the
-    # new cursor
+    # read first, in the snapshot of all other queries, so that the new cursor is below all later commits
     counters = _read_counters(conn)
     known = cursor.counters_before(counters, history)
-    # checked before the rows are read, because an answer with missing deletions is worse than an error
+    # an error is better than an answer with missing deletions
     _check_remembered(conn, known)
     found = _stamped_rows(conn, known, limit)
     until = dict(counters)
-    # buckets are read in order: buckets after the last row's bucket are unread, and the last bucket is read
-    # up to the last stamp
+    # rows come bucket by bucket: the last row's bucket is read up to its stamp, and all later buckets are not
+    # read yet
     if len(found) >= limit:
         last = found[-1]
         until |= {bucket: seq for bucket, seq in known.items() if bucket > last.bucket}
         until[last.bucket] = last.change_seq
-    # deletions are read up to the same counters as changes, so that each deletion is reported exactly once
+    # deletions have the same upper limits as changes, so that each deletion is reported exactly once
     deleted = _deleted_uuids(conn, known, until)
     holders = _changed_holders(conn, [each.id for each in found])
     providers = [
@@ -227,7 +227,7 @@ def _check_remembered(conn: sa.Connection, known: Mapping[int, int]) -> None:
     """
     query = sa.select(_dp.bucket, sa.func.count(), sa.func.min(_dp.change_seq)).group_by(_dp.bucket)
     for bucket, count, first in conn.execute(query):
-        # a bucket with less than the maximum number of records has never lost a record
+        # records are dropped only in buckets with the maximum number of records
         if count >= KEPT and bucket in known and known[bucket] < first:
             raise too_old("too many resource providers were deleted since then")
 
@@ -240,12 +240,13 @@ def _stamped_rows(conn: sa.Connection, known: Mapping[int, int], limit: int) -> 
     query = sa.select(
         _rp.id, _rp.uuid, _rp.generation, _rp.bucket, _rp.change_seq, _rp.described_seq
     ).order_by(_rp.bucket, _rp.change_seq, _rp.id)
-    # one condition per bucket, because each bucket has a counter of its own
+    # a condition for each bucket, because each has its own counter
     later = [sa.and_(_rp.bucket == bucket, _rp.change_seq > seq) for bucket, seq in known.items()]
     if not later:
         return []
     rows = [_StampedRow(*row) for row in conn.execute(query.where(sa.or_(*later)).limit(limit))]
-    # a transaction gives one stamp to all its providers in a bucket, and a cursor cannot separate these
+    # all providers with the last stamp are included, because a cursor cannot be between providers with one
+    # stamp
     if len(rows) == limit:
         last = rows[-1]
         same = (_rp.bucket == last.bucket, _rp.change_seq == last.change_seq, _rp.id > last.id)
@@ -257,8 +258,8 @@ def _deleted_uuids(conn: sa.Connection, known: Mapping[int, int], until: Mapping
     query = sa.select(_dp.uuid, _dp.bucket, _dp.change_seq).order_by(_dp.bucket, _dp.change_seq)
     return [
         row.uuid
-        # filtered here, because a condition for each bucket would make a long statement, and a bucket has at
-        # most 64 records
+        # filtered in Python, because a bucket has at most 64 records, and conditions for all buckets would
+        # make a long statement
         for row in conn.execute(query.where(_dp.bucket.in_(sorted(known))))
         if known[row.bucket] < row.change_seq <= until[row.bucket]
     ]
@@ -272,7 +273,7 @@ def _changed_holders(conn: sa.Connection, provider_ids: Collection[int]) -> dict
         .select_from(allocations)
         .join(consumers, consumers.c.id == allocations.c.consumer_id)
         .where(allocations.c.provider_id.in_(provider_ids), COUNTS)
-        # distinct, because a consumer has a row for each class that it holds
+        # distinct, because a consumer has a row for each resource class
         .distinct()
         .order_by(allocations.c.provider_id, consumers.c.uuid)
     )

@@ -6,9 +6,9 @@ current allocations have to leave enough of its capacity. If a condition fails, 
 allocation with a provider id that does not exist. The foreign key forbids this, so the whole transaction is
 rolled back. The next attempt reads first, and finds the reason.
 
-A consumer is in at most one group. It leaves this group with its next claim, unless the claim names the group
-again, or when it loses its last allocation. A transaction that adds a consumer to a group locks the bucket of
-the group. So if two consumers join at the same time, the second transaction sees the first member.
+A consumer is in at most one group. It leaves the group when it loses its last allocation, and with its next
+claim unless this claim names the group again. A transaction that adds a consumer to a group locks the bucket
+of the group. So if two consumers join at the same time, the second transaction sees the first member.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def group_members(rows: Rows) -> Members:
     """Return the members of groups, with their hosts, from the rows of :func:`group_lookup`."""
     taken: dict[tuple[str, str, int], list[tuple[int, bool]]] = {}
     for name, consumer, generation, root, shares in rows:
-        # the key includes the generation of the member, because equal generations mean equal allocations
+        # the generation is part of a member, because with an equal generation its allocations are unchanged
         taken.setdefault((name, consumer, generation), []).append((root, bool(shares)))
     found: dict[str, set[GroupMember]] = {}
     for (name, consumer, generation), providers in taken.items():
@@ -74,7 +74,7 @@ def group_members(rows: Rows) -> Members:
     return {name: frozenset(each) for name, each in found.items()}
 
 
-# sharing providers are not hosts (see groups.hosts_of), so the answer tells which providers share
+# the query also tells which providers share, because these are not hosts (see groups.hosts_of)
 _sharing: Final = (
     sa.select(provider_traits.c.provider_id)
     .join(traits, traits.c.id == provider_traits.c.trait_id)
@@ -95,7 +95,7 @@ def _member_lookup(count: int) -> PreparedStatement:
         )
         .select_from(consumer_groups)
         .join(consumers, consumers.c.id == consumer_groups.c.consumer_id)
-        # inner joins, because a consumer without allocations has no row
+        # inner joins suffice, because each consumer has an allocation
         .join(allocations, allocations.c.consumer_id == consumer_groups.c.consumer_id)
         .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
         .where(consumer_groups.c.name.in_(bind_parameters("group", count)))
@@ -120,7 +120,7 @@ def join_groups(tx: WriteTransaction, names: Mapping[str, str]) -> None:
     The caller has locked the buckets of the groups, and the consumers are in no group yet.
     """
     rows = [{"consumer": consumer, "name": name} for consumer, name in sorted(names.items())]
-    # most claims have no group, and send no statement here
+    # no statement for the common case, claims without a group
     if rows:
         tx.queue(_member_insertion(len(rows)), bind_rows(rows))
 
@@ -146,8 +146,8 @@ def is_worthwhile(
 ) -> bool:
     """Return whether an attempt without reading is worthwhile.
 
-    It is worthwhile only as the first attempt, only for new consumers, and only on a database that accepts
-    several statements in one round trip.
+    It has to be the first attempt, all consumers have to be new, and the database has to accept several
+    statements in one round trip.
 
     :param chosen: all providers that the choices depend on, by uuid, in their state at the time of the
         choice.
@@ -158,9 +158,10 @@ def is_worthwhile(
         and tx.sends_at_once
         # a single insertion cannot have more rows
         and sum(len(resources) for claim in claims for resources in claim.resources.values()) <= MAX_ROWS
-        # the statements do not count current allocations of an existing consumer as free for its claim
+        # new consumers only: for others the statements would have to count their current allocations as free
         and all(claim.generation is None for claim in claims)
-        # min_unit, max_unit and step_size are checked here, because the statements only check the capacity
+        # checked with the read model, because the statements check only the capacity, not min_unit, max_unit
+        # and step_size
         and all(
             chosen[uuid].inventories[name].is_portion(amount)
             for _, uuid, name, amount in claimed_amounts(claims)
@@ -170,9 +171,9 @@ def is_worthwhile(
 
 def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping[str, Provider]) -> None:
     """Queue statements that write all claims or none of them."""
-    # no statement is sent yet: consumers are new, and the locks are only queued
+    # nothing is sent yet: this inserts new consumers, and queues the locks
     lock_claimed(tx, claims)
-    # several claims of a call may use one inventory, so each condition has to leave room for all of them
+    # summed over all claims, because each condition has to leave room for every claim that uses the inventory
     taken: Counter[tuple[str, str]] = Counter()
     for _, uuid, name, amount in claimed_amounts(claims):
         taken[uuid, name] += amount
@@ -180,18 +181,18 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
         {
             "consumer": claim.consumer,
             "provider": chosen[uuid].id,
-            # if described_seq is unchanged, the database has the same capacity as the read model
+            # the capacity comes from the read model, because with an unchanged described_seq the database has
+            # the same
             "described": chosen[uuid].described_seq,
             "class": name,
             "used": amount,
-            # computed here, so that the statement has a single comparison instead of the formula for the
-            # capacity
+            # computed in Python, so that the statement only has to compare the usage with one number
             "others": chosen[uuid].inventories[name].capacity - taken[uuid, name],
         }
         for claim, uuid, name, amount in claimed_amounts(claims)
     ]
-    # a choice may depend on providers that give no amount, such as a parent with a trait; these have to be
-    # unchanged, too
+    # the witnesses: providers that give no amount but have to be unchanged, such as a parent with a required
+    # trait
     named = {uuid for uuid, _ in taken}
     witnesses = [provider for uuid, provider in chosen.items() if uuid not in named]
     values = {
@@ -201,7 +202,7 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
         "now": tx.now,
     }
     tx.queue(_claim_insertion(len(rows), len(witnesses)), values)
-    # only providers that give amounts are stamped, because all others do not change
+    # stamps only the providers that give amounts, because no other provider changes
     tx.note_changed([chosen[uuid].id for uuid in named], generation=True, usage_only=True)
 
 
@@ -232,13 +233,13 @@ def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
         bind_parameters("others", count, sa.BigInteger),
         strict=True,
     ):
-        # selected by name, because after a restore of the database an id from the read model may belong to
-        # another name
+        # looked up by name, because after a restore of the database the read model's id may belong to another
+        # name
         class_id = sa.select(resource_classes.c.id).where(resource_classes.c.name == name).scalar_subquery()
         held = sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0)).where(
             allocations.c.provider_id == provider, allocations.c.resource_class_id == class_id
         )
-        # one sub-query with all conditions, which returns the id or no row
+        # all conditions in one sub-query, which returns the id of the provider or no row
         good = _unchanged_provider(provider, described).where(held.scalar_subquery() <= others, *seen)
         rows.append(
             {
@@ -247,13 +248,13 @@ def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
                 .scalar_subquery(),
                 # NO_ID violates the foreign key, so that the whole transaction is rolled back
                 "provider_id": sa.func.coalesce(good.scalar_subquery(), NO_ID),
-                # NO_ID also if the resource class was deleted
+                # also NO_ID for a resource class that was deleted
                 "resource_class_id": sa.func.coalesce(class_id, NO_ID),
                 "used": used,
                 "updated_at": sa.bindparam("now", type_=sa.Double),
             }
         )
-        # only the first row checks the witnesses, because a failure rolls back the whole transaction
+        # only the first row checks the witnesses, because its failure rolls back the whole transaction
         seen = []
     return PreparedStatement(sa.insert(allocations).values(rows))
 
@@ -289,7 +290,7 @@ def commit_claims(
     """Write all claims or none of them. Afterwards the consumers are only in the given groups.
 
     :param chosen: all providers that the choices depend on, by uuid, in their state at the time of the
-        choice. Providers that give no amount are not locked, so that a change of these during the commit may
+        choice. Providers without amounts are not locked, so a change of such a provider during the commit may
         go unnoticed.
     :param reservation: the reservation from which all amounts are taken.
     :param expiring: by uuid of the consumer, the seconds until the claim expires unless a client confirms it.
@@ -302,36 +303,36 @@ def commit_claims(
     if not (joining or reservation or expiring) and is_worthwhile(tx, claims, chosen):
         write(tx, claims, chosen)
         return {}
-    # described_seq by id; a provider that was deleted and created again has another id
+    # described_seq by provider id, which also differs for a provider that was deleted and created again
     described = {provider.id: provider.described_seq for provider in chosen.values()}
     names = {each.group.name for each in joining}
     others = [] if reservation is None else [reservation]
-    # a single call locks consumers, providers and groups, so that all locks are taken in the usual order
+    # one call for all consumers, providers and groups, so that locks are taken in the usual order
     locked = lock_claimed(tx, claims, buckets=buckets_of(names), others=others)
     check_generations(claims, locked)
     if reservation is not None:
         groups = {each.consumer: each.group.name for each in joining}
-        # the reservation is a claimant, too: it gives up the amounts that the other claimants take, so one
-        # check of capacity covers all of them
+        # the reservation gives up the amounts that the other claimants take. It is a claimant, too, so that
+        # one check of capacity covers all
         left = reservations.remaining_claim(tx, reservation, claims, groups, locked)
         if left is None:
             raise LostRace(f"Reservation {reservation} no longer holds all claimed amounts.")
         claims = [*claims, left]
-    # queued before the claims are written, so that one batch has all statements; the answer is read after the
-    # write
+    # queued now and read after the write, so that one batch has all statements
     found = tx.queue(_described_rows(len(described)), bind_values("id", sorted(described)))
     members = tx.queue(*group_lookup(names)) if names else None
     try:
         write_claims(tx, claims, locked)
     except (Conflict, InvalidRequest) as error:
-        # not an error of the client: this service made the choice from data that has changed since then
+        # a lost race and no error of the client, because this service made the choice from older data
         raise LostRace(error.detail) from error
-    # checked after the write, because one batch has both statements; a lost race rolls back everything
+    # checked after the write, which is in the same batch; a lost race rolls back everything
     if {row[0]: row[1] for row in found.rows} != described:
         raise LostRace("A provider has changed.")
     if members is not None:
         _check_groups(joining, group_members(members.rows), {claim.consumer for claim in claims})
-    # all claimants leave their groups, because a consumer with a claim without a group is in no group
+    # first all claimants leave their groups, because a claim without a group removes its consumer from any
+    # group
     leave_groups(tx, [row.id for row in locked.consumers.values()])
     join_groups(tx, {each.consumer: each.group.name for each in joining})
     times = expiries.write(
@@ -353,7 +354,7 @@ def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: 
         count = counts[each.group.name]
         if not each.group.allows_hosts(each.hosts, count):
             raise LostRace(f"The members of group {each.group.name} have changed.")
-        # later consumers of the same group have to count this member
+        # counted now, because later consumers of the group have to see this member
         count.update(each.hosts)
 
 

@@ -26,7 +26,7 @@ class ConsumerClaim:
     resources: ByProvider
     generation: Generation
     owner: ConsumerOwnership
-    # after a claim has taken a part of a reservation, the rest may not be a multiple of the step size
+    # True for the rest of a reservation, which may not be a multiple of the step size
     in_any_portions: bool = False
 
     @property
@@ -75,7 +75,7 @@ def check_capacity(
     :raises InvalidRequest: there is no such provider, or no such class.
     :raises Conflict: a provider has no inventory of a claimed class, or not enough of it.
     """
-    # all names are checked before any capacity, because a wrong request is reported before a conflict
+    # names are checked before capacities, because a wrong request is reported before a conflict
     for claim in claims:
         for uuid in claim.resources:
             if uuid not in supplies:
@@ -87,7 +87,7 @@ def check_capacity(
                 f"Unable to allocate inventory for consumer {claim.consumer}: "
                 f"No such resource class {', '.join(unknown)}."
             )
-    # summed over all claimants, because one consumer may give up an amount that another takes in the same
+    # summed over all claimants, because one claimant may take the amount that another gives up in the same
     # request
     held: Counter[tuple[int, int]] = Counter()
     for each in given_back:
@@ -96,16 +96,16 @@ def check_capacity(
     for claim, uuid, name, amount in claimed_amounts(claims):
         supply, class_id = supplies[uuid], class_ids[name]
         inventory = supply.inventories.get(class_id)
-        # provider and class exist, so a missing inventory is a conflict and not a wrong request
+        # a conflict and no wrong request, because both provider and class exist
         if inventory is None:
             raise _capacity_refusal(f"Inventory for '{name}' on resource provider '{uuid}' invalid.")
         what = f"Unable to create allocation for '{name}' on resource provider '{uuid}'."
-        # each amount is checked alone, because these bounds apply to one allocation
+        # min_unit, max_unit and step_size apply to each allocation alone
         if not (claim.in_any_portions or inventory.is_portion(amount)):
             raise _capacity_refusal(f"{what} The requested amount would violate inventory constraints.")
         which = (supply.provider_id, class_id)
         taken[which] += amount
-        # max(), because claimants that hold more than the capacity may keep this amount (see the docstring)
+        # max(), because claimants may keep what they hold, even above the capacity (see the docstring)
         if taken[which] > max(inventory.capacity - supply.used[class_id], held[which]):
             raise _capacity_refusal(f"{what} The requested amount would exceed the capacity.")
 

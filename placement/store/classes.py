@@ -27,13 +27,13 @@ def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
     class_id = _lock_custom(tx, old, "update")
     if old == new:
         return
-    # checked under the lock of names, because a unique constraint would report the conflict only at the end
+    # checked here, because the unique constraint would report the conflict only when the statements are sent
     if names.NameLookup(tx, resource_classes, [new]).ids:
         raise Conflict(f"Resource class already exists: {new}")
-    # the class gets a new id, so that a transaction that has read the old id cannot write it any more
+    # a new id, so that a concurrent transaction that has read the old one cannot write it any more
     inserted = tx.conn.execute(sa.insert(resource_classes).values(name=new, updated_at=tx.now))
     (new_id,) = inserted.inserted_primary_key or (None,)
-    # moved before the old row is deleted, because foreign keys protect a class in use
+    # inventories and allocations move before the old row is deleted, because foreign keys protect it
     for table in (inventories, allocations):
         tx.conn.execute(
             sa.update(table).where(table.c.resource_class_id == class_id).values(resource_class_id=new_id)
@@ -71,16 +71,15 @@ def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None
 
     A class that is no longer additional is deleted, unless it is in use.
     """
-    # in the order of the library, so that ids in a new database have this order, too
+    # a list in the order of the library, so that ids of a new database have this order
     wanted = list(dict.fromkeys((*os_resource_classes.STANDARDS, *additional)))
     for table, standard in ((resource_classes, wanted), (traits, os_traits.get_traits())):
         present = set(tx.conn.execute(sa.select(table.c.name)).scalars())
-        # mostly no name is missing; then no lock is taken
+        # returns without a lock in the common case, when no name is missing
         missing = [name for name in standard if name not in present]
         if missing:
             tx.lock_names()
-            # read again under the lock, because another worker that starts at the same time may have created
-            # names
+            # read again under the lock, because another starting worker may have created names meanwhile
             again = set(tx.conn.execute(sa.select(table.c.name)).scalars())
             rows = [{"name": name, "updated_at": tx.now} for name in missing if name not in again]
             if rows:

@@ -47,7 +47,7 @@ class ConsumerOwnership:
     project_id: str
     user_id: str
     consumer_type: str | None
-    # for instance, a client below microversion 1.38 cannot send a type, and must not erase the type
+    # a request must not erase them: for instance, a client below microversion 1.38 cannot send a type
     unsaid: frozenset[str] = frozenset()
 
 
@@ -65,7 +65,7 @@ class ConsumerRow:
 
 def owner_after(present: ConsumerRow, owner: ConsumerOwnership) -> ConsumerOwnership:
     """Return the ownership of an existing consumer after a request; ``unsaid`` fields stay."""
-    # no copy is made in the common case, because this runs for each claim
+    # in the common case the same object is returned, because this runs for each claim
     return (
         replace(owner, **{name: getattr(present, name) for name in owner.unsaid}) if owner.unsaid else owner
     )
@@ -73,14 +73,14 @@ def owner_after(present: ConsumerRow, owner: ConsumerOwnership) -> ConsumerOwner
 
 def find_consumer(conn: sa.Connection, uuid: str) -> ConsumerRow | None:
     """Return the consumer with this uuid; None if it does not exist or has expired."""
-    # COUNTS is part of the query, so that an expired consumer is not found
+    # COUNTS leaves out expired consumers
     row = conn.execute(_by_uuid, {"uuid": uuid}).first()
     return None if row is None else ConsumerRow(*row)
 
 
 def lock(tx: WriteTransaction, uuids: Collection[str]) -> StatementAnswer:
     """Lock the consumers until this transaction ends; :func:`rows` reads the answer."""
-    # sorted, because every transaction locks in this order
+    # sorted, because all transactions lock consumers in this order
     return tx.queue(_locking_lookup(len(uuids)), bind_values("uuid", sorted(uuids)))
 
 
@@ -91,7 +91,7 @@ def rows(locked: StatementAnswer) -> list[ConsumerRow]:
 
 @lru_cache(KEPT_SIZES)
 def _locking_lookup(count: int) -> PreparedStatement:
-    # expired consumers are included, because writers have to see their rows
+    # includes expired consumers, because writers have to see their rows
     chosen = sa.select(*_columns).where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
     return PreparedStatement(chosen.order_by(consumers.c.uuid).with_for_update())
 
@@ -104,7 +104,7 @@ def check_generation(present: ConsumerRow | None, given: Generation) -> None:
     """
     expected = None if present is None else present.generation
     if given is not ANY_GENERATION and given != expected:
-        # an exception class of its own, because a claim can continue after an expired consumer is released
+        # a separate exception, because the caller of a claim can release an expired consumer and continue
         refusal = ConsumerExists if given is None else ConcurrentUpdate
         raise refusal(
             "consumer generation conflict - "
@@ -123,7 +123,7 @@ def create_consumers(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnershi
             "generation": 1,
             "updated_at": tx.now,
         }
-        # sorted in the order of locks, because an insertion locks its rows
+        # sorted, because an insertion locks its rows, and all transactions lock in this order
         for uuid, owner in sorted(owners.items())
     ]
     tx.insert(consumers, rows)
@@ -134,7 +134,7 @@ def advance_consumer(tx: WriteTransaction, row: ConsumerRow, owner: ConsumerOwne
 
     If the consumer is a reservation and gets another type, it is no longer a reservation.
     """
-    # PUT /allocations may give another type to the consumer of a reservation
+    # the new type may end a reservation, because PUT /allocations may change any consumer
     if row.consumer_type == RESERVATION != owner.consumer_type:
         tx.queue(_no_reservation, {"consumer": row.id})
     values = {
@@ -165,7 +165,7 @@ _advance: Final = PreparedStatement(
 
 def remove(tx: WriteTransaction, ids: Iterable[int]) -> None:
     """Delete these consumers, which have no allocations any more."""
-    # a statement for no consumer would be a useless round trip
+    # an early return, because a statement without consumers would be a useless round trip
     if chosen := list(ids):
         tx.queue(_consumer_removal(len(chosen)), bind_values("id", chosen))
 

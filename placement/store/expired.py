@@ -14,8 +14,8 @@ from placement.db.tables import RESERVATION, claim_expiries, consumers, reservat
 
 EXPIRES: Final = sa.and_(
     consumers.c.id == claim_expiries.c.consumer_id,
-    # each write of a consumer's allocations increases its generation, which makes this row ineffective
-    # without another statement
+    # rows count only for the current generation: so any write of allocations ends the expiry without another
+    # statement
     consumers.c.generation == claim_expiries.c.generation,
 )
 """Condition: the claim of a consumer expires; the row counts only for one generation of the consumer."""
@@ -23,7 +23,7 @@ EXPIRES: Final = sa.and_(
 _claims: Final = (
     sa.select(consumers.c.id)
     .select_from(claim_expiries.join(consumers, EXPIRES))
-    # compared with the clock of the database, so that all workers agree
+    # the clock of the database, so that all workers agree
     .where(claim_expiries.c.expires_at <= clock.ServerNow())
 )
 _reservations: Final = (
@@ -34,6 +34,6 @@ _reservations: Final = (
 UUIDS: Final = tuple(query.with_only_columns(consumers.c.uuid) for query in (_reservations, _claims))
 """Queries for the uuids of expired consumers: reservations, and claims."""
 
-# NOT IN with two small sub-queries, because an outer join would change the rows of the main query
+# NOT IN with two small sub-queries instead of an outer join, which would change the main query
 COUNTS: Final = consumers.c.id.not_in(_reservations) & consumers.c.id.not_in(_claims)
 """Condition: the consumer has not expired."""

@@ -28,15 +28,14 @@ def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) 
     :param known: the ids of these consumers that existed before.
     :returns: rows of the uuid of a consumer and the time when its claim expires; None if no claim expires.
     """
-    # most claims do not expire, and send no statement here
+    # no statement for the common case, claims that do not expire
     if not seconds:
         return None
-    # a consumer has at most one row, so rows of earlier claims are deleted
+    # rows of earlier claims are deleted, because a consumer has at most one row
     if known:
         tx.queue(_expiry_removal(len(known)), bind_values("id", sorted(known)))
     chosen = sorted(seconds)
-    # a statement for each consumer, because few claims of a call expire, and all these statements have the
-    # same text
+    # one statement for each consumer: few claims of a call expire, and a single text is prepared once
     for consumer in chosen:
         tx.queue(_insertion, {"consumer": consumer, "seconds": seconds[consumer]})
     # this counter is incremented, so that all workers read the next expiry again
@@ -49,7 +48,7 @@ _insertion: Final = PreparedStatement(
     sa.insert(claim_expiries).values(
         # selected by uuid, because the ids of consumers that this transaction creates are unknown
         consumer_id=sa.select(consumers.c.id).where(_consumer).scalar_subquery(),
-        # this statement runs after the write of the claim, so that the row gets the new generation
+        # sent after the write of the claim, so that the row gets the new generation
         generation=sa.select(consumers.c.generation).where(_consumer).scalar_subquery(),
         # computed by the database, so that a wrong clock of a worker does no harm
         expires_at=clock.ServerNow() + sa.bindparam("seconds", type_=sa.Double),
@@ -116,7 +115,7 @@ def confirm_claim(
     :raises NotFound: no claim of this consumer expires, or it has expired.
     :raises ConcurrentUpdate: ``generation`` is not the current generation.
     """
-    # locked, so that the claim does not expire and disappear between the check and the write
+    # locks the consumer, so that the claim cannot be released between the check and the write
     rows = consumer_store.rows(consumer_store.lock(tx, [consumer]))
     if not rows:
         raise no_expiry(consumer)
@@ -124,7 +123,7 @@ def confirm_claim(
     query = sa.select(claim_expiries.c.generation).where(
         claim_expiries.c.consumer_id == row.id, claim_expiries.c.expires_at > clock.ServerNow()
     )
-    # if the generation differs, a later write has ended the expiry
+    # the row counts only for the consumer's current generation
     if tx.conn.execute(query).scalar() != row.generation:
         raise no_expiry(consumer)
     consumer_store.check_generation(row, generation)
@@ -136,7 +135,8 @@ def confirm_claim(
         # for the type checker: there is an answer, because one claim expires
         assert answer is not None
         return float(answer.rows[0][1])
-    # the new generation alone would end the expiry, but the useless row would stay until its time
+    # the row is deleted although the new generation already makes it ineffective, because it would stay until
+    # its time
     tx.queue(_expiry_removal(1), bind_values("id", [row.id]))
     tx.lock_buckets([buckets.RESERVATIONS])
     return None
@@ -144,7 +144,7 @@ def confirm_claim(
 
 def forget_confirmed(tx: WriteTransaction) -> None:
     """Delete expired rows of claims that were confirmed or rewritten meanwhile."""
-    # rows of current generations stay: these claims are released together with their allocations
+    # rows of current generations stay, because these claims are released with their allocations
     current = sa.select(consumers.c.id).where(EXPIRES).exists()
     tx.conn.execute(
         sa.delete(claim_expiries).where(claim_expiries.c.expires_at <= clock.ServerNow(), ~current)

@@ -36,12 +36,12 @@ class ConsumerGroup:
 
         :param present: the number of other members at each host, by the id of its root; 0 if missing.
         """
-        # the first member may go anywhere, because no other member has a host yet
+        # without other members, affinity restricts nothing
         if self.policy is GroupPolicy.AFFINITY:
             return not present or any(host in present for host in hosts)
         if self.policy is GroupPolicy.ANTI_AFFINITY:
             return all(present.get(host, 0) < self.max_per_host for host in hosts)
-        # soft policies exclude no host; they are criteria of the order
+        # soft policies exclude no host, and only influence the order
         return True
 
     def host_preference(self, hosts: Collection[int], present: Mapping[int, int], size: int) -> float:
@@ -50,13 +50,12 @@ class ConsumerGroup:
         :param present: as for :meth:`allows_hosts`.
         :param size: the number of other members; a member on several hosts counts once.
         """
-        # the host with the most members counts, because a member on two hosts is beside the members on both
-        # hosts
+        # max(), because a member on several hosts is beside the members on all of them
         here = max((present.get(host, 0) for host in hosts), default=0)
         if self.policy in (GroupPolicy.AFFINITY, GroupPolicy.SOFT_AFFINITY):
-            # divided by the number of all members, so that 1 means that all members are on this host
+            # the share of members on this host: 1 if all of them are there
             return here / max(1, size)
-        # never 0, so that hosts with many members still have different scores
+        # 1 / (1 + n) instead of 0 or 1, so that hosts with many members still have different scores
         return 1 / (1 + here)
 
 
@@ -85,16 +84,16 @@ def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
     :param taken: for each provider of the consumer's allocations, the id of the root, and whether the
         provider shares.
     """
-    # copied, because the argument is read twice and callers may pass generators
+    # a list, because it is read twice and the argument may be a generator
     taken = tuple(taken)
     return frozenset(root for root, shares in taken if not shares) or frozenset(root for root, _ in taken)
 
 
 def members_by_host(members: Iterable[GroupMember], apart_from: Container[str]) -> Counter[int]:
-    """Return the number of members at each host, by its root; ``apart_from`` has consumers not to count."""
+    """Return the number of members at each host, by its root, without consumers in ``apart_from``."""
     return Counter(host for each in members if each.consumer not in apart_from for host in each.hosts)
 
 
 def size(members: Iterable[GroupMember], apart_from: Container[str]) -> int:
-    """Return the number of members with allocations; ``apart_from`` has consumers not to count."""
+    """Return the number of members with allocations, without the consumers in ``apart_from``."""
     return sum(1 for each in members if each.consumer not in apart_from and each.hosts)

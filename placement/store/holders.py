@@ -31,20 +31,20 @@ def list_holders(
     :param limit: the maximum number of consumers, after the first ``skip``.
     :returns: the amounts, and whether more consumers have allocations of these providers.
     """
-    # two queries, because the limit counts consumers, and a consumer has a row for each resource class
+    # two queries: first the consumers up to the limit, then their rows, because a consumer may have several
     ids: set[int] = set()
-    # each chunk is read in order and up to the limit, so that the union contains the first consumers of all
-    # chunks
+    # each chunk gives its first consumers, so that the union has the first consumers of all chunks
     for chunk in split_rows(sorted(uuids)):
         ids.update(conn.execute(_first_holders, {"providers": chunk, "limit": skip + limit + 1}).scalars())
     shown = sorted(ids)[skip : skip + limit]
     found: list[tuple[int, AllocationHolder]] = []
     for chunk in split_rows(sorted(uuids)):
-        # both lists are split, because each of them may be longer than a statement allows
+        # both lists may be longer than a statement allows
         for some in split_rows(shown):
             rows = conn.execute(_holdings, {"providers": chunk, "consumers": some})
             found += [(first, AllocationHolder(*others)) for first, *others in rows]
-    # sorted here, because the chunks have different providers; a stable sort keeps the order of classes
+    # sorted, because chunks split the rows of a consumer by provider; a stable sort keeps the order of
+    # classes
     return [each for _, each in sorted(found, key=lambda item: item[0])], len(ids) > skip + limit
 
 
@@ -52,7 +52,7 @@ _first_holders: Final = (
     sa.select(allocations.c.consumer_id)
     .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
     .where(resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True)))
-    # a consumer may hold several classes of a provider
+    # distinct, because a consumer may hold several classes of a provider
     .distinct()
     .order_by(allocations.c.consumer_id)
     .limit(sa.bindparam("limit", type_=sa.Integer))
@@ -107,10 +107,10 @@ def held_beside(
             for row in conn.execute(_held, {"consumers": some, "limit": limit + 1 - len(found)})
         ]
         if len(found) > limit:
-            # there may be more amounts of the last consumer, so it is left out
+            # the last consumer is left out, because more of its amounts may follow
             cut = found[-1].consumer
             return [each for each in found if each.consumer != cut], False
-    # all amounts of these consumers were read, but there may be more consumers
+    # the amounts of these consumers are complete; there are more consumers if the ids exceed the limit
     return found, len(ids) <= limit
 
 

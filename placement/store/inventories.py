@@ -76,7 +76,7 @@ def add(
         raise InvalidRequest(f"No such resource class {resource_class}.")
     class_id = ids[resource_class]
     if class_id in present:
-        # a conflict and not a wrong request, because another client may have been faster
+        # a conflict and no wrong request, because another client may have created the inventory meanwhile
         raise ConcurrentUpdate(f"Update conflict: Inventory for '{resource_class}' already exists on {uuid}.")
     insert(tx, {row.id: {class_id: values}})
     tx.note_changed([row.id], generation=True)
@@ -98,12 +98,12 @@ def change_inventory(
     :raises InvalidRequest: no such inventory.
     :raises ConcurrentUpdate: the generation is stale.
     """
-    # with the generation, so that an outdated generation is refused before any value is checked
+    # the generation is passed, so that an outdated one is refused before any value is checked
     row, present, ids = _lock(tx, uuid, [resource_class], generation)
     check_capacity(uuid, {resource_class: values}, may_have_none=may_have_none)
     class_id = ids.get(resource_class)
     if class_id is None:
-        # NotFound, because the class is a part of the path
+        # NotFound instead of InvalidRequest, because the class is a part of the path
         raise NotFound(f"No such resource class {resource_class}.")
     if class_id not in present:
         why = f"No inventory of class {resource_class} found."
@@ -129,13 +129,12 @@ def replace_all(
     :raises Conflict: an inventory to be removed is in use.
     """
     if (
-        generation == 0  # a new provider mostly has no inventories
+        generation == 0  # the optimistic way suits new providers, which mostly have no inventories
         and optimistic_write.is_worthwhile(tx, generation, len(wanted))
-        # a capacity of 0 or less may be refused, which needs the checks below
+        # otherwise the checks below have to decide about a capacity of 0 or less
         and all(capacity(each.total, each.reserved, each.allocation_ratio) > 0 for each in wanted.values())
     ):
-        # the statement finds only providers without inventories, because the insertion would collide with
-        # existing inventories
+        # the statement finds only a provider without inventories, with which the insertion would collide
         optimistic_write.find_provider(tx, _without, uuid, generation)
         rows = [{"name": name, **_column_values(each), "updated_at": tx.now} for name, each in wanted.items()]
         optimistic_write.insert(tx, inventories.c.resource_class_id, rows, resource_classes)
@@ -144,12 +143,12 @@ def replace_all(
     row, present, ids = _lock(tx, uuid, wanted, generation)
     check_capacity(uuid, wanted, may_have_none=may_have_none)
     write(tx, row, wanted, present, ids)
-    # last, because the query for inventories in use also sends the queued writes
+    # removed last, because the query for inventories in use sends all queued writes
     remove_some(tx, row, present - set(ids.values()), said_before=UPDATE_CONFLICT)
     return row.generation + 1
 
 
-# "not exists", because a count would read all inventories
+# NOT EXISTS instead of a count, which would read all inventories
 _without: Final = optimistic_write.finding_statement(
     ~sa.exists(sa.select(sa.literal(1)).where(inventories.c.provider_id == resource_providers.c.id))
 )
@@ -175,7 +174,8 @@ def write(
             f"No such resource class {', '.join(unknown)}."
         )
     by_id = {ids[name]: values for name, values in wanted.items()}
-    # a separate statement, because databases have no common statement for insertion and update
+    # insertions have a statement of their own, because databases have no common statement for insertion and
+    # update
     update(tx, row.id, {class_id: values for class_id, values in by_id.items() if class_id in present})
     insert(tx, {row.id: {class_id: values for class_id, values in by_id.items() if class_id not in present}})
     tx.note_changed([row.id], generation=True)
@@ -191,13 +191,13 @@ def remove_some(
 ) -> None:
     """Delete inventories of a locked provider, given by the ids of their classes.
 
-    :param said_before: prefix of the error message.
-    :raises Conflict: an inventory is in use; the message and the code are those that clients look for.
+    :param said_before: prefix of the error message. :raises Conflict: an inventory is in use; the message and
+    the code are those that clients look for.
     """
-    # no query is needed in the common case, where a client only changes amounts
+    # an early return for the common case, in which a client only changes amounts
     if not going:
         return
-    # inventories that any consumer uses, including expired consumers that were not released yet
+    # includes inventories of expired consumers that were not released yet
     used = (
         sa.select(resource_classes.c.name)
         .where(
@@ -207,10 +207,10 @@ def remove_some(
                 )
             )
         )
-        # ordered, so that the message names the classes in the same order each time
+        # ordered, so that the message is the same each time
         .order_by(resource_classes.c.id)
     )
-    # queried before the deletion, so that the message can name the classes in use
+    # asked before the deletion, because the message has to name the classes in use
     in_use = tx.conn.execute(used).scalars().all()
     if in_use:
         raise Conflict(
@@ -258,7 +258,7 @@ def _lock(
 
     The set has the class ids of its inventories. The dict has the ids of the wanted classes that exist.
     """
-    # the three lookups are queued after the lock and sent together with it
+    # the lock and the three lookups are sent together
     tx.lock([uuid])
     present = class_ids(tx, uuid)
     lookup = names.NameLookup(tx, resource_classes, wanted)
@@ -276,7 +276,7 @@ def class_ids(tx: WriteTransaction, uuid: str) -> StatementAnswer:
     return tx.queue(_class_ids, {"provider": uuid})
 
 
-# selected by uuid, because the id of the provider is not known before the batch is sent
+# the condition has the uuid, because the id of the provider is not known before the batch is sent
 _class_ids: Final = PreparedStatement(
     sa.select(inventories.c.resource_class_id)
     .join(resource_providers, resource_providers.c.id == inventories.c.provider_id)
@@ -300,7 +300,7 @@ def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, InventoryValu
         for provider_id, values in wanted.items()
         for class_id, each in values.items()
     ]
-    # one statement for all providers, because a whole tree is written at once
+    # one statement for all providers, because trees are written at once
     tx.insert(inventories, rows)
 
 
@@ -309,7 +309,7 @@ def update(tx: WriteTransaction, provider_id: int, values: Mapping[int, Inventor
     for class_id, each in values.items():
         # the prefix is necessary because SQLAlchemy itself uses the names of columns as bound parameters
         given = {f"new_{name}": value for name, value in _column_values(each).items()}
-        # row by row: databases have no common statement that changes several rows in different ways
+        # row by row, because databases have no common statement that gives several rows different values
         tx.queue(_update, {"provider": provider_id, "class": class_id, "now": tx.now, **given})
 
 

@@ -1,7 +1,7 @@
 """Looks up and creates names in the database: resource classes and traits.
 
-An id is only used in the transaction that has read it. Later, another transaction may rename or delete the
-name. In a database that was restored from a backup, the id may belong to another name.
+A transaction uses only ids that it has read itself, because another transaction may rename or delete a name
+at any time. In a database that was restored from a backup, the id may belong to another name.
 """
 
 from collections.abc import Collection
@@ -23,7 +23,7 @@ class NameLookup:
     """
 
     def __init__(self, tx: WriteTransaction, table: sa.Table, names: Collection[str]) -> None:
-        # queued now and read later, so that several lookups take one round trip
+        # the constructor only queues the query, so that several lookups take one round trip
         self._answer = tx.queue(_id_lookup(table, len(names)), bind_values("name", names)) if names else None
 
     @property
@@ -41,7 +41,7 @@ def _id_lookup(table: sa.Table, count: int) -> PreparedStatement:
 
 def lock_name(tx: WriteTransaction, table: sa.Table, name: str) -> int | None:
     """Lock all names until the transaction ends; return the id of this name, or None."""
-    # locked before the lookup, because otherwise two workers could create the same name
+    # locked before the lookup, so that two workers cannot create the same name
     tx.lock_names()
     return NameLookup(tx, table, [name]).ids.get(name)
 

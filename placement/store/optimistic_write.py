@@ -30,11 +30,12 @@ PROVIDER: Final = sa.cast(sa.func.current_setting(_SETTING), sa.Integer)
 
 
 def is_worthwhile(tx: WriteTransaction, generation: int, count: int) -> bool:
-    """Return whether an attempt without reading is worthwhile: a first attempt with rows to insert.
+    """Return whether an optimistic attempt is worthwhile: the first attempt, with rows to insert.
 
     Without rows, no foreign key would refuse a provider that has changed.
     """
-    # later attempts read first, because an attempt without reading cannot find out why it failed
+    # only the first attempt (``tx.optimistic``), because a failed one has to be followed by reading the
+    # reason
     return tx.optimistic and tx.sends_at_once and 0 < count <= MAX_ROWS and 0 <= generation <= _MAX_GENERATION
 
 
@@ -57,7 +58,7 @@ def find_provider(
 
     :param values: values for the conditions of the statement.
     """
-    # the lock is first in the batch, so that the statement sees the changes of the last writer
+    # locked first, so that the statement sees the changes of the last writer
     tx.lock([uuid])
     tx.queue(statement, {**values, "its_uuid": uuid, "its_generation": generation})
 
@@ -71,7 +72,7 @@ def insert(
         that table.
     :param rows: values by column, with ``name`` for the name; all rows have the same columns.
     """
-    # the columns are part of the key of cached statements, because they change the text of a statement
+    # the columns are a part of the cache key, because they are a part of the statement's text
     more = tuple(name for name in rows[0] if name != "name")
     tx.queue(_part_insertion(column, names, more, len(rows)), bind_rows(rows))
 
@@ -88,10 +89,10 @@ def _part_insertion(
     what: sa.ColumnElement[Any] = given.c.name
     source: sa.FromClause = given
     if names is not None:
-        # an unknown name becomes an id that the foreign key forbids
+        # coalesce() turns an unknown name into an id that the foreign key forbids
         what = sa.func.coalesce(names.c.id, NO_ID)
         source = given.outerjoin(names, names.c.name == given.c.name)
-    # casts are necessary, because the server does not know the types of parameters in VALUES
+    # cast, because the server does not know the types of parameters in VALUES
     values = (sa.cast(given.c[name], types[name]) for name in more)
     chosen = sa.select(PROVIDER, what, *values).select_from(source)
     return PreparedStatement(sa.insert(table).from_select(["provider_id", column.name, *more], chosen))

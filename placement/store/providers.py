@@ -45,7 +45,7 @@ class ProviderRow:
 
 def find_providers(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ProviderRow]:
     """Return the rows of existing providers by uuid."""
-    # an empty IN list is not valid on every database
+    # an early return, because not every database accepts an empty IN list
     if not uuids:
         return {}
     found = tx.queue(_by_uuid(len(uuids)), bind_values("uuid", uuids))
@@ -54,7 +54,7 @@ def find_providers(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, Pr
 
 @lru_cache(KEPT_SIZES)
 def _by_uuid(count: int) -> PreparedStatement:
-    # in the order of ProviderRow
+    # columns in the order of the fields of ProviderRow
     columns = (_rp.id, _rp.uuid, _rp.name, _rp.generation, _rp.parent_id, _rp.root_id)
     return PreparedStatement(sa.select(*columns).where(_rp.uuid.in_(bind_parameters("uuid", count))))
 
@@ -69,7 +69,7 @@ def lock(tx: WriteTransaction, uuid: str) -> ProviderRow:
 
     :raises NotFound: there is no such provider.
     """
-    # the uuid determines the bucket, so a provider can be locked before it is read
+    # locked before it is read, which is possible because the uuid determines the bucket
     tx.lock([uuid])
     return read_locked(tx, uuid)
 
@@ -91,7 +91,7 @@ def check_generation(row: ProviderRow, given: int) -> None:
     :raises ConcurrentUpdate: the generation differs; clients look for the words of this message.
     """
     if row.generation != given:
-        # the words differ from the message for inventories, as in OpenStack Placement
+        # another text than for inventories, as in OpenStack Placement
         raise ConcurrentUpdate(
             "Resource provider's generation already changed. Please update the generation and try again."
         )
@@ -107,11 +107,11 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
     :raises InvalidRequest: the parent is the provider itself or does not exist.
     :raises Conflict: the uuid or the name is taken.
     """
-    # the parent is locked, too, so that it is not deleted or moved meanwhile
+    # locks the parent, too, so that it is not deleted or moved meanwhile
     tx.lock([uuid] if parent_uuid is None else [uuid, parent_uuid])
     parent = None
     if parent_uuid is not None:
-        # checked before the lookup, which would only report that the parent does not exist
+        # checked first, because the lookup would report that the parent does not exist
         if parent_uuid == uuid:
             raise InvalidRequest(
                 _refusal_text("create", name, uuid, "parent provider UUID cannot be same as UUID")
@@ -120,7 +120,7 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
         roots = tx.queue(_root_of, {"its_uuid": parent_uuid})
         if tx.optimistic and tx.sends_at_once:
             tx.queue(_creation_below, {**_base_values(tx, uuid, name), "its_parent": parent_uuid})
-            # read later, because the answer comes with the commit, and reading it now would cost a round trip
+            # not read here: the answer comes with the commit, and reading it now would cost a round trip
             return lambda: str(roots.scalars[0])
         parent = find_providers(tx, [parent_uuid]).get(parent_uuid)
         if parent is None:
@@ -128,7 +128,7 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
         root = roots.scalars[0]
     else:
         root = uuid
-    # the first attempt relies on unique constraints; this query finds out which one was violated
+    # only later attempts ask: the first attempt relies on unique constraints, which do not tell the reason
     if not tx.optimistic:
         _refuse_taken(tx, uuid, name)
     insert(tx, uuid, name, parent)
@@ -137,7 +137,7 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
 
 def insert(tx: WriteTransaction, uuid: str, name: str, parent: ProviderRow | None) -> None:
     """Insert a provider with an unused uuid; the caller has locked its bucket and its parent."""
-    # a new root has neither parent_id nor root_id
+    # None for a new root
     place = {"parent": parent and parent.id, "root": parent and parent.tree_root}
     tx.queue(_creation, {**_base_values(tx, uuid, name), **place})
 
@@ -173,7 +173,7 @@ def _of_parent(column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
 
 
 _creation: Final = _creation_at(sa.bindparam("parent"), sa.bindparam("root"))
-# an alias, because the insertion selects from the same table
+# an alias, because the insertion itself concerns the same table
 _parent: Final = resource_providers.alias("parent")
 _creation_below: Final = _creation_at(
     _of_parent(_parent.c.id), _of_parent(sa.func.coalesce(_parent.c.root_id, _parent.c.id))
@@ -191,7 +191,7 @@ def _refusal_text(what: str, name: str, uuid: str, why: str) -> str:
 
 
 def _refuse_taken(tx: WriteTransaction, uuid: str | None, name: str) -> None:
-    # one query for both, so that the message tells which of the two is taken
+    # one query finds a taken uuid and a taken name, so that the message can tell which one is taken
     taken = tx.conn.execute(
         sa.select(_rp.uuid, _rp.name).where(sa.or_(_rp.uuid == uuid, _rp.name == name))
     ).all()
@@ -217,22 +217,22 @@ def update(
     :raises InvalidRequest: the provider may not move, or the new parent does not exist or is below it.
     :raises Conflict: the name is taken.
     """
-    # only this provider is locked now; the others follow when the subtree is known
+    # locks only this provider; its descendants are locked when they are known
     row = lock(tx, uuid)
     values: dict[str, Any] = {"name": name}
     if sets_parent:
-        # two simultaneous moves could create a cycle that neither of them sees completely
+        # locks all trees, because two simultaneous moves could create a cycle that neither of them sees
         tx.lock_trees()
         subtree = _lock_subtree(tx, row)
         parent = _new_parent(tx, row, name, parent_uuid, may_move, subtree)
-        # a request with the current parent moves nothing, and must not stamp the subtree
+        # the current parent is no move, and must not stamp the subtree
         if (parent and parent.id) != row.parent_id:
             _set_roots(tx, row, parent, subtree)
             values["parent_id"] = parent and parent.id
-            # stamps make readers see the new root of each descendant; generations stay, because clients see a
-            # change only of the provider itself
+            # descendants are stamped so that readers see their new root; their generations stay, because
+            # clients see no change of them
             tx.note_changed(subtree, generation=False)
-    # only a new name is checked, because the provider itself has the current name
+    # the current name is not checked, because the provider itself has it
     if name != row.name:
         _refuse_taken(tx, None, name)
     tx.conn.execute(sa.update(resource_providers).where(_rp.id == row.id).values(**values))
@@ -259,7 +259,7 @@ def _new_parent(
         raise refuse_move("parent provider UUID does not exist.")
     if row.parent_id is not None and row.parent_id != parent.id and not may_move:
         raise refuse_move("re-parenting a provider is not currently allowed.")
-    # the subtree was read under the lock of trees, so no other move can create a cycle meanwhile
+    # the subtree is current, because it was read under the lock of trees
     if parent.id in subtree:
         raise refuse_move("creating loop in the provider tree is not allowed.")
     return parent
@@ -267,8 +267,7 @@ def _new_parent(
 
 def _lock_subtree(tx: WriteTransaction, row: ProviderRow) -> set[int]:
     """Lock a provider and all its descendants; return their ids."""
-    # repeated until there are no new descendants, because a child may have been added before its parent was
-    # locked
+    # repeated until no new descendant appears, because a child may be added before its parent is locked
     subtree = _subtree_ids(tx.conn, row)
     while True:
         tx.lock(tx.conn.execute(sa.select(_rp.uuid).where(_rp.id.in_(subtree))).scalars())
@@ -278,7 +277,7 @@ def _lock_subtree(tx: WriteTransaction, row: ProviderRow) -> set[int]:
 
 
 def _subtree_ids(conn: sa.Connection, row: ProviderRow) -> set[int]:
-    # one query reads all providers of the tree, because recursive queries differ between databases
+    # reads the whole tree and follows parents in Python, because recursive queries differ between databases
     parents = conn.execute(sa.select(_rp.id, _rp.parent_id).where(_rp.root_id == row.tree_root)).all()
     found = {row.id}
     while True:
@@ -293,7 +292,8 @@ def _set_roots(tx: WriteTransaction, row: ProviderRow, parent: ProviderRow | Non
     new_root = row.id if parent is None else parent.tree_root
     if below:
         tx.conn.execute(sa.update(resource_providers).where(_rp.id.in_(below)).values(root_id=new_root))
-    # the provider itself has a separate statement, because a root has no root_id but its descendants have one
+    # a separate statement for the provider itself: as a new root it has no root_id, but its descendants have
+    # one
     own_root = None if parent is None else new_root
     tx.conn.execute(sa.update(resource_providers).where(_rp.id == row.id).values(root_id=own_root))
 
@@ -308,7 +308,7 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
     row = find_providers(tx, [uuid]).get(uuid)
     if row is None:
         raise NotFound(f"No resource provider with uuid {uuid} found for delete")
-    # children are checked before allocations, in the order of OpenStack Placement's errors
+    # children are checked before allocations, as in OpenStack Placement
     if tx.has_row(_rp.parent_id == row.id):
         raise Conflict(
             f"Unable to delete parent resource provider {uuid}: It has child resource providers.",
@@ -319,10 +319,10 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
             f"Unable to delete resource provider {uuid}: Resource provider has allocations.",
             exceptions.PROVIDER_IN_USE,
         )
-    # deleted explicitly, because most of these foreign keys do not cascade
+    # deleted one by one, because most of these foreign keys do not cascade
     for table in (inventories, provider_traits, provider_aggregates, provider_attributes):
         tx.conn.execute(sa.delete(table).where(table.c.provider_id == row.id))
     tx.conn.execute(sa.delete(resource_providers).where(_rp.id == row.id))
     tx.note_deleted(uuid)
-    # recorded in the same transaction, so that no cursor is beyond a deletion without a record
+    # recorded in the same transaction, so that no cursor can be after a deletion that has no record yet
     changes.note_deletion(tx, uuid)

@@ -32,9 +32,9 @@ from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
 
 T = TypeVar("T")
 
-# a reservation is a consumer with its own type, so that usages and allocations show it like any consumer
+# the type of reservations: they are consumers, so that usages and allocations show them
 TYPE: Final = RESERVATION
-# each release locks buckets, and claims have to wait for a long transaction
+# a release locks buckets, so a long one would make claims wait
 _AT_ONCE: Final = 100
 """Maximum number of expired consumers that one transaction releases."""
 
@@ -55,7 +55,7 @@ class CapacityReservation:
 
     def serves_claim(self, project_id: str, group: str | None) -> bool:
         """Return whether a claim of this project, for a consumer of this group, may use the reservation."""
-        # the project is always checked, because a uuid is no secret and must not give access to the
+        # the project is checked even with the right uuid, which is no secret and must not give access to the
         # reservation
         return project_id == self.project_id and self.group in (None, group)
 
@@ -69,7 +69,7 @@ class ReservationEnd:
 
 
 _holds: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
-# filtered by type, because a consumer that got another type is not a reservation any more
+# the type is a condition, because a consumer that has got another type is no reservation any more
 _shown: Final = (
     sa.select(
         consumers.c.uuid,
@@ -95,12 +95,12 @@ def list_reservations(
     conn: sa.Connection, project_id: str | None, group: str | None, after: str | None, limit: int
 ) -> list[CapacityReservation]:
     """Return reservations of a project and a group in the order of uuids, beginning after a uuid."""
-    # a page begins after a uuid instead of after a number of rows, so that pages stay right when reservations
-    # are added or removed
+    # pages begin after a uuid and not after a number of rows, so that added or removed reservations do not
+    # shift pages
     query = _shown.order_by(consumers.c.uuid).limit(limit)
     if project_id is not None:
         query = query.where(consumers.c.project_id == project_id)
-        # MariaDB ignores trailing blanks in comparisons, so the lengths are compared, too
+        # the length is compared, too, because MariaDB ignores trailing blanks in comparisons
         query = query.where(sa.func.length(consumers.c.project_id) == sa.func.length(project_id))
     if group is not None:
         query = query.where(reservations.c.claim_group == group)
@@ -134,13 +134,13 @@ def make_reservation(
 
     :raises InvalidRequest: the end of the reservation is not in the future.
     """
-    # incremented so that all workers read the next expiry again
+    # the counter is incremented, so that all workers read the next expiry again
     tx.lock_buckets([buckets.RESERVATIONS])
-    # selected by uuid, because the id of the new consumer is not known yet
+    # the condition has the uuid, because the id of the new consumer is not known yet
     which = sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery()
     values = {"consumer_id": which, "claim_group": group, "expires_at": _time_of(end)}
     tx.conn.execute(sa.insert(reservations).values(values))
-    # read back, because the database computes the end by its own clock
+    # read after the write, because the database computes the end by its own clock
     return _read_written(tx, consumer)
 
 
@@ -151,7 +151,7 @@ def change_end(tx: WriteTransaction, uuid: str, generation: int, end: Reservatio
     :raises ConcurrentUpdate: the generation is not the present one.
     :raises InvalidRequest: the new end is in the past.
     """
-    # the consumer is locked before the bucket, as in every transaction
+    # locks the consumer before the bucket, as every transaction does
     row = _lock_reservation(tx, uuid)
     consumer_store.check_generation(row, generation)
     consumer_store.advance_consumer(
@@ -168,14 +168,14 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
 
     :raises NotFound: there is no such reservation.
     """
-    # checked, because the consumer with this uuid may not be a reservation any more
+    # the consumer with this uuid may be no reservation any more
     _lock_reservation(tx, uuid)
     allocations.delete(tx, uuid)
 
 
 def _time_of(end: ReservationEnd) -> sa.ColumnElement[float]:
     return (
-        # the database adds the seconds, because the clocks of workers differ
+        # seconds are added in the statement, because the clocks of workers differ
         clock.ServerNow() + sa.literal(end.seconds, sa.Double)
         if end.at is None
         else sa.literal(end.at, sa.Double)
@@ -184,7 +184,7 @@ def _time_of(end: ReservationEnd) -> sa.ColumnElement[float]:
 
 def _read_written(tx: WriteTransaction, uuid: str) -> WrittenReservation:
     found = find_reservation(tx.conn, uuid)
-    # a reservation with an end in the past is not found, and the transaction is rolled back
+    # a reservation that now ends in the past is not found, and the error rolls back the transaction
     if found is None:
         raise InvalidRequest("A reservation has to end in the future, by the clock of the database.")
     return WrittenReservation(found, allocations.of_consumers(tx.conn, [uuid]))
@@ -210,7 +210,7 @@ def remaining_claim(
     groups: Mapping[str, str],
     locked: allocations.LockedConsumers,
 ) -> ConsumerClaim | None:
-    """Return the remaining allocations of a locked reservation after these claims, as a claim for it.
+    """Return the allocations that remain in a locked reservation after these claims, as its new claim.
 
     :param groups: the names of the groups that the consumers join.
     :returns: None if the reservation does not hold enough.
@@ -219,7 +219,7 @@ def remaining_claim(
     row, found = locked.consumers.get(reservation), find_reservation(tx.conn, reservation)
     for claim in claims:
         project_id, group = claim.owner.project_id, groups.get(claim.consumer)
-        # checked again under the lock, because the earlier check before the search may be outdated
+        # checked before the search, and again here under the lock, because the reservation may have changed
         if row is None or found is None or not found.serves_claim(project_id, group):
             raise unusable_reservation(reservation, project_id)
     # for the type checker: there is at least one claim, and the loop has refused it if the consumer is
@@ -232,12 +232,12 @@ def remaining_claim(
         for provider, taken in claim.resources.items():
             for name, amount in taken.items():
                 left[provider, name] -= amount
-    # not a conflict, because the caller searches again within the remaining amounts
+    # None instead of a conflict, because the caller searches again within the remaining amounts
     if any(amount < 0 for amount in left.values()):
         return None
     resources: dict[str, dict[str, int]] = {}
     for (provider, name), amount in left.items():
-        # an allocation with the amount 0 would keep a consumer that should disappear
+        # amounts of 0 are left out, because they would keep a consumer that should disappear
         if amount:
             resources.setdefault(provider, {})[name] = amount
     owner = ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
@@ -271,7 +271,7 @@ def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction]
 
     :raises Conflict: the write conflicts with the state after the release.
     """
-    # the loop ends, because each round releases an allocation or raises
+    # ends at some point, because each round releases an allocation or raises an error
     while True:
         try:
             return database.write(work)
@@ -294,17 +294,16 @@ def give_back_expired(database: ServiceDatabase) -> int:
 
 
 def _give_back_expired(tx: WriteTransaction) -> int:
-    # at most 100 of each kind; the next writer or reader releases more
+    # at most 100 of each kind; later calls release the rest
     found = [
         uuid
         for query in expired.UUIDS
         for uuid in tx.conn.execute(query.order_by(consumers.c.uuid).limit(_AT_ONCE)).scalars()
     ]
-    # rows of confirmed claims are removed first, so that they are not read again each time
+    # removes rows of confirmed claims, so that the query below does not read them each time
     expiries.forget_confirmed(tx)
     if found:
-        # consumers are locked in the usual order, then read again, because a claim may have been confirmed
-        # meanwhile
+        # read again under the locks, because a claim may have been confirmed meanwhile
         consumer_store.lock(tx, found)
         found = [
             uuid
@@ -312,6 +311,6 @@ def _give_back_expired(tx: WriteTransaction) -> int:
             for uuid in tx.conn.execute(query.where(consumers.c.uuid.in_(found))).scalars()
         ]
         allocations.give_back(tx, found)
-    # incremented even if no allocation was found, so that workers read the next expiry
+    # the counter is incremented in any case, so that workers read the next expiry
     tx.lock_buckets([buckets.RESERVATIONS])
     return len(found)

@@ -32,8 +32,7 @@ def reshape_providers(
     :raises ConcurrentUpdate: a generation of a provider or a consumer is stale.
     :raises Conflict: an inventory to be deleted is still in use, or an inventory is too small.
     """
-    # one call locks all providers, also providers without allocations, so that locks are taken in the usual
-    # order
+    # one call locks all providers, with or without allocations, so that locks are taken in the usual order
     locked = allocations.lock_claimed(tx, claims, wanted)
     present = {uuid: inventories.class_ids(tx, uuid) for uuid in wanted}
     lookup = names.NameLookup(
@@ -47,8 +46,7 @@ def reshape_providers(
                 f"Resource provider {uuid} in inventories not found: {providers.no_provider(uuid)}",
                 exceptions.PROVIDER_NOT_FOUND,
             )
-        # generations of all providers are checked before any write, so that a refusal has nothing to roll
-        # back
+        # all generations are checked before any write, so that a refusal needs no rollback
         if row.generation != new.generation:
             raise ConcurrentUpdate(
                 f"resource provider generation conflict for provider {uuid}: "
@@ -64,6 +62,6 @@ def reshape_providers(
         kept = {lookup.ids[name] for name in new.inventories}
         going = set(present[uuid].scalars) - kept
         inventories.remove_some(tx, rows[uuid], going, said_before=inventories.UPDATE_CONFLICT)
-        # clients expect a second increment of the generation if a provider has new inventories; other
-        # providers get one
+        # a second increment for providers with new inventories, which clients expect; all other providers get
+        # one
         tx.note_changed([rows[uuid].id], generation=bool(new.inventories))

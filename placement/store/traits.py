@@ -44,14 +44,14 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection
     :raises InvalidRequest: no such trait.
     :raises ConcurrentUpdate: the generation is stale.
     """
-    # a client may repeat a name, which must not be counted twice
+    # a set, because a client may repeat a name, and the statement below counts names
     wanted = sorted(set(wanted))
     if optimistic_write.is_worthwhile(tx, generation, len(wanted)):
         values = {"count": len(wanted), **bind_values("trait", wanted)}
-        # the statement finds the provider only if its traits differ, because otherwise the generation would
-        # increase without a change
+        # the statement finds the provider only if its traits differ: without a change, the generation must
+        # not increase
         optimistic_write.find_provider(tx, _other_traits(len(wanted)), uuid, generation, **values)
-        # all traits are removed, because the current traits are not known here
+        # removes all traits, because an optimistic write does not know the current ones
         tx.queue(_removal_there, {})
         optimistic_write.insert(tx, provider_traits.c.trait_id, [{"name": name} for name in wanted], traits)
         if (stale := _stale_attributes_there()) is not None:
@@ -100,7 +100,8 @@ def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Se
 
     If the traits are equal, the generation does not change.
     """
-    # no stamp without a change, because repeated reports of agents would make all workers read the provider
+    # without a change there is no stamp: agents repeat their reports, and a stamp makes all workers read the
+    # provider
     if wanted == present:
         return False
     put(tx, {provider_id: wanted})
@@ -116,8 +117,7 @@ def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
     """
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
-    # all traits are removed and inserted again, because a provider has few traits and a difference would need
-    # two lists
+    # removes all traits and inserts the wanted ones, because a provider has few traits
     insert(tx, wanted)
     if (stale := _stale_attributes()) is not None:
         for provider_id in wanted:
@@ -149,12 +149,12 @@ def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement |
             .select_from(provider_traits.join(traits, traits.c.id == provider_traits.c.trait_id))
             .where(provider_traits.c.provider_id == provider, traits.c.name == trait)
         )
-        # EXISTS in the same statement sees the traits that the previous statements have written
+        # reads the traits that the statements before have written
         return sa.and_(
             sa.or_(*(provider_attributes.c.name == each for each in attributes)), ~sa.exists(present)
         )
 
-    # read on first use instead of at import, because extensions register while they are loaded
+    # read at the first use and not at import, because extensions register while they are loaded
     registered: list[Mapping[str, Collection[str]]] = list(
         extensions.registered_objects("trait_attributes").values()
     )
@@ -166,7 +166,7 @@ def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement |
     return PreparedStatement(sa.delete(provider_attributes).where(its, sa.or_(*stale)))
 
 
-# computed once in a process, because extensions do not change while it runs
+# cached, because extensions do not change while a process runs
 @cache
 def _stale_attributes() -> PreparedStatement | None:
     return _stale_attributes_of(sa.bindparam("provider"))
@@ -181,7 +181,7 @@ def _stale_attributes_there() -> PreparedStatement | None:
 def _other_traits(count: int) -> PreparedStatement:
     """Return a statement that finds a provider unless it has exactly these traits."""
     its = provider_traits.c.provider_id == resource_providers.c.id
-    # an equal number and no other trait mean that both sets are equal
+    # the sets are equal if their sizes are equal and the provider has no other trait
     total = sa.select(sa.func.count()).select_from(provider_traits).where(its).scalar_subquery()
     other = (
         sa.select(sa.literal(1))

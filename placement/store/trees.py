@@ -2,9 +2,9 @@
 
 Nouns
     A *description* is the wanted state of one provider: its name, its parent, and optionally its inventories,
-    traits, aggregates and attributes. Parts that are not described stay unchanged. ``generation`` is the
-    generation that the client knows, or None for a new provider. A *level* is a set of new providers that can
-    be created at once, because all their parents exist.
+    traits, aggregates and attributes. A part that the description leaves out stays unchanged. ``generation``
+    is the generation that the client knows, or None for a new provider. A *level* is a set of new providers
+    that can be created at once, because all their parents exist.
 
 Invariants
     - A provider without a description is not written. A provider that already equals its description is not
@@ -80,7 +80,7 @@ class PresentProvider:
     def differs_from(self, wanted: ProviderDescription) -> bool:
         """Return whether the provider differs from the description."""
         return any(
-            # values are compared, so that another order in the request is no difference
+            # the collections are dicts and sets, so their order in the request makes no difference
             part is not None and part != present
             for part, present in (
                 (wanted.inventories, self.inventories),
@@ -98,12 +98,12 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     :raises ConcurrentUpdate: a provider has another name, parent or generation than the client knows.
     :raises Conflict: a name is taken, or an inventory to be removed is in use.
     """
-    # checks of the description itself need no database and no lock, so they come first
+    # first the checks that need neither database nor lock
     by_uuid = {each.uuid: each for each in wanted}
     _check_names(wanted)
     levels = list(_tree_levels(by_uuid))
     lookups = {*by_uuid, *(each.parent for each in wanted if each.parent is not None)}
-    # parents are looked up, too, because a new provider may have a parent that is not described
+    # looks up parents, too, because a new provider may have a parent without a description
     tx.lock(lookups)
     # queued after the lock, together with the lookups of ids and rows
     taken = tx.queue(_name_owners(len(wanted)), bind_values("name", [each.name for each in wanted]))
@@ -113,26 +113,24 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     _refuse_taken(wanted, {name: uuid for name, uuid in taken.rows if uuid not in by_uuid})
     known = [each for each in wanted if each.uuid in rows]
     present = _read(tx, [rows[each.uuid] for each in known])
-    # the generation of a provider that equals its description is not checked, because a repeated request has
-    # an old generation
+    # no check for a provider that equals its description, because a repeated request has an old generation
     changing = [each for each in known if present[rows[each.uuid].id].differs_from(each)]
     for each in changing:
         _check_generation(each, rows[each.uuid])
     new = [[each for each in level if each.uuid not in rows] for level in levels]
-    # all providers are checked before the first write, so that an error in the last provider causes no
-    # useless writes
+    # everything is checked before the first write, so that a late error causes no useless writes
     for each in (*changing, *(one for level in new for one in level)):
         ids.check_names(each)
-    # one level at a time, because its providers need the ids of their parents
+    # level by level, because new providers need the ids of their parents
     for level in filter(None, new):
         for each in level:
             providers.insert(tx, each.uuid, each.name, None if each.parent is None else rows[each.parent])
-        # each level takes one round trip; trees of hosts have few levels
+        # one round trip for each level, and trees of hosts have few levels
         rows |= providers.find_providers(tx, [each.uuid for each in level])
     _insert(tx, {rows[each.uuid].id: each for level in new for each in level}, ids)
     for each in changing:
         _write_changes(tx, rows[each.uuid], each, present[rows[each.uuid].id], ids)
-    # changed providers take another round trip, because the stamps at the commit increase their generations
+    # another round trip for changed providers, because the stamps at the commit increase their generations
     generations = {each.uuid: rows[each.uuid].generation for each in wanted}
     return generations | {each.uuid: each.generation + 1 for each in changing if each.generation is not None}
 
@@ -161,7 +159,7 @@ def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[Pro
     """
     below: dict[str | None, list[ProviderDescription]] = {}
     for each in wanted.values():
-        # a parent that is not described has to exist, which is checked later
+        # a parent without a description has to exist already, which is checked later
         below.setdefault(each.parent if each.parent in wanted else None, []).append(each)
     level, count = below.get(None, []), 0
     while level:
@@ -171,7 +169,7 @@ def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[Pro
     # providers in a cycle are below no root, so no level contains them
     if count < len(wanted):
         tops = {each.uuid: each for each in wanted.values()}
-        # descendants of a root are right, so the error names one of the other providers
+        # the error names a provider that is in no level, and so belongs to a cycle or is below one
         for each in below.get(None, ()):
             for one in _described_subtree(each, below):
                 del tops[one.uuid]
@@ -199,7 +197,7 @@ def _check_places(
     :raises InvalidRequest: a parent does not exist, or there are several trees.
     :raises ConcurrentUpdate: a provider has another name or parent than the client describes.
     """
-    # keys are the id of the root, or its uuid if the root does not exist yet
+    # the key is the id of the root, or its uuid if the root is new
     trees: dict[int | str, ProviderDescription] = {}
     for each in wanted:
         row, parent = rows.get(each.uuid), rows.get(each.parent or "")
@@ -209,9 +207,9 @@ def _check_places(
             if each.generation is not None:
                 given = f"generation {each.generation} was given"
                 raise ConcurrentUpdate(f"{each} does not exist (any more); {given}.")
-        # a conflict and not a wrong request, because another client has moved or renamed the provider
+        # a conflict and no wrong request, because another client may have moved or renamed the provider
         elif row.name != each.name or row.parent_id != (
-            # if the described parent does not exist yet, this id makes the parents differ
+            # an id without a provider for a parent that does not exist yet, so that the parents differ
             None if each.parent is None else _NOT_THERE if parent is None else parent.id
         ):
             raise ConcurrentUpdate(
@@ -300,7 +298,7 @@ class _NameIds:
 
 def _insert(tx: WriteTransaction, new: Mapping[int, ProviderDescription], ids: _NameIds) -> None:
     """Write all parts of new providers, by id."""
-    # one statement for each kind of part, whatever the number of providers
+    # one statement for each kind of part, for any number of providers
     inventory_store.insert(tx, {each: ids.of_classes(one.inventories or {}) for each, one in new.items()})
     trait_store.insert(tx, {each: ids.of_traits(one.traits or ()) for each, one in new.items()})
     aggregate_store.insert(tx, {each: one.aggregates or () for each, one in new.items()})
@@ -330,7 +328,7 @@ def _write_changes(
         going = present.inventories.keys() - wanted.inventories.keys()
         # ids of classes that the description does not name
         gone = names.NameLookup(tx, resource_classes, going).ids if going else {}
-        # removed last; if there is a conflict, all changes of the tree are rolled back
+        # removed last; a conflict rolls back all changes of the tree
         inventory_store.remove_some(
             tx, row, set(gone.values()), said_before=f"{wanted}: {inventory_store.UPDATE_CONFLICT}"
         )
@@ -340,7 +338,7 @@ def _write_changes(
         aggregate_store.put(tx, {row.id: wanted.aggregates})
     if wanted.attributes is not None and wanted.attributes != present.attributes:
         attribute_store.put(tx, {row.id: wanted.attributes})
-    # noted once for all parts, so that the generation increases by one
+    # one call for all parts, so that the generation increases by one
     tx.note_changed([row.id], generation=True)
 
 
@@ -350,7 +348,7 @@ def _read(tx: WriteTransaction, rows: Sequence[ProviderRow]) -> dict[int, Presen
     if not rows:
         return found
     given = bind_values("id", found)
-    # four statements in one round trip, because a join would repeat each inventory for each trait
+    # four statements instead of a join, which would repeat each inventory for each trait
     answers = [
         tx.queue(part(len(found)), given)
         for part in (_inventory_lookup, _trait_lookup, _aggregate_lookup, _attribute_lookup)

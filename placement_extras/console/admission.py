@@ -160,7 +160,7 @@ class _PageAnswer:
     def __init__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> None:
         self._environ = environ
         self._start_response = start_response
-        #: the status of an answer that was held back
+        #: the status of an answer that is not passed on yet
         self.refused: int | None = None
 
     def start(
@@ -179,7 +179,7 @@ def _to_sign_in(environ: "WSGIEnvironment", start_response: "StartResponse") -> 
         wanted = environ["PATH_INFO"]
         if query := environ.get("QUERY_STRING"):
             wanted += "?" + query
-        # the first page needs no address to return to
+        # no address to return to for the first page, which is the default
         if wanted not in ("/console", "/console/"):
             address += "?" + urlencode({"next": wanted}, encoding="latin-1")
     headers = [("Content-Length", "0"), ("Cache-Control", "no-store")]

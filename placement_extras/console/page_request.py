@@ -218,7 +218,7 @@ def ask_api(method: str, path: str, parameters: Mapping[str, str] | None = None,
     answer: Any = orjson.loads(content) if content else None
     number = int(status.split()[0])
     if number >= 400:
-        # the API reports exactly one error
+        # unpacked, because an answer of the API has exactly one error
         (error,) = answer["errors"]
         # errors of the Placement API begin with a general sentence, which is cut off
         raise ApiRefusal(number, error["detail"].split("\n\n ")[-1], error.get("code", ""))

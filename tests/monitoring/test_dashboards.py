@@ -1,18 +1,11 @@
 """Dashboards have Grafana's format, and Prometheus has data for each of their queries."""
 
-import contextlib
 import json
 import re
-import shutil
-import signal
-import subprocess
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import pytest
 from oslo_config import cfg
@@ -29,7 +22,9 @@ from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.monitoring.counting import mount
 from tests.compute_agent.usage.metered_host import MeteredHost
 from tests.demo.system import SCRIPTS, CpuSets, System
-from tests.monitoring.kit import DASHBOARDS, RULES, alerts, dashboard, queries, records
+from tests.monitoring.kit import DASHBOARDS, alerts, dashboard, queries, records
+from tests.monitoring.pictures import fill_in
+from tests.monitoring.server import Prometheus
 from tests.ports import free_port
 
 VARIABLES = {"instance": ".*", "guest": ".*", "resource": ".*"}
@@ -117,62 +112,6 @@ def counters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         thread.join(10)
 
 
-class Prometheus:
-    """A real Prometheus with its data in a folder."""
-
-    def __init__(self, folder: Path, targets: dict[str, list[str]]) -> None:
-        self.url = f"http://127.0.0.1:{(port := free_port())}"
-        jobs = [
-            {"job_name": name, "static_configs": [{"targets": addresses}]}
-            for name, addresses in targets.items()
-        ]
-        (folder / "prometheus.yml").write_text(
-            json.dumps(
-                {
-                    "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-                    "rule_files": [str(RULES)],
-                    "scrape_configs": jobs,
-                }
-            )
-        )
-        program = shutil.which("prometheus")
-        if program is None:
-            pytest.skip("needs prometheus, of Debian's package of that name")
-        with (folder / "prometheus.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    *(program, f"--config.file={folder}/prometheus.yml"),
-                    *(f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{port}"),
-                ],
-                stdout=log,
-                stderr=log,
-            )
-
-    def close(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-    def ask(self, expression: str) -> list[Any]:
-        """Return the result of a query; empty while the server does not answer."""
-        asked = urllib.parse.urlencode({"query": expression})
-        with (
-            contextlib.suppress(OSError),
-            urllib.request.urlopen(f"{self.url}/api/v1/query?{asked}") as answer,
-        ):
-            result: list[Any] = json.load(answer)["data"]["result"]
-            return result
-        return []
-
-    def rules(self) -> list[dict[str, Any]]:
-        """Return the evaluated rules with their state."""
-        with urllib.request.urlopen(f"{self.url}/api/v1/rules") as answer:
-            return [rule for group in json.load(answer)["data"]["groups"] for rule in group["rules"]]
-
-
 @pytest.fixture
 def prometheus(running: System, counters: int, tmp_path: Path) -> Iterator[Prometheus]:
     service = running.url.removeprefix("http://")
@@ -192,18 +131,10 @@ def test_each_query_has_data(running: System, prometheus: Prometheus) -> None:
     while empty and time.monotonic() < deadline:
         running.agent("guest", "list")
         running.providers()
-        empty = {each for each in empty if not prometheus.ask(_filled_in(each))}
+        empty = {each for each in empty if not prometheus.ask(fill_in(each, VARIABLES, "1m"))}
         time.sleep(0.5)
     assert empty == set()
     rules = {rule["name"]: rule for rule in prometheus.rules()}
     assert rules.keys() == alerts().keys() | records().keys()
     assert {name for name, rule in rules.items() if rule["health"] != "ok"} == set()
     assert {name for name, rule in rules.items() if rule.get("state") == "firing"} == set()
-
-
-def _filled_in(expression: str) -> str:
-    """Return a query as Grafana sends it, with all values of its variables chosen."""
-    expression = expression.replace("$__rate_interval", "1m")
-    for name, value in VARIABLES.items():
-        expression = expression.replace(f'="${name}"', f'=~"{value}"').replace(f'=~"${name}"', f'=~"{value}"')
-    return expression

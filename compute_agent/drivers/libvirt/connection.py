@@ -45,7 +45,7 @@ def load() -> Any:
 
     :raises DriverError: the package is missing or cannot be used.
     """
-    global _loop  # libvirt has one event loop for each process
+    global _loop  # once: libvirt has one event loop for each process
     try:
         import libvirt
     except ImportError as error:
@@ -100,7 +100,7 @@ class LibvirtConnection:
         self._happened = happened
         self._session: _LibvirtSession | None = None
         self._broken: list[_LibvirtSession] = []
-        # Protects the counts of calls only, and is never held during a call of libvirt.
+        # Protects only the counts of calls; no thread holds it during a call of libvirt.
         self._calls_lock = threading.Lock()
         self._host_cpus = frozenset[int]()
         self._host_name = ""
@@ -157,9 +157,10 @@ class LibvirtConnection:
         except libvirt.libvirtError as error:
             self._let_go(session)
             raise DriverError(f"libvirtd at {self.uri} went away again: {error}") from error
-        self._usual_owner = None  # The new libvirtd may have another qemu.conf.
+        self._usual_owner = None  # Forgotten, because the new libvirtd may have another qemu.conf.
         self._session = session
-        # If the connection closed before the line above, _on_closed() saw another session and did nothing.
+        # Checked again: if the connection was closed before the line above, _on_closed() saw another session
+        # and did nothing.
         if not handle.isAlive():
             self._on_closed(handle, libvirt.VIR_CONNECT_CLOSE_REASON_EOF, session)
             raise DriverError(f"libvirtd at {self.uri} went away again")
@@ -201,7 +202,7 @@ class LibvirtConnection:
             with self._open_call() as handle:
                 return handle.lookupByUUIDString(guest_uuid)
         except self.libvirt.libvirtError as error:
-            # Only this error means that there is no such domain.
+            # Other errors do not mean that there is no such domain.
             if self.is_unknown_domain(error):
                 return None
             raise DriverError(f"domain {guest_uuid} cannot be looked up: {error}") from error
@@ -304,7 +305,8 @@ class LibvirtConnection:
     def _end_session(self, session: _LibvirtSession) -> None:
         """Close a connection and all its event callbacks. Errors of a broken connection are ignored."""
         handle = session.handle
-        # Each callback holds a reference to the connection, so a forgotten one would leak its socket.
+        # All callbacks are removed, because each one holds a reference to the connection and so keeps its
+        # socket open.
         ends = [partial(handle.domainEventDeregisterAny, event) for event in session.events]
         for end in (*ends, handle.unregisterCloseCallback, handle.close):
             with contextlib.suppress(self.libvirt.libvirtError):

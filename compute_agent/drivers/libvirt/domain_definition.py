@@ -13,8 +13,8 @@ definition count as the agent's.
 
 The agent respects pins of another program, unless they name all CPUs. The agent also respects CPU shares and
 a quota of the whole domain if another program set them. The agent's own quotas are temporary and never in a
-definition. Memory that the agent binds has mode ``restrictive``, because no other mode can be changed while
-the guest runs.
+definition. The agent binds memory with mode ``restrictive``, the only mode that can be changed while the
+guest runs.
 """
 
 from __future__ import annotations
@@ -118,10 +118,10 @@ def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str
     found: dict[str, Item] = {}
     for item in sorted({*goal, *(item for item in own if item in has.rates)} - has.foreign):
         present, target = has.rates.get(item, DeviceRates()), goal.get(item, DeviceRates())
-        # If the agent did not write a present value, another program did.
+        # A present value that the agent did not write is another program's.
         if present != target and (item in own or not present):
             found[item] = target
-    # A domain without a weight has the kernel's default, so a wanted default needs no write.
+    # No write if the kernel's default is wanted and the domain has no weight, which means the default.
     weight = None if wanted is None else wanted.weight
     present_weight = DEFAULT_WEIGHT if has.weight is None else has.weight
     target_weight = DEFAULT_WEIGHT if weight is None else weight
@@ -269,7 +269,7 @@ class DomainDefinition:
     def limits_within(self, wanted: CpuLimits) -> CpuLimits:
         """The agent's ``wanted`` limits, restricted by limits that another program wrote into the definition.
 
-        Foreign shares replace the agent's weight, and the lower quota wins.
+        Foreign shares take precedence over the agent's weight. Of two quotas the lower one applies.
         """
         quotas = [quota for quota in (wanted.quota, self.quota) if quota is not None]
         weight = None if self.has_foreign_shares else wanted.weight
@@ -279,7 +279,7 @@ class DomainDefinition:
         return CpuLimits(weight, min(quotas, default=None), idle, wanted.burst)
 
     def other_pins(self, settings: CpuSettings, host: frozenset[int]) -> dict[ThreadRole, frozenset[int]]:
-        """The pins to write so that the definition matches ``settings``, by role.
+        """The pins to write, by role, so that the definition matches ``settings``.
 
         Pins that another program demands stay: the CPUs in ``settings`` were chosen within them.
 
@@ -356,8 +356,7 @@ def note_element(shares: frozenset[int], pins: Iterable[Pin] = (), items: Iterab
 
     :param items: items of block I/O, and :data:`SOFT_LIMIT`.
     """
-    # The pins are sorted, so that equal pins make equal texts: any change of the text looks like a new
-    # definition.
+    # The pins are sorted, so that equal pins give equal texts; another text would look like a new definition.
     written = sorted(f"{_key(role)}={cpuset.format(cpus)}" for role, cpus in pins)
     noted = f"shares='{','.join(map(str, sorted(shares)))}' pins='{' '.join(written)}'"
     listed = quoteattr(" ".join(sorted(items)))
@@ -423,7 +422,7 @@ def _read_pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
     for pin in () if tune is None else tune:
         match pin.tag:
             case "vcpupin":
-                # No guest CPU has the number -1, so a pin without a number has no effect.
+                # -1 for a pin without a number, which has no effect, because no guest CPU has this number.
                 role = ThreadRole(vcpu=int(pin.get("vcpu", -1)))
             case "iothreadpin":
                 role = ThreadRole(iothread=int(pin.get("iothread", 0)))
@@ -431,7 +430,7 @@ def _read_pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
                 role = EMULATOR
             case _:
                 continue
-        # A pin of a thread that the domain cannot have has no effect.
+        # Left out: the domain cannot have such a thread, so the pin has no effect.
         if role in pins:
             pins[role] = _cpus(pin)
             pinned.add(role)

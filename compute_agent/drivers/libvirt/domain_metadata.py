@@ -64,10 +64,10 @@ from compute_agent.model.resource import CPU_CLASSES
 _MAX_LENGTH: Final = 8 << 20
 
 
-# Several functions parse the live XML and the inactive XML of one domain in turn, so two entries are enough.
+# Two entries: several functions parse the live XML and the inactive XML of one domain in turn.
 @functools.lru_cache(maxsize=2)
 def parse(domain_xml: str) -> ElementTree.Element:
-    """The root element of an XML text. Callers share the element through a cache, so none may change it.
+    """The root element of an XML text. Callers must not change the element, because a cache shares it.
 
     :raises ValueError: the text is too long, is not XML, or has a document type.
     """
@@ -135,7 +135,7 @@ def describe_domain(domain_xml: str) -> DomainDescription:
     declared: dict[str, Any] = {}
     problems: list[str] = []
     for element, text in _our_settings(root).items():
-        # A later release of the agent may know more elements.
+        # Unknown elements are skipped, because a later release may know them.
         if element not in _ELEMENTS:
             continue
         try:
@@ -313,7 +313,7 @@ _RESOURCES: Final = re.compile(r"resources(?P<group>[A-Za-z0-9_-]{0,64}):(?P<nam
 
 
 def read_flavor(domain_xml: str) -> GuestFlavor:
-    """The flavor that Nova wrote into a domain; an empty one if there is none. Bad numbers count as 0.
+    """The flavor that Nova wrote into a domain; empty if there is none. Malformed numbers count as 0.
 
     :raises ValueError: the text is not the XML of a domain.
     """
@@ -338,7 +338,7 @@ def _read(instance: ElementTree.Element, flavor: ElementTree.Element, prefix: st
         found = instance.find(f"{prefix}owner/{prefix}{name}")
         return "" if found is None else found.get("uuid", "")
 
-    # The root disk of a guest that boots from a volume is not on this host.
+    # Without the root disk of a guest that boots from a volume, because it is not on this host.
     boots_from = instance.find(f"{prefix}root")
     disk = flavor_amount("disk") if boots_from is not None and boots_from.get("type") == "image" else 0
     # Nova rounds swap, which flavors have in MiB, up to whole GiB of DISK_GB.
@@ -358,8 +358,8 @@ def _with_specs(resources: Mapping[str, int], specs: Mapping[str, str]) -> dict[
     """The flavor's amounts with its extra specs ``resources:CLASS=N`` applied, without VCPU and PCPU."""
     amounts = Counter(resources)
     found = [(match, amount) for name, amount in specs.items() if (match := _RESOURCES.match(name))]
-    # The group without a suffix sorts first. Its entry replaces the flavor's own amount, and must not replace
-    # a sum.
+    # Sorted, so that the group without a suffix comes first: its entry replaces the flavor's own amount and
+    # no sum.
     for match, amount in sorted(found, key=lambda pair: pair[0]["group"]):
         # ``resources:CLASS`` replaces the flavor's own amount; groups with a suffix (``resources1:CLASS``)
         # add to it.

@@ -46,7 +46,7 @@ from compute_agent.model.messages import DriverError, GuestGoneError
 EXPECTED_SECONDS: Final = 30.0
 """The seconds after the announcement of a start within which its process must exist."""
 
-# Any caller of the agent's socket can announce starts, so their number is bounded, and with it the memory.
+# A limit for the memory, because any caller of the agent's socket can announce starts.
 MAX_EXPECTED: Final = 1024
 
 
@@ -117,8 +117,8 @@ class ExpectedDomains:
             waiting = {key: one for key, one in self._expected.items() if not one.process and one.until > now}
         if not waiting:
             return (), False
-        # All owners are read before the search: an error within the loop below would lose guests that were
-        # found already, because each is reported only once.
+        # All owners are read before the loop: an error in the loop would lose the guests found so far, which
+        # are reported only once.
         owners = {key: one.owner or self._usual_owner() for key, one in waiting.items()}
         found = []
         # A process that is older than all announcements is skipped before its command line is read.
@@ -189,12 +189,12 @@ class DomainTable:
     # For any thread
 
     def all_domains(self) -> list[RunningDomain]:
-        """The domains that the table's thread has not yet seen ending."""
+        """All domains of the table, including domains that have just ended."""
         with self._lock:
             return list(self._running.values())
 
     def lost_guests(self) -> dict[str, str]:
-        """The running domains that the driver cannot manage: a dict from each uuid to reason and remedy."""
+        """The running domains that the driver cannot manage: a dict from uuid to reason and remedy."""
         with self._lock:
             return dict(self._lost)
 
@@ -229,9 +229,9 @@ class DomainTable:
         :raises DriverError: libvirtd does not list its domains.
         """
         active = {domain.UUIDString(): domain for domain in self._connection.active_domains()}
-        # Only this thread changes the table, so it is read without the lock.
+        # Read without the lock, because only this thread changes the table.
         known = self._running.keys()
-        # Lost domains are read each time: no event reports that the cause was corrected.
+        # Lost domains are read each time, because no event reports that the cause has been corrected.
         suspects = (known | active.keys() if everything else known ^ active.keys()) | self._lost.keys()
         for guest_uuid in sorted(suspects):
             self.look_at(guest_uuid)
@@ -248,7 +248,7 @@ class DomainTable:
             known = self._running.get(guest_uuid)
             found, reason = self._look_closely(guest_uuid)
             if reason and known is not None and known.is_alive:
-                return  # The domain still runs, and its former description remains usable.
+                return  # Its former description stays, because the domain still runs.
             before = None if known is None else known.guest
             # The same object of the process means the same run: _describe_domain() keeps the known process
             # while it lives.
@@ -369,8 +369,8 @@ class DomainTable:
                 return None
             else:
                 process = qemu.find_process(guest_uuid, owner)
-                # If a known process is gone, the domain has ended before libvirtd noticed, and the next look
-                # finds its next start. _still_runs() is asked last, because it calls libvirtd.
+                # A known process that is gone means that the domain has ended and libvirtd has not noticed
+                # yet. _still_runs() comes last, because it calls libvirtd.
                 if process is None and (known is not None or not self._still_runs(guest_uuid, xml)):
                     return None
         except (self._connection.libvirt.libvirtError, ValueError) as error:

@@ -141,7 +141,7 @@ class LibvirtDriver:
         """
         if not self._listed:
             raise DriverError(self.outage_reason)
-        # The table learns of an end only by an event, so the process of each domain is checked here.
+        # Processes are checked here, because the table notices ends only by events.
         return [it.guest for it in self._table.all_domains() if it.is_alive]
 
     def lost_guests(self) -> Mapping[str, str]:
@@ -179,7 +179,7 @@ class LibvirtDriver:
             # If a hung libvirtd keeps the thread in a call, close() does not wait any longer: the thread ends
             # with the process.
             self._thread.join(_LAST_LOOK)
-        # libvirt's objects of domains keep their connection open.
+        # Cleared, because libvirt's objects of domains keep their connection open.
         self._round = []
         self._connection.close()
 
@@ -202,7 +202,7 @@ class LibvirtDriver:
             try:
                 with self._on_domain(known, "cannot be shut down") as domain:
                     domain.shutdown()
-            # GuestGoneError is a DriverError, but here it must end the whole call.
+            # Raised again although it is a DriverError, because it must end the whole call.
             except GuestGoneError:
                 raise
             except DriverError as error:
@@ -246,8 +246,8 @@ class LibvirtDriver:
     def _change_domain(self, known: RunningDomain, failing: str) -> Iterator[Any]:
         """Like :meth:`_on_domain`, for calls that change the domain.
 
-        During a migration, a save or a copy of disks libvirt lets each change wait for up to 30 seconds, and
-        then refuses it. All other guests would wait, too.
+        They are refused at once during a migration, a save or a copy of disks. Otherwise libvirt would refuse
+        each of them after up to 30 seconds, while all other guests wait.
 
         :raises DriverError: such a job runs, or libvirt refuses a call.
         """
@@ -266,7 +266,7 @@ class LibvirtDriver:
         with contextlib.suppress(DriverError, self._connection.libvirt.libvirtError):
             domain = self._connection.find_domain(known.guest.uuid)
             return domain is not None and bool(domain.isActive())
-        # If libvirtd does not answer, only the process counts, and it is alive.
+        # Without an answer of libvirtd only the process counts, and it is alive.
         return True
 
     # Inner parts: the thread
@@ -276,7 +276,7 @@ class LibvirtDriver:
         while not self._stopped.is_set():
             try:
                 if not self._connection.is_open:
-                    # Another agent may have started while this one had no connection.
+                    # Checked at each connection, because another agent may have started while there was none.
                     self._check_lock()
                     self._connection.open()
                     # libvirtd reports no events that happened without a connection, so all domains are read
@@ -289,7 +289,7 @@ class LibvirtDriver:
                     tried.set()
                 self._handle_next()
             except DriverError as error:
-                # The same reason is logged once, and not at each attempt.
+                # A new reason is logged once, and not again at each attempt.
                 if str(error) != self._absence:
                     LOG.warning("%s; the agent tries again", error)
                 self._absence = str(error)
@@ -504,9 +504,8 @@ class LibvirtDriver:
                 return False
             with self._change_domain(known, "does not accept CPU limits") as domain:
                 tuning = self._domain_tuning(domain)
-                # The definition is written first. Each round compares only the running domain, so if the
-                # agent crashed between the writes in the other order, no round would notice the unchanged
-                # definition.
+                # The definition is written first: each round compares only the running domain, and would
+                # never notice a definition that a crash left unchanged.
                 if shares is not None and shares != definition.shares:
                     known.note_definition(tuning.persist_shares(definition, shares))
                 if has is not None:
@@ -572,7 +571,7 @@ class LibvirtDriver:
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """The ``oom_score_adj`` of the QEMU process and the soft limit, if they differ from ``wanted``.
 
-        Values that another program has set in the definition or for the process count as agreeing. ``high``
+        Values that another program has set in the definition or for the process are no difference. ``high``
         is the soft limit.
         """
         known = self._table.find_living(guest)
@@ -689,8 +688,7 @@ def _blockio_todo(
     live = domain_definition.items_to_set(known.blockio, wanted, definition.own_items)
     if not definition.persistent:
         return live, {}
-    # A value that another program wrote into the definition is taken as that program's wish for the running
-    # domain, too.
+    # A value of another program in the definition stays on the running domain, too.
     theirs = definition.blockio.values.keys() - definition.own_items
     live = {item: value for item, value in live.items() if item not in theirs}
     return live, domain_definition.items_to_set(definition.blockio, wanted, definition.own_items)
@@ -707,8 +705,7 @@ def _soft_limit_differs(known: RunningDomain, wanted: MemoryLimits) -> tuple[boo
         return False, False
     kib, own = _soft_limit_kib(wanted), SOFT_LIMIT in definition.own_items
     if definition.soft_limit is not None and not own:
-        # A limit that another program wrote into the definition is taken as that program's wish for the
-        # running domain, too.
+        # A limit of another program in the definition stays on the running domain, too.
         return False, False
     live = known.soft_limit != kib and (own or known.soft_limit is None)
     defined = definition.soft_limit != kib and (own or definition.soft_limit is None)

@@ -97,7 +97,7 @@ class HelperFinder:
             return []
         found = {}
         for tid in self._list_ids(known, group, threads):
-            # QEMU may have made this thread after its threads were listed above.
+            # Threads of QEMU itself are left out, also one made after the threads were listed above.
             if tid not in threads and not os.path.exists(f"/proc/{pid}/task/{tid}"):
                 found[tid] = _describe_task(tid)
         return [task for task in found.values() if task is not None]
@@ -114,8 +114,7 @@ class HelperFinder:
             workers = self._list_workers()
             start = known.process.identity.start_time
             for owner in workers.keys() & threads:
-                # A worker is younger than the process that made it; an older one has the number of an earlier
-                # thread.
+                # An older worker is left out: it belongs to an earlier thread with the same number.
                 yield from (
                     tid
                     for tid in workers[owner]
@@ -203,7 +202,7 @@ def _is_helper(pid: int, group: DomainGroup | None) -> bool:
 
 
 def _describe_task(tid: int) -> HelperTask | None:
-    # The identity is read before the CPUs and checked after: both then belong to one task.
+    # The identity is read before the CPUs and checked after, so that both belong to one task.
     identity, cpus = procfs.identify_process(tid), procfs.thread_affinity(tid)
     if identity is None or cpus is None or not procfs.is_alive(identity):
         return None
@@ -221,7 +220,7 @@ class HelperPins:
         return {task.identity.pid: task.cpus for task in self._finder.find_tasks(known)}
 
     def misplaced_tasks(self, known: RunningDomain, cpus: CpuSet) -> dict[int, CpuSet]:
-        """A dict from the thread id of each helper task that may use other CPUs than ``cpus`` to its CPUs.
+        """The helper tasks that may use other CPUs than ``cpus``: a dict from the thread id to their CPUs.
 
         Tasks that cannot be moved to ``cpus`` are left out.
         """

@@ -29,7 +29,7 @@ _ALL_VCPUS: Final = "ALL CPUs/"
 
 @dataclass(frozen=True, slots=True)
 class ThreadRole:
-    """The role of a QEMU thread: one guest CPU, one I/O thread, all guest CPUs, or the emulator.
+    """The role of a QEMU thread: it runs one guest CPU, all guest CPUs, one I/O thread, or the emulator.
 
     :ivar vcpu: the number of the guest CPU that the thread runs; None: no single one.
     :ivar iothread: the number of the I/O thread; None: the thread is no I/O thread.
@@ -113,7 +113,7 @@ class QemuProcess:
         return dict.fromkeys(tids, ThreadRole(all_vcpus=True))
 
     def misplaced_threads(self, settings: CpuSettings) -> dict[int, tuple[ThreadRole, frozenset[int]]]:
-        """The threads with another affinity than the CPUs that ``settings`` give to their role.
+        """The threads with other CPUs than ``settings`` have for their role.
 
         A dict from each thread id to the role and the present affinity.
         """
@@ -127,7 +127,7 @@ class QemuProcess:
     def find_elsewhere(
         self, wanted: Mapping[ThreadRole, frozenset[int]]
     ) -> dict[int, tuple[ThreadRole, frozenset[int]]]:
-        """The threads with a role in ``wanted`` and with other CPUs than ``wanted`` has for this role.
+        """The threads with a role in ``wanted`` that have other CPUs than ``wanted`` has for the role.
 
         A dict from each thread id to the role and the present CPUs.
         """

@@ -260,7 +260,7 @@ class RunningDomain:
 
     def describe_as(self, found: RunningDomain) -> None:
         """Copy the values of ``found``, which were read later for the same process."""
-        # Refusals and the agent's own limits are kept, because the XML does not contain them.
+        # Refusals and the agent's own limits stay, because the XML does not contain them.
         self.guest, self.source, self.definition = found.guest, found.source, found.definition
         self.binding, self.blockio = found.binding, found.blockio
         self.soft_limit = found.soft_limit
@@ -345,9 +345,9 @@ class RunningDomain:
                 return frozenset() if unbound else has
         return None
 
-    # The functions below concern threads that run no guest CPU. If another program pins guests, these threads
-    # later get that program's pins back from the definition. So only threads with a pin in the definition are
-    # moved. The definition is not changed: it belongs to the other program.
+    # The functions below concern threads that run no guest CPU, where another program pins guests. Only
+    # threads with a pin in the definition are moved, so that they can later get this pin back. The definition
+    # itself stays unchanged, because it belongs to the other program.
 
     def emulator_threads(self) -> dict[int, CpuSet]:
         """The present CPUs of the threads that run no guest CPU, by thread id."""
@@ -410,7 +410,7 @@ class DomainTuning:
     Each call raises libvirtError if libvirtd refuses it.
     """
 
-    # Any: libvirt-python has no types, and is not imported with this module.
+    # typed as Any, because libvirt-python has no types, and is not imported with this module.
     def __init__(self, libvirt: Any, domain: Any, host_cpus: frozenset[int]) -> None:
         self._libvirt = libvirt
         self._domain = domain
@@ -426,8 +426,8 @@ class DomainTuning:
             if it.vcpu is not None and it.vcpu < len(settings.vcpu_cpus):
                 self._domain.pinVcpuFlags(it.vcpu, self._cpu_map(settings.vcpu_cpus[it.vcpu]), live)
             elif it.runs_guest:
-                # The thread of a guest CPU that was plugged in later may use the CPUs of all guest CPUs. So
-                # may a thread that runs all guest CPUs.
+                # The thread of a guest CPU that was plugged in later may use the CPUs of all guest CPUs. A
+                # thread that runs all guest CPUs may use them, too.
                 for vcpu in [it.vcpu] if it.vcpu is not None else range(len(settings.vcpu_cpus)):
                     self._domain.pinVcpuFlags(vcpu, self._cpu_map(settings.cpus), live)
             elif it.iothread is not None:
@@ -450,7 +450,7 @@ class DomainTuning:
 
         :return: the definition after the writes.
         """
-        # Pins that agree are not written: each call makes libvirtd write a file and sync it.
+        # Only pins that differ are written, because each call makes libvirtd write a file and sync it.
         domain, config = self._domain, self._libvirt.VIR_DOMAIN_AFFECT_CONFIG
         wanted = has.other_pins(settings, self._host_cpus)
         if not wanted:

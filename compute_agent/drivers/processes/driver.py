@@ -127,7 +127,7 @@ class ProcessDriver:
         # group is left, because the held process ends with the agent.
         try:
             if self._groups is not None and self._groups.make_group(guest_uuid).process_ids():
-                # The error is an OSError, so that the code below handles it like a refusal of the kernel.
+                # Raised as an OSError, so that the code below handles it like a refusal of the kernel.
                 raise OSError(f"there are processes in its group {group_name(guest_uuid)} already")
             record = self._move_to_group(record)
             self._table.add(record, child)
@@ -142,7 +142,7 @@ class ProcessDriver:
             launch.release(self._table.child_process(guest.uuid))
         except BrokenPipeError as error:
             raise DriverError(f"guest {guest} was killed before it began") from error
-        # Until here discard() handled the end of the held process. From now on its end is the end of a guest.
+        # From now on the end of the process is the end of a guest; before, discard() handled its end.
         self._table.watch_ending(self._table.known_record(guest.uuid))
 
     def discard(self, guest: Guest) -> None:
@@ -282,7 +282,7 @@ class ProcessDriver:
 
     @property
     def starting_driver(self) -> ProcessDriver:
-        """The driver itself: the agent starts process guests."""
+        """The driver itself, because the agent starts process guests."""
         return self
 
     @property
@@ -433,7 +433,7 @@ class ProcessDriver:
         The kernel then moves the memory. The memory of a guest without a group stays on its nodes.
         """
         group = self._group_of(guest)
-        # One log line stands for all guests: the reason is the same, and a host may have hundreds of guests.
+        # Logged once for all guests, because the reason is the same and a host may have hundreds of guests.
         if wanted and not self._warned_of_memory and (group is None or group.memory_nodes() is None):
             self._warned_of_memory = True
             LOG.warning(
@@ -535,7 +535,7 @@ class ProcessDriver:
 
         :raises GuestGoneError: the guest has ended.
         """
-        # The process of a guest without a group is not checked, which saves a read of /proc.
+        # For a guest without a group no process is checked, which saves a read of /proc.
         record = self._table.known_record(guest.uuid)
         return self._table.running_record(guest.uuid).own_group if record.cgroup else None
 
@@ -572,12 +572,12 @@ def _guest_processes(record: ProcessRecord) -> tuple[list[int], bool]:
 def _own_limits(record: ProcessRecord) -> frozenset[str]:
     """The names of limits that the agent may change: noted ones, and the score of guests that it started."""
     own = frozenset(record.limits)
-    # The agent's unit may set oom_score_adj for the agent, and a started guest inherits it. So the value does
-    # not come from another program.
+    # The score of a started guest comes from no other program: the guest inherits the score that the agent's
+    # unit sets.
     return own if record.adopted else own | {memory_limits.OOM_SCORE}
 
 
 def _process_cpus(settings: CpuSettings) -> frozenset[int]:
     """The CPUs for all threads of a process, which has no guest CPUs."""
-    # If the settings of a confined guest contain emulator CPUs only, the guest runs on these.
+    # A confined guest may have emulator CPUs only.
     return settings.cpus or settings.emulator_cpus

@@ -40,7 +40,7 @@ def pending_writes(
     :param wanted: the settings that the guest should have; None: the kernel's defaults.
     :param noted: the files that the agent has written before.
     """
-    # A file that is neither wanted nor noted is not read, because any value in it is another program's.
+    # Other files are not read, because any value in them is another program's.
     goal = wanted or BlockIo()
     todo = list(_weight_writes(group, goal, noted))
     if goal.rates or MAX in noted:
@@ -70,8 +70,7 @@ def missing_parts(group: GuestCgroup | None, wanted: BlockIo) -> list[str]:
 
 
 def _weight_writes(group: GuestCgroup, goal: BlockIo, noted: Collection[str]) -> Iterator[tuple[str, str]]:
-    # Both files are written where both exist, because the I/O scheduler of each device decides which one
-    # takes effect.
+    # Both files, because the I/O scheduler of each device decides which one takes effect.
     for name, most in WEIGHTS.items():
         if goal.weight is None and name not in noted:
             continue
@@ -80,7 +79,7 @@ def _weight_writes(group: GuestCgroup, goal: BlockIo, noted: Collection[str]) ->
             continue
         has = next((int(line.split()[-1]) for line in text.splitlines() if line.startswith("default")), None)
         wanted = min(DEFAULT_WEIGHT if goal.weight is None else goal.weight, most)
-        # The kernel's default weight is no sign of another program, and may be overwritten.
+        # A default weight may be overwritten, because it does not come from another program.
         if has != wanted and (name in noted or has in (None, DEFAULT_WEIGHT)):
             yield name, f"default {wanted}"
 

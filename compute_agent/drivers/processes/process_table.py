@@ -114,8 +114,8 @@ class PidWatch(Generic[Key]):
                 key, pid = ready.data
                 with self._lock:
                     self._selector.unregister(ready.fileobj)
-                    # Another process with the same pid may be watched by now, so only an entry with this
-                    # descriptor is removed.
+                    # Only an entry with this descriptor is removed, because another process with the same pid
+                    # may be watched by now.
                     if pid in self._watched and self._watched[pid][0] == ready.fd:
                         del self._watched[pid]
                     os.close(ready.fd)
@@ -169,7 +169,7 @@ class ProcessTable:
         self.oom = OomWatch()
         records, self._unusable = store.load()
         for record in records:
-            # current_record() reads the table, so the record is added before the check.
+            # The record is added first, because current_record() reads the table.
             self._records[record.uuid] = record
             if self.current_record(record.uuid) is None:
                 if look_only:
@@ -285,7 +285,7 @@ class ProcessTable:
             record = self._records.get(guest_uuid)
             if record is None or self._is_running(record.identity):
                 return record
-            # The oldest process is chosen, so that each reader of the record chooses the same one.
+            # The oldest process, so that each reader of the record chooses the same one.
             heir = launch.oldest_process(record.member_pids()) if record.whole_group else None
             if heir is None:
                 return None
@@ -295,7 +295,7 @@ class ProcessTable:
         try:
             self._store.save(record)
         except OSError as error:
-            # The next agent reads the former pid and chooses the same process again.
+            # A failed write does no harm: the next agent reads the former pid and chooses the same process.
             LOG.warning(
                 "The new main process cannot be recorded; the agent searches for it again when needed: %s",
                 error,
@@ -358,7 +358,7 @@ class ProcessTable:
     def is_alive(self, record: ProcessRecord) -> bool:
         """Whether the guest's main process runs; for a guest that is a whole group, whether any process does.
 
-        The exit status of an ended child is read.
+        The call also reads the exit status of an ended child.
         """
         self._reap_child(record.uuid)
         return procfs.is_alive(record.identity) or (record.whole_group and bool(record.member_pids()))
@@ -382,8 +382,8 @@ class ProcessTable:
             # A dict keeps the order of insertion, so its first key is the oldest.
             while len(self._endings) > MAX_ENDINGS:
                 del self._endings[next(iter(self._endings))]
-            # Leftovers are killed under the lock: a new guest of this uuid would have the same variable and
-            # would be killed as one.
+            # Leftovers are killed under the lock, because a new guest of this uuid has the same variable and
+            # would be killed, too.
             _end_leftovers(record)
             del self._records[record.uuid]
         self.forget_guest(record)
@@ -430,7 +430,7 @@ class ProcessTable:
 
         None if it is no child, or runs.
         """
-        # If two threads call Popen.poll() at once, the second one gets None.
+        # Locked, because the second of two threads that call Popen.poll() at once gets None.
         with self._lock:
             child = self._children.get(guest_uuid)
             # An ended child stays a zombie until its status is read, and keeps its pid and its group busy.
@@ -493,8 +493,8 @@ def _end_leftovers(record: ProcessRecord) -> None:
 def _find_leftovers(record: ProcessRecord) -> set[int]:
     """The pids of processes in the guest's session, or with the guest's variable in other sessions."""
     leader = record.identity.pid
-    # The kernel does not reuse a pid while a session has that number. So if a process with the leader's pid
-    # lives, the session is another one.
+    # None of them if a process with the leader's pid lives: the kernel does not reuse a pid while its session
+    # exists, so this is another session.
     found = set(procfs.session_members(leader)) if procfs.identify_process(leader) is None else set()
     for pid in procfs.all_pids():
         if pid != os.getpid() and procfs.has_variable(pid, GUEST_VARIABLE, record.uuid):

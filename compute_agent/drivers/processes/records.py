@@ -2,7 +2,7 @@
 
 A record, ``UUID.json``, corresponds to the definition of a domain. Records are separate from the agent's
 state file, so the loss of either does not lose the guests. A record is written before the guest's program
-runs. Only a record makes a process a guest: the agent believes no statement of a process about itself.
+runs. Only a record makes a process a guest, because the agent trusts no claim of a process about itself.
 
 The output of a guest is ``UUID.log``. A log without a record belongs to a guest that has ended. Its
 modification time is the time of the guest's end (see :meth:`RecordStore.remove`) or of its last output. Logs
@@ -80,7 +80,7 @@ def choose_logs(logs: Iterable[EndedLog], now: float, retention: float, max_byte
     :param max_bytes: the maximum number of bytes of all kept logs together.
     """
     chosen, taken = [], 0
-    # The loop runs from the youngest log on, so that the oldest logs are those above the total size.
+    # The youngest logs come first, so that the oldest ones exceed the total size.
     for log in sorted(logs, key=lambda one: one.ended, reverse=True):
         taken += log.size
         age = now - log.ended
@@ -144,7 +144,8 @@ class GuestLogs:
     def _shorten_large(self, log: os.DirEntry[str], max_bytes: int) -> None:
         guest_uuid = log.name.removesuffix(LOG_SUFFIX)
         try:
-            # The size comes first: this method runs each second for each guest, and most logs are small.
+            # The size is checked first, because this runs each second for each guest, and most logs are
+            # small.
             if log.stat(follow_symlinks=False).st_size <= max_bytes or not is_uuid(guest_uuid):
                 return
             if (removed := _shorten_log(Path(log.path), max_bytes)) > 0:
@@ -207,7 +208,7 @@ def _ended_logs(folder: Path) -> Iterator[EndedLog]:
 DRIVER: Final = "process"
 """The name of the driver of process guests, in ``[guests] driver`` and in documents."""
 
-# A record with a higher format number is read as far as this release knows its fields, and never written.
+# Of a record with a higher format number, only the known fields are read; it is never written.
 _FORMAT: Final = 1
 
 T = TypeVar("T")
@@ -443,7 +444,7 @@ def parse_record(content: Any) -> ProcessRecord:
         command=tuple(command),
         adopted=_typed_value(content, "adopted", bool),
         cgroup=cgroup,
-        # Records of earlier releases lack this field and the fields below.
+        # From here on, fields that records of earlier releases lack.
         whole_group="whole_group" in content and _typed_value(content, "whole_group", bool),
         limits=_read_names("limits", content),
         newer=newer,

@@ -74,8 +74,8 @@ def observe_usage(
         kept = measured | {one.domain for one in expected if one.metric == watermark.metric}
         domains = kept | {watch.domain for watch in streaks if watch.watermark == watermark.name}
         for action in ABOVE:
-            # Before the first sample the domains are unknown. Then the whole host ("") is used as the domain,
-            # so that the quiet time begins with the first round.
+            # Before the first sample the domains are unknown. Without a domain, the whole host ("") counts as
+            # the domain, so that the quiet time begins with the first round.
             for domain in domains or {""}:
                 watch = WatermarkWatch(watermark.name, action, domain)
                 if watermark.threshold_for(action) is not None:

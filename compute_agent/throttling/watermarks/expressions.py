@@ -364,7 +364,8 @@ def _amount_of(part: _ExpressionPart, unit: MetricUnit, other: _ExpressionPart) 
     """
     if part.unit is not None:
         return part.compute
-    # A part that is no metric alone has its own message below.
+    # The last argument is True for an expression of several metrics, because the code below has its own error
+    # for that.
     threshold = parse_threshold(part.text, unit, other.has_capacity or not other.metric)
     if not threshold.relative:
         return lambda values: threshold.value

@@ -202,8 +202,8 @@ def plan_throttles(
         for guest in sort_guests(guests, breach.guest_order, breach.series):
             if breach.is_closed(snapshot.host[breach.series]):
                 break
-            # A guest that has just started, for example. It is throttled only if other guests were not
-            # enough.
+            # A guest that has just started, for example. This guest is throttled only if throttling other
+            # guests was not enough.
             if not breach.is_measured(guest):
                 unknown.append(guest)
                 continue
@@ -357,7 +357,7 @@ def plan_restores(
         knob: _restore_gate(rules, snapshot, streaks, state, knob) if calm else _RestoreGate(False)
         for knob in knobs
     }
-    # Controls for which a limit was raised in this round.
+    # The controls of which a limit is raised in this round.
     begun: set[ThrottleControl] = set()
     for one in reversed(state.throttles):
         guest = snapshot.guests.get(one.guest)

@@ -108,8 +108,8 @@ class WatermarkState:
             case ReclaimAction():
                 return self
             case ThrottleAction():
-                # At the end, even if the guest had a limit before, because the latest throttle is raised
-                # first.
+                # Added at the end, even if the guest had a limit before: the latest throttle is the first to
+                # be raised.
                 others = self._throttles_without(action.guest, action.knob)
                 throttles = (*others, ThrottledGuest(action.guest, action.knob, action.limit))
                 return replace(self._after_relapse(action.knob.lever), throttles=throttles)

@@ -17,7 +17,7 @@ blueprint = Blueprint("ext_attributes", __name__)
 
 _PATH: Final = f"{EXT}/resource_providers/<uuid>/attributes"
 _BODY: Final = schemas.AttributesBody()
-# up to this number each integer has an exact float
+# floats represent each integer up to this number exactly
 _MAX_INTEGER: Final = 2.0**53
 
 

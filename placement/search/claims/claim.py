@@ -27,15 +27,15 @@ Order = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class WantedClaim:
-    """A request for candidates, and the consumer that shall hold one instead of its current allocations.
+    """A request for candidates, with the consumer that shall hold a candidate instead of its allocations.
 
     - ``generation``: the generation of the consumer that the client has sent; None for a new consumer.
     - ``version``: the microversion that decides how the request is read.
     - ``fallback``: a request that is served if ``request`` cannot be served.
     - ``warnings``: messages about parts of a flavor that neither ``request`` nor ``fallback`` expresses.
     - ``only``: uuids of the roots that may be chosen; None for all.
-    - ``avoid``: uuids of roots; the claim may take nothing from the trees of these roots.
-    - ``alternates``: how many further choices, on other hosts, are returned with the choice.
+    - ``avoid``: uuids of roots; the claim must not take any amount from the trees of these roots.
+    - ``alternates``: number of further choices, on other hosts, that the answer has beside the choice.
     - ``order``: criteria of the best choice; if it is empty, any choice is good enough.
     - ``group``: the group that the consumer joins; None takes the consumer out of its group.
     - ``topology``: how dedicated CPUs and memory are split over zones; None does not split them.
@@ -43,12 +43,13 @@ class WantedClaim:
     """
 
     consumer: str
-    # the client's number, not the number in the read model: the transaction compares it with the database row
+    # sent by the client and not read from the model: the transaction compares it with the row in the database
     generation: int | None
     owner: ConsumerOwnership
     request: CandidatesRequest
     version: Microversion
-    # a whole request, because it may differ in any part: Nova, for instance, asks for VCPU if no PCPU is left
+    # a complete request, because any part may differ from ``request``: Nova's fallback asks for VCPU instead
+    # of PCPU
     fallback: CandidatesRequest | None = None
     warnings: tuple[str, ...] = ()
     only: frozenset[str] | None = None
@@ -63,7 +64,7 @@ class WantedClaim:
     def without_consumer(
         cls, request: CandidatesRequest, version: Microversion, topology: TopologyPolicy
     ) -> WantedClaim:
-        """Return a claim that finds out whether a request fits, and is never written to the database."""
+        """Return a trial claim: it shows whether the request fits, and is never written to the database."""
         return cls("", None, ConsumerOwnership("", "", ""), request, version, topology=topology)
 
     @property
@@ -82,7 +83,7 @@ class ChoiceScore:
 
 @dataclass(frozen=True, slots=True)
 class HostChoice:
-    """A candidate with its providers: the root of its host, amounts by provider, providers by suffix.
+    """A candidate at one host: the root of the host, amounts by provider, and providers by suffix.
 
     A choice has a score only if the claim has an order.
     """
@@ -97,7 +98,7 @@ class HostChoice:
         """Return the choice of a candidate that was found in the snapshot."""
         members, providers = candidate.provider_set.members, snapshot.providers
         return cls(
-            # the first member is in the tree where the candidate is anchored; sharing providers follow
+            # the members of the anchoring tree come first in the provider set, before sharing providers
             providers[members[0].root_id],
             tuple((providers[each], amounts) for each, amounts in candidate.resources.items()),
             {suffix: tuple(providers[each] for each in ids) for suffix, ids in candidate.mappings.items()},
@@ -105,13 +106,13 @@ class HostChoice:
 
     @property
     def hosts(self) -> frozenset[int]:
-        """Roots of the trees that give amounts, which groups count as hosts; mostly only :attr:`root`."""
+        """Roots of all trees that give amounts; groups count these as hosts. Mostly only :attr:`root`."""
         return hosts_of((provider.root_id, SHARES in provider.traits) for provider, _ in self.resources)
 
     @property
     def providers(self) -> Iterator[Provider]:
         """All providers with inventories or traits that made this a candidate; some may occur twice."""
-        # the root may give no amount, but its traits may be required, and the transaction has to check them
+        # the root is included even if it gives no amount, because the transaction has to check its traits
         yield self.root
         for provider, _ in self.resources:
             yield provider
@@ -125,7 +126,7 @@ def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bo
     True means that the consumer of each choice is on the host of the choice. This is so if the request asks
     for a class that no sharing provider has; otherwise a choice may consist of sharing providers alone.
     """
-    # only sharing providers can be at another host than the choice, and a cloud has few of them
+    # a choice takes amounts from another host only through sharing providers, and a cloud has few of these
     pools = [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
     shared = {name for pool in pools for name in pool.inventories}
     return any(not shared.issuperset(group.resources) for group in request.groups)
@@ -149,14 +150,14 @@ def with_choice_held(snapshot: ModelSnapshot, choice: HostChoice, times: int = 1
 
 def without_allocations(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> ModelSnapshot:
     """Return the snapshot without these allocations; the original must not change while this one is used."""
-    # negative amounts make one function update the indexes for both directions
+    # the same function adds and removes usage: here the amounts are negative
     return _using_more(snapshot, ((each.provider, {each.resource_class: -each.used}) for each in held))
 
 
 def within_reservation(
     snapshot: ModelSnapshot, held: Collection[Allocation]
 ) -> tuple[ModelSnapshot, frozenset[str]]:
-    """Return the snapshot for a claim that takes all amounts from a reservation, and uuids of possible roots.
+    """Return the snapshot in which a claim from a reservation is placed, and the uuids of its possible roots.
 
     In the trees of these roots, and at sharing providers, only the reserved amounts are free; other trees are
     unchanged. The original snapshot must not change while the result is used.
@@ -168,8 +169,8 @@ def within_reservation(
         if provider is not None and each.resource_class in provider.inventories:
             amounts.setdefault(provider.id, {})[each.resource_class] = each.used
     roots = {snapshot.providers[provider_id].root_id for provider_id in amounts}
-    # sharing providers belong to no host of the reservation, but amounts taken from them have to be reserved,
-    # too
+    # amounts from sharing providers have to be reserved, too, although these belong to no host of the
+    # reservation
     concerned = {member for root in roots for member in snapshot.trees[root]} | snapshot.by_trait.get(
         SHARES, set()
     )
@@ -222,9 +223,9 @@ class ClaimScenario:
         cls, snapshot: ModelSnapshot, members: Members, wanted: Iterable[WantedClaim]
     ) -> ClaimScenario:
         """Return the scenario before any of the wanted claims has a place."""
-        # copied, because it is read several times and a caller may pass a generator
+        # copied to a list, because the code below reads it several times, and the argument may be a generator
         wanted = list(wanted)
-        # a consumer that moves does not count as another member of its group
+        # the consumers of these claims are left out: a consumer is no other member for itself
         moving = {each.consumer for each in wanted}
         groups = {name: members_by_host(each, moving) for name, each in members.items()}
         # distances are computed from attributes of all hosts, and most claims do not need them
@@ -233,7 +234,7 @@ class ClaimScenario:
         return cls(snapshot, groups, snapshot.zone_distances() if far else {}, sizes)
 
     def members_beside(self, group: ConsumerGroup | None) -> Mapping[int, int]:
-        """Return, by root of each host, the number of other members of the group that a consumer joins."""
+        """Return the number of other members of the claim's group at each host, by the root of the host."""
         # one empty mapping for all scenarios, because this is called for each choice
         return NO_MEMBERS if group is None else self.groups.get(group.name, NO_MEMBERS)
 
@@ -248,7 +249,7 @@ class ClaimScenario:
         world = replace(self, snapshot=with_choice_held(self.snapshot, choice))
         if wanted.group is None:
             return world
-        # a new Counter, because this scenario is used again with other choices
+        # copied before the change, because the search uses this scenario again for other choices
         count = Counter(self.members_beside(wanted.group))
         # a member on two hosts counts at both, so the size of the group is counted separately
         count.update(choice.hosts)

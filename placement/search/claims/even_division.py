@@ -1,4 +1,4 @@
-"""Divides an amount over zones so that the parts are as equal as the rooms of the zones allow.
+"""Divides an amount over zones into parts that are as equal as possible.
 
 A room stands for the amounts that one provider can give (:mod:`placement.search.claims.room`). A zone can
 give each sum of amounts of its rooms, and these rooms may have different step sizes. The possible sums of a
@@ -49,7 +49,7 @@ def even_divisions(
 
 
 def exact_division(amount: int, zones: Sequence[Sequence[ZoneRoom]], budget: SearchBudget) -> Division | None:
-    """Return the division over all given zones with the least sum of squares; its parts may differ widely.
+    """Return the most even division over all given zones (least sum of squares); its parts may differ widely.
 
     :returns: None if the zones together cannot give that amount.
     :raises placement.search.budget.BudgetExhausted: the budget is spent.
@@ -65,7 +65,7 @@ def exact_division(amount: int, zones: Sequence[Sequence[ZoneRoom]], budget: Sea
 
 
 def sum_squares(parts: Iterable[int]) -> int:
-    """Return the sum of squares of the parts. Of two divisions of one amount, the more even one has less."""
+    """Return the sum of squares of the parts. The more even a division of an amount, the smaller this sum."""
     return sum(part * part for part in parts)
 
 
@@ -128,7 +128,7 @@ def _most_even(
     found = _least_squares(amount, values, most, budget)
     if found is None or _widest_gap(found) <= unit:
         return found
-    # parts that differ by at most the unit are in a range of this width, which begins at the smallest part
+    # one loop for each possible smallest part: all other parts exceed it by at most the unit
     best: Division | None = None
     for least in sorted({value for each in values for value in each if value * len(values) <= amount}):
         window = [[value for value in each if least <= value <= least + unit] for each in values]
@@ -143,7 +143,7 @@ def _is_possible(amount: int, values: Sequence[Sequence[int]], budget: SearchBud
     """Return whether the amount is a sum of one value of each zone."""
     if not all(values):
         return False
-    # bits are counted from the sum of the smallest values, so that almost equal parts need few bits
+    # bit 0 stands for the sum of the smallest values, so that almost equal parts need few bits
     above = amount - sum(map(min, values))
     if above < 0:
         return False
@@ -189,8 +189,9 @@ def _least_within(
     radius: int,
     budget: SearchBudget,
 ) -> Division | None:
-    # the best division for each sum of its parts. The least key is the best: first the sum of squares, then
-    # more from the zones that can give most, then larger first parts, which are therefore negative
+    # the best division for each sum of parts, by a key; the least key wins. The key has the sum of squares,
+    # then the amount from the zones that can give most, then the first parts. The last two are negative,
+    # because larger is better
     best: dict[int, tuple[int, int, Division]] = {0: (0, 0, ())}
     for each, largest in zip(far, most, strict=True):
         near = [value for distance, value in each if distance <= radius]

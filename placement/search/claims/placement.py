@@ -1,9 +1,9 @@
 """Places all wanted claims, or none of them.
 
-The search tries each choice of one claim together with choices of the later claims. Each choice makes a new
-scenario, so that nothing has to be undone. The new scenario shares all but a few provider objects with the
-previous scenario. A state that has failed is not tried again. A choice is skipped if it leaves the same room
-to the other claims as an earlier choice.
+The search combines each choice of a claim with choices of the later claims. Each choice makes a new scenario,
+so that nothing has to be undone. The new scenario shares all but a few provider objects with the previous
+scenario. A state that has failed is not tried again. A choice is skipped if an earlier choice left the same
+room to the other claims.
 """
 
 import random
@@ -29,7 +29,7 @@ from placement.search.conditions import all_conditions, needs_of
 from placement.search.equivalence import tree_reader
 from placement.store.groups import GroupPolicy
 
-# alternates are a convenience, so they must not cost more than the choice itself
+# alternates are optional, so the search for them may not take longer than the search for the choice
 _MAX_TRIED: Final = 10_000
 """Maximum number of choices that are examined to find alternates."""
 
@@ -49,7 +49,7 @@ class PlacedClaim:
 
 @dataclass(frozen=True, slots=True)
 class UnplacedClaim:
-    """The index of the first wanted claim without a place, and the scenario in which it has none."""
+    """The index of the first claim without a place, and the scenario in which the claim has no place."""
 
     number: int
     world: ClaimScenario
@@ -63,10 +63,11 @@ def place_claims(
     The snapshot must not change meanwhile. Among equally good choices the result is random, so that
     concurrent claims mostly choose different hosts.
 
-    :raises BudgetExhausted: the budget is spent before this is known.
+    :raises BudgetExhausted: the budget is spent before all claims are placed or one is known to have no
+        place.
     """
-    # sums are compared first: they may prove in microseconds that there is no place, where a search over all
-    # combinations would take seconds
+    # comparing sums takes microseconds, and may prove that there is no place; a search over all combinations
+    # would take seconds
     hopeless = _exceeds_free(world.snapshot, wanted) or _lack_hosts(world, wanted, budget, rng)
     found = None if hopeless else _ClaimPlacing(world, wanted, budget, rng).place_from(world, 0, {})
     return found if found is not None else _first_unplaced(world, wanted, budget, rng)
@@ -97,7 +98,7 @@ def _lack_hosts(
         if each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY:
             apart.setdefault(each.group.name, []).append(each)
     if SHARES in world.snapshot.by_trait:
-        return False  # pools count as hosts, too
+        return False  # the trees of sharing providers count as hosts, too
     return any(len(members) > _count_places(world, members, budget, rng) for members in apart.values())
 
 
@@ -105,7 +106,8 @@ def _count_places(
     world: ClaimScenario, members: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> int:
     """Return an upper bound of the number of these claims that the possible hosts have places for."""
-    # the search decides about a single claim; with a topology or a fallback the number would be wrong
+    # not counted for a single claim, which the search decides alone, and not with a topology or a fallback,
+    # where the number would be wrong
     if len(members) == 1 or any(each.topology or each.fallback for each in members):
         return len(members)
     limit = max(each.group.max_per_host for each in members if each.group is not None)
@@ -175,7 +177,7 @@ class _ClaimPlacing:
                     passed.append(choice)
                     continue
                 tried.add(alike)
-                # a scenario copies indexes of the snapshot, which takes longer for larger snapshots
+                # more steps for larger snapshots, because a scenario copies the indexes of the snapshot
                 self._budget.spend(len(world.snapshot) // 8)
                 others = self.place_from(
                     world.with_choice(wanted, choice), number + 1, _with_choice(taken, choice)
@@ -186,24 +188,24 @@ class _ClaimPlacing:
                     *others,
                 ]
             passed.append(choice)
-        # not in a finally block: a state that was left by an exception is not known to fail
+        # not in a finally block, because an exception does not prove that the state fails
         self._failed.add(state)
         return None
 
     @cached_property
     def _read_tree(self) -> Callable[[HostTree], Hashable]:
-        """Return a function that returns a key of a tree: all that matters to the claims but free amounts."""
+        """Return a function that computes a key of a tree: all that the claims read, except free amounts."""
         asked = [each.request for each in self._wanted] + [
             each.fallback for each in self._wanted if each.fallback
         ]
         read = tree_reader(chain.from_iterable(all_conditions(each, needs_of(each)) for each in asked))
         if not self._has_pools:
             return read
-        # a tree reaches sharing providers through its aggregates
+        # aggregates are part of the key, because they decide which providers share with the tree
         return lambda tree: (read(tree), tree.aggregates)
 
     def _member_counts(self, world: ClaimScenario) -> Hashable:
-        """Return a key made of the number of members at each host, for each group of the claims."""
+        """Return a key with the number of members at each host, for each group that the claims join."""
         return tuple(frozenset(world.members_beside(group).items()) for group in self._groups)
 
     def _choice_likeness(self, world: ClaimScenario, choice: HostChoice) -> Hashable:
@@ -235,13 +237,14 @@ def _first_unplaced(
     """Return the first claim without a place, when each earlier claim takes the first choice found."""
     *before, _ = wanted
     for number, each in enumerate(before):
-        # not all combinations are tried, because the answer is an error message about one claim and not a
-        # proof
+        # not all combinations are tried: the result only names one claim in an error message, and proves
+        # nothing
         choice = next(_all_choices(world, each, budget, rng), None)
         if choice is None:
             return UnplacedClaim(number, world)
         world = world.with_choice(each, choice)
-    # the claims have no place together: if each claim before the last has a place, the last one has none
+    # the caller knows that not all claims have a place: if all earlier claims have one, the last claim has
+    # none
     return UnplacedClaim(len(before), world)
 
 
@@ -278,7 +281,7 @@ def _choices_as_asked(
             yield _make_choice(world, found)
         return
     scorer = ChoiceScorer(world, wanted)
-    # equal sharing providers may have different capacities, and the claim may be allowed only some of them
+    # equal sharing providers may have different capacities, or the claim may not use some of them
     distinct_only = (
         distinct_only and SHARES not in world.snapshot.by_trait and scorer.equal_devices_score_equally
     )
@@ -297,9 +300,9 @@ def _make_choice(world: ClaimScenario, found: Found) -> HostChoice:
 def _find_choices(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
 ) -> Iterator[Found]:
-    """Yield all choices regardless of scores: one per host, from a random host on, then a second per host."""
+    """Yield all choices without scores: one for each host, from a random host on, then a second for each."""
     roots, at = choices_at_hosts(world, wanted, budget, rng)
-    # hosts take turns, because with several wanted claims most hosts take only one of them
+    # hosts take turns, because most hosts have room for only one of several wanted claims
     begun: deque[Choices] = deque()
     for choices in chain(map(at, roots), drain_waiting(begun)):
         for found in choices:
@@ -334,12 +337,12 @@ def choices_at_hosts(
         found = SplitChoices(snapshot, wanted.request, wanted.topology, world.distances, budget, among=only)
     possible = found.roots()
     roots = (possible if only is None else possible.only_among(only)).from_anywhere(rng)
-    # an avoided root is not searched; choices that use its sharing providers at other roots are left out
-    # below
+    # avoided roots are not searched; the filter below drops choices at other roots that use their sharing
+    # providers
     if avoided:
         roots = (root for root in roots if root not in avoided)
-    # only if choices stay at their host: a choice of sharing providers alone counts at the roots of these
-    # providers
+    # valid only if choices stay at their host, because a choice of sharing providers alone counts at other
+    # roots
     if group is not None and stays_at_its_host(snapshot, wanted.request):
         roots = (root for root in roots if group.allows_hosts((root,), beside))
 
@@ -352,7 +355,7 @@ def choices_at_hosts(
         return group is None or group.allows_hosts(choice.hosts, beside)
 
     def allowed_choices_at(root: int) -> Choices:
-        # without sharing providers the checks of roots above are exact
+        # without sharing providers, the checks of roots above already decide about every choice
         return filter(is_allowed, found.choices_at(root)) if shared else found.choices_at(root)
 
     return roots, allowed_choices_at
@@ -364,7 +367,7 @@ def _find_alternates(
     """Return up to the wanted number of choices on other hosts; fewer if the budget ends before."""
     found: dict[int, HostChoice] = {}
     if wanted.alternates:
-        with suppress(BudgetExhausted):  # alternates are optional, and the choice itself is found
+        with suppress(BudgetExhausted):  # the choice is found already, and alternates are optional
             for other in islice(others, _MAX_TRIED):
                 if other.root.id != choice.root.id:
                     found.setdefault(other.root.id, other)

@@ -46,7 +46,7 @@ def fitting_roots(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudge
 
     :raises BudgetExhausted: the budget is spent.
     """
-    # the seed is fixed so that the same question gets the same answer; the order of hosts does not matter
+    # a fixed seed, so that equal questions get equal answers; hosts need no random order here
     roots, at = choices_at_hosts(world, wanted, budget, random.Random(0))
     for root in roots:
         if any(choice is not None for choice in at(root)):
@@ -68,7 +68,7 @@ def looser_topologies(
 
     :raises BudgetExhausted: the budget is spent.
     """
-    # one search instead of three: if the claim has no place with the least strict policy, no policy helps
+    # only the least strict policy is tried: if it gives the claim no place, no other policy does
     most = TopologyPolicy.BEST_EFFORT
     if wanted.topology is not most and has_place(world, replace(wanted, topology=most), budget):
         yield most
@@ -78,12 +78,12 @@ def tried_relaxations(world: ClaimScenario, wanted: WantedClaim, budget: SearchB
     """Return the relaxations of a claim, each of which is tested by placing the claim."""
 
     def serving_roots(changed: CandidatesRequest) -> Iterator[int]:
-        # a claim with a topology has to request something that can be split
+        # a relaxed claim still has to ask for a class that the topology can split
         if wanted.topology is None or is_splittable(changed):
             yield from fitting_roots(world, replace(wanted, request=changed), budget)
 
     def amounts_to_try(clause: RequestClause) -> set[int]:
-        # a clause of resources has the name of one class
+        # a clause about resources names exactly one class
         (name,) = clause.names
         is_split = clause.group == "" and name in SPLIT
         return full_amounts(world.snapshot, name, wanted.topology if is_split else None, budget)
@@ -112,13 +112,13 @@ def claim_refusal(
             explain_request(snapshot, way.request, budget, left, relaxing=each.topology is None)
             for way in ways
         ]
-    # the refusal is certain even without reasons, and the client must not wait for more of them
+    # the refusal is certain, so the client does not wait for further reasons
     except BudgetExhausted:
         return NoCandidate(f"{prefix}; the reasons would take too long to find.", None)
     found = [_try_relaxations(world, *both, budget) for both in zip(ways, found, strict=True)]
-    # avoided sharing providers were made to look full, so the explanation must not call them full
+    # in this snapshot avoided sharing providers only look full, so the explanation has to call them avoided
     found = [_mark_avoided(world.snapshot, each, explanation) for explanation in found]
-    # the claim itself excludes all hosts, which no search would explain
+    # the claim excludes all hosts, so there is no host that a search could explain
     if left_out and not left:
         said = f"no host may be chosen: {_count_hosts(left_out)}"
     else:
@@ -126,7 +126,8 @@ def claim_refusal(
             no_place = TopologyFit(each.topology, 0, 0)
             found = [_explain_split(world, *both, no_place, budget) for both in zip(ways, found, strict=True)]
         said = of_both(*map(explanation_sentence, found))
-        # the explanation ignores groups, so it reports hosts as fitting that the policy of the group excludes
+        # the explanation ignores groups, so its fitting hosts include hosts that the policy of the group
+        # excludes
         if each.topology is None and any(explanation.fitting for explanation in found):
             said = f"its group excludes all hosts that fit; without the group: {said}"
         if left_out:
@@ -151,7 +152,8 @@ def _try_relaxations(
     the relaxed request may use an avoided sharing provider. It may also use only sharing providers, which the
     group of the claim may not allow.
     """
-    # each test places the claim again, so relaxations are only tested where the test can change the answer
+    # a test places the whole claim again, so relaxations are tested only if sharing providers could make them
+    # fail
     if SHARES not in world.snapshot.by_trait or (not wanted.avoid and wanted.group is None):
         return explanation
     kept = list[RequestRelaxation]()
@@ -201,7 +203,7 @@ def _explain_split(
     budget: SearchBudget,
 ) -> RequestExplanation:
     """Return the explanation with the hosts that fit the topology, and with changes that would help."""
-    # the lists are filled as results are found, so that a spent budget keeps the earlier results
+    # lists that grow with each result, so that earlier results remain if the budget ends
     changes, others, incomplete = (
         list[RequestRelaxation](),
         list[TopologyPolicy](),
@@ -212,7 +214,7 @@ def _explain_split(
         incomplete.append("topology")
     # no change is needed if the request has a place
     is_complete = bool(fit.fitting) or (
-        # in this order: a looser policy is the smallest change, and testing it takes a single search
+        # looser policies come first: such a policy is the smallest change, and one search tests it
         not fit.at_most
         and gather_found(looser_topologies(world, wanted, budget), others)
         and gather_found(tried_relaxations(world, wanted, budget).find_changes(), changes)
@@ -231,7 +233,7 @@ def reservation_refusal(
     wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, reserved: Sequence[allocations.Allocation]
 ) -> NoCandidate:
     """Return the refusal of a claim that asks for more than its reservation holds."""
-    # only some of them are named: a reservation of a thousand hosts would make an unreadable error
+    # the message names only some hosts, because a reservation may have a thousand
     holds = ", ".join(
         f"{held.used} {held.resource_class} of {held.provider}" for held in reserved[:_MAX_SAID]
     )
@@ -251,12 +253,12 @@ def _hosts_left(
     left, left_out = set(snapshot.roots()), dict[str, int]()
     named = {root for root in left if wanted.only and snapshot.providers[root].uuid in wanted.only}
     avoided = {root for root in left if snapshot.providers[root].uuid in wanted.avoid}
-    # only if a choice stays at its host: otherwise the roots of its sharing providers count as hosts of the
-    # group
+    # checked only if choices stay at their host; otherwise the roots of sharing providers count as the
+    # group's hosts
     full = set[int]()
     if group is not None and all(stays_at_its_host(snapshot, way.request) for way in ways):
         full = {root for root in left if not group.allows_hosts((root,), beside)}
-    # a host counts for the first of these reasons that excludes it
+    # each excluded host counts only for the first reason that applies
     for by, roots in (
         ("allowed_hosts", left - named if wanted.only is not None else set()),
         ("excluded_hosts", avoided),
@@ -296,7 +298,7 @@ def _mark_avoided(
         replace(
             each,
             examples=tuple(replace(miss, found=None) if is_avoided(miss) else miss for miss in each.examples),
-            # only capacities were changed for the explanation, so only reasons about capacity can result from
+            # avoided providers were made full by their capacity, so only reasons about capacity can come from
             # avoidance
             is_avoided=each.clause.condition == "capacity" and is_avoided(each.examples[0]),
         )

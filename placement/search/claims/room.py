@@ -21,8 +21,8 @@ class ZoneRoom:
         :param taken: amount of the class that the consumer takes from the same provider for other groups.
         """
         step = inventory.step_size
-        # one allocation contains both amounts, so min_unit, max_unit and step_size of the inventory apply to
-        # their sum
+        # one allocation has this amount and ``taken``, so min_unit, max_unit and step_size apply to the sum
+        # of both
         least = -(-max(1, inventory.min_unit - taken) // step) * step
         most = max(0, min(free, inventory.max_unit) - taken) // step * step
         return cls(provider, least, most, step)

@@ -33,7 +33,7 @@ from placement.search.claims.topology import LOCAL, REMOTE, SPLIT
 from placement.search.conditions import needs_of
 from placement.search.roots import SharingProviders
 
-# here, shares of sharing providers are added in another order than in ``scores``, so rounding errors differ
+# a margin for rounding errors, because ``scores`` adds the shares of sharing providers in another order
 _SLACK: Final = 1e-12
 """Assumed relative rounding error of shares that are added up in another order than in ``scores``."""
 
@@ -63,7 +63,8 @@ class ScoreUpperBounds:
 
     def highest_first(self) -> Iterator[tuple[Rank, int]]:
         """Yield a rank (the upper bound) and the root of each host: best first, ties in the given order."""
-        # columns instead of objects, so that ten thousand hosts are scored in a few list comprehensions
+        # lists of numbers instead of an object for each host, so that a few list comprehensions score ten
+        # thousand hosts
         totals = [0.0] * len(self._roots)
         for name, weight in self._wanted.order:
             self._count_look()
@@ -88,12 +89,12 @@ class ScoreUpperBounds:
             for name, amount in need.resources:
                 if not self._is_shared(name):
                     is_split = self._wanted.topology is not None and need.unsuffixed and name in SPLIT
-                    # one provider may serve all needs of a class one after another, if it has enough for the
-                    # largest of them
+                    # one provider may serve all needs of a class, so a host passes if a provider has enough
+                    # for the largest need
                     least[name] = max(least.get(name, 1), 1 if is_split else amount)
         for name, amount in least.items():
             index = self._snapshot.free_index(name)
-            # counting is a bisection; the set of hosts is only made if it leaves out some host
+            # the count takes only a bisection, so the set is made only if it would leave out a host
             if index.count_roots(amount) < len(self._snapshot.trees):
                 having = set(index.roots_with(amount))
                 roots = [root for root in roots if root in having]
@@ -118,7 +119,7 @@ class ScoreUpperBounds:
             nearest = max(1, min([REMOTE, *self._world.distances.values()]))
             apart = min(1.0, LOCAL / nearest)
             return [apart if fewest > 1 else 1.0 for fewest in self._fewest_zones_each]
-        # all other criteria depend on the providers: only their best possible score is known in advance
+        # all other criteria depend on the chosen providers, so their bound is the best possible score
         return [1.0] * len(self._roots)
 
     def _share_bounds(self) -> Bounds:
@@ -129,7 +130,7 @@ class ScoreUpperBounds:
             self._count_look()
             least = list(map(mean_share, zip(*(each for each, _ in bounds), strict=True)))
             most = least
-            # without sharing providers the lower and the upper bounds are the same list
+            # without sharing providers the lower and upper bounds are equal, and one list serves as both
             if any(map(self._is_shared, amounts)):
                 most = list(map(mean_share, zip(*(each for _, each in bounds), strict=True)))
             self._used = least, most
@@ -146,7 +147,7 @@ class ScoreUpperBounds:
                 for used, capacity in map(sums.__getitem__, self._roots)
             ]
             return shares, shares
-        # if several needs ask for a class, several providers may give it at once
+        # several providers may give the class at once if several needs ask for it
         is_apart = sum(name in dict(need.resources) for need in self._needs) > 1
         bounds_of = partial(_beside_pools, amount=amount, is_apart=is_apart)
         # keyed by aggregates, because hosts of one rack have the same sharing providers
@@ -158,7 +159,7 @@ class ScoreUpperBounds:
         least, most = [], []
         for root in self._roots:
             own, via = sums.get(root), self._via_aggregates.get(root)
-            # without sharing providers a host either provides the whole amount or has no choice
+            # without sharing providers, the host itself gives the whole amount, or has no choice at all
             if via is None:
                 least.append(part := 1.0 if own is None else used_share(*own, amount))
                 most.append(0.0 if own is None else part)
@@ -177,7 +178,7 @@ class ScoreUpperBounds:
     def _fewest_zones_each(self) -> Sequence[int]:
         """Return for each host the least number of NUMA nodes that a choice needs."""
         alike: Counter[tuple[str, ...]] = Counter()
-        # only groups that are isolated certainly use different providers
+        # only isolated groups are known to use different providers
         if self._wanted.request.group_policy == "isolate":
             alike.update(
                 tuple(name for name, _ in need.resources)
@@ -200,7 +201,7 @@ class ScoreUpperBounds:
         return fewest
 
     def _liking_bounds(self) -> Iterable[float]:
-        """Return each host's best score by the group, even if only sharing providers serve the request."""
+        """Return each host's best possible score for its group; sharing providers alone may serve it, too."""
         group, beside = self._wanted.group, self._world.members_beside(self._wanted.group)
         if group is None:
             return [0.0] * len(self._roots)
@@ -208,7 +209,7 @@ class ScoreUpperBounds:
         pools = self._snapshot.by_trait.get(SHARES, ())
         elsewhere = {self._snapshot.providers[each].root_id for each in pools}
         least = max((group.host_preference((each,), beside, size) for each in elsewhere), default=0.0)
-        # a choice of sharing providers alone counts no member at this host
+        # for a choice of sharing providers alone, the members at this host do not count
         nobody = max(least, group.host_preference((), beside, size))
         known = {root: max(least, group.host_preference((root,), beside, size)) for root in beside}
         return [known.get(root, nobody) for root in self._roots]
@@ -265,11 +266,11 @@ def _beside_pools(
     if not is_apart:
         found += [used_share(used + there, capacity + could, amount) for there, could in pools]
         return min(found, default=1.0), max(found, default=0.0)
-    # the capacity is 0 or less and some of it is used, so together with sharing providers the share may have
-    # any value
+    # with a capacity of 0 or less and some usage, the share together with sharing providers may have any
+    # value
     if capacity <= 0 < used:
         return 0.0, 1.0
-    # the common share of several providers lies between their single shares
+    # the used share of several providers together is between their lowest and their highest share
     least = min([*found, *(there / could for there, could in pools)], default=1.0)
     most = max([*found, *(used_share(there, could, amount) for there, could in pools)], default=0.0)
     return least * (1 - _SLACK), min(1.0, most * (1 + _SLACK))
@@ -279,7 +280,7 @@ def _fewest_zones(kind: TreeClass, names: tuple[str, ...], count: int) -> int:
     """Return the least number of zones that together have ``count`` providers with all these classes."""
     having = {at for at, _ in kind.shape.places_giving(names)}
     inside = sorted([len(having.intersection(zone)) for zone in kind.zone_positions], reverse=True)
-    # providers outside of all zones are taken first, because they add no zone
+    # providers outside of zones count first, because they need no zone
     left = count - (len(having) - sum(inside))
     for fewest, there in enumerate(inside):
         if left <= 0:

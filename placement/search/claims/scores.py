@@ -71,7 +71,8 @@ class ChoiceScorer:
 
     def score_choice(self, found: Found) -> ChoiceScore:
         """Return the score of a choice by each criterion, and their weighted sum."""
-        # only computed for the choices that are returned, because the search itself needs only the rank
+        # computed only for choices in the answer, because the search compares ranks and needs no single
+        # scores
         taking = self._taken_by(found)
         criteria = {
             name: self._criterion_value(taking, name, weight) or 0.0 for name, weight in self._wanted.order
@@ -86,13 +87,12 @@ class ChoiceScorer:
         lacks, total = False, 0.0
         for name, weight in self._wanted.order:
             value = self._criterion_value(taking, name, weight)
-            # a choice that lacks the attribute comes after all choices that have it, whatever its other
-            # scores
+            # a choice without the attribute comes after all choices with it, whatever its other scores are
             lacks = lacks or value is None
-            # a negative weight has reversed the score already; score_bounds adds in this order, too, so that
-            # rounding errors are equal
+            # abs(), because a negative weight has already reversed the score. score_bounds adds in the same
+            # order, so that rounding errors are equal
             total += abs(weight) * (value or 0.0)
-        # negative, because heaps return the least value first
+        # negative, because a heap returns the smallest rank first, and the best choice has the largest sum
         return lacks, -total
 
     def _criterion_value(self, taking: _TakenAmounts, name: str, weight: float) -> float | None:
@@ -105,7 +105,8 @@ class ChoiceScorer:
         if isinstance(found, AllocationCandidate):
             tree, pattern = found
             if isinstance(tree, HostTree):
-                # keyed by identity: the terms keep the pattern alive, so that no other pattern gets its id
+                # the key is the identity of the pattern, which stays valid because the terms keep the pattern
+                # alive
                 terms = self._terms.get((tree.kind, id(pattern)))
                 if terms is None:
                     terms = self._terms[tree.kind, id(pattern)] = _PatternTerms.from_pattern(
@@ -126,7 +127,7 @@ class _TakenAmounts(Protocol):
         """Return the share of the host that would be used, for each taken class."""
 
     def fit_shares(self) -> Iterable[float]:
-        """Return, for each amount of the choice, its share in the free amount of the provider."""
+        """Return, for each amount of the choice, the part of the provider's free amount that it takes."""
 
     def zone_count(self) -> int:
         """Return the number of NUMA nodes with allocations of the choice."""
@@ -179,7 +180,7 @@ class _PatternTerms:
         )
 
 
-# not frozen, because one object is made for each choice and a frozen one takes longer to make
+# not frozen, because an object is made for each choice, and making a frozen object takes longer
 @dataclass(slots=True)
 class _TreeTaking:
     """The resources of a candidate that takes only from its own tree."""
@@ -194,7 +195,7 @@ class _TreeTaking:
         return [self.tree.members[position] for position in self.terms.pattern.resources]
 
     def used_shares(self) -> Iterable[float]:
-        # without sharing providers the host provides each class, so the sums contain the host
+        # without sharing providers the host itself gives each class, so the sums have an entry for the host
         root = self.tree.root.id
         return [used_share(*sums[root], amount) for sums, amount in self.asked.values()]
 
@@ -230,10 +231,10 @@ class _ChoiceTaking:
     def used_shares(self) -> Iterator[float]:
         root = self.choice.root.id
         for name, (sums, amount) in self.asked.items():
-            # a class that only sharing providers have is missing in the sums of the host
+            # the host has no sums of a class that only its sharing providers have
             used, capacity = sums.get(root, (0, 0))
             for provider, amounts in self.choice.resources:
-                # for the classes that are taken from a sharing provider, it counts as a part of the host
+                # a sharing provider counts as part of the host for the classes that the choice takes from it
                 if name in amounts and provider.root_id != root:
                     used += provider.used.get(name, 0)
                     capacity += max(0, provider.inventories[name].capacity)
@@ -282,14 +283,14 @@ def spread_score(taking: _TakenAmounts) -> float:
 
 def zones_score(taking: _TakenAmounts) -> float:
     """Return 1 divided by the number of NUMA nodes with allocations; providers outside nodes do not count."""
-    # a choice without zones scores like one in a single zone, because nothing crosses zones
+    # no zone scores like one zone, because in both cases nothing crosses zones
     return 1 / (taking.zone_count() or 1)
 
 
 def distance_score(taking: _TakenAmounts) -> float:
     """Return how near the NUMA nodes with allocations are to each other: 1 for a single node.
 
-    The score is the distance within a node, divided by the mean distance between two of the choice's nodes.
+    The score is the distance within a node, divided by the mean distance of all pairs of the choice's nodes.
     """
     apart = [*taking.zone_distances()]
     return min(1.0, LOCAL * len(apart) / max(1, sum(apart))) if apart else 1.0
@@ -341,7 +342,8 @@ def attribute_score(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *
     whole = snapshot.attribute_range(name)
     if whole is None or len(numbers) < len(found):
         return None
-    # divided before the sum, which could overflow otherwise; a rounding error must not leave the range
+    # each number is divided before the sum, which could overflow. The mean is clamped, because a rounding
+    # error could leave the range
     middle = sum(each / len(numbers) for each in numbers)
     return position_in_range(whole, min(max(middle, min(numbers)), max(numbers)), low=low)
 
@@ -352,7 +354,7 @@ def position_in_range(whole: tuple[float, float], number: float, *, low: bool) -
     # if all numbers are equal, the criterion must not prefer any host
     if most <= least:
         return 1.0
-    # half of each number, because the difference of two large numbers could overflow
+    # halved first, because the difference of two large numbers could overflow
     part = (number / 2 - least / 2) / (most / 2 - least / 2)
     return 1 - part if low else part
 
@@ -370,7 +372,7 @@ CRITERIA: Final[Mapping[str, Callable[[_TakenAmounts], float]]] = {
 
 def used_share(used: int, capacity: int, taken: int) -> float:
     """Return the used share of a capacity after ``taken`` is added to ``used``, at most 1."""
-    # the used amount may exceed the capacity, if an allocation ratio was lowered
+    # at most 1, because usage may exceed the capacity after an allocation ratio was lowered
     return min(1.0, (used + taken) / capacity) if capacity else 1.0
 
 
@@ -396,7 +398,7 @@ def _group_liking(world: ClaimScenario, wanted: WantedClaim, hosts: Iterable[int
     )
 
 
-# a heap keeps the ranks of all scored choices until the best choice is known
+# limits the memory: a heap keeps all scored choices until the best one is known
 MAX_SCORED: Final = 10_000
 """Maximum number of choices of a claim that are scored; all further choices follow in any order."""
 _AT_ONCE: Final = 64
@@ -422,7 +424,7 @@ def best_first(
     scored = 0
     host = next(hosts, None)
     while scored < MAX_SCORED:
-        # branch and bound: a host is opened only while it may have a better choice than the best known one
+        # branch and bound: a host is searched only while its bound is better than the best known choice
         if host is not None and (not known or host[0] < known[0][0]):
             (ceiling, root), host = host, next(hosts, None)
             choices = at(root)
@@ -439,17 +441,15 @@ def best_first(
                 rank = scorer.rank_choice(found)
                 heappush(known, (rank, scored, found))
                 scored += 1
-                # the choice is worse than the bound of its host, so the next choice of the same host may be
-                # better
+                # this choice is worse than its host's bound, so the host's next choice may still be better
                 if rank > ceiling and count < _AT_ONCE:
                     continue
-            # the host returns to the heap with its bound, so that other hosts with the same bound have their
-            # turn
+            # the host goes back to the heap, so that other hosts with the same bound are searched in turn
             heappush(begun, (ceiling, root, choices))
             break
     while known:
         yield heappop(known)[-1]
-    # beyond the limit, choices are yielded in the order in which they are found, so that none is lost
+    # the heap is full: choices are yielded as they are found, so that no choice is lost
     rest = (at(root) for _, root in chain(() if host is None else (host,), hosts))
     for choices in chain([choices for _, _, choices in begun], rest):
         yield from (found for found in choices if found is not None)

@@ -1,4 +1,4 @@
-"""Places claims and writes them in one call; repeats both steps when another write came first."""
+"""Places claims and writes them in one call; repeats both steps after a lost race."""
 
 import logging
 import random
@@ -31,8 +31,7 @@ from placement.store.groups import Members
 
 LOG = logging.getLogger(__name__)
 
-# the database refuses a choice from an outdated snapshot, and the choice is made again, so age costs only
-# time
+# an outdated snapshot costs only time: the database refuses its choice, and the service chooses again
 _RECENT: Final = 0.1
 """Maximum age, in seconds, of the snapshot used for a choice that the database confirms."""
 
@@ -67,8 +66,8 @@ class ClaimService:
         self._database = database
         self._limits = limits
         self._check_awaited = check_awaited
-        # seeded by the operating system: workers with equal random numbers would choose the same hosts and
-        # lose races
+        # each worker has its own seed, because workers with equal random numbers would compete for the same
+        # hosts
         self._rng = random.Random()
 
     def claim_places(
@@ -81,8 +80,8 @@ class ClaimService:
     ) -> list[PlacedClaim]:
         """Place and write all claims, or none of them; with ``dry_run`` only return the choices.
 
-        :param reservation: the reservation from which all amounts are taken.
-        :param also: called in the transaction that writes the claims, for further writes.
+        :param reservation: the reservation from which all amounts are taken. :param also: called in the
+        transaction that writes the claims, for further writes.
         :raises NoCandidate: there is no place for all of the claims.
         :raises Conflict: there is no such reservation for the claims.
         :raises ConcurrentUpdate: a consumer's generation is not the given one.
@@ -90,16 +89,16 @@ class ClaimService:
             exist, or the search takes too long.
         :raises Unavailable: every attempt lost a race.
         """
-        # the limit holds for all attempts together, because the client waits for all of them
+        # one budget for all attempts, because the client waits for all of them
         end = thread_time() + self._limits.searching
         at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
-        # attempt 0 uses an older snapshot and does not count as a retry, because only the age of the snapshot
-        # makes it fail
+        # attempt 0 uses a recent snapshot; its failure only shows that the snapshot was outdated, so it is no
+        # retry
         for attempt in range(0 if at_once else 1, self._limits.retries + 2):
             placed = self._place_at_once(wanted, end - thread_time()) if at_once else None
             if at_once and placed is None:
-                # generations are checked before the second attempt, which explains a refusal: a wrong
-                # generation is a better explanation
+                # checked before the next search, because a wrong generation explains a refusal better than
+                # the search does
                 self._check_generations(wanted)
             at_once = False
             if placed is None:
@@ -107,13 +106,13 @@ class ClaimService:
             if placed is None:
                 LOG.debug("Claim attempt %d: the members of its groups have changed", attempt)
                 continue
-            # a dry run does not reach the transaction, which otherwise checks generations
+            # a dry run checks generations here, because it never reaches the transaction that checks them
             if dry_run:
                 self._check_generations(wanted)
                 return self._as_if_now(placed)
             try:
                 return self._write_claims(placed, reservation, also)
-            # the transaction wrote nothing, so everything is decided again from the current state
+            # nothing was written, so the next attempt decides everything again from the current state
             except claim_commit.LostRace as error:
                 LOG.debug("Claim attempt %d lost a race: %s", attempt, error)
         raise Unavailable(
@@ -123,7 +122,7 @@ class ClaimService:
 
     def _as_if_now(self, placed: list[PlacedClaim]) -> list[PlacedClaim]:
         """Return the placed claims with the expiry times that a write at this moment would give them."""
-        # if no claim expires, no statement is needed to read the clock of the database
+        # the clock of the database is read only if some claim expires
         if all(each.wanted.expires_in is None for each in placed):
             return placed
         with self._database.read() as conn:
@@ -144,8 +143,8 @@ class ClaimService:
         :raises LostRace: another write has made a choice invalid.
         """
         claims = [_consumer_claim(each.wanted, each.choice) for each in placed]
-        # all providers of a choice are checked, not only providers that give amounts: another provider may
-        # have lost a required trait
+        # the transaction checks all providers of a choice, because a provider without amounts may have lost a
+        # required trait
         chosen = {provider.uuid: provider for each in placed for provider in each.choice.providers}
         joining = [
             claim_commit.GroupMembership(each.wanted.consumer, each.wanted.group, each.choice.hosts)
@@ -170,15 +169,15 @@ class ClaimService:
         return [replace(each, expires_at=times.get(each.wanted.consumer)) for each in placed]
 
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
-        """Return places in a recent snapshot; None if it has no places. The current state may have some."""
-        # a recent view mostly needs no query; the transaction refuses an outdated choice
+        """Return places in a recent snapshot, or None; the current state may have places even then."""
+        # reading a recent view mostly sends no query; if it is outdated, the transaction refuses the choice
         with self._model.recent_view(_RECENT) as view:
             try:
                 self._check_names(view, wanted)
-                # no group members are needed, because claims of groups are never placed this way
+                # an empty dict of group members, because _takes_any_place() excludes claims of groups
                 placed = self._place_in(view, view.snapshot, {}, wanted, seconds)
             except InvalidRequest:
-                # the name is unknown in a recent snapshot, but may exist by now
+                # a name that the recent snapshot lacks may exist in the current state
                 return None
         return None if isinstance(placed, UnplacedClaim) else placed
 
@@ -192,16 +191,16 @@ class ClaimService:
 
         :raises NoCandidate: there is no place for all of the claims.
         """
-        # members are read before the view: if they change in between, the second read of members after the
-        # search notices the change
+        # members are read before the view and again after the search, so that any change in between is
+        # noticed
         held, members = self._held_amounts(wanted), self._group_members(wanted)
         try:
             return self._search_fresh(wanted, held, members, seconds, reservation)
         except NoCandidate as error:
-            # a wrong generation is reported first, because the client then has outdated data and cannot use
-            # any reason
+            # a wrong generation is reported first: a client with outdated data cannot use the other reasons
             self._check_generations(wanted)
-            # beside the changed members there may be a place, so the refusal is not certain
+            # members have changed during the search, so there may be a place now, and the refusal is not
+            # certain
             if self._group_members(wanted) != members:
                 return None
             LOG.info("%s", error.detail)
@@ -215,12 +214,12 @@ class ClaimService:
         seconds: float,
         reservation: str | None,
     ) -> list[PlacedClaim]:
-        # read before the view, so that the write loses a race if another claim takes reserved amounts
-        # meanwhile
+        # read before the view: if another claim takes reserved amounts in between, the write fails and is
+        # repeated
         reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
         with self._model.fresh_view() as view:
             self._check_names(view, wanted)
-            # a consumer that moves may take the amounts of its current allocations again
+            # a consumer may use the amounts that it holds now, because its new claim replaces them
             snapshot = without_allocations(view.snapshot, held) if held else view.snapshot
             if reserved is not None:
                 snapshot, roots = within_reservation(snapshot, reserved)
@@ -279,7 +278,7 @@ class ClaimService:
         return held
 
     def _held_amounts(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
-        """Return allocations that existing consumers of these claims hold, and that their new claims may use.
+        """Return the current allocations of the claims' consumers; the new claims may use these amounts.
 
         :raises ConcurrentUpdate: a consumer's generation is not the given one.
         """
@@ -316,7 +315,7 @@ class ClaimService:
         snapshot = view.snapshot
         for each in wanted:
             check_names(each.request, view.names.classes, view.names.traits)
-            # an unknown name is an error of the client, and not a reason for "no candidate"
+            # checked here, because an unknown name is an error of the client and no reason for "no candidate"
             named_roots(snapshot, each.only or (), "allowed_hosts names")
             named_roots(snapshot, each.avoid, "excluded_hosts names")
             for name, _ in each.order:
@@ -329,8 +328,8 @@ class ClaimService:
 
 def _takes_any_place(wanted: WantedClaim) -> bool:
     """Return whether any place is good: a new consumer without order, group, topology or fallback."""
-    # each of these fields needs the current state: a group needs its members, an order the best host, and a
-    # fallback the proof that the first request has no place
+    # a group, an order, a topology or a fallback needs the current state: its members, the best host, or the
+    # proof that the first request has no place
     depends = wanted.order or wanted.group or wanted.topology or wanted.fallback
     return wanted.generation is None and not depends
 

@@ -43,7 +43,7 @@ _MAX_SUMS: Final = 256
 def full_amounts(
     snapshot: ModelSnapshot, name: str, topology: TopologyPolicy | None, budget: SearchBudget
 ) -> set[int]:
-    """Return amounts of a class that hosts can give when some providers give their largest amounts.
+    """Return amounts of a class that hosts can give, as sums of the largest amounts of single providers.
 
     Each of these amounts is a guess of the largest amount that fits; the caller tests each guess.
 
@@ -58,12 +58,13 @@ def full_amounts(
             for at, slot in tree.shape.having.get(name, ())
         }
         useful = {at: room for at, room in rooms.items() if room.least <= room.most}
-        # single providers give these amounts: for classes that are not split, and for providers outside zones
+        # amounts of single providers count, too: for classes that are not split, and for providers outside of
+        # zones
         found.update(room.most for room in useful.values())
         if topology is None or not useful:
             continue
         in_zones = [[useful[at] for at in zone if at in useful] for zone in tree.kind.zone_positions]
-        # hosts that differ only in the order of their zones have the same sums
+        # sorted, because hosts with the same zones in another order have the same sums
         zones = sorted(
             (tuple(sorted(room.most for room in zone)), lcm(*(room.step for room in zone)))
             for zone in in_zones
@@ -89,7 +90,7 @@ def _zone_sums(zones: Sequence[_ZoneAmounts], topology: TopologyPolicy, budget: 
     if topology is TopologyPolicy.SPREAD:
         unit = lcm(*(step for _, step in zones))
         for least in every:
-            # for even shares, no part is more than a step above the smallest part
+            # with even shares, each part is at most a step larger than the smallest part
             most = least + unit
             shares = [
                 {min(each, most // step * step) for each in some}
@@ -100,7 +101,7 @@ def _zone_sums(zones: Sequence[_ZoneAmounts], topology: TopologyPolicy, budget: 
 
 
 def _subset_sums(values: Iterable[Collection[int]], budget: SearchBudget) -> set[int]:
-    """Return the sums of at most one value from each collection; of too many sums, only the largest."""
+    """Return all sums of at most one value from each collection; if they are too many, the largest sums."""
     found = {0}
     for some in values:
         budget.spend(len(found))
@@ -144,8 +145,8 @@ class SplitChoices:
         self._zoned_classes: dict[TreeClass, tuple[str, ...]] = {}
         #: one search for each tuple of classes that the zones of a tree have
         self._splits: dict[tuple[str, ...], _SplitSearch] = {}
-        # for hosts that have none of the split classes in their zones: the topology policy has no effect
-        # there
+        # the search for hosts with none of the split classes in their zones, where the topology policy has no
+        # effect
         self._whole = CandidatesByHost(snapshot, request, budget, among=among)
 
     def roots(self) -> RootFilter:
@@ -161,11 +162,11 @@ class SplitChoices:
         self._budget.spend()
         names = self._zoned_classes.get(tree.kind)
         if names is None:
-            # keyed by class of trees, because traits decide which providers are zones
+            # the key is the class of the tree, because traits decide which providers are zones
             names = self._zoned_classes[tree.kind] = zoned_classes(tree, self._asked)
         if names:
-            # the sum of free amounts in the tree is checked before splits are tried, because most hosts of a
-            # crowded cloud fail this check
+            # a quick check before splits are tried: in a crowded cloud most hosts have too little free in
+            # total
             if all(_free_amount(tree, name) >= self._asked[name] for name in names):
                 yield from self._search_for(names).choices_at(tree)
             return
@@ -236,17 +237,18 @@ class _SplitSearch:
         self._needs = {
             name: need for need in needs_of(request) if need.unsuffixed for name, _ in need.resources
         }
-        #: traits that the group without a suffix requires; the providers of a split may contribute these
-        #: traits
+        #: traits that the group without a suffix requires; some provider of the split or of the rest has to
+        #: have each of them
         self._required = next(group.required for group in request.groups if group.suffix == "")
-        #: whether the best split depends on the choice for the other resources: its providers may have the
-        #: traits of the group, and its groups may take amounts of the split classes
+        #: whether the best split depends on the choice for the other resources, which may have traits of the
+        #: group or take amounts of the split classes
         self._depends_on_rest = bool(self._required) or any(
             group.suffix and not asked.keys().isdisjoint(group.resources) for group in request.groups
         )
         conditions = {each for name in asked for each in self._needs[name].conditions}
         self._read_tree = tree_reader(conditions)
-        # each_root, because the split comes from the tree even if sharing providers serve all other resources
+        # each_root=True: the split makes choices differ by root even if sharing providers serve all other
+        # resources
         rest = _unsplit_request(request, asked)
         #: candidates for the rest of the request; None if the request has no rest
         self._rest = None if rest is None else CandidatesByHost(snapshot, rest, budget, each_root=True)
@@ -256,13 +258,13 @@ class _SplitSearch:
 
     def roots(self) -> RootFilter:
         """Return the roots that may have choices."""
-        # no index has sums over zones, so each root may serve the request
+        # all roots are searched, because no index has sums over zones
         return RootFilter(self._snapshot.roots()) if self._rest is None else self._rest.roots()
 
     def choices_at(self, tree: HostTree) -> Iterator[HostChoice | None]:
         """Yield the choices at a tree."""
         layout = self._zone_layout(tree)
-        # a class without any room cannot be split, whatever is free
+        # without any room for a requested class, the tree cannot serve the split
         if not layout.is_complete:
             return
         if not self._depends_on_rest:
@@ -272,8 +274,8 @@ class _SplitSearch:
                 elif (found := self._best_beside(tree, layout, choice)) is not None:
                     yield from (self._join_split(choice, split) for split in found[1])
             return
-        # all choices for the other resources are read before the first is yielded, because a later one may
-        # allow a better split
+        # all choices for the other resources are compared first, because a later choice may allow a better
+        # split
         ranked: list[tuple[HostChoice, Ranked]] = []
         for choice in self._other_choices(tree):
             if choice is None:
@@ -295,7 +297,7 @@ class _SplitSearch:
 
     def _best_beside(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice) -> Ranked | None:
         """Return the best splits beside a choice for the other resources, as positions in the tree."""
-        # quick proof: if all providers with rooms together lack a required trait, each split lacks the trait
+        # a quick proof: if a required trait is missing at all providers with rooms, every split lacks it
         if not self._has_traits(tree, others, layout.room_positions):
             return None
         apart = layout.apart
@@ -304,14 +306,14 @@ class _SplitSearch:
             apart = tuple(tuple(distance_of(self._distances, one, other) for other in ids) for one in ids)
         key: Hashable = None
         if not self._depends_on_rest:
-            # the key contains only free amounts of rooms: the split does not depend on other classes
+            # the key has only the free amounts of rooms, because a split does not depend on other classes
             free = tuple(tree.free[slot] for zone in layout.rooms for _, _, slot in zone)
             whole = tuple(
                 tree.members[at].inventories[name].capacity
                 for zone in layout.rooms
                 for name, at, _ in zone
-                # only this policy compares with the empty host; inventories may differ between trees of one
-                # class
+                # only this policy also needs the rooms of the empty host, which may differ between trees of
+                # one class
                 if self._topology is TopologyPolicy.RESTRICTED
             )
             key = (self._read_tree(tree), tree.kind, free, whole, apart if self._distances else None)
@@ -339,7 +341,7 @@ class _SplitSearch:
             self._budget.spend(len(tree.members))
             rooms = tuple(tuple(self._zone_rooms(tree, zone)) for zone in zones)
             found = self._layouts[key] = _ZoneLayout(
-                # the NUMA node itself comes first in each zone
+                # the first provider of each zone is its NUMA node
                 tuple(zone[0] for zone in zones),
                 rooms,
                 {name for zone in rooms for name, _, _ in zone} == self._asked.keys(),
@@ -366,7 +368,7 @@ class _SplitSearch:
             for name, at, slot in places:
                 provider = tree.members[at]
                 inventory = provider.inventories[name]
-                # without a choice for the rest, the question is which amounts would fit on the empty host
+                # None asks for the rooms of the host without any usage
                 free = inventory.capacity if others is None else tree.free[slot]
                 mine = taken.get(provider.id, {}).get(name, 0)
                 rooms.setdefault(name, []).append(ZoneRoom.from_inventory(at, inventory, free, mine))
@@ -385,7 +387,7 @@ class _SplitSearch:
     def _join_split(self, others: HostChoice, split: Split) -> HostChoice:
         members = self._snapshot.whole_trees()[others.root.id].members
         resources = {provider.id: (provider, dict(amounts)) for provider, amounts in others.resources}
-        # keyed by id, so that a provider which also serves the rest is named only once
+        # a dict by id, so that a provider that serves both the split and the rest is listed once
         serving: dict[int, Provider] = {each.id: each for each in others.mappings.get("", ())}
         for at, name, amount in split:
             provider = members[at]
@@ -406,7 +408,7 @@ def _unsplit_request(request: CandidatesRequest, split: Collection[str]) -> Cand
             continue
         left = {name: amount for name, amount in group.resources.items() if name not in split}
         if left:
-            # providers of the split may have required traits, so traits are checked when the whole choice is
-            # known
+            # required traits are left out, because a provider of the split may have them; they are checked
+            # for the whole choice
             groups.append(replace(group, resources=left, required=()))
     return replace(request, groups=tuple(groups)) if groups else None

@@ -31,7 +31,7 @@ REMOTE: Final = 20
 _MAX_BEGINNINGS: Final = 512
 """Maximum number of tried combinations of one remainder per room, for rooms with different step sizes."""
 
-# an exact division needs a bit for each unit, which is practical for CPUs but not for MiB of memory
+# an exact division takes a bit for each unit, which suits numbers of CPUs but not MiB of memory
 _MAX_EXACT: Final = 1024
 """The largest amount that is divided exactly over zones with rooms of different step sizes."""
 
@@ -102,14 +102,14 @@ def best_splits(
     every = range(1, len(zones) + 1)
     if topology is TopologyPolicy.SINGLE_NUMA:
         return _of_sizes((1,), asked, zones, apart, budget, accepts)
-    # this policy requires the number of zones that the empty host would need, whatever is used at the moment
+    # the policy allows as many zones as the empty host would need, independent of current usage
     if topology is TopologyPolicy.RESTRICTED:
         least = _of_sizes(every, asked, when_empty, apart, budget, accepts)
         return least and _of_sizes((least[0].zones,), asked, zones, apart, budget, accepts)
     if topology is TopologyPolicy.BEST_EFFORT:
         return _of_sizes(every, asked, zones, apart, budget, accepts)
     found = _of_sizes(reversed(every), asked, zones, apart, budget, accepts, even=True)
-    # negative, because less is better and this policy prefers many zones
+    # negative, because the lowest rank wins and this policy prefers many zones
     return found and (found[0]._replace(zones=-found[0].zones), found[1])
 
 
@@ -132,12 +132,11 @@ def _of_sizes(
         for chosen in combinations(range(len(zones)), size):
             budget.spend(size)
             distance = sum(apart[one][other] for one, other in combinations(chosen, 2))
-            # sets of zones that are further apart than the best known set are skipped
+            # skipped if these zones are further apart than the best set with a split
             if best is not None and distance > best.distance:
                 continue
             some = [zones[number] for number in chosen]
-            # if the providers of all rooms in these zones together lack a required trait, each split lacks
-            # the trait
+            # if a required trait is missing at all providers with rooms in these zones, every split lacks it
             if not accepts(tuple(_all_shares(asked, some))):
                 continue
             splits = _list_even_splits(asked, some, budget) if even else _list_splits(asked, some, budget)
@@ -182,7 +181,7 @@ def _list_even_splits(
 def _combined_divisions(
     asked: Sequence[tuple[str, int]], zones: Sequence[Zone], budget: SearchBudget
 ) -> Iterator[tuple[Division, ...]]:
-    """Yield combinations of even divisions of all classes, in the order of the first class's divisions."""
+    """Yield combinations of one even division for each class, ordered by the division of the first class."""
     if not asked:
         yield ()
         return
@@ -213,19 +212,19 @@ def _list_splits(
         if by_step[0] == by_step[1]:
             by_step = by_step[:1]
         divided = [divide_amount(amount, each) for each in by_step]
-        # if step sizes differ within a zone, joining its rooms to a single room would miss some divisions
+        # if step sizes differ within a zone, joining its rooms to one room would lose some divisions
         if len(by_step) > 1 and amount <= _MAX_EXACT:
             exact = exact_division(amount, rooms, budget)
             divided.append(None if exact is None else list(exact))
         joined.append((amount, by_step))
         first.append(_unique_divisions(divided))
-    # one of the classes has no division over these zones
+    # no split uses these zones if a class has no division over them
     if not all(first):
         return
     tried = list(product(*first))
     for way in tried:
         yield from _splits_of_way(way, asked, zones, budget)
-    # zones with equal rooms may differ for the caller, if one of them has a trait or gives another class
+    # all orders of parts are tried, because zones with equal rooms may differ in traits or other classes
     every = [
         _unique_divisions(each for rooms in by_step for each in _divide_sets(amount, rooms, budget))
         for amount, by_step in joined
@@ -258,7 +257,7 @@ def _splits_of_way(
 
 
 def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: SearchBudget) -> Iterator[Split]:
-    """Yield all splits of these amounts; the rooms in the tuple of an amount provide this amount."""
+    """Yield all splits of these amounts; each amount comes from the rooms in its tuple."""
     if not parts:
         yield ()
         return
@@ -285,7 +284,7 @@ def _join_rooms(rooms: Sequence[ZoneRoom], common: Callable[..., int]) -> ZoneRo
 
 
 def _of_zone(name: str, amount: int, rooms: Sequence[ZoneRoom]) -> Iterator[Split]:
-    """Yield splits of an amount over the providers of a zone: fewest providers and the best fit first."""
+    """Yield splits of an amount over the providers of a zone; splits over few providers come first."""
     useful = sorted((room for room in rooms if room.least <= room.most), key=lambda room: room.most)
     for count in range(1, len(useful) + 1):
         for chosen in combinations(useful, count):
@@ -299,7 +298,7 @@ def _of_zone(name: str, amount: int, rooms: Sequence[ZoneRoom]) -> Iterator[Spli
 def _divide_sets(amount: int, rooms: Sequence[ZoneRoom], budget: SearchBudget) -> Iterator[list[int]]:
     """Yield a division for each set of rooms that can give the amount, larger sets first.
 
-    No yielded set is a subset of another: the larger set has all traits of the smaller set.
+    Subsets of a yielded set are left out, because the larger set has all their traits.
     """
     useful = [number for number, room in enumerate(rooms) if room.least <= room.most]
     divided: list[frozenset[int]] = []
@@ -325,14 +324,14 @@ def divide_amount(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
     useful = [number for number, room in enumerate(rooms) if room.least <= room.most]
     least = list(accumulate(sorted(rooms[number].least for number in useful)))
     most = list(accumulate(sorted((rooms[number].most for number in useful), reverse=True)))
-    # the smallest ``least`` and the largest ``most`` values limit the number of rooms that can share the
-    # amount
+    # the smallest ``least`` values bound the number of rooms from above, the largest ``most`` values from
+    # below
     counts = [count for count in range(len(useful), 0, -1) if least[count - 1] <= amount <= most[count - 1]]
     for count in counts:
         best: list[int] | None = None
         tried = set[tuple[ZoneRoom, ...]]()
         for chosen in combinations(useful, count):
-            # other providers with equal rooms have the same division
+            # equal rooms give the same division, so each combination of rooms is tried once
             alike = tuple(sorted(replace(rooms[number], provider=0) for number in chosen))
             if alike in tried:
                 continue
@@ -383,10 +382,10 @@ def _fill_bounds(amount: int, bounds: Sequence[tuple[int, int]], unit: int) -> l
     def up_to(level: int) -> list[int]:
         return [max(least, min(most, level - (level - least) % unit)) for least, most in bounds]
 
-    # rooms are filled up to a common level; the sum grows with the level, so a bisection finds it
+    # rooms are filled up to a common level, which a bisection finds, because the sum grows with the level
     levels = range(min(least for least, _ in bounds), max(most for _, most in bounds) + 1)
     above = bisect_right(levels, amount, key=lambda level: sum(up_to(level)))
-    if not above:  # even at the lowest level the rooms give more than the amount
+    if not above:  # no level fits: even the lowest one gives more than the amount
         return None
     parts = up_to(levels[above - 1])
     next_ones = sorted(

@@ -46,7 +46,8 @@ class ClauseCheck:
     """
 
     clause: RequestClause
-    # may differ from ``clause``: all checks of an amount are left out together, with the clause of the amount
+    # may differ from ``clause``: leaving out the clause of an amount also leaves out all other checks of this
+    # amount
     drop: RequestClause
     met_by: ProviderCheck
     ways: tuple[ProviderCheck, ...] = ()
@@ -56,8 +57,8 @@ class ClauseCheck:
 class RequestPart:
     """A part of a request that exactly one provider serves, as a list of checks in the documented order.
 
-    ``capacities`` maps each class to the index of its check that depends on usage. If a request lacks all
-    clauses of any set in ``gone_without``, this part does not exist in the request.
+    ``capacities`` maps each class to the index of its check that depends on usage. ``gone_without`` has sets
+    of clauses: a request without all clauses of one of these sets does not have this part.
     """
 
     need: ProviderNeed
@@ -100,14 +101,14 @@ def _on_inventories(need: ProviderNeed) -> Iterator[ClauseCheck]:
     ) -> ClauseCheck:
         def met_by(provider: Provider) -> bool:
             inventory = provider.inventories.get(name)
-            # a missing inventory counts only once, for resource_class
+            # True without an inventory, because a missing inventory already counts for resource_class
             return inventory is None or met(provider, inventory)
 
         return ClauseCheck(
             RequestClause(condition, need.suffix, (name,), amount), resource_clause(need.suffix, name), met_by
         )
 
-    # one loop for each kind of check, because the explanation counts all resource classes before any amount
+    # one loop for each kind of check, because explanations check all resource classes before any amount
     for name, amount in need.resources:
         yield ClauseCheck(
             RequestClause("resource_class", need.suffix, (name,), amount),
@@ -153,8 +154,8 @@ def _on_providers(snapshot: ModelSnapshot, need: ProviderNeed) -> Iterator[Claus
             if len(ways) == 1:
                 yield ClauseCheck(clause, clause, ways[0])
             else:
-                # checked together with the earlier pieces, because a provider has to meet all pieces in the
-                # same way
+                # checked together with earlier pieces: the provider has to pass the same alternative for all
+                # pieces
                 upto = replace(condition, sets=condition.sets[:number])
                 yield ClauseCheck(clause, clause, partial(upto.met_by, snapshot=snapshot), ways)
 
@@ -165,7 +166,7 @@ def root_checks(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[Cl
     for condition in root_conditions(request):
         for piece in condition.single_pieces():
             clause = clause_of(piece)
-            # one check per piece, so that a relaxation can leave out a single trait
+            # a check for each piece, so that a relaxation can leave out a single trait
             found.append(ClauseCheck(clause, clause, partial(piece.met_by, snapshot=snapshot)))
     return tuple(found)
 
@@ -187,27 +188,26 @@ TOGETHER: Final = RequestClause("all_groups")
 
 
 def joint_clauses(request: CandidatesRequest) -> Iterator[tuple[RequestClause, CandidatesRequest]]:
-    """Yield the clauses that relate parts, in order, each with the request up to and including it."""
-    # each request keeps the earlier clauses, so that a host counts for the first clause that it fails
+    """Yield each clause that relates parts, with a request that has this and all earlier clauses."""
+    # each request has all earlier clauses, so that a host counts at the first clause that it fails
     yield TOGETHER, replace(request, same_subtrees=(), group_policy=None)
     for number, suffixes in enumerate(request.same_subtrees, start=1):
         upto = replace(request, same_subtrees=request.same_subtrees[:number], group_policy=None)
         yield _same_subtree(suffixes), upto
-    # for a single group, isolation changes nothing, and its check would never fail
+    # with fewer than two groups, isolation changes nothing, and the check would never fail
     if _has_isolation(request):
         yield RequestClause("group_policy", names=("isolate",)), request
 
 
 def droppable_clauses(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[RequestClause, ...]:
-    """Return all clauses that can be left out, each once, in order."""
+    """Return the distinct clauses that a relaxation can leave out, in order."""
     found = [check.drop for part in parts_of(snapshot, request) for check in part.checks]
     found += [check.drop for check in root_checks(snapshot, request)]
     found += [check.drop for check in checks_together(snapshot, request)]
     found += [_same_subtree(suffixes) for suffixes in request.same_subtrees]
     if _has_isolation(request):
         found.append(RequestClause("group_policy", names=("isolate",)))
-    # several checks may have the same clause, such as all checks of one amount, but each clause is listed
-    # once
+    # a dict drops duplicates, because all checks of an amount have the same clause
     return tuple(dict.fromkeys(found))
 
 
@@ -224,10 +224,10 @@ def without_clauses(
 
     :param amounts: other amounts for clauses of resources that are not left out.
     """
-    # compared with the original suffixes, which identify the clause; removed groups are left out below
+    # compared with the suffixes of the original request, which identify the clause
     subtrees = [suffixes for suffixes in request.same_subtrees if _same_subtree(suffixes) not in left_out]
     named = frozenset[str]().union(*subtrees)
-    # amounts and conditions are removed first; then groups without any amount and condition are removed
+    # first amounts and conditions are removed, and after that the groups that have none left
     groups = [_group_without(group, left_out, amounts or {}) for group in request.groups]
     groups = [
         group
@@ -238,7 +238,7 @@ def without_clauses(
     # the API refuses a query without resources
     if not any(group.resources for group in groups):
         return None
-    # "none" instead of None, because the API requires a policy if several groups have suffixes
+    # "none" instead of None, because the API requires a group_policy for several groups with suffixes
     shared = RequestClause("group_policy", names=("isolate",)) in left_out
     return replace(
         keep_pieces(request, lambda piece: clause_of(piece) not in left_out),

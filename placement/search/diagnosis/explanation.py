@@ -27,11 +27,11 @@ MAX_EXAMPLES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class FunnelStep:
-    """The number of hosts that remain after a condition; also of providers if it checks providers."""
+    """The number of hosts that remain after a condition, and of providers if it checks providers."""
 
     clause: RequestClause
     hosts: int
-    # None for conditions on hosts, for which a number of providers would mean nothing
+    # None for conditions on whole hosts
     providers: int | None = None
 
 
@@ -54,7 +54,7 @@ class NearestMiss:
 
     root: Provider
     provider: Provider | None = None
-    # None for traits, which a host either has or lacks
+    # None for conditions without an amount, such as traits
     found: int | None = None
 
 
@@ -69,7 +69,7 @@ class ProviderPlace(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UnmetReason:
-    """A condition, and the hosts for which it is the first that they do not meet; nearest misses come first.
+    """A condition, and the hosts that fail this condition first. The nearest misses come first.
 
     - ``names_nothing_known``: the condition names a tree or aggregates that no provider is in.
     - ``places``: where in their trees the closest providers of these hosts are, if the condition is about an
@@ -92,7 +92,7 @@ class LargestAmount:
     """The largest amount of a resource class that fits if nothing else changes; None if no amount fits."""
 
     clause: RequestClause
-    # None instead of 0: if no amount fits at all, the amount is not the obstacle
+    # None instead of 0: if no amount fits, the obstacle is another condition
     fits: int | None
 
 
@@ -144,10 +144,9 @@ def explain_request(
     :param relaxing: whether to look for changes that would help, and for the largest amounts.
     :raises BudgetExhausted: the budget did not suffice for the conditions on single providers.
     """
-    # outside the try block: without the survey there is nothing to explain, and the caller refuses the
-    # request
+    # outside the try block: without a complete survey, the caller refuses the request
     whole = _WholeFunnel(survey_hosts(snapshot, request, budget, among), budget)
-    # the budget may end at any step; then this list names the incomplete fields, and earlier results stay
+    # if the budget ends in some step, this list names the incomplete fields, and earlier results stay
     incomplete: list[str] = []
     try:
         whole.check_together()
@@ -158,10 +157,10 @@ def explain_request(
         incomplete += ["reasons", "relaxations", "max_amounts"]
     relaxations: list[RequestRelaxation] = []
     largest: list[LargestAmount] = []
-    # last, because each change is a search
+    # relaxations come last, because each tested change takes a search
     if not incomplete and relaxing:
         relaxer = RelaxationSearch(whole.found, budget)
-        # a request that fits needs no change, but its largest amounts tell how much more would fit
+        # also for a request that fits, because the largest amounts tell how much more would fit
         if not whole.left and not gather_found(relaxer.find_relaxations(), relaxations):
             incomplete.append("relaxations")
         if not gather_found(_largest_amounts(relaxer, request), largest):
@@ -183,7 +182,7 @@ T = TypeVar("T")
 
 def gather_found(found: Iterable[T], into: list[T]) -> bool:
     """Append items as they are found; return False if the budget is spent before the last item."""
-    # appended to a list, because a generator would lose its results with the error
+    # a list of the caller, so that results found before the error are kept
     try:
         for each in found:
             into.append(each)
@@ -195,7 +194,7 @@ def gather_found(found: Iterable[T], into: list[T]) -> bool:
 def _largest_amounts(relaxer: RelaxationSearch, request: CandidatesRequest) -> Iterator[LargestAmount]:
     for group in request.groups:
         for name, amount in group.resources.items():
-            # answers show the clause with its amount; the search finds the clause without the amount
+            # the clauses of answers have amounts, while the search identifies a clause without its amount
             clause = RequestClause("resources", group.suffix, (name,), amount)
             yield LargestAmount(clause, relaxer.largest_amount(resource_clause(group.suffix, name)))
 
@@ -206,8 +205,8 @@ def _count_hosts(hosts: list[LikeHosts]) -> int:
 
 def _part_funnels(found: HostDiagnosis) -> Iterator[PartFunnel]:
     for number, part in enumerate(found.parts):
-        # hosts are counted at their first failed check, and counts are added up at the end, because a count
-        # at each check would take hosts times checks steps
+        # each host is counted once, at its first failed check, and the counts are added up at the end.
+        # Counting hosts at every check would take much longer
         by_first = [0] * (len(part.checks) + 1)
         for host in found.hosts:
             by_first[host.firsts[number]] += host.host_count
@@ -219,7 +218,7 @@ def _part_funnels(found: HostDiagnosis) -> Iterator[PartFunnel]:
 
 
 class _WholeFunnel:
-    """The hosts that remain after all checks so far, and other hosts by their first failed clause."""
+    """The hosts that have passed all checks so far, and all other hosts by their first failed clause."""
 
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self.found = found
@@ -246,8 +245,7 @@ class _WholeFunnel:
             self._add_step(
                 RequestClause("group", part.need.suffix, tuple(name for name, _ in part.need.resources))
             )
-        # read from the bits of the survey, which has already checked the root of each group of equivalent
-        # hosts
+        # the survey has already checked one root of each group of equivalent hosts
         for check in self.found.on_roots:
             bit = 1 << droppable.index(check.clause)
             self._keep_passing(check.clause, [not host.root & bit for host in self.left])
@@ -260,20 +258,19 @@ class _WholeFunnel:
 
         :raises BudgetExhausted: the search takes too long; the results so far are kept.
         """
-        # the whole request comes first: a host that serves it meets every clause, and most hosts need no
-        # other search
+        # the whole request is tried first, because a host that serves it meets every clause and needs no
+        # further search
         *steps, (last, whole) = joint_clauses(self.found.request)
         tell = self._serving_function(whole)
         fitting = {host for host in self.left if tell(host)}
         for clause, request in steps:
             tell = self._serving_function(request)
             self._keep_passing(clause, [host in fitting or tell(host) for host in self.left])
-        # the last clause completes the request, and the result of the request is known already, so it is only
-        # counted
+        # with the last clause the request is complete, and its result is known from the first search
         self._keep_passing(last, [host in fitting for host in self.left])
 
     def _serving_function(self, request: CandidatesRequest) -> Callable[[LikeHosts], bool]:
-        # one compiled request serves all hosts of a step
+        # one check function for all hosts of a step, so that the request is compiled once
         tell = serving_check(self.found.snapshot, request, self._budget)
         return lambda host: tell(host.alike.tree, host.alike.shared_providers)
 
@@ -294,7 +291,7 @@ class _WholeFunnel:
         self._failed.setdefault(clause, ([], part))[0].append(host)
 
     def unmet_reasons(self) -> Iterator[UnmetReason]:
-        """Yield the reasons of hosts that do not fit, the reason with most hosts first."""
+        """Yield the reasons why hosts do not fit; the reason that most hosts have comes first."""
         # a stable sort keeps reasons with equal numbers of hosts in the documented order
         by_count = sorted(self._failed.items(), key=lambda item: -_count_hosts(item[1][0]))
         for clause, (hosts, part) in by_count:
@@ -315,9 +312,9 @@ class _WholeFunnel:
     def _closest_places(
         self, clause: RequestClause, part: int | None, hosts: list[LikeHosts]
     ) -> tuple[frozenset[ProviderPlace], frozenset[int]]:
-        """Return the places and step sizes of the closest providers; stop after two values of each."""
+        """Return the places and step sizes of the closest providers, at most two values of each."""
         places, steps = set[ProviderPlace](), set[int]()
-        # only sentences about amounts mention places
+        # collected only for conditions on amounts, because other sentences mention no places
         if part is None or clause.condition not in _AMOUNTS:
             return frozenset(), frozenset()
         for host in hosts:
@@ -328,7 +325,7 @@ class _WholeFunnel:
                 for at in positions:
                     places.add(ProviderPlace.POOL if at >= kin.own else _place_of(providers[at]))
                     steps.add(providers[at].inventories[clause.names[0]].step_size)
-                # sentences only distinguish a single value from several values
+                # two values are enough, because sentences only distinguish one value from several
                 if len(places) > 1 and len(steps) > 1:
                     return frozenset(places), frozenset(steps)
         return frozenset(places), frozenset(steps)
@@ -345,7 +342,7 @@ class _WholeFunnel:
         self._budget.spend(len(host.alike.trees) // 8)
         at = _ClosestProviders(positions, host.alike.kin)
         distances = list(map(missing, host.alike.trees))
-        # the distance of the fifth example; only hosts up to this distance are sorted by name
+        # only hosts up to the distance of the fifth example are sorted by name
         furthest = heapq.nsmallest(MAX_EXAMPLES, distances)[-1]
         return heapq.nsmallest(
             MAX_EXAMPLES,
@@ -367,8 +364,7 @@ def _place_of(provider: Provider) -> ProviderPlace:
 def _names_nothing_known(snapshot: ModelSnapshot, clause: RequestClause) -> bool:
     """Return whether the clause names a tree or aggregates without providers."""
     condition = condition_class(clause.condition)
-    # most conditions have no remark about unknown names: unknown traits, for instance, are refused before the
-    # search
+    # only for conditions with this remark; unknown traits, for example, are refused before the search
     if condition is None or not condition.words.unknown:
         return False
     return condition((frozenset(clause.names),)).is_unknown(snapshot)
@@ -391,11 +387,11 @@ def _distance_function(
     clause: RequestClause, positions: tuple[int, ...], host: LikeHosts
 ) -> Callable[[HostTree], int]:
     """Return a function that computes how far a host is from the amount of a clause."""
-    # without an amount there is no distance: all providers are equally near
+    # conditions without an amount: all providers are equally near
     if not positions or clause.amount is None:
         return lambda _: 0
     amount, kin = clause.amount, host.alike.kin
-    # min_unit, max_unit and step_size differ between hosts of a kin, so each inventory is read
+    # each inventory is read, because hosts of a kin may differ in min_unit, max_unit and step_size
     if clause.condition != "capacity":
 
         def missing_portion(tree: HostTree) -> int:
@@ -405,12 +401,12 @@ def _distance_function(
         return missing_portion
     name, own = clause.names[0], kin.own
     slots = [kin.slots[at, name] for at in positions if at < own]
-    # the same sharing providers serve all these hosts, so their amounts are read once
+    # read once, because all these hosts have the same sharing providers
     most = max((_found_amount(clause, kin.shared[at - own]) for at in positions if at >= own), default=0)
     pickers: dict[TreeStructure, Callable[[tuple[int, ...]], tuple[int, ...]]] = {}
 
     def missing_of_capacity(tree: HostTree) -> int:
-        # pickers are kept by structure, because the same slots are read from thousands of trees
+        # a picker for each structure, because thousands of trees have the same slots
         pick = pickers.get(tree.shape)
         if pick is None:
             within = tree.shape.layout_of(kin.where).slots
@@ -433,7 +429,7 @@ def _nearest_miss(clause: RequestClause, tree: HostTree, at: _ClosestProviders) 
         )
         for position in at.positions
     ]
-    # own providers come before sharing providers, then ids decide, so that equal requests name the same
+    # the tree's own providers come first, and then the lowest id, so that equal requests name the same
     # provider
     *_, provider, amount = min(found, key=lambda each: (abs(each[3] - (clause.amount or 0)), *each[:2]))
     return NearestMiss(tree.root, provider, amount)
@@ -444,7 +440,7 @@ def _found_amount(clause: RequestClause, provider: Provider) -> int:
     name = clause.names[0]
     inventory = provider.inventories[name]
     if clause.condition == "capacity":
-        # overcommitted providers are shown with 0 free, because a negative amount would confuse readers
+        # at least 0, because a negative free amount of an overcommitted provider would confuse readers
         return max(0, provider.free(name))
     return {
         "min_unit": inventory.min_unit,

@@ -31,13 +31,14 @@ from placement.search.equivalence import LikeTrees, TreeKin, regroup_trees
 from placement.search.request import CandidatesRequest
 from placement.search.rules import available_amount
 
-# this is the exponent of the number of sets of clauses, and an operator has to understand each change
+# the number of sets of clauses grows exponentially with this number, and operators have to understand the
+# changes
 MAX_CHANGES: Final = 3
 """Maximum number of clauses that are changed at once."""
 MAX_RELAXATIONS: Final = 10
 """Maximum number of relaxations; relaxations with the fewest changes come first."""
 
-# most providers have the same smallest amount
+# a low limit, because most providers have the same smallest amount
 _MAX_SMALLEST: Final = 3
 """Maximum number of smallest amounts of a class that are tried."""
 
@@ -76,11 +77,12 @@ class RelaxationSearch:
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self._found = found
         self._budget = budget
-        # thousands of hosts fail the same few sets of clauses, so hosts are grouped by these sets
+        # hosts are grouped by the sets of clauses that they fail, because thousands of hosts fail the same
+        # few sets
         self._by_missing: dict[UnmetFilters, list[LikeHosts]] = {}
         for host in found.hosts:
             self._by_missing.setdefault(host.unmet_filters, []).append(host)
-        # cached, because each change of an amount needs these amounts again
+        # cached, because each changed amount is searched among the same amounts
         self._most_shared: dict[str, list[tuple[int, int]]] = {}
         self._smallest_of: dict[str, list[int]] = {}
         self._asked = asked_amounts(found.request)
@@ -95,10 +97,10 @@ class RelaxationSearch:
         for bits in self._needed_sets():
             levels[bits.bit_count()].add(bits)
         for size, level in enumerate(levels):
-            # sorted, so that the answer does not depend on the order of the set
+            # sorted, because a set has no fixed order, and the answer must not depend on it
             for bits in sorted(level):
                 self._budget.spend()
-                # a set is not minimal if it contains another set that helps
+                # skipped if the set contains another helpful set, because then it is not minimal
                 if any(other & ~bits == 0 for other in found):
                     continue
                 start = next(self._find_ways(bits), None)
@@ -108,8 +110,8 @@ class RelaxationSearch:
                     if len(found) == MAX_RELAXATIONS:
                         return
                 elif size < MAX_CHANGES:
-                    # each further clause is added and tried, because a rule between parts may be the
-                    # obstacle, and checks of single providers do not show that
+                    # larger sets are tried, too: a rule between parts may be the obstacle, which checks of
+                    # single providers do not show
                     every = (1 << at for at in range(len(self._found.droppable)))
                     levels[size + 1].update(bits | one for one in every if not bits & one)
 
@@ -119,7 +121,7 @@ class RelaxationSearch:
         :param clause: the clause of the resource class.
         :raises placement.search.budget.BudgetExhausted: the search takes too long.
         """
-        # without an upper bound, because the largest amount that fits may be above the requested one
+        # no upper bound, because more than the requested amount may fit
         return self._largest_amount(clause, frozenset(), {})
 
     def _needed_sets(self) -> frozenset[Bits]:
@@ -131,7 +133,8 @@ class RelaxationSearch:
             for options in (*missing.options, *missing.traits):
                 self._budget.spend(len(sets) * len(options))
                 either = {one | other for one in sets for other in options}
-                # only minimal sets are kept, because the number of all sets would double with each part
+                # non-minimal sets are dropped at each part, because otherwise the number of sets would double
+                # with each part
                 sets = set(minimal_sets(each for each in either if each.bit_count() <= MAX_CHANGES))
             found |= sets
         return minimal_sets(found)
@@ -139,12 +142,13 @@ class RelaxationSearch:
     def _find_ways(self, bits: Bits) -> Iterator[Mapping[RequestClause, int]]:
         """Yield each way to change exactly these clauses so that the request fits; each is a dict of amounts.
 
-        A clause without an amount can only be left out. For each class only its smallest amounts are tried,
-        because if a larger amount fits, a smallest amount fits, too.
+        A clause without an amount can only be left out. Of each class only the smallest amounts are tried: if
+        these do not fit, no larger amount fits.
         """
         changed = self._found.clauses_of(bits)
         asked = [clause for clause in changed if clause in self._asked]
-        # None leaves out the clause. An amount is a smaller change than None, and is enlarged later
+        # None stands for leaving out the clause. Amounts come first, as the smaller change; the caller
+        # enlarges them later
         for choice in product(*((None, *self._smallest_amounts(clause)) for clause in asked)):
             amounts = {
                 clause: amount for clause, amount in zip(asked, choice, strict=True) if amount is not None
@@ -155,11 +159,11 @@ class RelaxationSearch:
                 yield amounts
 
     def _smallest_amounts(self, clause: RequestClause) -> list[int]:
-        """Return the smallest amounts of a class that providers can give, if below the requested amount."""
+        """Return the smallest amounts of a class that providers can give, below the requested amount."""
         name = clause.names[0]
         # cached, because each set of clauses with this class needs these amounts
         if name not in self._smallest_of:
-            # structures are read instead of trees, because thousands of trees have the same structure
+            # a loop over structures instead of trees, because thousands of trees have the same structure
             shapes = {tree.shape for host in self._found.hosts for tree in host.alike.trees}
             self._budget.spend(1 + len(shapes) // 4)
             shared = {each.id: each for host in self._found.hosts for each in host.alike.shared_providers}
@@ -178,7 +182,7 @@ class RelaxationSearch:
 
         :param bits: all clauses that are changed.
         """
-        # one changed request for all hosts, so that it is compiled once
+        # one check function for all hosts, so that the changed request is compiled once
         request = without_clauses(self._found.request, frozenset(left_out), amounts)
         if request is None:
             return
@@ -199,7 +203,7 @@ class RelaxationSearch:
         """
         for missing, hosts in self._by_missing.items():
             self._budget.spend()
-            # a quick test of bits, because most hosts also fail other clauses and need not be searched
+            # a test of bits excludes most hosts without a search, because they also fail other clauses
             if missing.is_met(changed, lessened):
                 yield from hosts
 
@@ -212,8 +216,8 @@ class RelaxationSearch:
         """Return the relaxation that changes these clauses, with the largest amounts that fit."""
         amounts = dict(start)
         left_out = dict.fromkeys(each for each in self._found.clauses_of(bits) if each not in amounts)
-        # one clause at a time, because the amount of a later class has to fit beside the enlarged amounts of
-        # earlier classes
+        # amounts are enlarged one after another, because each one has to fit beside the amounts enlarged
+        # before
         for clause in self._found.clauses_of(bits):
             if clause in self._asked:
                 others = {each: amount for each, amount in amounts.items() if each != clause}
@@ -237,26 +241,26 @@ class RelaxationSearch:
 
         Hosts are tried in the order of the largest amount that each host could give.
         """
-        # clauses with reduced amounts have separate bits, because traits that their groups require are still
+        # clauses with reduced amounts are passed separately, because the traits of their groups are still
         # required
         spared = self._found.clause_bits(left_out)
         lessened = self._found.clause_bits([clause, *amounts])
         bits = lessened | spared
         fitting = _AmountFitting(self, clause, spared, amounts)
         name = clause.names[0]
-        # hosts that also fail other clauses are not tried
+        # only hosts that fail no other clauses are tried
         able, could_give = set(self._able_hosts(bits, lessened)), dict[TreeKin, bool]()
         trees, hosts = self._found.snapshot.whole_trees(), self._host_by_root
         best = 0
         for bound, root in self._most_first(name):
-            # hosts are in descending order, so no later host can give more
+            # the loop ends here, because no later host can give more
             if (bound if most is None else min(bound, most)) <= best:
                 break
             self._budget.spend()
             host = hosts.get(root)
             if host is None or host not in able:
                 continue
-            # computed once for all hosts of a kin, because free amounts do not matter here
+            # cached for all hosts of a kin, because these positions do not depend on free amounts
             kin = host.alike.kin
             if kin not in could_give:
                 could_give[kin] = bool(self._could_give(clause, host.alike, bits))
@@ -274,8 +278,8 @@ class RelaxationSearch:
         Pairs with the largest amounts come first. A host occurs a second time for the providers that share
         with it.
         """
-        # the index lists each tree by its own providers, but sharing providers also give amounts to other
-        # hosts
+        # the index has only the providers of each tree, so amounts of sharing providers are added for the
+        # hosts that they serve
         if name not in self._most_shared:
             found = []
             for host in self._found.hosts:
@@ -318,13 +322,13 @@ class RelaxationSearch:
         """Yield for providers of a tree the least and the largest amount of a class, and the step size."""
         name = clause.names[0]
         providers = alike.kin.providers(tree)
-        # free amounts belong to this tree, but positions are equal in its whole kin
+        # positions hold for the whole kin, so the free amounts are read from this tree
         for at in self._could_give(clause, alike, bits):
             provider = providers[at]
             inventory = provider.inventories[name]
             at_once = available_amount(provider, name)
             highest = at_once if most is None else min(at_once, most)
-            # rounded down to whole steps
+            # the largest multiple of the step
             highest -= highest % inventory.step_size
             lowest = smallest_amount(inventory.min_unit, inventory.step_size)
             if highest >= lowest:
@@ -353,8 +357,8 @@ class _AmountFitting:
         for lowest, highest, step in sorted(set(portions), key=lambda each: -each[1]):
             if highest <= best:
                 break
-            # If an amount fits at a provider, each smaller one fits there, too, so that bisection misses
-            # none. A smaller amount may fit by chance at another provider, which does no harm.
+            # Bisection is safe, because each smaller amount fits at the same provider, too. It does no harm
+            # if a smaller amount also fits at another provider.
             least = max(lowest, (best // step + 1) * step)
             if least > highest or not self._amount_fits(least, tree, alike):
                 continue
@@ -366,7 +370,7 @@ class _AmountFitting:
         return best
 
     def _amount_fits(self, amount: int, tree: HostTree, alike: LikeTrees) -> bool:
-        # cached by amount, because one compiled request serves all hosts
+        # a check function for each amount, so that each changed request is compiled once for all hosts
         if amount not in self._tells:
             amounts = {**self._amounts, self._clause: amount}
             self._tells[amount] = self._relaxer.serving_check(self._left_out, amounts)
@@ -398,10 +402,10 @@ def largest_multiple(fits: Callable[[int], bool], step: int, below: int, above: 
     return below * step
 
 
-# the least amount may be too small to be divided over zones, but a multiple of it may fit
+# multiples are tried, because the least amount may be too small to be divided over zones
 _STARTS: Final = (1, 2, 4)
 """Multiples of the least amount at which bisection begins."""
-# most providers have equal steps
+# a low limit, because most providers have the same step
 _MAX_STEPS: Final = 3
 """Maximum number of different step sizes of inventories with which amounts are tried."""
 
@@ -471,19 +475,20 @@ class TriedRelaxations:
             changed = without_clauses(self._request, (), {clause: amount})
             return changed is not None and next(self._serving(changed), None) is not None
 
-        # amounts come in descending order, so that the first amount that fits is the largest
+        # sorted in descending order, so that the first amount that fits is the largest
         for amount in self._likely_amounts(clause, asked):
             if amount_fits(amount):
                 return amount
         best = 0
         for lowest, step in self._least_portions(clause.names[0]):
             most = (asked - 1) // step
-            # bisection has to begin at an amount that fits
+            # bisection needs an amount that fits as its lower end
             starts = (lowest // step * times for times in _STARTS)
             below = next((start for start in starts if start <= most and amount_fits(start * step)), None)
             if below is None:
                 continue
-            # from there the steps double, because most hosts have far less than a request may ask for
+            # the amount doubles until it does not fit, because most hosts have far less than a request may
+            # ask for
             above = most + 1
             for stride in (1 << each for each in count()):
                 if below + stride >= above:
@@ -496,7 +501,7 @@ class TriedRelaxations:
         return best
 
     def _likely_amounts(self, clause: RequestClause, asked: int) -> list[int]:
-        """Return amounts below the requested one; mostly the largest amount that fits is among them."""
+        """Return amounts below the requested one, which mostly include the largest amount that fits."""
         name = clause.names[0]
         full = set(self._full_amounts(clause))
         others = [
@@ -509,7 +514,8 @@ class TriedRelaxations:
         having = self._snapshot.by_class.get(name, ())
         self._budget.spend(1 + (len(full) + len(having)) // 4)
         steps = {self._snapshot.providers[each].inventories[name].step_size for each in having}
-        # amounts just below the limit are tried, too, because the limit may lie between two full amounts
+        # amounts just below the requested one are tried, too, because the largest amount that fits may be no
+        # full amount
         step, most = gcd(*steps) or 1, min(max(full, default=0), asked - 1)
         full.update(islice(range(most // step * step, most - max(steps, default=0), -step), _MAX_AMOUNTS))
         return sorted((each for each in full if 0 < each < asked), reverse=True)[:_MAX_AMOUNTS]
@@ -529,5 +535,5 @@ def smallest_amount(min_unit: int, step_size: int) -> int:
 
 
 def _is_spared(standing: FilterResult, left_out: Bits) -> bool:
-    """Return whether a provider fails no checks but those of these clauses; ignores free amounts."""
+    """Return whether all checks that a provider fails belong to these clauses; free amounts are ignored."""
     return any(not spared & ~left_out for spared in standing.spared)

@@ -28,18 +28,18 @@ def explanation_sentence(explanation: RequestExplanation) -> str:
     For instance ``0 of 10,000 hosts: 8,218 have no NUMA node with 30 PCPU free (most: 28 on h17), 913 lack
     CUSTOM_A; asking for 28 PCPU would leave 41 hosts``. Names of providers are shown in printable form.
     """
-    # the database has no providers, so "0 of 0 hosts" would mislead
+    # without providers, "0 of 0 hosts" would mislead
     if not explanation.hosts:
         return "there are no resource providers"
     if explanation.topology is not None:
         return _topology_sentence(explanation, explanation.topology)
-    # the budget was spent before the rules between groups were checked
+    # None: the budget was spent before the rules between groups were checked
     fitting = "an unknown number" if explanation.fitting is None else _format_number(explanation.fitting)
     text = f"{fitting} of {counted_noun(explanation.hosts, 'host')}"
     reasons = [
         _count_predicate(each.hosts, _reason_text(each)) for each in explanation.reasons[:_MAX_REASONS]
     ]
-    # a sentence in a log must be short; the JSON document has all reasons
+    # only some reasons, because the sentence goes to a log; the JSON document has all of them
     if others := explanation.reasons[_MAX_REASONS:]:
         reasons.append(_count_predicate(sum(each.hosts for each in others), "have other reasons"))
     if reasons:
@@ -49,7 +49,7 @@ def explanation_sentence(explanation: RequestExplanation) -> str:
         text += " fit"
     if explanation.relaxations:
         text += "; " + best_relaxation(explanation.relaxations)
-    # the sentence names the option to raise, so that the reader need not look for it
+    # names the option, so that the operator knows what to raise
     if explanation.incomplete:
         text += " (incomplete: [api] explanations_deadline)"
     return text
@@ -66,9 +66,9 @@ def _topology_sentence(explanation: RequestExplanation, fit: TopologyFit) -> str
     said += [f"{fit.looser} would fit"] if fit.looser else []
     said += [best_relaxation(explanation.relaxations)] if explanation.relaxations else []
     said += ["further changes would take too long to find"] if "relaxations" in explanation.incomplete else []
-    # the first half of the sentence covers the fields about the topology
+    # these fields are about the topology, which the first half of the sentence covers
     others = tuple(each for each in explanation.incomplete if each not in ("topology", "relaxations"))
-    # relaxations were tried with the topology, so the first half covers them, too
+    # the relaxations are in the first half, too, because they were tried with the topology
     unsplit = replace(explanation, topology=None, relaxations=(), incomplete=others)
     return f"{', '.join(said)}; without a topology {explanation_sentence(unsplit)}"
 
@@ -79,7 +79,7 @@ def best_relaxation(relaxations: Sequence[RequestRelaxation]) -> str:
     return _relaxation_text(
         max(
             (each for each in relaxations if _count_changes(each) == fewest),
-            # of equal relaxations, one that still asks for all resources comes first
+            # among equal relaxations, one that still asks for all resources comes first
             key=lambda each: (each.hosts, not any(map(_is_of_resources, each.left_out))),
         )
     )
@@ -102,7 +102,7 @@ _OF_ONE: Final = {"have": "has", "lack": "lacks", "are": "is", "give": "gives"}
 
 def _count_predicate(count: int, predicate: str) -> str:
     """Return a predicate with the number of its hosts as subject."""
-    # the predicates are plural; this table has the singular of their verbs
+    # the table of singular verbs, because predicates are written in the plural
     verb, rest = predicate.split(" ", 1)
     return f"{_format_number(count)} {_OF_ONE.get(verb, verb) if count == 1 else verb} {rest}"
 
@@ -116,7 +116,7 @@ def _reason_text(reason: UnmetReason) -> str:
     if clause.condition == "capacity":
         return f"have {_too_little_free(reason)}"
     if clause.condition == "step_size" and len(reason.steps) > 1:
-        # one step size would be right only for some of the hosts
+        # no step size in the text, because it would be right only for some of the hosts
         return f"give {clause.names[0]} in other steps{_of_group(clause)}"
     words = words_of(clause.condition)
     lacking = words.render(words.lacking, clause.names, clause.amount, example.found)
@@ -130,16 +130,16 @@ def _too_little_free(reason: UnmetReason) -> str:
     amount = f"{clause.amount} {clause.names[0]} free{_of_group(clause)}"
     if reason.is_avoided:
         return f"no provider with {amount} that is not avoided"
-    # if a host is one provider, "no root with" would be odd
+    # the place is left out for hosts of a single provider, because "no root with" would sound odd
     if reason.places == {ProviderPlace.ROOT}:
         has = f"less than {amount}"
     else:
-        # if places differ, no single place is right for all hosts
+        # no place in the text, because hosts differ in the place
         (place,) = reason.places if len(reason.places) == 1 else (ProviderPlace.ELSEWHERE,)
         has = f"no {place.value} with {amount}"
-    # the first example is the nearest miss, so all other hosts have less
+    # the first example has most, because it is the nearest miss
     provider = example.provider or example.root
-    # the free amount of a sharing provider is not on the host
+    # a sharing provider is named instead of the host, because its free amount is not on the host
     on = provider if provider.root_id != example.root.id else example.root
     return f"{has} (most: {_format_number(example.found or 0)} on {printable_name(on.name)})"
 
@@ -185,7 +185,7 @@ def _relaxation_text(relaxation: RequestRelaxation) -> str:
     if relaxation.amounts:
         amounts = [f"{each.amount} {each.names[0]}{_of_group(each)}" for each in relaxation.amounts]
         parts.append(f"asking for {' and '.join(amounts)}")
-    # a query with several groups needs a policy, so the change is written as group_policy=none
+    # written as group_policy=none, because a query with several groups needs a policy
     left_out = [_left_out(each) for each in relaxation.left_out if each.condition != "group_policy"]
     if left_out:
         parts.append(f"leaving out {' and '.join(left_out)}")
@@ -214,7 +214,7 @@ def _left_out(clause: RequestClause) -> str:
 
 def printable_name(name: str) -> str:
     """Return a name in a form that is safe in a line of a log: printable and short."""
-    # names come from clients, and a line break could forge a line of the log
+    # line breaks are replaced, because clients choose names and could forge lines of the log
     shown = name if name.isprintable() else ascii(name)[1:-1]
     return shown if len(shown) <= _MAX_NAME else shown[: _MAX_NAME - 3] + "..."
 

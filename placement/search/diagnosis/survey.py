@@ -27,7 +27,7 @@ class FilterResult(NamedTuple):
     - ``demands`` has slot, amount, index and clause of each check that depends on free amounts.
     """
 
-    # an index instead of a check, because the index also shows how many checks the provider has passed
+    # an index, because it also tells how many checks the provider has passed
     first: int
     spared: frozenset[Bits]
     demands: tuple[tuple[int, int, int, Bits], ...]
@@ -42,7 +42,7 @@ class TreeResults(NamedTuple):
     """
 
     bare: tuple[tuple[FilterResult, tuple[int, ...], int], ...]
-    # separate from ``bare``, where the many providers without the class are a single entry
+    # separate from ``bare``, in which all providers without the class are one entry
     giving: tuple[tuple[int, FilterResult], ...]
 
 
@@ -72,7 +72,7 @@ class LikeHosts:
 
     @property
     def unmet_filters(self) -> "UnmetFilters":
-        """The clauses to leave out, as a key: many hosts fail the same clauses."""
+        """The clauses to leave out, as a key under which hosts that fail the same clauses are grouped."""
         return UnmetFilters(self.root, self.options, self.traits)
 
 
@@ -86,8 +86,8 @@ class UnmetFilters(NamedTuple):
     def is_met(self, changed: Bits, lessened: Bits = 0) -> bool:
         """Return False if the hosts certainly have no candidate after these clauses are changed.
 
-        :param lessened: those of the changed clauses that are not left out, but ask for a smaller amount. The
-            traits that the groups of these clauses require are still required.
+        :param lessened: the changed clauses that ask for a smaller amount instead of being left out. Traits
+            required by their groups are still required.
         """
         return (
             not self.root & ~changed
@@ -117,7 +117,7 @@ class HostDiagnosis:
 
     def clause_bits(self, left_out: Iterable[RequestClause]) -> Bits:
         """Return a set of clauses as bits."""
-        # a set, because a clause may occur twice but its bit counts once
+        # a set, because the bit of a clause that occurs twice must be added only once
         return sum({1 << self.droppable.index(clause) for clause in left_out})
 
     def clauses_of(self, bits: Bits) -> tuple[RequestClause, ...]:
@@ -160,7 +160,7 @@ class _HostSurveyor:
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self._found = found
         self._budget = budget
-        # sets of clauses are integers: union and subset tests are single operations, and integers hash fast
+        # sets of clauses are the bits of integers, so that unions and subset tests are single operations
         self._bit = {clause: 1 << at for at, clause in enumerate(found.droppable)}
         self._unsuffixed = [part for part in found.parts if part.need.unsuffixed]
         #: for each part and class, the index and the clause of the check of the free amount
@@ -170,9 +170,9 @@ class _HostSurveyor:
         ]
         #: for each part, the sets of clauses without which the request does not have the part
         self._gone = [[found.clause_bits(clauses) for clauses in part.gone_without] for part in found.parts]
-        #: results, by all attributes that the checks read
+        #: cached results; the key has all attributes that the checks read
         self._known: dict[Hashable, FilterResult] = {}
-        #: results, by part and sharing provider
+        #: cached results of sharing providers, by part and provider
         self._sharing: dict[tuple[int, int], FilterResult] = {}
         #: for each part, a function that reads the attributes of a provider that the part's conditions need
         self._read_provider = [provider_reader(part.need.conditions) for part in found.parts]
@@ -184,8 +184,8 @@ class _HostSurveyor:
         for alike in group_trees(found.snapshot, found.request, trees, self._budget):
             found.hosts.append(self._survey_alike(alike))
         for counts in self._passing:
-            # converts the numbers of providers that fail each check into the numbers that remain after the
-            # check
+            # ``left`` has the number of providers that fail each check; this turns it into the number that
+            # remain
             left, total = [], sum(counts)
             for count in counts[:-1]:
                 total -= count
@@ -195,18 +195,18 @@ class _HostSurveyor:
     def _survey_alike(self, alike: LikeTrees) -> LikeHosts:
         parts = self._found.parts
         standings = self._found.standings.get(alike.kin)
-        # cached by kin: for hosts that differ only in free amounts, only the demands have to be checked again
+        # results of a kin: for hosts that differ only in free amounts, only the demands are checked again
         if standings is None:
             standings = self._found.standings[alike.kin] = [
                 self._results_of_tree(number, alike) for number in range(len(parts))
             ]
-        # the results of a kin ignore free amounts, which are checked here for each group of like trees
+        # free amounts are checked here, for each group of like trees, because results of a kin ignore them
         free, count = alike.kin.free(alike.tree), len(alike.trees)
         firsts, options, closest = [], [], []
         for number, (bare, giving) in enumerate(standings):
             self._budget.spend(1 + (len(bare) + len(giving)) // 8)
             counts = self._passing[number]
-            # leaving out the whole part is one of the ways to fit
+            # the host also fits if the whole part is left out
             furthest, sets = -1, {*self._gone[number]}
             nearest: list[int] = []
             for each, positions, own in bare:
@@ -216,7 +216,7 @@ class _HostSurveyor:
                     furthest, nearest = first, []
                 if first == furthest:
                     nearest += positions
-                # a separate any() would loop twice, and this code runs for each provider of each group
+                # one loop for both results, because this code runs for each provider of each group
                 sets |= each.spared
             for at, each in giving:
                 first, lacking = each.first, 0
@@ -252,7 +252,7 @@ class _HostSurveyor:
         part, tree, kin = self._found.parts[number], alike.tree, alike.kin
         names, own, providers = part.need.resources, kin.own, kin.providers(tree)
         having = {at for name, _ in names for at, _ in kin.having.get(name, ())}
-        # providers without any of the classes have equal results, so one entry counts all of them
+        # one entry for all providers without any of the classes, because they have equal results
         bare: dict[FilterResult, list[int]] = {}
         rest = [at for at in range(own) if at not in having]
         if part.need.conditions:
@@ -261,7 +261,8 @@ class _HostSurveyor:
         elif rest:
             bare[self._result_of(number, providers[rest[0]], tree)] = rest
         owned = {standing: len(positions) for standing, positions in bare.items()}
-        # a sharing provider serves several hosts, so its free amounts are checked here, once for the kin
+        # free amounts of sharing providers are checked here, once for the kin, because they are equal for all
+        # its hosts
         for at, provider in enumerate(alike.shared_providers, start=own):
             bare.setdefault(self._result_of_shared(number, provider), []).append(at)
         giving = []
@@ -289,7 +290,7 @@ class _HostSurveyor:
             else:
                 in_steps = amount % inventory.step_size == 0
                 portions.append((amount >= inventory.min_unit, amount <= inventory.max_unit, in_steps))
-        # portions instead of inventories, so that hosts of all sizes that can give the amount have equal keys
+        # the key has portions instead of inventories, so that hosts of different sizes can have equal keys
         key: Hashable = (number, *portions)
         if part.need.conditions:
             key = (key, self._read_provider[number](provider, tree.root))
@@ -300,19 +301,19 @@ class _HostSurveyor:
 
     def _result_of_shared(self, number: int, provider: Provider) -> FilterResult:
         key = (number, provider.id)
-        # checked with its current usage, because a sharing provider shares its result with no other provider
+        # current usage counts at once for a sharing provider, because its result serves no other provider
         if key not in self._sharing:
             self._sharing[key] = self._check_provider(self._found.parts[number], provider, in_use=True)
         return self._sharing[key]
 
     def _check_provider(self, part: RequestPart, provider: Provider, *, in_use: bool) -> FilterResult:
-        """Check one provider. ``in_use`` adds its free amounts, which otherwise ``demands`` checks."""
+        """Check one provider; ``in_use`` includes its free amounts, which ``demands`` otherwise lists."""
         first, spared = len(part.checks), 0
         #: for each condition with alternative checks, the clauses that fail in each alternative
         by_ways: dict[str, list[Bits]] = {}
         self._budget.spend(1 + len(part.checks) // 4)
         for index, check in enumerate(part.checks):
-            # alternatives are combined over all clauses of the condition, after the loop
+            # these clauses are collected here, and their alternatives are combined after the loop
             if check.ways:
                 lacking = by_ways.setdefault(check.clause.condition, [0] * len(check.ways))
                 for way, met_by in enumerate(check.ways):
@@ -321,7 +322,7 @@ class _HostSurveyor:
                 first = min(first, index)
                 if not check.ways:
                     spared |= self._bit[check.drop]
-        # the provider has to pass one alternative of each condition with alternatives
+        # for each such condition, the provider has to pass one of the alternatives
         sets = {spared}
         for ways in by_ways.values():
             sets = {one | other for one in sets for other in ways}
@@ -329,7 +330,7 @@ class _HostSurveyor:
 
     def _lacking_together(self, alike: LikeTrees) -> Iterable[frozenset[Bits]]:
         """Yield alternative sets of clauses to leave out, for each check on a group's providers together."""
-        # the common case: the group without a suffix requires no traits
+        # an early return for the common case, a group without a suffix that requires no traits
         if not self._found.together:
             return
         classes = {name for part in self._unsuffixed for name, _ in part.need.resources}
@@ -348,7 +349,7 @@ class _HostSurveyor:
 def minimal_sets(sets: Iterable[Bits]) -> frozenset[Bits]:
     """Return the sets that contain no other of these sets."""
     kept: list[Bits] = []
-    # small sets first, so that one pass finds all sets that contain another
+    # small sets come first, so that each set has to be compared only with sets kept before
     for each in sorted(sets, key=int.bit_count):
         if not any(other & ~each == 0 for other in kept):
             kept.append(each)

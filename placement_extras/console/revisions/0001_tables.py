@@ -1,4 +1,4 @@
-"""Tables of sessions of the console, and of attempts to sign in, each in a slot of its subject.
+"""Tables of the console: sessions, and attempts to sign in; an attempt takes a slot of its subject.
 
 Tables that the revisions 0009 and 0010 of the core made are kept with their content.
 """
