@@ -68,7 +68,7 @@ def test_services_on_a_database_are_closed_before_it_is_dropped(sqlite_url: str,
         assert len(watched.open_connections()) == 1
 
 
-def test_a_connection_of_a_thread_that_has_not_ended_is_closed(sqlite_url: str) -> None:
+def test_a_connection_in_use_is_closed_with_its_service(sqlite_url: str) -> None:
     with OpenDatabases.watched() as watched, watched.scope():
         reading = ServiceDatabase(sqlite_url).read()
         connection = reading.__enter__()
@@ -79,7 +79,7 @@ def test_a_connection_of_a_thread_that_has_not_ended_is_closed(sqlite_url: str) 
         reading.__exit__(None, None, None)
 
 
-def test_a_service_whose_database_was_dropped_is_collected_silently(
+def test_a_service_without_its_database_is_collected_silently(
     database_server: DatabaseServer, database_template: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = database_server.clone(database_template)
