@@ -4,7 +4,8 @@
 # make test         everything continuous integration runs: lint, types, import directions, site, tests
 # make test-long    the same with those that take longest, and all random examples, rounds and kills: 35 minutes
 # make coverage     the same tests, and which lines none of them reaches: takes twice as long
-# make check        what a developer runs all day: lint, types, import directions, tests that need no server
+# make check        what a developer runs all day: lint, types, import directions, tests that need no server, some of
+#                   these with the lowest versions of dependencies
 # make mutants      whether the quick tests notice when one token of what decides is another: MUTANTS=200 SEED=1;
 #                   FOLDERS='compute_agent/isolation' for some folders
 # make test-vm      the tests that need a virtual machine with cache and bandwidth control, which it makes first
@@ -60,7 +61,7 @@ SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 # Tests start hundreds of programs, each of which would compile all that it imports where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo adopt-demo test quick-tests test-long test-kills coverage check mutants test-vm test-failover test-upgrade test-shadow test-openstack test-nova \
+.PHONY: demo adopt-demo test quick-tests lowest-tests test-long test-kills coverage check mutants test-vm test-failover test-upgrade test-shadow test-openstack test-nova \
     test-packages test-dependencies lint format samples doc man doc-links dist deb image release constraints clean packages
 
 demo: $(RUNTIME)
@@ -76,7 +77,7 @@ test: HERE += and not long
 # Packages of Debian and PyPI are installed side by side; then mypy and sphinx use one processor each.
 test test-long: $(RUNTIME)
 	@$(MAKE) --no-print-directory --jobs 2 packages $(LIBVIRT)
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint doc
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint doc lowest-tests
 	$(BIN)/python -m pytest -q -m '$(HERE)' $(WAITING) $(PYTEST_ARGS)
 
 coverage: packages lint $(LIBVIRT)
@@ -85,12 +86,16 @@ coverage: packages lint $(LIBVIRT)
 # A fifth of the random examples that all tests try.
 check mutants: export PLACEMENT_EXAMPLES_PERCENT ?= 20
 
-# The linters use one processor, the tests the others.
+# The linters use one processor, the tests the others. The lowest versions follow the linters.
 check: $(INSTALLED)
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint quick-tests
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint quick-tests lowest-tests
 
 quick-tests: $(INSTALLED)
 	$(BIN)/python -m pytest -q $(QUICK) $(PARALLEL) -p no:schemathesis $(PYTEST_ARGS)
+
+# The tests that call libraries, with the lowest versions that setup.cfg allows, which are installed once.
+lowest-tests: $(INSTALLED)
+	$(BIN)/python -m tests.dependencies lowest --core
 
 mutants: check $(COSMIC_RAY)
 	$(BIN)/python -m tests.mutants $(if $(MUTANTS),--count $(MUTANTS)) $(if $(SEED),--seed $(SEED)) \

@@ -1,6 +1,5 @@
 """Databases that the process of the tests has open, and the tests that opened them.
 
-
 A connection that a test leaves open is closed at some later time, by a garbage collection within another
 test. If its database is gone by then, SQLAlchemy logs an error with a traceback. Python 3.11 parses source
 lines to format a traceback. If this happens within ``ast.parse``, the outer parse fails with SystemError:

@@ -25,11 +25,17 @@ def environ_without_python() -> dict[str, str]:
 
 @contextmanager
 def run_program(
-    words: Sequence[object], log: Path, environ: Mapping[str, str] | None = None, folder: Path | None = None
+    words: Sequence[object],
+    log: Path,
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    *,
+    pass_fds: Sequence[int] = (),
 ) -> "Iterator[subprocess.Popen[bytes]]":
     """A program that prints to a file.
 
     :param environ: all its variables; by default those of the test.
+    :param pass_fds: file descriptors that it inherits.
     :raises subprocess.TimeoutExpired: it did not end by SIGTERM, and was killed.
     """
     with log.open("wb") as output:
@@ -40,6 +46,7 @@ def run_program(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
+            pass_fds=pass_fds,
         )
     try:
         yield process

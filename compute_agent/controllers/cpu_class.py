@@ -297,7 +297,7 @@ class CpuClassController(KernelController):
         if not configured.classes and not former.values:
             return CpuClassPlan(), {}
         # The CPUs of a lost guest are unknown. So while a guest is lost, CPUs that seem free must not change.
-        lost = bool(self._driver.lost_guests())
+        lost = bool(self._driver.lost_guests() or self._driver.awaited_drivers)
         claims = make_claims(
             targets,
             configured.cpu_sets,
@@ -364,8 +364,8 @@ class CpuClassController(KernelController):
 
     def _power_layout(self) -> CpuPower:
         """The frequency domains and idle states of the host, read again when CPUs or drivers changed."""
-        # Two small files show whether anything changed. That saves reading some thousand files of a large
-        # host.
+        # Two small files show whether anything changed. This check saves reading some thousand files of a
+        # large host.
         seen = tuple(map(self._files.read, (_ONLINE, _DRIVER)))
         if seen != self._seen:
             self._seen, self._power = seen, read_cpu_power(self._files.root)

@@ -228,7 +228,8 @@ class IsolationController(KernelController):
         guests = tuple(self._demand_of(target, preserved) for target in targets)
         # A lost guest may still run, so CPUs that were quiet stay quiet until the guest is known to have
         # ended.
-        kept = self._isolator.kept_originals.quiet if self._driver.lost_guests() else frozenset()
+        unknown = self._driver.lost_guests() or self._driver.awaited_drivers
+        kept = self._isolator.kept_originals.quiet if unknown else frozenset()
         return IsolationDemand(guests, self._settings.dedicated, self._settings.nodes, kept)
 
     def _demand_of(self, target: GuestTarget, preserved: Collection[str]) -> HeldCpus:

@@ -257,4 +257,4 @@ class GuestEvictions:
         return now is not None and now.pid == guest.pid
 
     def _running_guest(self, uuid: str) -> Guest | None:
-        return next((one for one in self._driver.guests() if one.uuid == uuid), None)
+        return next((one for one in self._driver.listed_guests() if one.uuid == uuid), None)

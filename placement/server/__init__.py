@@ -4,6 +4,7 @@ The worker buffers a whole request before a thread handles it, and buffers the a
 read it. So slow clients occupy no thread.
 
 Modules
+    - ``arbiter`` is the parent process, which listens, and starts and stops the workers.
     - ``connection`` buffers the bytes of one client, from the first byte of a request to the last byte of its
       answer.
     - ``worker`` has the event loop, the threads and the limits.
@@ -21,5 +22,7 @@ Invariants
       answer.
     - A connection belongs either to the loop, or to the thread that answers its request.
     - Each connection has a deadline in every state.
+    - A stopping server answers each request of its connections. It closes a connection with the first answer
+      since the stop, or after some idle seconds.
     - The total memory of unfinished requests and unsent answers is limited.
 """

@@ -15,6 +15,7 @@ import queue
 import resource
 import select
 import socket
+import sys
 import threading
 import time
 from abc import abstractmethod
@@ -29,6 +30,7 @@ from gunicorn.http import wsgi
 from gunicorn.workers.base import Worker
 
 from placement.api.call import ABANDONED
+from placement.server.arbiter import ServerArbiter
 from placement.server.connection import ClientConnection, TooLarge
 
 MAX_REQUEST_LINE: Final = 8190
@@ -41,6 +43,13 @@ class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no t
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
         """Return the settings of this server, in addition to the settings that all bundled servers have."""
+
+    def run(self) -> None:
+        """Serve until the server is stopped."""
+        try:
+            ServerArbiter(self).run()
+        except RuntimeError as error:
+            sys.exit(f"The server cannot start: {error}")
 
     def load_config(self) -> None:
         """Set the options; called by gunicorn."""
@@ -113,9 +122,10 @@ _RESERVED_FILES: Final = 256
 """Number of file descriptors that are reserved for databases, logs and other files."""
 _STOP_TIMEOUT: Final = 2.0
 """Maximum seconds for which searches may continue when the service stops."""
-_LAST_REQUEST_TIMEOUT: Final = 1.0
-"""Seconds without a request after which a stopping service closes a connection. Before, a request may be on
-its way, and would be lost."""
+_LAST_REQUEST_TIMEOUT: Final = 5.0
+"""Seconds without a request after which a stopping service closes a connection. A request that arrives at
+that moment is lost. The next request of a busy client arrives much earlier, and its answer has
+``Connection: close``. A stopping worker ends before ``graceful_timeout`` in any case."""
 _TICK: Final = 1.0
 """Seconds between two checks of deadlines."""
 
@@ -345,9 +355,11 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         environ["wsgi.input"] = io.BytesIO(content)
         environ["wsgi.multithread"] = True
         environ[ABANDONED] = self._abandoned_check(connection)
+        body = self.wsgi(environ, response.start_response)
+        # the headers are not sent before the first write, so this includes a stop that began meanwhile: the
+        # client learns from the first answer since the stop that it has to connect again
         if not self.alive:
             response.force_close()
-        body = self.wsgi(environ, response.start_response)
         try:
             for item in body:
                 response.write(item)

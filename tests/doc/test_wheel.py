@@ -67,6 +67,7 @@ def test_the_wheel_contains_units_and_samples(installed: Path) -> None:
         "grafana/host.json",
         "grafana/service.json",
         "placement/placement-api.service",
+        "placement/placement-api.socket",
         "placement/placement-shadow.service",
         "placement/placement.conf.sample",
         "placement/placement.logrotate",

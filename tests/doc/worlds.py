@@ -48,7 +48,7 @@ endpoint = http://127.0.0.1:8778
 token = admin
 
 [guests]
-driver = process
+drivers = process
 
 [compute]
 cpu_dedicated_set = 1

@@ -47,6 +47,18 @@ def test_systemd_accepts_every_line(unit: str, tmp_path: Path) -> None:
     assert not [line for line in done.stderr.splitlines() if copy.name in line], done.stderr
 
 
+def test_systemd_accepts_the_socket_which_has_the_address_of_the_service(tmp_path: Path) -> None:
+    service = (ETC / "placement/placement-api.service").read_text()
+    copy = tmp_path / "placement-api.service"
+    copy.write_text(re.sub(r"/opt/placement-compute/bin/[a-z-]+", sys.executable, service))
+    listener = tmp_path / "placement-api.socket"
+    listener.write_text((ETC / "placement" / listener.name).read_text())
+    done = run("systemd-analyze", "verify", "--man=no", listener)
+    assert not [line for line in done.stderr.splitlines() if listener.name in line], done.stderr
+    (address,) = re.findall("^ListenStream=(.+)$", listener.read_text(), re.MULTILINE)
+    assert f"--bind {address} " in service
+
+
 def test_the_proxy_has_no_more_than_the_service() -> None:
     api, shadow = (
         settings_of(ETC / f"placement/{name}.service") for name in ("placement-api", "placement-shadow")

@@ -7,6 +7,8 @@ import json
 import os
 import re
 import signal
+import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,12 +57,25 @@ rank = 50
 """
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceStop:
+    """The moment, by ``time.monotonic``, when a service was told to stop."""
+
+    began: float
+    machine: str
+    release: str
+
+
 @dataclass
 class ServiceMachine:
-    """One machine of the service, with two workers."""
+    """One machine of the service, with two workers.
+
+    :ivar stops: the stops of all machines, to which each machine adds its own.
+    """
 
     folder: Path
     release: InstalledRelease
+    stops: list[ServiceStop]
     port: int = field(default_factory=free_port)
     _running: ExitStack = field(default_factory=ExitStack)
 
@@ -88,6 +103,8 @@ class ServiceMachine:
 
     def stop(self) -> None:
         """End the service as systemd does."""
+        release = f"{self.release.version} ({self.release.source})"
+        self.stops.append(ServiceStop(time.monotonic(), self.folder.name, release))
         self._running.close()
 
     def move_to(self, release: InstalledRelease) -> None:
@@ -95,6 +112,15 @@ class ServiceMachine:
         self.stop()
         self.release = release
         self.start()
+
+
+def describe_moment(stops: Sequence[ServiceStop], at: float) -> str:
+    """Return words about the last stop that began at most a second after a time."""
+    before = [each for each in stops if each.began < at + 1.0]
+    if not before:
+        return "before any stop, "
+    last = before[-1]
+    return f"{at - last.began:+.3f} s since {last.machine} of {last.release} began to stop, "
 
 
 @dataclass(frozen=True, slots=True)

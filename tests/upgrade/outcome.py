@@ -77,7 +77,15 @@ class UpgradeOutcome:
         """Return a line for each loss."""
         wrong = list(self.losses) if self.judge else ["nothing ran"]
         errors = [f"{number} times {name}" for name, number in self._counts.items() if name[-3:-2] == "5"]
-        return [*wrong, *errors, *self.moved.values(), *self.forgotten.values()]
+        return [*wrong, *errors, *self._refusals(), *self.moved.values(), *self.forgotten.values()]
+
+    def _refusals(self) -> list[str]:
+        """Return a line for each answer 503."""
+        if self.judge is None:
+            return []
+        refused = [each for each in self.judge.answers if each.refused]
+        moment = self.judge.moment
+        return [f"503 of service {each.service}, {moment(each.asked)}asked" for each in refused[:5]]
 
 
 def draw_table(outcomes: Sequence[UpgradeOutcome]) -> str:

@@ -22,7 +22,15 @@ from tests.placement.failover.judge import FailoverLoad
 from tests.placement.serving import HEADERS, RunningService
 from tests.placement_extras.console import fake_identity
 from tests.upgrade.front import Front
-from tests.upgrade.machines import TOKEN, ConsoleVisitor, GuestFacts, HostMachine, ServiceMachine
+from tests.upgrade.machines import (
+    TOKEN,
+    ConsoleVisitor,
+    GuestFacts,
+    HostMachine,
+    ServiceMachine,
+    ServiceStop,
+    describe_moment,
+)
 from tests.upgrade.outcome import UpgradeOutcome
 from tests.upgrade.releases import InstalledRelease
 from tests.waits import wait_for
@@ -51,7 +59,8 @@ def run(folder: Path, old: InstalledRelease, new: InstalledRelease, kind: str) -
         urls = stack.enter_context(_database(kind))
         identity = stack.enter_context(fake_identity.serving())
         identity.accept(TOKEN, "operator")
-        services = [ServiceMachine(folder / f"service-{number}", old) for number in range(3)]
+        stops: list[ServiceStop] = []
+        services = [ServiceMachine(folder / f"service-{number}", old, stops) for number in range(3)]
         for machine, url in zip(services, urls, strict=True):
             machine.configure(url, identity.url)
         _sync(services[0], old)
@@ -74,6 +83,7 @@ def run(folder: Path, old: InstalledRelease, new: InstalledRelease, kind: str) -
         headers = HEADERS | ({"Connection": "close"} if outcome.taken_out else {})
         load = FailoverLoad([RunningService(front.base, 0) for front in fronts], 1, headers)
         outcome.judge = load.judge
+        load.judge.moment = lambda at: describe_moment(stops, at)
 
         def look(step: str, *, settings: bool) -> None:
             time.sleep(_SECONDS_OF_LOAD)

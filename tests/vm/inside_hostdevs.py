@@ -103,7 +103,7 @@ def connection():
 
 @pytest.fixture(scope="module")
 def agent(connection):
-    agent = make_agent(INI.replace("driver = process", "driver = libvirt"))
+    agent = make_agent(INI.replace("drivers = process", "drivers = libvirt"))
     agent.start()
     wait_for(lambda: len(call_agent(SOCKET, "device.list")) == 4, evidence=agent.log)
     wait_for(lambda: len(providers()) == 7, evidence=agent.log)

@@ -132,6 +132,15 @@ class LibvirtDriver:
             return ""
         return self._absence or f"libvirtd at {self._connection.uri} does not answer"
 
+    def outage_reasons(self) -> Mapping[str, str]:
+        """The outage reason by the name of this driver; empty if libvirtd answers."""
+        return {self.name: reason} if (reason := self.outage_reason) else {}
+
+    @property
+    def awaited_drivers(self) -> frozenset[str]:
+        """The name of this driver, if libvirtd has not answered since the agent started."""
+        return frozenset() if self._listed else frozenset({self.name})
+
     def guests(self) -> Sequence[Guest]:
         """The domains that run now.
 
@@ -143,6 +152,10 @@ class LibvirtDriver:
             raise DriverError(self.outage_reason)
         # Processes are checked here, because the table notices ends only by events.
         return [it.guest for it in self._table.all_domains() if it.is_alive]
+
+    def listed_guests(self) -> Sequence[Guest]:
+        """The same as :meth:`guests`."""
+        return self.guests()
 
     def lost_guests(self) -> Mapping[str, str]:
         """The running domains that the driver cannot manage: a dict from each uuid to reason and remedy."""

@@ -65,9 +65,22 @@ class ProcessDriver:
         """Always empty: processes depend on no daemon."""
         return ""
 
+    def outage_reasons(self) -> Mapping[str, str]:
+        """Always empty, as :attr:`outage_reason`."""
+        return {}
+
+    @property
+    def awaited_drivers(self) -> frozenset[str]:
+        """Always empty: the records of guests are read when the driver opens."""
+        return frozenset()
+
     def guests(self) -> Sequence[Guest]:
         """The guests that run now."""
         return [record.as_guest() for record in self._table.running_records()]
+
+    def listed_guests(self) -> Sequence[Guest]:
+        """The same as :meth:`guests`."""
+        return self.guests()
 
     def lost_guests(self) -> Mapping[str, str]:
         """The guests with records that cannot be used: a dict from each uuid to reason and remedy."""

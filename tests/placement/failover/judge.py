@@ -1,14 +1,16 @@
 """Claims from several clients on several services with failing databases, and checks of the results.
 
 Each writer owns its consumers and a host, so it knows their expected state: the last confirmed write is
-visible immediately through every service. After a 503 the outcome is open until a later request is confirmed.
+visible immediately through every service. After a 503, and without an answer, the outcome is open until a
+later request is confirmed.
 """
 
 import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -36,7 +38,10 @@ class Answer:
 
 @dataclass
 class Judge:
-    """Observations of all writers and the watch, which add them from their threads."""
+    """Observations of all writers and the watch, which add them from their threads.
+
+    :ivar moment: returns words about a time, such as "1.2 s after the service stopped, ", or an empty string.
+    """
 
     services: Sequence[RunningService]
     headers: Mapping[str, str] = field(default_factory=lambda: HEADERS)
@@ -44,11 +49,16 @@ class Judge:
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     stopped: threading.Event = field(default_factory=threading.Event)
+    moment: Callable[[float], str] = lambda _time: ""
 
     def find(self, kind: str, text: str) -> None:
-        """Record an error: ``lost``, ``doubled``, ``stale``, ``exceeded`` or ``other``."""
+        """Record an error: ``lost``, ``doubled``, ``stale``, ``exceeded``, ``unanswered`` or ``other``."""
         self.counts[kind] += 1
         self.wrong.append(f"{kind}: {text}")
+
+
+class UnansweredRequest(Exception):
+    """A request got no answer; the judge has recorded it."""
 
 
 class JudgedClient:
@@ -59,17 +69,33 @@ class JudgedClient:
         self._rng = rng
         self._session = requests.Session()
         self._session.headers.update(judge.headers)
+        #: time of the last answer of each service, since which the client's connection is unused
+        self._answered: dict[int, float] = {}
 
     def any_but(self, service: int | None = None) -> int:
         """Return a random service except this one."""
         return self._rng.choice([each for each in range(len(self._judge.services)) if each != service])
 
     def ask(self, service: int, method: str, path: str, **options: Any) -> requests.Response:
+        """Send a request, and return the answer.
+
+        :raises UnansweredRequest: there is none, for instance because the connection was closed.
+        """
         asked = time.monotonic()
-        response = self._session.request(
-            method, f"{self._judge.services[service].base}{path}", timeout=90, **options
-        )
+        url = f"{self._judge.services[service].base}{path}"
+        try:
+            response = self._session.request(method, url, timeout=90, **options)
+        except requests.RequestException as error:
+            unused = asked - self._answered.get(service, asked)
+            waited = time.monotonic() - asked
+            self._judge.find(
+                "unanswered",
+                f"{method} {path} at service {service}, {self._judge.moment(asked)}{unused:.3f} s after the"
+                f" last answer to this client there, failed after {waited:.3f} s: {error!r}",
+            )
+            raise UnansweredRequest from error
         refused = response.status_code == 503
+        self._answered[service] = time.monotonic()
         self._judge.answers.append(Answer(service, asked, time.monotonic(), refused))
         self._judge.counts[f"{method} {response.status_code}"] += 1
         return response
@@ -104,7 +130,8 @@ class Writer(threading.Thread):
     def run(self) -> None:
         try:
             while not self._judge.stopped.is_set():
-                self._step(self._rng.choice(self.consumers))
+                with suppress(UnansweredRequest):
+                    self._step(self._rng.choice(self.consumers))
         except Exception as error:
             self._judge.find("other", repr(error))
 
@@ -118,7 +145,11 @@ class Writer(threading.Thread):
         allocations = {uuid: {"resources": resources} for uuid, resources in wanted.items()}
         body = {"allocations": allocations, "consumer_generation": generation, **_OWNER}
         service = self.client.any_but()
-        response = self.client.ask(service, "PUT", f"/allocations/{consumer}", json=body)
+        try:
+            response = self.client.ask(service, "PUT", f"/allocations/{consumer}", json=body)
+        except UnansweredRequest:
+            self.possible[consumer].append(wanted)
+            raise
         if response.status_code == 204:
             self.possible[consumer] = [wanted]
             self._find_it_elsewhere(consumer, wanted, service)
@@ -177,7 +208,10 @@ class FailoverWatch(threading.Thread):
         try:
             while not self._judge.stopped.wait(0.05):
                 for uuid in self._providers:
-                    shown = self._client.get(f"/resource_providers/{uuid}/usages")
+                    try:
+                        shown = self._client.get(f"/resource_providers/{uuid}/usages")
+                    except UnansweredRequest:
+                        continue
                     for name, used in shown["usages"].items():
                         if used > CLASSES[name]:
                             self._judge.find("exceeded", f"{used} of {CLASSES[name]} {name} on {uuid}")

@@ -8,8 +8,8 @@ from prettytable import PrettyTable
 
 from tests.placement.failover.judge import Judge, longest_refusal
 
-WRONG = ("lost", "doubled", "stale", "exceeded", "other")
-"""Errors: a claim lost or counted twice, an outdated answer, exceeded capacity, others."""
+WRONG = ("lost", "doubled", "stale", "exceeded", "unanswered", "other")
+"""Errors: a claim lost or counted twice, an outdated answer, exceeded capacity, no answer, others."""
 
 SECONDS_REFUSED = 10.0
 """Maximum seconds with only 503 from a service, without the time in which no server is available."""

@@ -1,21 +1,25 @@
-"""The worker on a socket in the file system, with small limits, and an application that waits for a request.
+"""The bundled server with small limits, and an application that waits for a request.
 
-Run as ``python -m tests.placement.server.slow_service SOCKET LIMITS``, where the limits are JSON: values by
-``module.name``.
+Run as ``python -m tests.placement.server.slow_service ADDRESS LIMITS [FOLDER]``, where the limits are JSON:
+values by ``module.name``, or by ``gunicorn.name`` for its settings. Before a stopping worker closes its
+listening socket, it makes the file ``paused`` in the folder, and waits for the file ``go`` there.
 ``/wait`` is answered after ``/go``; ``/big`` has 16 MiB; ``/state`` shows the state of the worker.
 """
 
 import json
+import logging
+import os
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
-from gunicorn.app.base import BaseApplication
-
 from placement.server import connection, worker
+from tests.waits import wait_for
 
 MIB = 1024 * 1024
+PAUSES = Path(sys.argv[3]) if len(sys.argv) > 3 else None
 _MODULES = {"connection": connection, "worker": worker}
 
 
@@ -29,13 +33,28 @@ class _Known(worker.BufferingWorker):
         _Known.here = self
         super().run()
 
+    def _accept_client(self, listener: Any) -> bool:
+        found = super()._accept_client(listener)
+        if not found and not self.alive and PAUSES:
+            (PAUSES / "paused").touch()
+            wait_for((PAUSES / "go").exists)
+        return found
 
-class _SlowService(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
-    def load_config(self) -> None:
-        """Called by gunicorn."""
-        settings = {"bind": f"unix:{sys.argv[1]}", "workers": 1, "threads": 4, "worker_class": _Known}
-        for name, value in {**settings, "worker_connections": 8, "control_socket_disable": True}.items():
-            self.cfg.set(name, value)
+
+class _SlowService(worker.BundledServer):
+    def __init__(self, address: str, settings: Mapping[str, Any]) -> None:
+        self._settings = {
+            "bind": address,
+            "workers": 1,
+            "threads": 4,
+            "worker_class": _Known,
+            "worker_connections": 8,
+            **settings,
+        }
+        super().__init__()
+
+    def settings(self) -> Mapping[str, Any]:
+        return self._settings
 
     def load(self) -> Any:
         """The application."""
@@ -60,7 +79,7 @@ class _SlowService(BaseApplication):  # type: ignore[misc]  # gunicorn has no ty
                 requests = [each.request for each in busy]
                 others = [each for each in requests if each is not None and each.path != path]
                 counts = {"connections": len(connections), "busy": len(others), "held": known._held}
-                state = {"calls": calls, **counts}
+                state = {"calls": calls, "pid": os.getpid(), **counts}
                 body = json.dumps(state).encode()
             start_response("200 OK", [("Content-Length", str(len(body)))])
             return [body]
@@ -68,8 +87,18 @@ class _SlowService(BaseApplication):  # type: ignore[misc]  # gunicorn has no ty
         return application
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve with the limits of the command line until stopped."""
+    logging.basicConfig(level=logging.INFO)
+    settings = {}
     for name, value in json.loads(sys.argv[2]).items():
         module, _, attribute = name.partition(".")
-        setattr(_MODULES[module], attribute, value)
-    _SlowService().run()
+        if module == "gunicorn":
+            settings[attribute] = value
+        else:
+            setattr(_MODULES[module], attribute, value)
+    _SlowService(sys.argv[1], settings).run()
+
+
+if __name__ == "__main__":
+    main()

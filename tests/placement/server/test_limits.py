@@ -62,7 +62,7 @@ def get(path: str) -> bytes:
 def slow(folder: Path, **limits: float) -> Iterator[Slow]:
     made = Slow(folder)
     given = json.dumps({name.replace("__", "."): value for name, value in limits.items()})
-    command = [sys.executable, "-m", "tests.placement.server.slow_service", str(made.path), given]
+    command = [sys.executable, "-m", "tests.placement.server.slow_service", f"unix:{made.path}", given]
     with run_program(command, made.log):
         # The socket's file is there a little earlier.
         wait_for(lambda: "Listening at" in made.log.read_text(), evidence=made.log.read_text)

@@ -1,0 +1,54 @@
+"""gunicorn's parent process, which listens, starts the workers and stops them."""
+
+import socket
+import struct
+import time
+from array import array
+from contextlib import suppress
+from typing import Final
+
+from gunicorn.arbiter import Arbiter
+
+_HANDSHAKE_SECONDS: Final = 0.1
+"""Seconds for which a stopping server waits for the last packet of connections that clients have begun."""
+_SO_ATTACH_FILTER: Final = 26
+"""The option of sockets in the kernel's ``asm-generic/socket.h``; Python has no name for it."""
+_DROP_SYN: Final = (
+    (0x30, 0, 0, 13),  # load the byte of the flags in the TCP header (RFC 9293, 3.1)
+    (0x54, 0, 0, 0x12),  # keep SYN and ACK
+    (0x15, 0, 1, 0x02),  # only SYN: continue, otherwise skip one
+    (0x06, 0, 0, 0),  # drop the packet
+    (0x06, 0, 0, 0xFFFF_FFFF),  # accept the packet
+)
+"""A classic BPF program: code, two jumps and operand of each instruction (``linux/filter.h``)."""
+
+
+class ServerArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
+    """Stops without a connection that the kernel has accepted and that no worker takes."""
+
+    def stop(self, graceful: bool = True) -> None:
+        """Stop the workers; called by gunicorn."""
+        # another process listens on a shared socket: a later server, which systemd or this one starts
+        is_shared = self.systemd or self.reexec_pid or self.master_pid
+        if graceful and self.LISTENERS and not is_shared:
+            # The kernel resets each connection that arrives between a worker's last look and the end of the
+            # socket. Its request would be lost.
+            for each in self.LISTENERS:
+                ignore_new_connections(each.sock)
+            time.sleep(_HANDSHAKE_SECONDS)
+        super().stop(graceful)
+
+
+def ignore_new_connections(listener: socket.socket) -> None:
+    """Let the kernel drop the first packet of each new connection to a listening TCP socket.
+
+    The kernel still accepts connections that have begun. A client that connects later sends its packet again
+    after a second, and is refused if the socket is closed by then. UNIX sockets stay as they are: gunicorn
+    removes their path before the workers stop.
+    """
+    if listener.family == socket.AF_UNIX:
+        return
+    program = array("B", b"".join(struct.pack("HBBI", *each) for each in _DROP_SYN))
+    address, _ = program.buffer_info()
+    with suppress(OSError):  # a kernel without such filters accepts connections until the socket is closed
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(_DROP_SYN), address))
