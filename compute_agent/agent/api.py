@@ -73,7 +73,7 @@ from compute_agent.resctrl.schemata import BadSchemataError
 ENDING_SECONDS: Final = 0.1
 """The seconds that guest.run waits for an early end of the command, to report it in its answer.
 
-Most commands that cannot work end within this time. Each start takes this much longer.
+Most commands that cannot work end within this time. This wait makes each start longer.
 """
 
 
@@ -339,13 +339,13 @@ class ApiMethods:
         return {"uuid": guest.uuid, "name": guest.name}
 
     def guest_set(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Set and unset settings of a running guest; they are in effect when the method answers."""
+        """Set and unset settings of a running guest. The changes are in effect when the method answers."""
         with _refuse_request():
             guest = self._agent.configurator.change_guest(params)
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
 
     def guest_limit(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Limit the CPU use of a guest, or remove the limit; it is in effect when the method answers."""
+        """Limit the CPU use of a guest, or remove the limit; this is in effect when the method answers."""
         body = load(LimitSchema(), params)
         guest = self._agent.configurator.find_guest(body["guest"]).guest
         with _refuse_request():

@@ -1,4 +1,4 @@
-"""Assembles the agent: one function makes all objects of the agent, each from objects that it made before.
+"""Assembles the agent: one function makes all objects of the agent, each from objects that were made before.
 
 No object refers to an object that is made later. If an earlier object has to call a later one, both use a
 third object that is made before them. A :class:`WakeSignal` wakes the reports. :class:`ConfigurationInForce`
@@ -173,7 +173,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         configurator = GuestConfigurator(pipeline, in_force)
 
         # The loops that contribute to reports are made before the loop of reports. The signal comes first,
-        # because these loops wake the loop of reports by it.
+        # because these loops use the signal to wake the loop of reports.
         changed = WakeSignal()
         cold = ColdMemoryLoop(conf, pipeline, driver, metrics.registry)
         reclaimed = ReclaimLoop(

@@ -128,7 +128,7 @@ _PRESSURES: Final = ("cpu", "memory", "io")
 def unmeasured_metrics(conf: cfg.ConfigOpts, control: ResctrlHandle | None) -> dict[str, str]:
     """A dict from each metric of watermarks that this host cannot measure to the reason and the remedy.
 
-    :param control: the resctrl mount; None: there is none.
+    :param control: the resctrl mount; None: the host has no usable mount.
     """
     found = {}
     monitoring = control.platform.monitoring if control is not None and control.writable else None

@@ -210,7 +210,7 @@ def derive_tree(
 
     :param guest_classes: the names of the QoS classes that pools may name; None: the classes are wrong, and
         the check of the configuration continues without pools.
-    :param platform: the caches and bandwidth of resctrl; None: the tree offers none.
+    :param platform: the caches and bandwidth of resctrl; None: the tree offers no caches and bandwidth.
     :param own_uuid: the uuid of the agent's own root provider; unused if nova-compute owns the root.
     :raises ConfigError: an option is wrong; the error names section and option.
     :raises IdentityError: the name of the agent's own root provider cannot be determined.
@@ -282,7 +282,7 @@ def build_host_state(
     :param topology: the hardware; None: it is read now.
     :param root_uuid: the uuid of the agent's own root provider. By default, it is read from the state
         folder, which is made if it does not exist.
-    :param control: the mount of resctrl; None: there is none.
+    :param control: the mount of resctrl; None: the host has no usable mount.
     :param root: the owner of the root provider; by default, the one that the configuration names.
     :raises ConfigError: the configuration is wrong, or does not fit this host.
     :raises IdentityError: the uuid or the name of the root provider cannot be determined.

@@ -89,7 +89,8 @@ def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[
         "stray": view.stray,
         "refused": list(view.refused),
         "cache_group_delay": view.cache_delay if view.cache_delay is None else round(view.cache_delay, 3),
-        # None: the driver does not know the devices. A process may open any device that its user may open.
+        # None means that the driver does not know the devices. A process may open any device that its user
+        # may open.
         "devices": None if view.guest.devices is None else sorted(view.guest.devices),
         **view.guest.details,
         **({"cgroup": view.guest.cgroup} if view.guest.cgroup else {}),
@@ -138,7 +139,8 @@ def guests_document(views: Iterable[GuestView]) -> dict[str, Any]:
     """The uuids of the guests with problems, by kind of problem."""
     views = tuple(views)
     return {
-        # An empty allocation: Placement has none for the guest. None: Placement has not answered yet.
+        # An empty allocation means that Placement has no allocation for the guest, and None means that
+        # Placement has not answered yet.
         "unallocated_guests": [view.guest.uuid for view in views if view.allocation == {}],
         "unknown_guests": [view.guest.uuid for view in views if view.allocation is None],
         "refused_guests": [view.guest.uuid for view in views if view.refusal],
@@ -151,7 +153,7 @@ def guests_document(views: Iterable[GuestView]) -> dict[str, Any]:
 
 
 def guest_reason(view: GuestView) -> str:
-    """The reason why a guest does not run on the CPUs of its own allocation; empty if it does."""
+    """The reason why a guest does not run on the CPUs of its own allocation; empty if the guest does."""
     unknown = "" if view.allocation is not None else "Placement has not said yet what it holds"
     migrating = "" if view.migration is None else str(view.migration)
     return "; ".join(filter(None, (migrating, view.refusal or unknown, view.stray)))
@@ -337,7 +339,7 @@ def watermark_rows(status: WatermarkStatus) -> list[dict[str, Any]]:
     limits and evictions that the agent has for the metric.
 
     While watermarks keep new guests away, ``in_force`` says so for the watermarks in breach. If no watermark
-    is in breach, it says so for the watermarks within their cool-down.
+    is in breach, ``in_force`` says so for the watermarks within their cool-down.
     """
     rows: list[dict[str, Any]] = []
     for watermark in sorted(status.rules.watermarks, key=lambda one: one.name):
@@ -400,8 +402,8 @@ def _in_force(
 def _kept_away(status: WatermarkStatus, watermark: WatermarkSection, domain: str) -> Iterator[str]:
     """Yield a text if this watermark is a cause for which the agent keeps new guests away.
 
-    The cause is a watermark in breach or, if no watermark is in breach, one within its cool-down. Before the
-    first round, each watermark counts as a cause, because nothing was measured.
+    The cause is a watermark in breach or, if no watermark is in breach, a watermark within its cool-down.
+    Before the first round, each watermark counts as a cause, because nothing was measured.
     """
     switch = WatermarkAction.DISABLE_SCHEDULING
     streak = status.streaks.get(WatermarkWatch(watermark.name, switch, domain))

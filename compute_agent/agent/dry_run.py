@@ -146,7 +146,8 @@ def look_up_owner(
     """Find the owner of the root provider, without changing anything.
 
     :param own: the uuid of the agent's own root.
-    :returns: the owner, its description, and the reason why Placement did not answer (empty if it did).
+    :returns: the owner, its description, and the reason why Placement did not answer (empty if Placement
+        answered).
     """
     shape = conf.compute.provider_tree
     name = hypervisor_name(conf)
@@ -271,8 +272,8 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
                 found = [PlannedChange(PLACEMENT, host_state.tree.root.name, whose)]
             else:
                 nameless = folder if uuid is None and not owner.beside else None
-                # This comes before planned_changes(), because it submits the allocations of guests to the
-                # worker.
+                # _in_placement() comes before planned_changes(), because _in_placement() submits the
+                # allocations of guests to the worker.
                 found = list(_in_placement(conf, client, reporter, driver, pipeline, nameless))
             return [*found, *(each for recorder in recorders for each in recorder.planned_changes())]
         finally:
@@ -291,7 +292,8 @@ def _in_placement(
 ) -> Iterator[PlannedChange]:
     """List the changes in Placement, and submit the allocations of guests to the worker.
 
-    :param nameless: the state folder, if it has no uuid of the root provider yet; None: it has one.
+    :param nameless: the state folder, if it has no uuid of the root provider yet; None: the state folder has
+        a uuid.
     """
     host_state = pipeline.host_state
     first = first_tree(host_state.tree, conf)
@@ -362,7 +364,7 @@ class RecordingController(KernelController):
 
 
 class _KeptValues:
-    """Provides the former values of kernel files that an agent has saved, and saves none."""
+    """Provides the former values of kernel files that an agent has saved, and saves no values."""
 
     def __init__(self, saved: state.AgentState) -> None:
         self.former_values = saved.former_values

@@ -54,7 +54,7 @@ class GuestConfigurator:
         return body
 
     def change_guest(self, params: Mapping[str, Any], source: SettingSource = SettingSource.BY_HAND) -> Guest:
-        """Set and unset settings of a running guest; they are in effect when this method returns.
+        """Set and unset settings of a running guest; the changes are in effect when this method returns.
 
         :param params: the parameters of ``guest.set``.
         :param source: the source that the settings get.
@@ -80,7 +80,7 @@ class GuestConfigurator:
         """Set and unset settings of a guest for the fleet.
 
         :param guest: the uuid of the guest.
-        :returns: the reason why the change failed; empty: it is done.
+        :returns: the reason why the change failed; empty: the change is done.
         """
         try:
             self.change_guest({"guest": guest, "unset": list(unset), **values}, SettingSource.FLEET)

@@ -48,7 +48,7 @@ _NEEDED: Final = "the agent needs a folder there that it can write to"
 
 
 def check_state_folder(conf: cfg.ConfigOpts) -> str:
-    """The reason why this user cannot use the state folder; empty if it can. Nothing is created.
+    """The reason why this user cannot use the state folder; empty if it is usable. Nothing is created.
 
     :raises ConfigError: other users may write there, for which an agent refuses the folder.
     """
@@ -74,7 +74,7 @@ def make_state_folder(conf: cfg.ConfigOpts) -> Path:
 
 
 def _folder_fault(folder: Path, see_to: Callable[[Path], None]) -> str:
-    """The reason why the state folder, or its folder of guests, cannot be used; empty if both can.
+    """The reason why the state folder, or its folder of guests, cannot be used; empty if both are usable.
 
     :param see_to: checks a folder, and may create it.
     :raises ConfigError: other users may write there.
@@ -96,8 +96,9 @@ LOG = logging.getLogger(__name__)
 class HostResctrl:
     """The resctrl mount of this host.
 
-    :ivar control: the mount; None: there is none, or it cannot be read.
-    :ivar off: the reason why the agent does not control caches with it; empty: it does.
+    :ivar control: the mount; None: resctrl is not mounted, or cannot be read.
+    :ivar off: the reason why the agent does not control caches with the mount; empty: the agent controls
+        them.
     """
 
     control: ResctrlHandle | None
@@ -142,7 +143,7 @@ def offered_platform(control: ResctrlHandle | None, classes: Mapping[str, ShareS
 
 
 def resctrl_signature(conf: cfg.ConfigOpts) -> Any:
-    """A value that changes if the resctrl mount changes, or if the groups of other programs do."""
+    """A value that changes if the resctrl mount changes, or if the groups of other programs change."""
     mount = find_mount(Path(conf.host.root))
     if mount is None:
         return None
@@ -161,7 +162,7 @@ def resctrl_signature(conf: cfg.ConfigOpts) -> Any:
 class HostDriver:
     """A driver of guests, with the locks that reserve its guests for this agent.
 
-    ``notice`` is a message about an unusual choice of the driver; empty if there is none.
+    ``notice`` is a message about an unusual choice of the driver; empty for a usual choice.
     """
 
     driver: GuestDriver

@@ -144,7 +144,7 @@ class _LogFormatter(ContextFormatter):
     """Formats records like oslo.log, but without the exception that oslo.log adds to warnings and errors.
 
     oslo.log adds the exception that is being handled at that moment. This exception repeats the reason in the
-    message, or is unrelated, such as the queue.Empty of a timer.
+    message, or is unrelated to the message, such as the queue.Empty of a timer.
 
     Control characters are replaced, because messages of libraries quote texts of peers, such as the address
     of a redirection. Each message becomes one line: a peer's text must not look like a line of the log. A

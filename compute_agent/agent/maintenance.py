@@ -58,7 +58,7 @@ class MaintenanceMode:
     ) -> None:
         """Start with the order that an earlier agent stored.
 
-        :param said: the last order in ``store``; None: there is none.
+        :param said: the last order in ``store``; None: ``store`` has no order.
         """
         self._recorder = recorder or EventRecorder()
         self._said = said
@@ -93,7 +93,7 @@ class MaintenanceMode:
         # The lock spans the store and the reports: two orders must take effect in the order of their storage.
         with self._lock:
             again = off and self._said is not None and self._said.off
-            # A repeated order with another reason keeps the time of the first one.
+            # A repeated order with another reason keeps the time of the first order.
             since = self._said.since if again and self._said is not None else time.time()
             said = HostMaintenance(off, reason, since)
             try:

@@ -3,8 +3,8 @@
 A CPU of ``[compute] cpu_dedicated_set`` that the agent has seen online counts as present while it is offline.
 Thus the inventory does not depend on the moment of a start or a reload.
 
-A power manager may have taken such a CPU offline because no guest holds it. nova-compute is the power manager
-if the agent works below nova-compute's root provider. Otherwise the agent is the power manager, with
+A power manager may have taken such a CPU offline because no guest holds the CPU. nova-compute is the power
+manager if the agent works below nova-compute's root provider. Otherwise the agent is the power manager, with
 ``[cpu_class:idle] park = offline``, or if its state file shows that the agent had this option before. All
 other CPUs stay offline until an operator brings them online.
 """
@@ -80,7 +80,7 @@ def parking_rules(
     if mode is None or beside:
         return None
     cpus = cpu_sets.dedicated - cpu_sets.shared - cpu_sets.emulator - cpu_sets.pooled
-    if mode is not ParkMode.OFFLINE:  # other modes set idle states, which an offline CPU has not in sysfs
+    if mode is not ParkMode.OFFLINE:  # other modes set idle states, which offline CPUs lack in sysfs
         cpus -= topology.parked
     after = parse_cpu_classes(conf)[IDLE].park_after
     return ParkingRules(mode, after, topology, cpus, cpu_sets.offline)
@@ -138,7 +138,7 @@ def stopped_cpus(conf: cfg.ConfigOpts, topology: HostTopology, beside: bool) -> 
 
 
 def stopped_warning(stopped: CpuSet) -> str:
-    """The warning about CPUs that only an operator can bring online; empty: there are none."""
+    """The warning about CPUs that only an operator can bring online; empty without such CPUs."""
     if not stopped:
         return ""
     return (

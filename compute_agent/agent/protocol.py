@@ -2,8 +2,8 @@
 
 A request is a line of JSON, ``{"method": "guest.list", "params": {...}}``. The answer is ``{"result": ...}``
 or ``{"error": "what went wrong"}``. Methods that change something are for root and the agent's own user;
-other users that may open the socket can call the others. Each connection has a thread. The number of threads
-is limited, and so is the time for which a connection may use one.
+other users that may open the socket can call the other methods. Each connection has a thread. The number of
+threads is limited. The time for which a connection may use a thread is limited, too.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         self.serve_forever(_IDLE_SECONDS)  # type: ignore[attr-defined]  # of the server that this is mixed into
 
     def shutdown(self) -> None:
-        """Stop accepting connections, and wait for the end of the thread that does."""
+        """Stop accepting connections, and wait for the end of the thread that accepts them."""
         # The kernel then ends the thread's wait, which would last for seconds.
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]  # as above
@@ -154,10 +154,10 @@ class LimitedThreads(socketserver.ThreadingMixIn):
     def _hang_up(self, connection: socket.socket) -> None:
         """Shut down a connection, so that its thread ends."""
         del self._waited_for[connection]
-        # OSError: the client has ended the connection already.
+        # An OSError means that the client has ended the connection already.
         with contextlib.suppress(OSError):
-            # Not close(), because another connection could get the number of the descriptor, from which the
-            # thread still reads.
+            # The connection is shut down and not closed, because another connection could get the number of
+            # the descriptor, from which the thread still reads.
             connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -325,7 +325,7 @@ def _is_listened_on(path: Path) -> bool:
         try:
             connection.connect(str(path))
         except (ConnectionRefusedError, FileNotFoundError):
-            # No process listens: an agent that was killed has left its socket.
+            # No process listens, because an agent that was killed has left its socket.
             return False
         except BlockingIOError:
             return True  # the queue of the listener is full
@@ -350,7 +350,7 @@ def call_agent(
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout)
             connection.connect(str(path))
-            with contextlib.suppress(BrokenPipeError):  # the agent has refused already, and sent an answer
+            with contextlib.suppress(BrokenPipeError):  # the agent has already sent a refusal
                 connection.sendall(json.dumps({"method": method, "params": params or {}}).encode() + b"\n")
             with connection.makefile("rb") as file:
                 line = file.readline(MAX_ANSWER)

@@ -1,9 +1,9 @@
 """Releases a host: undoes every setting that the agent has made, and reports the settings that remain.
 
 Each release searches the host and Placement for settings to undo, because no list of settings is stored. So a
-second release completes an interrupted release: it finds only the settings that are left. A mark in the state
-folder, written before the first change, keeps an agent from making the settings again. No agent may run on
-the state folder during a release.
+second release completes an interrupted release: the second release finds only the settings that are left. A
+mark in the state folder, written before the first change, keeps an agent from making the settings again. No
+agent may run on the state folder during a release.
 """
 
 from __future__ import annotations
@@ -264,7 +264,8 @@ class HostRelease:
         try:
             if self._root_uuid not in reporter.read_reported(self._root_uuid):
                 return []  # no guest is placed on a provider that does not exist
-            # Stored before Placement is changed: after an interruption, the next release knows the cause.
+            # The cause is stored before Placement is changed, so that the next release knows the cause after
+            # an interruption.
             if said is None or not said.off:
                 self._state.keep_maintenance(HostMaintenance(True, RELEASE_REASON, time.time()))
             reporter.switch_scheduling(self._root_uuid, {DisableCause.MAINTENANCE: True})
@@ -279,7 +280,7 @@ class HostRelease:
 
     def _release_items(self) -> Iterator[ReleaseItem]:
         guests: Sequence[Guest] = ()
-        # This is read before the list, because a driver may list its guests in between.
+        # This value is read before the list, because a driver may list its guests in between.
         reasons, awaited = self._driver.outage_reasons(), self._driver.awaited_drivers
         try:
             guests = self._driver.listed_guests()
@@ -355,14 +356,14 @@ class HostRelease:
                 yield ReleaseItem("provider", name, detail, _bound_call(self._delete_provider, uuid))
 
     def _delete_provider(self, uuid: str) -> None:
-        with contextlib.suppress(NotFoundError):  # another client has already deleted it
+        with contextlib.suppress(NotFoundError):  # another client has already deleted the provider
             self._client.delete_provider(uuid)
         owned = self._state.state.owned
         self._state.keep_owned({key: one for key, one in owned.items() if key != uuid})
 
 
 def _reason_to_stay(item: ReleaseItem, open_again: bool) -> str:
-    """The reason why a release leaves a setting as it is; empty: it undoes the setting.
+    """The reason why a release leaves a setting unchanged; empty: the release undoes the setting.
 
     :param open_again: whether all other settings were undone, so that new guests may come.
     """
@@ -372,7 +373,7 @@ def _reason_to_stay(item: ReleaseItem, open_again: bool) -> str:
 
 
 def how_to_open(rows: Iterable[ReleaseRow]) -> str:
-    """Instructions to let new guests in after an incomplete release; empty if they are not needed."""
+    """Instructions to let new guests in after an incomplete release; empty if no instructions are needed."""
     scheduling = [row for row in rows if row.kind == SCHEDULING and row.outcome != DONE]
     if not scheduling:
         return ""
@@ -447,7 +448,8 @@ def releasing_controllers(
 ) -> tuple[KernelController, ...]:
     """Make the controllers for a release. With an empty configuration, controllers undo all their settings.
 
-    :param control: the resctrl mount, even if cache control is off by now; None: there is none.
+    :param control: the resctrl mount, even if cache control is off by now; None: the host has no usable
+        mount.
     :param given: whether another program pins guests; the other program's pins stay.
     """
     stores = open_stores(state, state.path.parent)

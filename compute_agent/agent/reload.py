@@ -108,8 +108,7 @@ class DeviceSurvey:
         """The PCI devices with their permanent properties; empty if no option needs devices."""
         if not conf.pci.device_spec and conf.pci.nodes == "none":
             return ()
-        # The socket is opened only if an option needs devices: otherwise it would not be read, and would fill
-        # up.
+        # The socket is opened only if an option needs devices: an unread socket would fill up.
         self._events = self._events or PciEvents()
         root = Path(conf.host.root)
         seen = (root, self._events.count_events(), pci_addresses(root))
@@ -344,7 +343,7 @@ class ConfigReloader:
 
         The thread of reports calls this method.
 
-        :raises TimeoutError: the worker has not applied it within WORKER_SECONDS.
+        :raises TimeoutError: the worker has not applied the owner within WORKER_SECONDS.
         """
         # The lock is held until the worker has applied the owner, so that the main thread cannot reload in
         # between.

@@ -181,12 +181,12 @@ class HostAgent:
         # The listeners close first, because requests need the objects that end below.
         if self._listeners is not None:
             self._listeners.close()
-        # The loops stop in reverse order of their start, because a loop uses those that started before it.
+        # The loops stop in reverse order of their start, because a loop uses loops that started earlier.
         for loop in reversed((*parts.early, *parts.late)):
             if loop is not parts.events:
                 loop.stop()
         self.pipeline.stop()
-        parts.events.stop()  # this comes after the worker, which records events until it ends
+        parts.events.stop()  # events stop after the worker, which records events until its end
         parts.host_driver.close()
         parts.reloader.close()
         # The lock is released last: from here on, another agent may work on the state folder.

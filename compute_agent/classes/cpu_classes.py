@@ -118,7 +118,7 @@ def _cpu_pool(name: str, options: Any, guest_classes: Collection[str]) -> CpuPoo
         except cpuset.BadCpuSet as error:
             raise ConfigError(f"{section} cpus: {error}") from error
     numbers = options.dedicated_cpus or options.shared_cpus
-    # A pool has either a list of CPUs or a number of CPUs; both could contradict each other.
+    # A pool has either a list of CPUs or a number of CPUs; a list and a number could contradict each other.
     if bool(cpus) == bool(numbers):
         raise ConfigError(
             f"{section}: a pool has either cpus, such as 4-7, or a number of dedicated_cpus and shared_cpus"

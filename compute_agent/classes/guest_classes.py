@@ -50,7 +50,7 @@ DEFAULT_CLASSES: Final[Mapping[str, ShareSpec]] = {
 }
 """The shares of caches and bandwidth of the classes that exist without configuration."""
 
-# Ranks with gaps, so that an operator's classes fit between them.
+# The ranks have gaps, so that an operator's classes fit between them.
 _RANKS: Final = {BEST_EFFORT: 0, LATENCY_SENSITIVE: 10, LATENCY_SENSITIVE_RESERVED: 20}
 
 
@@ -134,7 +134,7 @@ def parse_classes(conf: cfg.ConfigOpts) -> QosClasses:
         classes[name] = QosClass(name, rank, share, memory, cpu_class, level, cpu)
     _check_weights(classes)
     _check_realtime(classes)
-    # Refused, because a misspelt name would otherwise protect all guests or none.
+    # An unknown class is refused, because a misspelt name would otherwise protect all guests or no guests.
     highest = classes.get(conf.qos.highest_class)
     if highest is None:
         raise ConfigError(
@@ -149,7 +149,8 @@ def _class_ranks(conf: cfg.ConfigOpts) -> dict[str, int]:
     for name, options in qos_class_sections(conf):
         section = class_section(QOS_CLASS, name)
         rank = ranks.get(name) if options.rank is None else options.rank
-        # A new class needs a rank, because the order in which classes give way has no default for it.
+        # A new class needs a rank, because the order in which classes give way has no default place for a new
+        # class.
         if rank is None:
             raise ConfigError(f"{section} rank: a class with a name other than BE, LS or LSR needs a rank")
         ranks[name] = rank

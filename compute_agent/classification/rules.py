@@ -172,7 +172,7 @@ def parse_rules(conf: cfg.ConfigOpts, known: KnownClasses) -> tuple[GuestRule, .
 def _parse_rule(name: str, options: Any, known: KnownClasses) -> GuestRule:
     section = class_section(GUEST_RULE, name)
     matches = {match: options[f"{MATCH}{match}"] for match in (*_WORDS, *_PAIRS)}
-    # A section without matches would match each guest: an operator has to say so.
+    # A section without matches would match each guest, so an operator has to write this match explicitly.
     if not any(matches.values()):
         raise ConfigError(f"{section}: the rule has no match_ option; {MATCH}name = * matches every guest")
     texts = {setting: options[setting] for setting in SETTING_NAMES if options[setting] is not None}

@@ -20,8 +20,8 @@ from compute_agent.model.messages import require_cryptography
 class _SigningCommand(ShowOne):
     """Base class of commands that make or check signatures.
 
-    Such commands need the package cryptography, which the extra fleet installs. Their help texts do not need
-    it.
+    Such commands need the package cryptography, which the extra fleet installs. The help texts of these
+    commands do not need the package.
     """
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -47,7 +47,7 @@ class FleetKey(_SigningCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Make the key, or read an existing one. Returns the names and values to print."""
+        """Make the key, or read an existing key. Returns the names and values to print."""
         from compute_agent.fleet import signature  # needs the package cryptography, here and below
 
         path: Path = parsed_args.file

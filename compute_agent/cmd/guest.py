@@ -206,8 +206,8 @@ class GuestVerify(AgentLister):
     """Compare the promises to guests with what the kernel shows now.
 
     The promises to a guest are its CPUs, their sibling threads, its NUMA nodes, its cache, its memory
-    bandwidth and its level of isolation. Each promise is kept, broken, limited or unknown. It is limited if
-    the guest is throttled, or if the kernel cannot move work off its CPUs.
+    bandwidth and its level of isolation. Each promise is kept, broken, limited or unknown. A promise is
+    limited if the guest is throttled, or if the kernel cannot move work off the guest's CPUs.
 
     The exit status is 0 if no promise is broken, 3 if at least one promise is broken, and 1 for an error.
     """

@@ -138,7 +138,7 @@ class TopologyShow(ShowOne):
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Run the command.
 
-        If the user selects columns, print a table instead of the tree, which has no columns.
+        If the user selects columns, print a table, because the tree has no columns.
         """
         if parsed_args.formatter == "tree" and parsed_args.columns:
             parsed_args.formatter = "table"

@@ -183,8 +183,8 @@ class AgentShell(App):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command of the command line.
 
-    Exit status 0: the command succeeded. 1: it failed or was refused, and standard error has the reason. 2:
-    the command line is wrong.
+    Exit status 0: the command succeeded. 1: the command failed or was refused, and standard error has the
+    reason. 2: the command line is wrong.
 
     :param argv: the arguments; None: those of the process.
     """

@@ -27,7 +27,7 @@ USE: Final = ("llc_occupancy_bytes", "local_bytes_per_second", "total_bytes_per_
 class MetricsShow(AgentLister):
     """Show the use of caches and memory bandwidth by a guest or class.
 
-    Without a name, show the last values of all.
+    Without a name, show the last values of all guests and classes.
 
     The command reads the samples that are stored on this host. It needs no running daemon.
     """

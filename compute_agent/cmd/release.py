@@ -26,8 +26,8 @@ class ReleaseCommand(AgentLister):
 
     The command removes CPU quotas, limits of cache ways and bandwidth, and the trait that keeps new guests
     away. It lists the changes that were undone, and the changes that stay. During its work the command
-    keeps new guests away from the host. If it fails or is interrupted, new guests stay away, and you can
-    run it again. The exit status is 1 if a change could not be undone.
+    keeps new guests away from the host. If the command fails or is interrupted, new guests stay away, and you
+    can run the command again. The exit status is 1 if a change could not be undone.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -49,7 +49,7 @@ _MAX_BYTES: Final = 4 << 20
 """Maximum bytes of each part in the archive. A log is cut at its beginning, other parts at their end."""
 _SECRETS: Final = (
     (re.compile(r"(?<=://)([^/\s:@]*):\S+@"), r"\1:***@"),
-    # up to the end of the line, because a password may contain any character
+    # the pattern matches up to the end of the line, because a password may contain any character
     (
         re.compile(
             r"(?i)((?:password|passwd|secret|token|authorization)[\w-]*[\"']?[ |,]*[=:|,])[ \"']*[^ |,\"'].*"
@@ -97,7 +97,7 @@ class DefectReport(AgentCommand):
         # each command is a process of its own, so that a command that hangs or fails affects only its part
         files = [word for file in self.app.options.config_file or () for word in ("--config-file", file)]
         code = "import sys; from compute_agent.cmd.main import main; sys.exit(main())"
-        # -P, so that root runs no module from the current folder, which may be /tmp
+        # with -P, root runs no module from the current folder, which may be /tmp
         return run_program([sys.executable, "-P", "-c", code, *files, *words])
 
 
@@ -135,7 +135,7 @@ def run_program(command: Sequence[str]) -> str:
     If the program fails, its exit status or the error follows.
     """
     end = ""
-    # a file, because the output has no limit
+    # the output goes to a file, because its length has no limit
     with tempfile.TemporaryFile() as output:
         try:
             done = subprocess.run(

@@ -102,7 +102,7 @@ class CoreCookieController(KernelController):
     def _clear_own_cookie(self) -> None:
         """Remove the cookie that the agent inherited when it was started.
 
-        :raises NoSiblingsError:
+        :raises NoSiblingsError: no core has two threads online.
         """
         problem = ""
         try:

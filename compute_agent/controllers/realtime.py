@@ -251,7 +251,7 @@ class RealtimeController(KernelController):
     def _drop_note(self, guest: Guest) -> None:
         """Remove the note of a guest that no longer has priorities.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: the guest has ended.
         :raises OSError: the note cannot be dropped.
         """
         # These threads were made since the threads were listed.

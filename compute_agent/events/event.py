@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from compute_agent.model.messages import full_name, printable_text
 
-# A float represents integers up to this one exactly, and some readers of JSON have only floats.
+# A float represents integers up to this number exactly, and some readers of JSON have only floats.
 _MAX_ID: Final = 1 << 53
 
 

@@ -105,7 +105,8 @@ class EventStore:
 
     def _start_file(self) -> None:
         """Replace the older file by the present one, and start an empty file."""
-        # Sync before the rename, which may reach the disk before the content otherwise.
+        # The file is synced before the rename, because the rename may otherwise reach the disk before the
+        # content.
         if self._descriptor is not None:
             os.fsync(self._descriptor)
         self.close()
@@ -125,8 +126,8 @@ def read_events(path: Path) -> list[AgentEvent]:
 
     :raises OSError: a file cannot be read, or is not a regular file.
     """
-    # The newer file first. If it becomes the older file between both reads, it is read twice; in the other
-    # order it would be missed. Events with equal ids count once.
+    # The newer file is read first. If the newer file becomes the older file between both reads, it is read
+    # twice. In the other order it would be missed. Events with equal ids count once.
     found: dict[int, AgentEvent] = {}
     for content in (_read_content(path), _read_content(older_file(path))):
         for line in content.splitlines():

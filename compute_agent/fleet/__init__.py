@@ -3,10 +3,11 @@
 Nouns
     A *group* of hosts gets its settings from one *source*: a folder, or the HTTPS address of a folder. The
     source has one file for each group, ``GROUP.conf``. One state of that file is a *revision*: an ini file
-    below a head with the group, the *generation*, and optionally an expiry. The signature covers all of it.
+    below a head with the group, the *generation*, and optionally an expiry. The signature covers the whole
+    revision.
 
     A host *adopts* a revision, and keeps it in its state folder. The host also keeps the last *refused*
-    revision: the source offered it, but the host did not adopt it.
+    revision, which the source offered, but the host did not adopt.
 
 An example
     A file ``edge.conf``::
@@ -19,15 +20,15 @@ An example
         [DEFAULT]
         cpu_allocation_ratio = 4
 
-    Hosts with generation 6 adopt this revision. Hosts with generation 8 refuse it, since generations never go
-    down. Hosts of other groups refuse it, and so do hosts without the CPUs that it names. To go back, the
-    settings of generation 6 are signed as generation 8.
+    Hosts with generation 6 adopt this revision. Hosts with generation 8 refuse this revision, because
+    generations never go down. Hosts of other groups refuse this revision, and hosts without the named CPUs
+    refuse it, too. To go back, the settings of generation 6 are signed as generation 8.
 
 Invariants
     - Only a revision signed by one of the keys in the host's own configuration files has an effect.
     - The generation of a host never goes down, and two different revisions never have the same generation.
     - A revision is adopted as a whole or not at all. A host tries a revision before it adopts it. After a
-      crash the host has either the whole old revision or the whole new one.
+      crash the host has either the whole old revision or the whole new revision.
     - The host's own files take precedence, so that the fleet can always be overruled on the host.
     - A revision cannot set the options that :mod:`compute_agent.fleet.rules` lists, so it cannot lead an
       agent to another file, program, address or identity.

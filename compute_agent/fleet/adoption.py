@@ -38,14 +38,14 @@ def starting_with_fleet(
 ) -> Iterator[None]:
     """Provide a usable revision while an agent starts, and note whether the start failed.
 
-    A usable revision is taken from the state folder, or else from the source. Without it, the agent would
-    start without the settings of its fleet, and change them a moment later. The fleet can repair a host that
-    its adopted revision no longer fits, or that failed at its last start.
+    A usable revision is taken from the state folder, or else from the source. Without a usable revision, the
+    agent would start without the settings of its fleet, and apply these settings a moment later. The fleet
+    can repair a host that its adopted revision no longer fits, or that failed at its last start.
 
     :param conf: the configuration of the host's own files.
     :param check: checks the configuration with a revision.
-    :param but_for: types of errors that prevent a start with any settings, so they are not noted as a failed
-        start.
+    :param but_for: types of errors that prevent a start with any settings, so such errors are not noted as a
+        failed start.
     :raises ConfigError: a required option of ``[fleet]`` is missing or wrong.
     """
     fleet = FleetSettings.from_options(conf)
@@ -56,7 +56,7 @@ def starting_with_fleet(
     _get_usable(fleet, conf, check, has_failed)
     try:
         yield
-    # Any error may come from these settings, so the next start asks the source for other ones.
+    # Any error may come from these settings, so the next start asks the source for other settings.
     except Exception as error:
         if not isinstance(error, but_for):
             _write_note(kept.note_failure, fleet.folder)
@@ -120,7 +120,7 @@ def follow_source(
         raise FleetError(f"the revision {offered} is refused: {reason}")
     path = kept.keep_offered(fleet.folder, content)
     try:
-        # This check comes first, since errors of the next one quote values. Forbidden options may have
+        # This check comes first, because errors of the next check quote values. Forbidden options may have
         # secrets as values.
         if found := revision_problems(path, conf):
             raise ConfigError("; ".join(found))

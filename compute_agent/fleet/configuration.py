@@ -66,7 +66,7 @@ class FleetSettings:
         return self._read(kept.KEPT)
 
     def refused_revision(self) -> FleetRevision | None:
-        """The last offered revision that was not adopted; None without one, or if its file cannot be used."""
+        """The last offered revision that was not adopted; None without a usable file of such a revision."""
         try:
             return self._read(kept.OFFERED)
         except FleetError:
@@ -113,7 +113,8 @@ def with_file(conf: cfg.ConfigOpts, below: Path) -> cfg.ConfigOpts:
     :raises cfg.Error: a value is wrong.
     """
     of_fleet = Path(conf.state_path) / kept.KEPT
-    # A configuration with the adopted revision names its file, which must not overrule ``below``.
+    # A configuration with the adopted revision names the file of this revision, which must not overrule
+    # ``below``.
     own = [name for name in conf.config_file or () if Path(name) != of_fleet]
     folders = [argument for name in conf.config_dir or () for argument in ("--config-dir", name)]
     return agent_conf.load(folders, own, [str(below)])

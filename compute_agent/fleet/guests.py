@@ -1,13 +1,13 @@
 """Settings of single guests in a revision, and conflicts with settings that were made on the host.
 
 A section ``[guest:UUID]`` has the settings of ``compute-agent guest set``. A setting made on the host takes
-precedence over a setting of the fleet. A setting that a later revision leaves out is unset. Each setting is
-compared three ways, as in a merge of texts: the *wanted* value of the revision, the last *applied* value, and
-the value that the guest has *now*.
+precedence over a setting of the fleet. If a later revision leaves out a setting, the setting is unset. Each
+setting is compared three ways, as in a merge of texts: the *wanted* value of the revision, the last *applied*
+value, and the value that the guest has *now*.
 
 - *now* equals *wanted*: no change
 - no value was *applied* yet: the wanted value is set
-- *now* equals *applied*: the wanted value is set, since the setting was not changed on the host
+- *now* equals *applied*: the wanted value is set, because the setting was not changed on the host
 - *now* is another value: a conflict; the setting stays, and the conflict is reported
 """
 
@@ -36,9 +36,9 @@ class GuestSettingsPlan:
 
     :ivar changes: the values to set.
     :ivar applied: the values that count as applied after the changes.
-    :ivar conflicts: a sentence for each setting that was changed on the host, and so is left alone.
-    :ivar unset: the names of settings to unset by guest: former revisions had them, and the present one
-        leaves them out.
+    :ivar conflicts: a sentence for each setting that stays, because it was changed on the host.
+    :ivar unset: the names of settings to unset by guest. Former revisions had these settings, and the present
+        revision leaves them out.
     """
 
     changes: ByGuest

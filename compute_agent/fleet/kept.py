@@ -1,4 +1,4 @@
-"""The revisions in the state folder of a host: the adopted one, and the last one that was offered."""
+"""The revisions in the state folder of a host: the adopted revision, and the last offered revision."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def keep_offered(folder: Path, content: bytes) -> Path:
 
 
 def take_up(folder: Path) -> None:
-    """Make the offered revision the adopted one.
+    """Make the offered revision the adopted revision.
 
     :raises FleetError: the file cannot be replaced.
     """
-    # A rename is atomic: after a crash the file is either the whole old one or the whole new one.
+    # A rename is atomic: after a crash the file is either the whole old file or the whole new file.
     try:
         os.replace(folder / OFFERED, folder / KEPT)
         sync_folder(folder)

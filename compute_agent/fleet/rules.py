@@ -1,4 +1,4 @@
-"""Rules for revisions: reasons to refuse one, and options that no revision may set. Pure functions.
+"""Rules for revisions: reasons to refuse a revision, and options that no revision may set. Pure functions.
 
 A revision controls how a host is used. A revision must not set identities, trusted keys, programs, or the
 files and addresses that an agent reads, writes or listens at. Otherwise the owner of a signing key could do
@@ -66,7 +66,7 @@ def refusal_reason(offered: FleetRevision, group: str, known: Iterable[FleetRevi
     """The reason why a host refuses a revision; empty if the host may adopt it.
 
     :param group: the group of the host.
-    :param known: the earlier revisions of the host: the adopted one and the last refused one.
+    :param known: the earlier revisions of the host: the adopted revision and the last refused revision.
     """
     if offered.group != group:
         return f"it is of the group {offered.group}, and this host is of {group}"

@@ -83,7 +83,7 @@ class CpuPower:
 
     @property
     def cpus(self) -> frozenset[int]:
-        """All CPUs that have any of these settings."""
+        """All CPUs with frequencies or idle states that can be set."""
         return frozenset(self.idle_states).union(
             *(domain.cpus for domain in self.frequency_domains),
             *(domain.cpus for domain in self.uncore_domains),
@@ -108,8 +108,8 @@ def read_cpu_power(root: Path) -> CpuPower:
 def _frequency_domains(files: SysFiles, info: CpuInfo) -> Iterator[FrequencyDomain]:
     for number in files.list_numbers(_POLICIES, "policy"):
         folder = f"{_POLICIES}/policy{number}"
-        # The file has numbers with blanks between them and no ranges; it is empty if all CPUs of the policy
-        # are offline.
+        # The file has numbers with blanks between them and no ranges; the file is empty if all CPUs of the
+        # policy are offline.
         cpus = _read_numbers(files, f"{folder}/affected_cpus")
         if cpus:
             yield FrequencyDomain(

@@ -35,14 +35,14 @@ class CpuInfo:
     def first_value(self, *keys: str) -> str | None:
         """The value of the first of ``keys`` that any CPU has.
 
-        None if there is none.
+        None if no CPU has any of these keys.
         """
         values = (record[key] for key in keys for record in self.records.values() if record.get(key))
         return next(values, None)
 
 
 def read_cpuinfo(files: SysFiles) -> CpuInfo:
-    """Read /proc/cpuinfo. Without the file there are no records."""
+    """Read /proc/cpuinfo. Without the file the result has no records."""
     records: dict[int, dict[str, str]] = {}
     machine: dict[str, str] = {}
     current = machine

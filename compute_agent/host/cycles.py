@@ -73,7 +73,8 @@ class PerfEvents:
     ) -> None:
         """Count at most ``most`` threads; None: as many as the limit of open files allows.
 
-        If there are more threads, none is counted, because counts of some threads of a guest would mislead.
+        If the agent has to count more threads, it counts no thread, because counts of some threads of a guest
+        would mislead.
         """
         self.missing_reason = ""
         self._most = most
@@ -158,7 +159,7 @@ def _threads_allowed() -> int:
 def _open_event(event: tuple[int, int], thread: int, group: int) -> int:
     """Open a counter for a thread on all CPUs, and return its file descriptor.
 
-    :param group: the descriptor of the first counter of the thread; -1: this is the first one.
+    :param group: the descriptor of the first counter of the thread; -1: this is the first counter.
     :raises OSError: the kernel refuses the counter; ENOSYS: the number of the system call is not known.
     """
     number = _NUMBERS.get(platform.machine())

@@ -40,8 +40,8 @@ def read(path: str, max_bytes: int | None = None) -> bytes:
 def read_piece(path: str) -> bytes:
     """The content of a file that one read(2) returns completely.
 
-    This holds for all files of a cgroup except its lists of processes and threads. It also holds for masks of
-    interrupts, and for the files ``stat`` and ``status`` of a process.
+    One read is enough for all files of a cgroup except its lists of processes and threads. One read is also
+    enough for masks of interrupts, and for the files ``stat`` and ``status`` of a process.
 
     :raises OSError: the file cannot be read.
     """
@@ -50,7 +50,7 @@ def read_piece(path: str) -> bytes:
         found = os.read(descriptor, _CHUNK)
     finally:
         os.close(descriptor)
-    # If the buffer is full, there may be more.
+    # If the buffer is full, the file may have more content.
     return found if len(found) < _CHUNK else read(path)
 
 
@@ -140,7 +140,7 @@ class SysFiles:
         return content.strip("\0 \t\r\n")
 
     def read_number(self, path: str) -> int | None:
-        """The whole number in a file; None if there is none."""
+        """The whole number in a file; None if the file has no number."""
         text = self.text(path)
         if not text:
             return None
@@ -158,7 +158,7 @@ class SysFiles:
         return self._cpus(path, cpuset.parse)
 
     def cpus(self, folder: str, *names: str) -> frozenset[int] | None:
-        """The CPUs in the first of the files ``names`` that can be read; None if there is none.
+        """The CPUs in the first of the files ``names`` that can be read; None if no file can be read.
 
         A file contains a list if its name ends in ``list``, and otherwise a mask. Kernels before 2.6.26 have
         only masks.
@@ -171,7 +171,7 @@ class SysFiles:
         return None
 
     def read_peers(self, cpu: int, folder: str, *names: str) -> frozenset[int] | None:
-        """The CPUs in the first of the files ``names`` that lists ``cpu`` itself; None if there is none.
+        """The CPUs in the first of the files ``names`` that lists ``cpu`` itself; None if no file does.
 
         The files belong to ``cpu``, so a file that lists only other CPUs is wrong. An empty file says
         nothing.

@@ -88,7 +88,7 @@ def node_overlaps(nodes: Iterable[NumaNode]) -> tuple[str, ...]:
 
 
 def read_distances(files: SysFiles, nodes: tuple[NumaNode, ...]) -> Mapping[int, Mapping[int, int]]:
-    """The distances between all nodes, as in ACPI's SLIT; empty if the kernel lacks any of them."""
+    """The distances between all nodes, as in ACPI's SLIT; empty if the kernel lacks any distance."""
     ids = [node.id for node in nodes]
     matrix: dict[int, Mapping[int, int]] = {}
     for node in ids:

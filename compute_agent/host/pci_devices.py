@@ -114,10 +114,10 @@ class PciDevice:
         it.
     :ivar iommu_group: the number of the IOMMU group; None: the IOMMU is off, and no guest can have the
         device.
-    :ivar driver: the name of the kernel's driver; empty: none is bound.
+    :ivar driver: the name of the kernel's driver; empty: no driver is bound.
     :ivar mdev_types: the types of mediated devices that the device can make.
-    :ivar vgpu_type: the number of a virtual function's vGPU type, from NVIDIA's driver; 0: it has no type
-        yet. None: the driver has no such file.
+    :ivar vgpu_type: the number of a virtual function's vGPU type, from NVIDIA's driver; 0: the function has
+        no type yet. None: the driver has no such file.
     :ivar model: the model and serial number of an NVMe controller; empty for other devices.
     """
 
@@ -278,7 +278,7 @@ def _read_mdev_types(files: SysFiles, device: str) -> Iterable[MdevType]:
 
 
 def _read_model(files: SysFiles, folder: str) -> str:
-    """The model and serial number of the NVMe controller of a device; empty if there is none."""
+    """The model and serial number of the NVMe controller of a device; empty without such a controller."""
     controllers = files.list_names(folder)[:1]
     parts = (files.text(f"{folder}/{name}/{each}") or "" for name in controllers for each in _NVME_FILES)
     return printable_text(" ".join(" ".join(parts).split()))
@@ -307,7 +307,7 @@ def _link_name(files: SysFiles, path: str) -> str:
 
 
 def _link_target(files: SysFiles, path: str) -> str | None:
-    """The PCI address that a symbolic link points to; None if there is none."""
+    """The PCI address that a symbolic link points to; None without such a link."""
     name = _link_name(files, path)
     return name if PCI_ADDRESS.fullmatch(name) else None
 

@@ -55,7 +55,7 @@ def read_caches(files: SysFiles, cores: Iterable[CpuCore]) -> tuple[CpuCache, ..
             cache = CpuCache(
                 level=level,
                 type=kind,
-                id=min(cpus),  # The position among the caches would change when a package is added.
+                id=min(cpus),  # A position among the caches would change when a package is added.
                 size_kib=_size_kib(files, folder),
                 ways=files.read_number(f"{folder}/ways_of_associativity") or None,
                 cpus=cpus,

@@ -189,7 +189,7 @@ class HostTopology:
     def l3_domains(self) -> tuple[CpuCache, ...]:
         """The unified caches of level 3, ordered by id.
 
-        Empty if the machine has none or does not show them.
+        Empty if the machine has no such caches or does not show them.
         """
         return tuple(cache for cache in self.caches if cache.level == 3 and cache.type == "unified")
 

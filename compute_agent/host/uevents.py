@@ -27,7 +27,7 @@ _OF_PCI: Final = b"SUBSYSTEM=pci"
 
 
 class PciEvents:
-    """Counts events about PCI devices, for one thread. Without a socket it counts none."""
+    """Counts events about PCI devices, for one thread. Without a socket no events are counted."""
 
     def __init__(self, open_socket: Callable[[], socket.socket | None] | None = None) -> None:
         """Open the socket.

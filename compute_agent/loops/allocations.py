@@ -104,7 +104,8 @@ class HistoryWatch:
 
     def note_evidence(self, evidence: str) -> None:
         """Remember evidence of an older copy for the next decision; an empty text changes nothing."""
-        # It stays until a read of allocations has used it, because a report may fail before this read.
+        # The evidence stays until a read of allocations has used it, because a report may fail before this
+        # read.
         self._evidence = evidence or self._evidence
 
     def withholds_losses(self, losses: Sequence[AllocationLoss], holding: int) -> bool:
@@ -128,7 +129,7 @@ class HistoryWatch:
     def end_read(self, generations: Generations, holders: Mapping[str, ConsumerOwner]) -> None:
         """End a read of allocations: remember the generations of providers, and the owners of consumers.
 
-        :raises OSError: they cannot be saved.
+        :raises OSError: the generations and owners cannot be saved.
         """
         with self._lock:
             self._evidence = ""
@@ -155,7 +156,7 @@ class HistoryWatch:
         }
 
     def _begin_older(self, older: OlderCopy, losses: Sequence[AllocationLoss]) -> None:
-        # Saved first, so that a restart does not forget a decision that has taken effect.
+        # The decision is saved before it takes effect, so that a restart does not forget it.
         self._change_history(replace(self._history, older=older))
         self._older.set(1)
         self._recorder.record_event(
@@ -194,11 +195,11 @@ class ClaimWatch:
         self._recorder = recorder or EventRecorder()
         self._asked: dict[str, Allocation] = {}
         self._expiring: Mapping[str, float] = {}
-        # The reason why the claim of a guest could not be read, by uuid: each reason is logged once.
+        # By uuid of the guest, the reason why its claim could not be read. Each reason is logged once.
         self._unknown: Mapping[str, str] = {}
 
     def claim_end(self, uuid: str) -> float | None:
-        """The time at which a guest's claim expires, in seconds since the epoch; None: it does not."""
+        """The time at which a guest's claim expires, in seconds since the epoch; None: no expiry."""
         return self._expiring.get(uuid)
 
     @property
@@ -303,7 +304,7 @@ def allocations_read(
         listing = None
     as_of = time.monotonic() if listing is None else listing.as_of
     # The holdings are read before the guests. In the other order, an allocation that the worker notes in
-    # between would count as one without a guest, which an audit may delete.
+    # between would count as an allocation without a guest, which an audit may delete.
     known: dict[str, Allocation] = {uuid: one.allocation for uuid, one in pipeline.unclaimed_holdings.items()}
     views = pipeline.guest_views()
     held: Held = (
@@ -319,7 +320,8 @@ def allocations_read(
         if not _holds_the_same(view, held)
     }
     if any(view.allocation != {} for view in views if view.guest.uuid in records):
-        # Read again: Nova may have moved allocations of these guests to migrations during the listing.
+        # These records are read again, because Nova may have moved allocations of the guests to migrations
+        # during the listing.
         held = allocations_by_consumer(client, providers)
     found = _find_holdings(client, host_state, views, records, held, known)
     changed = {
@@ -331,7 +333,7 @@ def allocations_read(
     losses = _find_losses(views, changed)
     if watch is not None and watch.withholds_losses(losses, sum(bool(view.allocation) for view in views)):
         changed = {uuid: changed[uuid] for uuid in changed.keys() - {loss.uuid for loss in losses}}
-        # An older copy may also lack allocations of consumers without a guest: the known ones stay.
+        # An older copy may also lack allocations of consumers without a guest, so the known allocations stay.
         held = {**known, **held}
     guests = {view.guest.uuid for view in views}
     unclaimed = {consumer: held[consumer] for consumer in held.keys() - guests}

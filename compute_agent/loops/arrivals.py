@@ -1,8 +1,8 @@
 """Guests that start: reads their allocations, and prepares the cache groups of announced guests in time.
 
 libvirt's hook announces the start of a guest, and waits for an answer. The agent makes the cache group of the
-guest before it answers. It then looks for the QEMU process every few milliseconds and moves it into the group
-at once, so that QEMU creates the threads of guest CPUs within the group.
+guest before it answers. Then the agent looks for the QEMU process every few milliseconds and moves the
+process into the group at once, so that QEMU creates the threads of guest CPUs within the group.
 """
 
 from __future__ import annotations
@@ -180,7 +180,8 @@ class PreStartHook:
             return _TROUBLED_PAUSE  # no guest is missed: the driver expects an announced guest for some time
         if not self._others:
             return None
-        # Short at first, because each thread that QEMU creates before the move has to be moved by itself.
+        # The pause is short at first, because each thread that QEMU creates before the move has to be moved
+        # by itself.
         return _PAUSE if time.monotonic() - self._last < _SOON else _LONG_PAUSE
 
 
@@ -219,7 +220,7 @@ class GuestEvents:
 
     def report_change(self, change: GuestChange) -> None:
         """Queue a change that the driver reports. The threads of the driver call it."""
-        # With the time of the report, from which the time until a guest is pinned is measured.
+        # The time of the report is queued, too, because the time until a guest is pinned is measured from it.
         self._changes.put((change, time.monotonic()))
         self._thread.wake()
 
@@ -251,7 +252,8 @@ class GuestEvents:
                 return GuestStarted(guest, None, since=since)
             case ChangeKind.STARTED | ChangeKind.FOUND:
                 started = change.kind is ChangeKind.STARTED
-                # The time before the request, because the answer may describe any moment after it.
+                # ``as_of`` is the time before the request, because the answer may describe any moment after
+                # this time.
                 as_of = time.monotonic()
                 try:
                     record = self._client.get_allocations(guest.uuid)
@@ -289,6 +291,6 @@ class GuestEvents:
 
 def _is_for_reports(event: Event) -> bool:
     """Whether a report should follow soon: a start for which the allocation is unknown, or not empty."""
-    # The report reads the generations of the providers together with allocations. By these it recognises an
-    # older copy of the database.
+    # The report reads the generations of the providers together with allocations. By the generations, the
+    # report recognises an older copy of the database.
     return isinstance(event, GuestStarted) and event.as_of > 0 and event.allocation != {}

@@ -156,8 +156,8 @@ _NOVA_REMEDIES: Final = {
 class AuditOutcome:
     """A finding of an audit.
 
-    :ivar remedy: the switch, option or command that repairs it; empty: there is none.
-    :ivar outcome: the outcome of the repair as text; empty: it was not tried.
+    :ivar remedy: the switch, option or command that repairs the finding; empty: nothing repairs it.
+    :ivar outcome: the outcome of the repair as text; empty: no repair was tried.
     """
 
     finding: AuditFinding
@@ -208,11 +208,11 @@ class HostAuditor:
         # This reporter only reads: it owns no classes and traits.
         reader = HostReporter(self._client, {}, lambda owned: None)
         reported = reader.read_reported(host_state.tree.root.uuid)
-        # Migrations first, because the allocation of a new migration would otherwise count as one without a
-        # guest.
+        # Migrations are read first, because the allocation of a new migration would otherwise count as an
+        # allocation without a guest.
         self._read_migrations(frozenset(uuid for uuid, provider in reported.items() if provider.inventories))
         # Allocations are read before guests: a guest gets its allocation before it starts, so that a guest
-        # that starts in between has one.
+        # that starts in between has an allocation.
         held = allocations_by_consumer(
             self._client, [zone.uuid for zone in host_state.all_zones if zone.uuid in reported]
         )
@@ -331,7 +331,8 @@ class HostAuditor:
             )
 
         outcome = self._carry_out("created", guest.uuid, decide_record, options.heal, options.dry_run)
-        # Only for guests without known amounts, because known amounts are subtracted already.
+        # Amounts are subtracted here only for guests without known amounts, because known amounts are
+        # subtracted already.
         if not guest.known:
             _take_amounts(free, allocation)
         return AuditOutcome(replace(finding, allocation=allocation), _HEAL, outcome)

@@ -112,7 +112,7 @@ class ConfigurationInForce:
 
 
 class WakeReport(Protocol):
-    """Requests a report to Placement. Any thread may call it; it returns at once."""
+    """Requests a report to Placement. Any thread may call this, and the call returns at once."""
 
     def __call__(self) -> None:
         """Wake the thread of reports."""
@@ -120,7 +120,7 @@ class WakeReport(Protocol):
 
 
 class TreeAddition(Protocol):
-    """Adds a part to the provider tree that may change between reports, such as offers and attributes."""
+    """Adds a part, such as offers, to the provider tree. The part may change between reports."""
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
         """Return the tree with the addition.

@@ -92,7 +92,7 @@ class ColdMemoryLoop(SingleThreadLoop):
         return self._cold
 
     def run_round(self) -> None:
-        """Measure all guests, and reclaim a small part of the memory of those that do not wait for memory."""
+        """Measure all guests, and reclaim some memory of each guest that does not wait for memory."""
         now = self._monotonic()
         root, limit = self._conf.options.host.root, self._conf.options.capacity.cold_pressure
         views = self._pipeline.guest_views()

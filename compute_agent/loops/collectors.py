@@ -58,9 +58,9 @@ COLLECTOR_THREAD: Final = ThreadSpec(
 class _CollectorAnswer:
     """The last answer of a collector.
 
-    :ivar classes: the resource classes that it measures.
+    :ivar classes: the resource classes that the collector measures.
     :ivar told: the measurements by resource class and name of the zone.
-    :ivar trouble: its failure as text; empty: none.
+    :ivar trouble: the failure of the collector as text; empty: no failure.
     """
 
     classes: frozenset[str] = frozenset()
@@ -102,7 +102,7 @@ class _CollectorRunner:
     @property
     def failure_text(self) -> str:
         """The failure of the collector as text, such as a call that hangs; empty without one."""
-        # Read once, because the thread may end the call between two reads.
+        # The start of the call is read once, because the thread may end the call between two reads.
         began = self._began
         if began is not None and (seconds := time.monotonic() - began) > HANGING_SECONDS:
             return f"it has not answered for {int(seconds // 60)} minutes"
@@ -256,7 +256,7 @@ class CollectorLoops:
         known: dict[str, CollectedClasses] = {}
         for name, runner in self.runners.items():
             heard, before = runner.heard, self.known.get(name, CollectedClasses())
-            # Until its first answer, a collector has the saved classes, so that these stay withheld.
+            # Until its first answer, a collector has the saved classes, so that these classes stay withheld.
             classes = heard.classes or before.classes
             twice = sorted(classes & taken.keys())
             # If two collectors report a class, the first one in the option counts.

@@ -23,7 +23,7 @@ from compute_agent.pipeline.worker import GuestPipeline
 class DeviceUse:
     """An offered PCI device, or a card with its virtual functions, and its holders.
 
-    :ivar total: the number of units in its inventory: 1, or the number of virtual functions.
+    :ivar total: the number of units in the device's inventory: 1, or the number of virtual functions.
     :ivar node: the nearest NUMA node with CPUs; None if unknown.
     :ivar path: the root complex and the bridges above the device.
     :ivar device: the facts from the kernel; None if the device is gone, or was not read.

@@ -22,7 +22,7 @@ from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failure
 LOG = logging.getLogger(__name__)
 
 MAX_PENDING: Final = 1000
-"""Maximum number of events in memory while they cannot be written; further events are lost."""
+"""Maximum number of events in memory while no event can be written; further events are lost."""
 
 RETRY_SECONDS: Final = 30.0
 """Seconds between a failed write of events and the next attempt."""
@@ -61,7 +61,7 @@ class EventLog:
             registry=registry,
         )
         self.trouble = ""
-        """The reason why events cannot be written now; empty if they can."""
+        """The reason why events cannot be written now; empty if writing works."""
 
     def add(self, event: AgentEvent) -> None:
         """Queue an event without waiting. Any thread may call it."""
@@ -90,7 +90,8 @@ class EventLog:
             events = tuple(self._pending)
         if not events:
             return
-        # Without the lock, so that a slow disk does not delay the worker, which adds events.
+        # Events are written without the lock, so that a slow disk does not delay the worker, which adds
+        # events.
         try:
             kept = self._store.append(events)
         except OSError as error:
@@ -135,7 +136,8 @@ _KEPT: Final = 20
 """Number of kills in the list of ``status``."""
 
 _LOOKS: Final = 2
-"""Reads of all guests after a kill: the kernel counts it for the host first, and for the guest later."""
+"""Number of reads of all guests after a kill. The kernel counts a kill for the host first, and for the guest
+later."""
 
 REASONS: Final = {
     True: "it reached its own limit (memory.max): allocate more MEMORY_MB, or find what uses the memory"

@@ -70,10 +70,12 @@ class FleetGuests:
 
         :raises FleetError: the record of applied settings cannot be read or written.
         """
-        # Until the running guests are known, all would count as absent, and their record would be deleted.
+        # Until the running guests are known, all guests would count as absent, and their record would be
+        # deleted.
         if not self._pipeline.has_taken_over:
             return []
-        # Read from the file, because settings of single guests are no options of the configuration.
+        # The settings are read from the file, because settings of single guests are no options of the
+        # configuration.
         wanted = parse(written.read([revision]))
         path = revision.with_name(FILE)
         applied = _read_applied(path)
@@ -309,7 +311,7 @@ class _FleetState:
     :ivar group: the name of the group of hosts; empty: the host has no fleet.
     :ivar revision: the stored revision; None without one.
     :ivar overruled: options of the revision that files of the host overrule.
-    :ivar trouble: the reason as text why the host does not follow its fleet; empty: it does.
+    :ivar trouble: the reason as text why the host does not follow its fleet; empty: the host follows it.
     :ivar reasons: the kinds of trouble.
     """
 
@@ -321,7 +323,7 @@ class _FleetState:
 
     @property
     def generation(self) -> int:
-        """The generation of the stored revision; 0 without a revision, or if it belongs to a former group."""
+        """The generation of the stored revision of the present group; 0 without such a revision."""
         return self.revision.generation if self.revision and self.revision.group == self.group else 0
 
 

@@ -27,7 +27,8 @@ from compute_agent.throttling.watermarks.sections import WatermarkAction, Waterm
 LOG = logging.getLogger(__name__)
 
 Ways = Mapping[int, tuple[frozenset[int], int]]
-"""For each L3 cache, by its id: the cache ways that a guest can fill, and the number of ways it has."""
+"""For each L3 cache, by its id: the cache ways that a guest can fill, and the number of all ways of the
+cache."""
 
 
 class PositionReporter:
@@ -99,7 +100,7 @@ class AgentHeartbeats:
         self._clock = clock
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with the heartbeat at the agent's first provider; unchanged if it is off."""
+        """Return the tree with the heartbeat at the agent's first provider, if heartbeats are on."""
         options = self._in_force.current.options.compute
         interval = options.heartbeat_interval
         if not interval:

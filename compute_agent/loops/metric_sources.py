@@ -62,7 +62,10 @@ class _SourceRunner:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell the thread to end, without waiting for it, because the source may hang; kill its command."""
+        """Tell the thread to end, and kill the command of the source.
+
+        The call does not wait for the thread, because the source may hang.
+        """
         self._thread.stop(0.0)
         # The command has a process group of its own, and would outlive the agent without a time limit.
         self._program.end_program()
@@ -169,7 +172,7 @@ class MetricSources(Collector):
                 runners[source.name] = present
             else:
                 runners[source.name] = _SourceRunner(source, self._clock)
-        # Replaced as a whole, so that a round reads either the old sources or the new ones.
+        # The mapping is replaced as a whole, so that a round reads either the old sources or the new sources.
         self.runners = runners
         for name, runner in before.items():
             if runners.get(name) is not runner:

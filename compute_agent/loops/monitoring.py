@@ -100,7 +100,7 @@ class MonitoredGuests:
         self._usage = usage
 
     def __call__(self) -> tuple[MonitorTarget, ...] | None:
-        """Build the present targets; None while they are not known."""
+        """Build the present targets; None while the targets are not known."""
         snapshot = None if self._usage is None else self._usage.status.snapshot
         return self._targets.build_targets(self._in_force.controllers, self._pipeline.guests(), snapshot)
 
@@ -111,8 +111,8 @@ class CacheMonitoring:
     def __init__(self, conf: ReloadedConfiguration, targets: Targets, registry: CollectorRegistry) -> None:
         """Prepare monitoring.
 
-        :param targets: returns the targets, or None while they are not known. The thread calls it in each
-            round. A guest that is missing among the targets loses its monitoring group.
+        :param targets: returns the targets, or None while they are not known. The thread calls this function
+            in each round. A guest that is missing among the targets loses its monitoring group.
         """
         settings = MonitoringSettings.from_options(conf.options)
         store = SampleStore(Path(conf.options.state_path) / FILE, settings.retention, settings.store_bytes)
@@ -124,7 +124,7 @@ class CacheMonitoring:
 
     @property
     def reason_off(self) -> str:
-        """The reason why caches are not measured; empty if they are."""
+        """The reason why caches are not measured; empty if they are measured."""
         if self._measured is None:
             return "there is no resctrl with counters"
         return "" if self.loop.settings.interval > 0 else "[monitoring] interval is 0"
@@ -143,7 +143,8 @@ class CacheMonitoring:
         usable = control is not None and control.writable and control.platform.monitoring is not None
         measured = (*_monitor_key(control), conf.reader_cpus) if control is not None and usable else None
         if measured != self._measured:
-            # Only if the mount has changed, because the totals of a new monitor begin at zero.
+            # The monitor is replaced only if the mount has changed, because the totals of a new monitor begin
+            # at zero.
             self.loop.monitor_with(
                 CacheMonitor(
                     control.files,

@@ -47,12 +47,12 @@ class NeighbourReporter:
         self._measured_at: float | None = None
         self._reading: MonitorReading | None = None
         self._attributes: dict[str, str | float] = {}
-        #: Whether the last values lack bandwidths only because the monitor has no earlier reading to compare
-        #: with.
+        #: Whether the last values lack bandwidths only because the monitor has no earlier reading for a
+        #: comparison.
         self._lacks_rates = False
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with these attributes at the agent's first provider; unchanged if they are off."""
+        """Return the tree with these attributes at the agent's first provider, if these reports are on."""
         options = self._in_force.current.options.compute
         interval = options.neighbours_interval
         if not interval:

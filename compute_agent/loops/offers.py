@@ -117,7 +117,7 @@ class ReclaimEstimator:
         """The time at which estimates were switched on, in seconds since the epoch."""
         self._shown: frozenset[str] = frozenset()
         """Names of the providers with series in the metrics."""
-        # Limited, because the queue is emptied by rounds, which may fail.
+        # The length is limited, because only rounds empty the queue, and rounds may fail.
         self._blamed: deque[tuple[str, str]] = deque(maxlen=1000)
         """For each throttled or evicted guest on reclaimed capacity: the uuid of its provider, and the
         cause."""
@@ -142,7 +142,7 @@ class ReclaimEstimator:
         self._file.save(dump(self.zones), now)
 
     def count_blame(self, provider: str, cause: str) -> None:
-        """Count a broken promise of a provider (uuid): a guest on its reclaimed capacity lost some of it.
+        """Count a broken promise of a provider (uuid): a guest there lost reclaimed capacity.
 
         ``cause`` is the metric or signal because of which the guest was throttled or evicted.
         """
@@ -162,8 +162,8 @@ class ReclaimEstimator:
         :param now: seconds since the epoch.
         """
         zones, estimates, published, broken = {}, {}, False, False
-        # The measurements are read first, because they may fail. If _take_blamed() came first, its causes
-        # would be lost then.
+        # The measurements are read first, because they may fail. If _take_blamed() came first, a failure
+        # would lose its causes.
         measured = tuple(measured)
         blamed = self._take_blamed()
         for one in measured:

@@ -1,4 +1,4 @@
-"""The loop that verifies promises to guests, with gauges, events and an attribute about broken ones."""
+"""The loop that verifies promises to guests, with gauges, events and an attribute about broken promises."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PROMISES_THREAD: Final = ThreadSpec(
 
 
 class PromiseWatch(SingleThreadLoop):
-    """Verifies all promises at an interval, and reports the broken ones."""
+    """Verifies all promises at an interval, and reports broken promises."""
 
     def __init__(
         self,

@@ -56,8 +56,8 @@ CAPACITY_THREAD: Final = ThreadSpec(
 _MIB: Final = 1 << 20
 
 MEMORY_PRESSURE: Final = "memory_pressure"
-"""The one metric of memory without the memory order of guests, by which other metrics of memory are
-recognised."""
+"""The only metric of memory that does not have the memory order of guests. Other metrics of memory are
+recognised by this order."""
 
 
 @dataclass(frozen=True, slots=True)

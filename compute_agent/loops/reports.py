@@ -55,7 +55,7 @@ DISABLE_SERVICE: Final = (
 class ReportStatus:
     """The outcome of the last report.
 
-    :ivar up: whether Placement answered the last report; None before the first.
+    :ivar up: whether Placement answered the last report; None before the first report.
     :ivar last_success: the time of the last complete report, in seconds since the epoch.
     :ivar refusals: the changes that Placement refused in the last report.
     :ivar sent: the number of changes that Placement has applied since the start of the agent.
@@ -204,12 +204,12 @@ class ReportLoop:
         self.wake()
 
     def wait_for_switch(self, timeout: float) -> bool:
-        """Wait at most ``timeout`` seconds until Placement has all causes; return whether it has them."""
+        """Wait at most ``timeout`` seconds for Placement to have all causes; return whether it has them."""
         with self._switch:
             return self._switch.wait_for(lambda: self._granted == self._causes, timeout)
 
     def wait_for_first(self, timeout: float) -> bool:
-        """Wait at most ``timeout`` seconds for the end of the first report; return whether it has ended."""
+        """Wait at most ``timeout`` seconds for the first report to end; return whether it has ended."""
         return self._has_tried.wait(timeout)
 
     @property
@@ -239,7 +239,8 @@ class ReportLoop:
         """
         self._interval = conf.options.compute.update_resources_interval
         self._max_pause = conf.options.placement.report_retry_maximum
-        # The client is replaced before the next report, because one may be under way with the present client.
+        # The client is replaced before the next report, because a report may be under way with the present
+        # client.
         self._next_client = conf.client
         if self._root is not None:
             self._root.reload(conf.options)
@@ -299,7 +300,8 @@ class ReportLoop:
             except UnavailableError:
                 raise
             except (PlacementError, DriverError) as error:
-                # Not raised, so that allocations are still read, such as when Placement forbids reshapes.
+                # The error is not raised, so that allocations are still read, for example, if Placement
+                # forbids reshapes.
                 planned = InfeasibleReshape(str(error))
             if isinstance(planned, InfeasibleReshape):
                 return ReportOutcome(refusals=(ReportRefusal(ReshapePlan(), planned.reason),))
@@ -321,11 +323,11 @@ class ReportLoop:
             try:
                 return self._report_once()
             finally:
-                # Set after a failure, too, so that nothing waits for Placement for ever.
+                # The event is set after a failure, too, so that nothing waits for Placement for ever.
                 self._has_tried.set()
 
     def _take_client(self) -> None:
-        # Called between two reports only, so that one report uses one client.
+        # This method is called between two reports only, so that one report uses one client.
         if (client := self._next_client) is not None:
             self._next_client = None
             self._client = client
@@ -342,7 +344,8 @@ class ReportLoop:
                 try:
                     report = self._report_host()
                 finally:
-                    # Also after a failed report, because an overloaded host has to keep new guests away.
+                    # The switch is set after a failed report, too, because an overloaded host has to keep new
+                    # guests away.
                     self._grant_switches()
                 self._read_allocations()
         except RootMissingError as error:
@@ -417,7 +420,7 @@ class ReportLoop:
 
         :raises PlacementError: Placement does not answer, or refuses the change.
         """
-        # Read once, because switch_scheduling() may replace the mapping while the trait is written.
+        # The mapping is read once, because switch_scheduling() may replace it while the trait is written.
         causes = self._causes
         beside = self._pipeline.host_state.tree.beside
         if beside and any(causes.values()) and causes != self._granted:
@@ -456,7 +459,7 @@ class ReportLoop:
         if event is not None:
             self._pipeline.submit(event)
         self.history.end_read(generations, self._current_holders())
-        # Last, so that a failure with claims does not affect the allocations that were read.
+        # Claims are read last, so that a failure with claims does not affect the allocations that were read.
         self.claims.read_claims(self._client, self._pipeline.guest_views())
 
     def _current_holders(self) -> dict[str, ConsumerOwner]:

@@ -32,7 +32,7 @@ class NovaRootStore(Protocol):
     """Stores the root provider of nova-compute below which the agent works."""
 
     def keep_nova_root(self, root: NovaRoot | None) -> None:
-        """Store the root (None: the root is the agent's own); it is on disk when this returns.
+        """Store the root (None: the root is the agent's own), which is on disk when this returns.
 
         :raises OSError: the root cannot be written.
         """
@@ -99,7 +99,7 @@ class RootWatch:
     def follow_root(
         self, client: PlacementClient, reporter: HostReporter, host_state: HostState
     ) -> RootOwner | None:
-        """Find the root provider; return its owner if it differs from that of ``host_state``, else None.
+        """Find the root provider; return its owner if the owner of ``host_state`` is another one, else None.
 
         :raises RootMissingError: nova-compute has to create the root first.
         :raises PlacementError: Placement does not answer, or refuses a request.

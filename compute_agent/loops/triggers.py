@@ -78,7 +78,7 @@ class WatermarkStatus:
 
 
 class WatermarkLoop:
-    """Runs rounds of watermarks while there are any, or while a limit of watermarks is in force."""
+    """Runs rounds of watermarks while watermarks exist, or while a limit of watermarks is in force."""
 
     def __init__(
         self,
@@ -176,7 +176,8 @@ class WatermarkLoop:
     # The loop
 
     def _renew_sampler(self) -> None:
-        # A new sampler, because rates since the last round before a pause would be means over the pause.
+        # After a pause the sampler is replaced, because rates since the last round would be means over the
+        # pause.
         self._sampler = self._new_sampler()
         self._look_due, self._rounds_due = 0.0, 0
 
@@ -192,7 +193,7 @@ class WatermarkLoop:
         return bool(state.throttles or state.evictions or state.scheduling_off)
 
     def _count_failure(self, is_new: bool) -> None:
-        if is_new:  # a metric of another package may have raised it, and may work in the next round
+        if is_new:  # a metric of another package may have raised the error, and may work in the next round
             LOG.exception("A round of the watermarks failed")
         self._executor.telemetry.watermark_failures.inc()
 
@@ -205,7 +206,8 @@ class WatermarkLoop:
         if not self._pipeline.has_taken_over:
             return
         settings, trigger = self._settings, self._trigger
-        # Read once at the beginning, so that a reload during the round does not mix two configurations.
+        # The configuration is read once at the beginning, so that a reload during the round does not mix two
+        # configurations.
         rules = settings.rules.at_moment(self._moment())
         trigger.use_rules(rules)
         # Actions are resumed once, and only after guests are known. Limits of unknown guests would be
@@ -222,8 +224,8 @@ class WatermarkLoop:
                 self._finish_round(replace(host, guests=self._guests))
                 return
         views = self._pipeline.guest_views()
-        # Before measuring: a guest that was started again has lost its limit, and its use without the limit
-        # would lead to a lower limit than necessary.
+        # Limits are repaired before measuring, because a guest that was started again has lost its limit, and
+        # its use without the limit would lead to a lower limit than necessary.
         self._arbiter.repair_limits(views)
         subjects = self._subjects.build_subjects(views, settings.classes)
         snapshot = self._sampler.take_snapshot(rules, subjects, time)
@@ -239,18 +241,18 @@ class WatermarkLoop:
         if time >= self._look_due:
             self._look_due, self._rounds_due = time + GUEST_SECONDS, 2
         self._rounds_due -= 1
-        # Without any usage, only metrics that are computed from guests need them.
+        # Without any usage, only metrics that are computed from guests need values of guests.
         return self._rounds_due >= 0 or self._is_owed or needs_guests(rules, UsageSnapshot(time, {}))
 
     def _finish_round(self, snapshot: UsageSnapshot) -> None:
         self._trigger.run_round(snapshot)
-        # Assigned as one tuple, so that other threads read both values of the same round. The guests have the
-        # values of the latest round with rates.
+        # Both values are assigned as one tuple, so that other threads read values of the same round. The
+        # guests have the values of the latest round with rates.
         self._latest = (replace(snapshot, guests=self._guests), self._trigger.all_streaks)
 
 
 class InterferenceLoop:
-    """Runs rounds of interference while watches are configured, or while one of its limits is in force."""
+    """Runs rounds of interference while watches are configured, or limits of interference are in force."""
 
     def __init__(
         self,
@@ -282,7 +284,7 @@ class InterferenceLoop:
             executor,
             file.keep_interference,
         )
-        # Names of the signals that were missing in the last round, so that each is logged once.
+        # Names of the signals that were missing in the last round, so that each signal is logged once.
         self._missing_signals: frozenset[str] = frozenset()
         self._thread = PeriodicTask(
             INTERFERENCE_THREAD,
@@ -364,11 +366,11 @@ class InterferenceLoop:
         self._trigger.owes = not self._arbiter.repair_limits(views)
         watches = conf.settings.watches
         signals = {watch.signal.name for watch in watches}
-        # Read in each round, because CPUs go on and offline.
+        # The topology is read in each round, because CPUs go on and offline.
         topology = pipeline.host_state.topology
         caches = [cache.cpus for cache in topology.l3_domains]
         sample = self._reader.read_guests(views, topology.usable, signals, now, caches)
-        # The sample is None at the first read, or if the read before is too long ago.
+        # The sample is None at the first read, or if the last read is too long ago.
         if sample is None:
             return
         self._warn_missing_signals(sample)

@@ -40,7 +40,7 @@ from compute_agent.usage.week_uses import FILE, WeekUses, dump_uses, known_profi
 
 LOG = logging.getLogger(__name__)
 
-# Much shorter than [policy] load_minutes, so that a mean has many values.
+# The pause is much shorter than [policy] load_minutes, so that a mean has many values.
 _PAUSE: Final = 15.0
 
 
@@ -154,19 +154,21 @@ class CpuUse(SingleThreadLoop):
     def _mean_profile(self, guest: str, cores: float) -> LoadProfile:
         """The profile of a mean.
 
-        For about the same mean it is the reported object, because profiles compare by identity.
+        If the mean is about the same as before, the result is the reported object, because profiles compare
+        by identity.
         """
         told = self._told.get(guest)
         close = told is not None and abs(told.hours[0] - cores) < MIN_CHANGE
         return told if told is not None and close else LoadProfile.from_mean(cores)
 
 
-# It changes the cost of a core by 0.2 points, a tenth of the default of [policy] rebalance_gain.
+# This change of the use changes the cost of a core by 0.2 points, a tenth of the default of [policy]
+# rebalance_gain.
 MIN_CHANGE: Final = 0.05
 """Cores by which the mean use of a guest changes before it is reported again."""
 
 MAX_SECONDS: Final = 300.0
-"""Between two reads at most this number of seconds may pass; a mean over a longer time hides peaks."""
+"""Maximum number of seconds between two reads; a mean over a longer time hides peaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +199,7 @@ class HostUseReader:
         self._before: _CounterReading | None = None
 
     def read(self, wall: float) -> HostUse | None:
-        """Measure the use since the last read; None at the first read, or if the last one is too long ago.
+        """Measure the use since the last read; None at the first read, or if the last read is too long ago.
 
         :param wall: the present time in seconds since the epoch.
         """
@@ -262,9 +264,9 @@ def holds_of_rest_alone(view: GuestView, rest: str, own: Set[str]) -> bool:
 class _MemoryHeld:
     """The memory of a guest.
 
-    :ivar mib: its memory in MiB; None: unknown.
-    :ivar swapped: its memory in swap, in MiB.
-    :ivar parts: the part of its memory on each NUMA node, from 0 to 1.
+    :ivar mib: the guest's memory in MiB; None: unknown.
+    :ivar swapped: the guest's memory in swap, in MiB.
+    :ivar parts: the part of the guest's memory on each NUMA node, from 0 to 1.
     """
 
     mib: float | None = None
@@ -309,7 +311,8 @@ class MemoryReader:
             time.monotonic(), self._root, self._subjects.build_subjects(views, self._classes())
         )
         # The host is read before the guests. A guest that ends in between has an unknown use, which makes the
-        # whole reading unknown. In the other order, its memory would count as that of no guest.
+        # whole reading unknown. In the other order, the memory of this guest would count as memory of no
+        # guest.
         paths = {node: f"{now.root}/{NODE_FOLDER}/node{node}/meminfo" for node in nodes}
         found = {node: now.parse_file(path, parse_node_use) for node, path in paths.items()}
         # A kernel without NUMA has no meminfo of nodes.
@@ -341,8 +344,8 @@ class MemoryReader:
         )
         of_rest, mib = has_memory_of_rest(view), held.mib
         if mib is not None:
-            # A guest on reclaimed memory counts only up to its allocation: more is memory of other guests,
-            # which must not be offered twice.
+            # A guest on reclaimed memory counts only up to its allocation: memory beyond it belongs to other
+            # guests, which must not be offered twice.
             mib = min(mib, _held_amount(view, RECLAIMED_MEMORY)) if of_rest else mib + held.swapped
         parts = {node: part for node, part in held.parts.items() if node in nodes}
         return GuestUse(view.guest.uuid, entitlement, mems or nodes, mib, of_rest, parts), held.swapped

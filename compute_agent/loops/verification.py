@@ -1,4 +1,4 @@
-"""Verification: collects promises to guests from assignments and settings, and compares the kernel."""
+"""Verification: collects promises from assignments and settings, and compares them with the kernel."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ Asked for a binding, a driver returns None if memory is bound so, and otherwise 
 this set, it therefore always returns the actual binding."""
 
 SECOND_LOOK: Final = 0.3
-"""Seconds after which broken promises are read again: the agent may just be placing the guest."""
+"""Seconds after which broken promises are read again, because the agent may just be placing the guest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +137,9 @@ def read_caches(
 
 @dataclass(frozen=True, slots=True)
 class ScheduleDemand:
-    """The demand of a guest's class on schedules: a realtime priority, and guests that may share its cores.
+    """The demand of a guest's class on schedules: a realtime priority, and a core scheduling group.
 
-    :ivar group: these guests in words; empty: all guests.
+    :ivar group: the guests that may share the guest's cores, in words; empty: all guests.
     """
 
     priority: int | None = None
@@ -208,7 +208,7 @@ def _read_refusals(
 
 
 class PromiseVerifier:
-    """Verifies the promises to all guests. Any thread may use it; only one reads at a time."""
+    """Verifies the promises to all guests. Any thread may use it; only one thread reads at a time."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class PromiseVerifier:
         self._schedules = schedules or KernelSchedules()
         self._cookies = cookies or KernelCookies()
         self._lock = threading.Lock()
-        #: Kept between verifications, because it remembers kernel threads that cannot be moved.
+        #: The reader is kept between verifications, because it remembers kernel threads that cannot be moved.
         self._masks: MaskReader | None = None
 
     def verify_all(self) -> list[PromiseVerdict]:

@@ -45,8 +45,9 @@ class ThreadCounters:
     """Interruptions of a thread since its start.
 
     :ivar cpu: the CPU that the thread last ran on.
-    :ivar involuntary: switches to another thread although the thread could go on.
-    :ivar delay_ns: nanoseconds in which the thread waited for its CPU. None: the kernel does not count them.
+    :ivar involuntary: switches to another thread although this thread could continue.
+    :ivar delay_ns: nanoseconds in which the thread waited for its CPU. None: the kernel does not count this
+        time.
     """
 
     cpu: int
@@ -93,7 +94,7 @@ class NoiseReader:
 
 
 def parse_interrupts(text: str, cpus: CpuSet) -> dict[int, dict[str, int]]:
-    """Interrupts by CPU and cause. Causes without interrupts there are left out."""
+    """Interrupts by CPU and cause. A CPU lacks causes without interrupts on this CPU."""
     header, _, rest = text.partition("\n")
     columns = _cpu_columns(header, cpus)
     count = len(header.split())
@@ -114,7 +115,7 @@ def parse_interrupts(text: str, cpus: CpuSet) -> dict[int, dict[str, int]]:
 
 
 def parse_softirqs(text: str, cpus: CpuSet) -> dict[int, dict[str, int]]:
-    """Softirqs by CPU and kind. Kinds without any there are left out."""
+    """Softirqs by CPU and kind. A CPU lacks kinds without softirqs on this CPU."""
     header, _, rest = text.partition("\n")
     columns = _cpu_columns(header, cpus)
     found: dict[int, dict[str, int]] = {cpu: {} for cpu in columns}
@@ -128,7 +129,7 @@ def parse_softirqs(text: str, cpus: CpuSet) -> dict[int, dict[str, int]]:
 
 
 def _cpu_columns(header: str, cpus: CpuSet) -> dict[int, int]:
-    """The columns of CPUs: an offline CPU has none."""
+    """The number of the column of each CPU. Offline CPUs have no column."""
     numbers = [word.removeprefix("CPU") for word in header.split()]
     return {
         int(number): column
@@ -140,7 +141,7 @@ def _cpu_columns(header: str, cpus: CpuSet) -> dict[int, int]:
 # A scrape reads hundreds of lines, and their names hardly ever change.
 @functools.lru_cache(maxsize=4096)
 def _name_cause(label: str, rest: str) -> str:
-    """A cause in words: ``interrupt 30 (eth0)``, or the kernel's words for those without a number."""
+    """A cause in words: ``interrupt 30 (eth0)``, or the kernel's words for a cause without a number."""
     words = rest.split()
     if not label.isdigit():
         return TICK if label in _TICKS else printable_text(" ".join([label, *words]))[:_MAX_CAUSE]

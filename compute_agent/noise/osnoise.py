@@ -1,8 +1,9 @@
-"""The tracer osnoise of the kernel (Documentation/trace/osnoise-tracer.rst, Linux 5.17 for instances).
+"""Runs the kernel's tracer osnoise (Documentation/trace/osnoise-tracer.rst; instances since Linux 5.17).
 
-The tracer runs a busy thread on each CPU and measures interruptions of it, so it is for CPUs that no guest
-holds. The tracer has a buffer of its own, but one list of CPUs for the whole kernel. The list is restored in
-the end, and by the next run where a run was killed.
+The tracer runs a busy thread on each CPU, and measures the interruptions of this thread. So the tracer is
+only for CPUs that no guest holds. Each instance of the tracer has its own buffer, but the kernel has a single
+list of CPUs to trace. The agent restores this list at the end of a run. If a run was killed, the next run
+restores the list.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ORIGINAL_FILE: Final = "osnoise.json"
 
 MAX_SECONDS: Final = 60
 _MAX_TRACE: Final = 16 << 20
-"""Bytes of a trace: it has one line for each CPU and second."""
+"""Maximum bytes of a trace that are read. A trace has one line for each CPU and second."""
 
 _SAMPLE: Final = re.compile(
     r"\[(?P<cpu>[0-9]+)\]\s+\S+\s+[0-9.]+:\s+(?P<runtime>[0-9]+)\s+(?P<noise>[0-9]+)\s+[0-9.]+\s+"
@@ -44,15 +45,15 @@ _SAMPLE: Final = re.compile(
 
 
 class TracerError(Exception):
-    """The tracer cannot run, for a reason in words."""
+    """The tracer cannot run. The text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracedNoise:
     """The noise of a CPU while the tracer ran on it.
 
-    Times are in microseconds, and ``runtime_us`` is the time that was measured. The others are numbers of
-    interruptions by hardware (and firmware), NMIs, interrupts with the tick, softirqs and threads.
+    Times are in microseconds, and ``runtime_us`` is the measured time. The fields without ``_us`` are numbers
+    of interruptions: by hardware (and firmware), NMIs, interrupts (including the tick), softirqs and threads.
     """
 
     runtime_us: int = 0
@@ -65,7 +66,7 @@ class TracedNoise:
     threads: int = 0
 
     def joined_with(self, other: TracedNoise) -> TracedNoise:
-        """Both measurements together."""
+        """The sums of this measurement and another one, with the longest interruption of both."""
         return TracedNoise(
             self.runtime_us + other.runtime_us,
             self.noise_us + other.noise_us,
@@ -79,7 +80,7 @@ class TracedNoise:
 
 
 def parse_trace(text: str) -> dict[int, TracedNoise]:
-    """The samples of a trace, those of each CPU together."""
+    """The noise of each CPU, from all samples of the CPU in a trace."""
     found: dict[int, TracedNoise] = {}
     for match in _SAMPLE.finditer(text):
         cpu, *values = map(int, match.groups())
@@ -99,9 +100,9 @@ class OsNoiseTracer:
         self._sleep = sleep
 
     def trace_cpus(self, cpus: CpuSet, seconds: int) -> dict[int, TracedNoise]:
-        """The noise of CPUs, with a busy thread on each.
+        """Measure the noise of CPUs with a busy thread on each CPU; return the noise by CPU.
 
-        :param seconds: at most ``MAX_SECONDS``.
+        :param seconds: the duration of the measurement, limited to ``MAX_SECONDS``.
         :raises TracerError: the kernel has no such tracer, or another program uses it.
         """
         with self._errors_of_kernel(), self._only_run():
@@ -125,7 +126,7 @@ class OsNoiseTracer:
     def stop_leftover(self) -> None:
         """End the run of a killed process, and restore the kernel's list of CPUs.
 
-        :raises TracerError: the kernel refuses it.
+        :raises TracerError: the kernel refuses a write, or another command runs the tracer.
         """
         if self._folder is None or not self._kept.exists():
             return
@@ -133,7 +134,10 @@ class OsNoiseTracer:
             self._restore_leftover()
 
     def _restore_leftover(self) -> None:
-        """:raises OSError: the kernel refuses it."""
+        """Remove the instance of a killed run, and restore the kernel's list of CPUs.
+
+        :raises OSError: the kernel refuses a write.
+        """
         if self._folder is None or not self._kept.exists():
             return
         _end_instance(self._folder / _INSTANCE)
@@ -144,10 +148,10 @@ class OsNoiseTracer:
 
     @contextlib.contextmanager
     def _only_run(self) -> Iterator[None]:
-        """Have no other process of the agent use the tracer meanwhile.
+        """Keep other processes of the agent from using the tracer within the context.
 
         :raises TracerError: another command runs the tracer.
-        :raises OSError:
+        :raises OSError: the lock file cannot be opened.
         """
         try:
             lock = hold_lock(self._kept.with_suffix(".lock"), f"pid {os.getpid()}")
@@ -179,7 +183,7 @@ class OsNoiseTracer:
 
     @contextlib.contextmanager
     def _changed_cpus(self, folder: Path, cpus: CpuSet) -> Iterator[None]:
-        """Have the tracer use these CPUs, and those from before in the end."""
+        """Set the tracer's list of CPUs within the context, and restore the former list at its end."""
         before = kernel_files.read_text(f"{folder}/{_CPUS}").strip()
         write_durably(self._kept, json.dumps({"cpus": before}).encode())
         try:

@@ -9,15 +9,15 @@ from typing import Final
 from compute_agent.noise.counters import TICK, NoiseReading, ThreadCounters
 
 _SHOWN: Final = 5
-"""Causes that a CPU names, the most frequent first."""
+"""Maximum number of causes that are named for a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuNoise:
-    """The noise of a CPU, a second.
+    """The noise of a CPU, as rates a second.
 
-    :ivar tick: timer interrupts; ``interrupts`` are all others.
-    :ivar involuntary: switches away from the threads of guest CPUs there that could go on.
+    :ivar tick: timer interrupts; ``interrupts`` are all other interrupts.
+    :ivar involuntary: switches away from threads of guest CPUs that could continue.
     :ivar delay_us: microseconds in which these threads waited for the CPU; None: not counted.
     :ivar causes: the most frequent interrupts and softirqs.
     """
@@ -31,14 +31,14 @@ class CpuNoise:
 
     @property
     def all_interruptions(self) -> float:
-        """Everything but the tick."""
+        """All interruptions except the tick."""
         return self.interrupts + self.softirqs + (self.involuntary or 0.0)
 
 
 def compare_readings(before: NoiseReading, now: NoiseReading) -> dict[int, CpuNoise]:
-    """The noise of each CPU between two readings. CPUs that are in one of them only are left out.
+    """The noise of each CPU between two readings. CPUs that only one reading has are left out.
 
-    :raises ValueError: no time has passed between them.
+    :raises ValueError: no time has passed between the readings.
     """
     seconds = now.time - before.time
     if seconds <= 0:
@@ -68,7 +68,10 @@ def compare_readings(before: NoiseReading, now: NoiseReading) -> dict[int, CpuNo
 
 
 def _event_rates(before: Mapping[str, int], now: Mapping[str, int], seconds: float) -> dict[str, float]:
-    """Events a second by cause, of causes with any. A counter that went back belongs to another device."""
+    """Events a second by cause, without causes that had no event.
+
+    A counter that has fallen belongs to another device, so its cause is left out, too.
+    """
     rates = {cause: (amount - before.get(cause, 0)) / seconds for cause, amount in now.items()}
     return {cause: rate for cause, rate in rates.items() if rate > 0}
 

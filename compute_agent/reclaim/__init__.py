@@ -8,16 +8,16 @@ Nouns
     A *reading* has the use of each guest and of the system in one minute, in cores. The *history* has the
     sums of the last two hours, and the hourly peaks of the last day, of each guest and of all together. An
     *estimate* is an upper bound of the others' next use, with its terms. An *offer* is the promised part of
-    the rest. A *breach* is a broken promise: the others needed the offered CPUs, or a guest that runs on
-    these was throttled or evicted because CPUs were short.
+    the rest. A *breach* is a broken promise: the others needed the offered CPUs, or a guest on the offered
+    CPUs was throttled or evicted because CPUs were short.
 
 An example
     A zone has 32 CPUs, and the following terms:
 
     - The sums of the last two hours are 6 cores on average, with a deviation of 0.5. Mean and 4 sigma are 8.
     - The hourly peaks of the last day are 7 cores on average, with a deviation of 1. If the largest guest
-      used all of its 8 CPUs in 1 % of the hours, that alone would be a deviation of 0.8. Both deviations
-      together are 1.28; mean and 4 sigma are 12.1.
+      used all of its 8 CPUs in 1 % of the hours, this use alone would have a deviation of 0.8. Both
+      deviations together are 1.28, so mean and 4 sigma are 12.1.
     - In 85 % of the hours the system stays below 0.4 cores, and four guests below 2, 2, 3 and 1.6. The sum
       with a margin of 5 % is 9.45.
 
@@ -32,6 +32,6 @@ Invariants
     - The offer is at most the rest of the estimate, in any minute that has a reading.
     - Unknown use is full use. This rule holds for a guest without a history, and for a zone with less than a
       day of history or with an old last reading.
-    - After a breach less is offered until the zone has been read for a day.
+    - After a breach, less is offered until the zone has been read for another day.
     - An equal history and time give an equal offer. Nothing in these functions reads a clock or a file.
 """

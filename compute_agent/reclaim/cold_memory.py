@@ -1,9 +1,9 @@
-"""Cold memory: memory that guests do not use, found by small reclaims while they do not wait for memory.
+"""Cold memory: memory that guests do not use. Small reclaims find this memory.
 
 The rule is that of Senpai (Weiner et al., "TMO: Transparent Memory Offloading in Datacenters", ASPLOS 2022).
-Every few seconds the kernel reclaims a small part of a guest's memory. The part becomes smaller as the guest
-waits longer for memory, and 0 at a limit of its pressure (PSI). So memory that a guest uses returns by
-itself, and the rest stays in swap.
+Every few seconds the kernel reclaims a small part of a guest's memory. The longer the guest waits for memory,
+the smaller is this part. At a limit of the guest's pressure (PSI) the part is 0. So memory that a guest uses
+returns by itself, and the rest stays in swap.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_PROBE: Final = 16 * 2**20
 """Maximum bytes of one probe."""
 
 MIN_PROBE: Final = 64 * 2**10
-"""Minimum bytes of one probe: less frees hardly a page of each kind."""
+"""Minimum bytes of one probe. A smaller probe would hardly free a page of each kind."""
 
 CALM_SECONDS: Final = 600.0
 """Seconds without pressure after which the swapped memory of a guest counts as cold."""
@@ -32,8 +32,8 @@ MIN_SWAP_ROOM: Final = 0.25
 class ColdReading:
     """The memory of a guest in bytes.
 
-    :ivar used: its memory without swap; compressed memory (zswap) counts with its compressed size.
-    :ivar swapped: its memory in swap and zswap, with its size before compression.
+    :ivar used: the guest's memory without swap; compressed memory (zswap) counts with its compressed size.
+    :ivar swapped: the guest's memory in swap and zswap, with its size before compression.
     :ivar pressure: the percent of the time since the last reading in which the guest waited for memory; None:
         unknown.
     """
@@ -44,7 +44,7 @@ class ColdReading:
 
 
 def probe_size(reading: ColdReading, limit: float) -> int:
-    """The bytes to reclaim from a guest now; ``limit`` is the pressure, in percent, at which this is 0."""
+    """The bytes to reclaim from a guest now; 0 from a pressure of ``limit`` percent on."""
     if reading.pressure is None:
         return 0
     wanted = int(reading.used * PROBE_SHARE * max(0.0, 1 - reading.pressure / limit))
@@ -54,7 +54,7 @@ def probe_size(reading: ColdReading, limit: float) -> int:
 def track_calm(
     since: Mapping[str, float], readings: Mapping[str, ColdReading], limit: float, now: float
 ) -> dict[str, float]:
-    """The second since which each guest has not waited for memory, by uuid; one that waits now is left out.
+    """The second since which each guest has not waited for memory, by uuid, without waiting guests.
 
     :param since: the former result.
     :param limit: the pressure in percent from which on a guest counts as waiting.
@@ -69,7 +69,7 @@ def track_calm(
 def cold_memory(
     since: Mapping[str, float], readings: Mapping[str, ColdReading], now: float
 ) -> dict[str, int]:
-    """The bytes in swap of each guest that it has not missed for ``CALM_SECONDS``, by uuid."""
+    """By uuid, the bytes in swap of each guest that has not waited for memory for ``CALM_SECONDS``."""
     return {
         uuid: readings[uuid].swapped
         for uuid, begin in since.items()

@@ -61,7 +61,7 @@ class CapacityCollector(Protocol):
     def resource_classes(self) -> Collection[str]:
         """The resource classes that the collector reports; the same in each call.
 
-        As long as the collector reports no amount of a class, none is offered.
+        As long as the collector reports no amount of a class, nothing of this class is offered.
         """
         ...
 
@@ -77,8 +77,8 @@ class CapacityCollector(Protocol):
 class CollectedAmount:
     """The last measurement of a resource class of one provider, and its offer, in units of the class.
 
-    :ivar valid_until: the time until which the amount counts, in seconds since the epoch; 0: there was no
-        measurement yet.
+    :ivar valid_until: the time until which the amount counts, in seconds since the epoch; 0: no measurement
+        was made yet.
     """
 
     amount: float = 0.0
@@ -108,7 +108,7 @@ class CollectedAmount:
         A smaller amount is offered at once. A larger amount is offered after it was a tenth larger for 15
         minutes.
 
-        :param told: the new measurement; None: there is none.
+        :param told: the new measurement; None: no new measurement.
         :param most: the total of the inventory.
         :param now: the present time in seconds since the epoch.
         """
@@ -150,7 +150,7 @@ def check_measurement(told: Any, classes: Collection[str], now: float) -> ClassM
         )
     for name in ("amount", "margin", "valid_until"):
         value = getattr(told, name)
-        # A bool is an int. NaN fails both comparisons, and infinity the second one.
+        # A bool is an int, too. NaN fails both comparisons, and infinity fails the second comparison.
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
             raise ValueError(f"{name} of {told.resource_class} is {printable_text(repr(value))}")
     if told.valid_until < now:
@@ -166,7 +166,7 @@ def installed_collectors() -> dict[str, EntryPoint]:
 def check_collectors(names: Iterable[str]) -> None:
     """Check that all collectors of the configuration are installed.
 
-    :raises ConfigError: a collector is not installed. The message lists the installed ones.
+    :raises ConfigError: a collector is not installed. The message lists the installed collectors.
     """
     found = installed_collectors()
     for name in names:

@@ -64,14 +64,14 @@ class HourlyPeaks:
 class ZoneHistory:
     """The history of use of a zone. Times are seconds since the epoch, amounts are cores.
 
-    :ivar time: the time of the last reading; 0: there was none.
+    :ivar time: the time of the last reading; 0: no reading was made.
     :ivar periods: the largest total of each of the last periods, the oldest first.
     :ivar recent: mean and deviation of ``periods``.
     :ivar period: the largest total of the period that began at ``period_began``.
     :ivar peaks: the hourly peaks of each guest, of :data:`SYSTEM` and of :data:`SUM`.
     :ivar daily: mean and deviation of the peaks of :data:`SUM`.
-    :ivar hour: the largest use of each guest, of the system and of all of them together in the hour that
-        began at ``hour_began``.
+    :ivar hour: the largest use of each guest, of the system and of all together in the hour that began at
+        ``hour_began``.
     """
 
     time: float = 0.0

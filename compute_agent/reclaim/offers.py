@@ -1,4 +1,4 @@
-"""Offers of unused capacity, the share that is held back after broken promises, and the file of both.
+"""Offers of unused capacity, shares that are held back after broken promises, and the file with both.
 
 An offer shrinks at once, grows slowly, and is rarely written to Placement. After a broken promise less is
 offered for a day. History and offers are kept in a file, so that a restarted agent need not learn for a day
@@ -72,11 +72,11 @@ class CapacityOffer:
         whole = math.floor(level + _ROUNDING)
         if whole < self.published:
             return CapacityOffer(whole, level, time)
-        # The growth is too small to be published, so the waiting time begins again.
+        # This growth is too small to be published, so the waiting time begins again.
         if whole < self.published + step_of(self.published):
             return replace(self, level=level, time=time, above_since=0.0)
-        # After a gap the amounts in it are not known, and after a change of the clock its length is not known
-        # either. So the waiting time begins again.
+        # The amounts during a gap between readings are not known, and after a change of the clock the length
+        # of the gap is not known either. So the waiting time begins again.
         if not self.above_since or not 0 <= time - self.time <= GROWTH_SECONDS:
             return replace(self, level=level, time=time, above_since=time, above=whole)
         above = min(self.above, whole)

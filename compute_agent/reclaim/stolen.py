@@ -3,12 +3,12 @@
 A host that is itself a virtual machine has less CPU time than its number of CPUs suggests, because its
 hypervisor runs other machines for a part of the time. The kernel shows this *stolen* time for each CPU (steal
 in /proc/stat, proc(5)). The stolen part that was exceeded in at most one of the last 15 minutes counts. With
-16 shared CPUs and a part of 12 % that is 1.92 CPUs, so two are withheld.
+16 shared CPUs and a part of 12 % that is 1.92 CPUs, so two CPUs are withheld.
 
 Invariants
     - Two changes are at least five minutes apart, so there are at most twelve in an hour.
-    - More CPUs are withheld when the stolen time exceeds them by half a CPU. Fewer are withheld after a whole
-      CPU less was stolen for 15 minutes, and then by at most a tenth of the CPUs at a time.
+    - More CPUs are withheld when the stolen time exceeds them by half a CPU. If a whole CPU less was stolen
+      for 15 minutes, fewer CPUs are withheld, by at most a tenth of the CPUs at a time.
     - While the stolen part is not known, as after a start of the agent, the number of withheld CPUs stays.
 """
 
@@ -120,7 +120,7 @@ class StolenReserve:
 
 
 def stolen_part(stolen: Mapping[int, float], cpus: frozenset[int]) -> float | None:
-    """The mean stolen part of the time of these CPUs, 0 to 1; None if it is known for none of them."""
+    """The mean stolen part of the time of these CPUs, 0 to 1; None if it is unknown for each of them."""
     known = [stolen[cpu] for cpu in cpus if cpu in stolen]
     return sum(known) / len(known) if known else None
 

@@ -65,7 +65,7 @@ def read_zone(use: HostUse, shared: frozenset[int]) -> ZoneReading | None:
     The use of a guest counts in equal parts on all CPUs on which it may run, unless ``parts`` are known. The
     rest of the busy time is the system's.
     """
-    # The use of guests on reclaimed CPUs is subtracted, so the total is not known without it.
+    # The use of guests on reclaimed CPUs is subtracted, so the total is not known without their use.
     if use.reclaimed_left or not shared <= use.busy.keys():
         return None
     total = sum(use.busy[cpu] for cpu in shared)
@@ -144,7 +144,7 @@ def parse_parts(text: str) -> dict[int, float]:
 
 def parse_swap_use(text: str) -> float:
     """The MiB of the machine that are in swap and not in memory, from the text of /proc/meminfo."""
-    # SwapCached is both in swap and in memory, where it already counts.
+    # SwapCached is both in swap and in memory, and already counts as memory.
     total, free, cached = _read_kib(text, "SwapTotal", "SwapFree", "SwapCached")
     return max(0, total - free - cached) / 1024
 

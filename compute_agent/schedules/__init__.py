@@ -2,17 +2,17 @@
 
 Nouns: a *schedule* is the scheduling policy of a thread with its priority (sched(7)). A *cookie* is a number
 that the kernel gives to threads: threads with different cookies never run on hardware threads of one core at
-the same time (Documentation/admin-guide/hw-vuln/core-scheduling.rst). A *group* is the guests that share a
-cookie: one guest, or all guests of a class.
+the same time (Documentation/admin-guide/hw-vuln/core-scheduling.rst). A *group* consists of the guests that
+share a cookie: one guest, or all guests of a class.
 
 Example: guests A and B of a class with ``core_scheduling = guest`` hold CPUs 2 and 6, the threads of one
-core. While A runs on CPU 2, CPU 6 is idle or runs the kernel, never B.
+core. While A runs on CPU 2, CPU 6 is idle or runs the kernel, and never runs B.
 
-The module :mod:`realtime` chooses threads and schedules, and sets them. The module :mod:`cookies` decides
-cookies, as a pure function, and :mod:`kernel_cookies` gives them. The module :mod:`run_notes` keeps which
-guests have a priority or a cookie from the agent.
+The module :mod:`realtime` chooses threads and schedules, and sets them. The module :mod:`cookies` decides on
+cookies with a pure function, and :mod:`kernel_cookies` gives cookies to threads. The module :mod:`run_notes`
+stores notes of the guests with a priority or a cookie from the agent.
 
-Invariants. A guest is noted on disk before its first priority or cookie. Schedules and cookies of another
-program stay: those of guests without a note, and realtime schedules without SCHED_RESET_ON_FORK. Two groups
-have different cookies.
+Invariants. A guest is noted on disk before its first priority or cookie. The agent keeps the schedules and
+cookies of other programs. These are all schedules and cookies of guests without a note, and realtime
+schedules without SCHED_RESET_ON_FORK. Two groups have different cookies.
 """

@@ -1,11 +1,11 @@
-"""The wanted cookies of guests, as a pure function of the present ones and of notes.
+"""The wanted cookies of guests, as a pure function of present cookies and notes.
 
-The cookie of a group is that of the main thread of its first guest with a note and a cookie. All threads of
-the group get it. A group without a cookie gets a new one first. A guest that comes from another group brings
-no cookie along.
+The first guest of a group that has a note and a cookie gives the group its cookie. This is the cookie of the
+guest's main thread. All threads of the group get this cookie. If no guest of a group has a cookie, the agent
+first creates one. A guest that comes from another group does not bring its old cookie along.
 
-A guest that leaves its group has no cookie afterwards, like most guests. If it shared one of another program
-before, it gets that one from a guest that still has it.
+A guest that leaves its group has no cookie afterwards, like most guests. If the guest shared a cookie of
+another program before, it gets this cookie back from a guest that still has it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from compute_agent.schedules.run_notes import CookieLender, RunNote, RunNotes, n
 
 @dataclass(frozen=True, slots=True)
 class CookieGuest:
-    """A guest with the cookies of its threads by thread id; 0 is none.
+    """A guest with the cookies of its threads, by thread id; 0 stands for no cookie.
 
-    :ivar group: the group that it should share a cookie with; empty: it should have none.
-    :ivar preserved: it keeps what it has.
+    :ivar group: the group with which the guest should share a cookie; empty: the guest should have no cookie.
+    :ivar preserved: whether the guest keeps its present cookies.
     """
 
     uuid: str
@@ -34,13 +34,13 @@ class CookieGuest:
 
     @property
     def main_cookie(self) -> int:
-        """The cookie of its main thread."""
+        """The cookie of the guest's main thread; 0 for no cookie."""
         return self.cookies.get(self.main.pid, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class CookieGrant:
-    """Threads of a guest that get the cookie of a process; without a process they lose theirs."""
+    """Threads of a guest that get the cookie of the process ``source``, or with None lose their cookie."""
 
     guest: CookieGuest
     source: ProcessIdentity | None
@@ -49,7 +49,7 @@ class CookieGrant:
 
 @dataclass(frozen=True, slots=True)
 class CookiePlan:
-    """Notes to be kept first, then guests that get a new cookie, and grants.
+    """The notes to store first, then the guests that get a new cookie, and the grants.
 
     :ivar foreign: guests that have cookies of another program.
     """
@@ -80,7 +80,8 @@ def decide_cookies(guests: Iterable[CookieGuest], notes: RunNotes) -> CookiePlan
                 kept[guest.uuid] = note
                 grants.append(_grant_to(guest, None if source is None else source.main, cookie))
         elif guest.group and note is None and has and all(users[cookie] == 1 for cookie in has):
-            # No other guest has its cookies, and all its threads have one: it is apart from all already.
+            # All threads of the guest have a cookie, and no other guest has these cookies. So the guest
+            # already shares a core with no other guest.
             foreign.add(guest.uuid)
         elif guest.group:
             if note is None:
@@ -107,7 +108,7 @@ def decide_cookies(guests: Iterable[CookieGuest], notes: RunNotes) -> CookiePlan
 def _choose_lender(
     guest: CookieGuest, guests: Iterable[CookieGuest], noted: Collection[str]
 ) -> CookieLender | None:
-    """Another guest that shares the cookie of a guest and keeps it, as it belongs to no group."""
+    """Find another guest that has the same cookie, and keeps this cookie because it has no group."""
     cookie = guest.main_cookie
     for other in guests:
         if cookie and other.main_cookie == cookie and not (other.group or other.uuid in noted):
@@ -116,10 +117,10 @@ def _choose_lender(
 
 
 def _find_lender(note: RunNote, guests: Iterable[CookieGuest]) -> CookieGuest | None:
-    """The guest that can give the cookie from before a note back; None if there was none, or is none now."""
+    """Find the guest that can give back the cookie from before a note; None without such a guest."""
     lender = note.lender
     for other in guests:
-        # The kernel uses the number of a cookie again, but hardly for the same run of a guest.
+        # The kernel may use the number of a cookie again, but hardly for the same run of the same guest.
         if lender is not None and (other.main, other.main_cookie) == (lender.main, lender.cookie):
             return other
     return None

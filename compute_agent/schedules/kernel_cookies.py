@@ -1,8 +1,11 @@
-"""Cookies of threads by prctl(2) with PR_SCHED_CORE (Linux 5.14, CONFIG_SCHED_CORE).
+"""Reads and sets core scheduling cookies of threads by prctl(2) with PR_SCHED_CORE.
 
-The kernel has no call to give the cookie of one process to another. A thread takes the cookie of a process
-over and passes it on. To take a cookie away, the thread copies "no cookie" from a process without one. Such a
-thread lives for one grant, since it keeps what it took over.
+The kernel needs CONFIG_SCHED_CORE (Linux 5.14).
+
+The kernel has no call to give the cookie of one process to another. So a thread of the agent takes over the
+cookie of a process, and passes this cookie on. To remove a cookie, the thread takes over "no cookie" from a
+process without a cookie, and passes that on. Each grant has its own thread, because a thread keeps the cookie
+that it has taken over.
 """
 
 from __future__ import annotations
@@ -20,10 +23,10 @@ from compute_agent.threads import NO_LOCK, ONCE, ThreadSpec, run_aside
 _PR_SCHED_CORE: Final = 62
 _GET, _CREATE, _SHARE_TO, _SHARE_FROM = range(4)
 _THREAD, _PROCESS = 0, 1
-"""Scopes of the call: one thread, or all threads of a process."""
+"""Scopes of the system call: one thread, or all threads of a process."""
 
 _WITHOUT_COOKIE: Final = (kernel_files.KTHREADD, 1)
-"""Processes that mostly have no cookie: the parent of the kernel's threads, and the init process."""
+"""Processes that usually have no cookie: the parent of the kernel's threads, and the init process."""
 
 _GRANT_SECONDS: Final = 5.0
 
@@ -39,25 +42,25 @@ OWN_COOKIE: Final = "it finds no process without a cookie; start the agent witho
 
 
 class NoSiblingsError(Exception):
-    """No core of the host has two threads online, so that guests cannot share one."""
+    """No core of the host has two threads online, so guests cannot share a core."""
 
 
 class CookieError(Exception):
-    """The kernel does not give cookies; the text is the reason."""
+    """The kernel refuses to show or set a cookie; the text is the reason."""
 
 
 class OwnCookieError(CookieError):
-    """The agent was started with a cookie, and cannot get rid of it."""
+    """The agent was started with a cookie, and cannot remove this cookie."""
 
 
 class KernelCookies:
-    """Reads and gives cookies of this kernel."""
+    """Reads and sets cookies of threads in the running kernel."""
 
     def read_cookie(self, tid: int) -> int | None:
-        """The cookie of a thread, 0 for none; None when it has ended.
+        """The cookie of a thread, 0 for no cookie; None if the thread has ended.
 
-        :raises NoSiblingsError:
-        :raises CookieError:
+        :raises NoSiblingsError: no core has two threads online.
+        :raises CookieError: the kernel refuses the call, or does not support cookies.
         """
         found = ctypes.c_ulong()
         try:
@@ -69,17 +72,19 @@ class KernelCookies:
     def create_cookie(self, pid: int) -> None:
         """Give all threads of a process a new cookie. A process that has ended is no error.
 
-        :raises NoSiblingsError:
-        :raises CookieError:
+        :raises NoSiblingsError: no core has two threads online.
+        :raises CookieError: the kernel refuses the call, or does not support cookies.
         """
         with contextlib.suppress(ProcessLookupError):
             _call_kernel(_CREATE, pid, _PROCESS)
 
     def grant_cookie(self, source: int, tids: Iterable[int]) -> None:
-        """Give threads the cookie of a process, or none where ``source`` is 0. Ended ones are no error.
+        """Give threads the cookie of the process ``source``; remove their cookies if ``source`` is 0.
 
-        :raises NoSiblingsError:
-        :raises CookieError:
+        A thread that has ended is no error.
+
+        :raises NoSiblingsError: no core has two threads online.
+        :raises CookieError: the kernel refuses the call, or does not support cookies.
         """
 
         def pass_on() -> None:
@@ -94,28 +99,29 @@ class KernelCookies:
         self._run_apart(pass_on)
 
     def clear_own_cookie(self) -> None:
-        """Take the cookie of this process, if it was started with one, from all of its threads.
+        """Remove the cookie with which this process was started, if any, from all threads of the process.
 
-        Guests that this process starts would have the cookie as well, and share cores for it.
+        Otherwise guests that this process starts would inherit the cookie, and could share cores with each
+        other.
 
-        :raises NoSiblingsError:
-        :raises OwnCookieError: no process without a cookie is there.
-        :raises CookieError:
+        :raises NoSiblingsError: no core has two threads online.
+        :raises OwnCookieError: no process without a cookie was found.
+        :raises CookieError: the kernel refuses the call, or does not support cookies.
         """
 
         def pass_on() -> None:
             self._drop_cookie()
             _call_kernel(_SHARE_TO, os.getpid(), _PROCESS)
 
-        # 0 is the calling thread.
+        # The id 0 stands for the calling thread.
         if self.read_cookie(0):
             self._run_apart(pass_on)
 
     def _drop_cookie(self) -> None:
-        """Have the calling thread be without a cookie.
+        """Remove the cookie of the calling thread.
 
-        :raises NoSiblingsError:
-        :raises CookieError:
+        :raises NoSiblingsError: no core has two threads online.
+        :raises CookieError: the kernel refuses the call, or does not support cookies.
         """
         if not self.read_cookie(0):
             return
@@ -128,8 +134,8 @@ class KernelCookies:
     def _run_apart(self, pass_on: Callable[[], None]) -> None:
         """Run a function in a thread of its own.
 
-        :raises NoSiblingsError:
-        :raises CookieError:
+        :raises NoSiblingsError: no core has two threads online.
+        :raises CookieError: the kernel refuses the call, or does not support cookies.
         """
         try:
             run_aside(COOKIE_THREAD, pass_on).result(_GRANT_SECONDS)
@@ -141,7 +147,7 @@ class KernelCookies:
 
 def _call_kernel(command: int, tid: int, scope: int, found: ctypes.c_ulong | None = None) -> None:
     address = None if found is None else ctypes.byref(found)
-    # The C library reads its arguments as unsigned long.
+    # The C library reads the arguments of prctl() as unsigned long.
     numbers = map(ctypes.c_ulong, (command, tid, scope))
     if _LIBC.prctl(_PR_SCHED_CORE, *numbers, address) == 0:
         return

@@ -1,10 +1,11 @@
 """Realtime schedules of the threads that run guest CPUs.
 
-The agent sets SCHED_FIFO or SCHED_RR. Its flag SCHED_RESET_ON_FORK gives new threads of the guest the usual
-schedule and the nice value 0 at first. The agent gives them the nice value of the guest's main thread. Other
-programs set the flag as well (rtkit, ``chrt -R``). So it marks threads of the agent in noted guests only.
-libvirt's ``<vcpusched>``, which Nova writes for ``hw:cpu_realtime``, has no such flag. A guest with realtime
-threads of another program stays as it is.
+The agent sets SCHED_FIFO or SCHED_RR with the flag SCHED_RESET_ON_FORK. With this flag, new threads of the
+guest start with the usual schedule and the nice value 0. The agent then gives these threads the nice value of
+the guest's main thread. Other programs set the flag as well (rtkit, ``chrt -R``). So only in guests with a
+note does the flag show that the agent has set a schedule. libvirt's ``<vcpusched>``, which Nova writes for
+``hw:cpu_realtime``, has no such flag. The agent does not change a guest with realtime threads of another
+program.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import CpuAssignment
 
 MAX_PRIORITY: Final = 49
-"""Threads of interrupts have 50, and a busy guest must not keep these away."""
+"""The highest priority of guest CPUs. The kernel's interrupt threads have 50, and a busy guest must not block
+them."""
 
 NONE_HELD: Final = "it is for dedicated CPUs, and the guest holds none"
 NO_ROOM: Final = (
@@ -41,7 +43,7 @@ _FAIR_SERVER: Final = 6, 12
 """The first version of Linux with a fair server in place of the limit for realtime threads."""
 
 _DEADLINE: Final = 6
-"""SCHED_DEADLINE, which Python does not name."""
+"""The number of SCHED_DEADLINE, for which Python has no name."""
 _REALTIME: Final = frozenset({os.SCHED_FIFO, os.SCHED_RR, _DEADLINE})
 _OWN: Final = frozenset({os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.SCHED_RR | os.SCHED_RESET_ON_FORK})
 RESET_USUAL: Final = os.SCHED_OTHER | os.SCHED_RESET_ON_FORK
@@ -56,17 +58,20 @@ class ThreadSchedule:
 
     @property
     def is_usual(self) -> bool:
-        """Whether it is the usual one. A thread may give a priority up, but not the flag."""
+        """Whether this is the usual schedule, with or without the flag.
+
+        A thread may give up its priority, but cannot remove the flag.
+        """
         return self.policy in (os.SCHED_OTHER, RESET_USUAL)
 
     @property
     def is_realtime(self) -> bool:
-        """Whether it is one of realtime."""
+        """Whether this is a realtime schedule."""
         return self.policy & ~os.SCHED_RESET_ON_FORK in _REALTIME
 
     @property
     def is_like_own(self) -> bool:
-        """Whether the agent sets such schedules."""
+        """Whether the agent may have set this schedule."""
         return self.policy in _OWN and 1 <= self.priority <= MAX_PRIORITY
 
 
@@ -74,9 +79,9 @@ USUAL: Final = ThreadSchedule()
 
 
 def realtime_schedule(priority: int, in_turn: bool) -> ThreadSchedule:
-    """The schedule that the agent sets.
+    """The realtime schedule that the agent sets.
 
-    :param in_turn: threads of the same priority take turns on a CPU.
+    :param in_turn: whether threads of the same priority take turns on a CPU.
     """
     policy = os.SCHED_RR if in_turn else os.SCHED_FIFO
     return ThreadSchedule(policy | os.SCHED_RESET_ON_FORK, priority)
@@ -85,7 +90,9 @@ def realtime_schedule(priority: int, in_turn: bool) -> ThreadSchedule:
 def choose_threads(
     threads: Mapping[int, CpuSet], place: CpuAssignment, has_others: bool
 ) -> tuple[frozenset[int], str]:
-    """The threads that can have a realtime schedule: those on dedicated CPUs alone. The reason of none.
+    """The threads that can have a realtime schedule, and the reason if there are no such threads.
+
+    Only threads that run on dedicated CPUs alone can have a realtime schedule.
 
     :param threads: the CPUs of the threads that run guest CPUs, by thread id.
     :param has_others: whether the guest has threads that run no guest CPU.
@@ -111,8 +118,8 @@ def decide_schedules(
     own = {tid for tid, has in present.items() if noted and has.is_like_own}
     if any(has.is_realtime and tid not in own for tid, has in present.items()):
         wanted = ()
-    # The flag alone is left by a thread that gave its priority up. It counts as the agent's at the first
-    # look as well: a second one would find it in a noted guest.
+    # A thread that has given up its priority keeps the flag alone. The flag already counts as the agent's
+    # before the guest has a note, because afterwards it would count anyway.
     takes_flags = noted or bool(wanted)
     found = {}
     for tid, has in present.items():
@@ -127,7 +134,7 @@ class KernelSchedules:
     """Reads and sets schedules of threads."""
 
     def read(self, tid: int) -> ThreadSchedule | None:
-        """The schedule of a thread; None when it has ended."""
+        """The schedule of a thread; None if the thread has ended."""
         try:
             return ThreadSchedule(os.sched_getscheduler(tid), os.sched_getparam(tid).sched_priority)
         except ProcessLookupError:
@@ -142,7 +149,7 @@ class KernelSchedules:
         os.sched_setscheduler(tid, schedule.policy, os.sched_param(schedule.priority))
 
     def read_nice(self, tid: int) -> int | None:
-        """The nice value of a thread, which it has beside any schedule; None when it has ended."""
+        """The nice value of a thread, which does not depend on its schedule; None if the thread has ended."""
         try:
             return os.getpriority(os.PRIO_PROCESS, tid)
         except ProcessLookupError:
@@ -167,16 +174,17 @@ def read_throttle(root: Path) -> str:
     """A sentence about the kernel's limit for busy realtime threads of the host below ``root``.
 
     Empty without a limit. From Linux 6.12 on, a busy realtime thread gives way only to threads that starve
-    (the fair server), which a dedicated CPU has none of. Distributions have it in older kernels as well, and
-    only the file in debugfs tells that.
+    (the fair server). A dedicated CPU has no such threads. Distributions also have the fair server in older
+    kernels, which only the file in debugfs shows.
     """
     folder = root / "proc/sys/kernel"
     runtime, period = (
         kernel_files.read_optional(f"{folder}/sched_rt_{name}_us") or "" for name in ("runtime", "period")
     )
-    # Path.is_dir() raises an error where other users than root may not look.
+    # os.path.isdir() is used, because Path.is_dir() raises an error if only root may read the parent folder.
     has_server = os.path.isdir(root / "sys/kernel/debug/sched/fair_server")
-    # Mostly only root may read debugfs, and a container or a locked kernel has none.
+    # The version is checked, too, because usually only root may read debugfs, and a container or a locked
+    # kernel has no debugfs.
     match = _RELEASE.match(kernel_files.read_optional(f"{folder}/osrelease") or "")
     has_server |= match is not None and (int(match[1]), int(match[2])) >= _FAIR_SERVER
     try:

@@ -1,4 +1,4 @@
-"""Notes on disk: which guests have a cookie of core scheduling, or a realtime priority, from the agent.
+"""Notes on disk about guests that have a core scheduling cookie or a realtime priority from the agent.
 
 The kernel does not show which program has set a cookie or a priority, so the agent notes its own. A note
 contains the guest's main process, so it does not apply to the guest's next run. There is one file for cookies
@@ -39,12 +39,12 @@ class CookieLender:
 
 @dataclass(frozen=True, slots=True)
 class RunNote:
-    """A run of a guest that has something from the agent, or is about to get it.
+    """A run of a guest that has a cookie or a priority from the agent, or is about to get one.
 
-    :ivar main: its main process.
+    :ivar main: the main process of the guest.
     :ivar before: the cookie that the main process had before the guest came to its group.
-    :ivar group: the group that it shares a cookie with.
-    :ivar lender: gives the guest the cookie back that it had before its first note.
+    :ivar group: the group with which the guest shares a cookie.
+    :ivar lender: the guest that can give back the cookie from before the first note; None: no such guest.
     """
 
     main: ProcessIdentity
@@ -64,12 +64,12 @@ class RunNoteStore(Protocol):
     def kept_notes(self) -> RunNotes:
         """The notes.
 
-        :raises OSError: they cannot be read.
+        :raises OSError: the notes cannot be read.
         """
         ...
 
     def keep_notes(self, notes: RunNotes) -> None:
-        """Replace the notes; durable when this returns.
+        """Replace the notes; the new notes are on disk when this returns.
 
         :raises OSError: the former notes are still stored.
         """
@@ -83,7 +83,7 @@ def note_of(notes: RunNotes, uuid: str, main: ProcessIdentity) -> RunNote | None
 
 
 class RunNotesFile:
-    """Keeps notes in a file, which is read when it is asked for first."""
+    """Keeps notes in a file. The file is read when the notes are requested for the first time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -91,10 +91,10 @@ class RunNotesFile:
 
     @property
     def kept_notes(self) -> RunNotes:
-        """The notes in the file; none where it is absent. A damaged one is put aside.
+        """The notes in the file; empty if the file does not exist. A damaged file is renamed.
 
-        :raises UnsafeFileError: it is not ours.
-        :raises OSError: it cannot be read.
+        :raises UnsafeFileError: another user may have written the file.
+        :raises OSError: the file cannot be read.
         """
         if self._notes is None:
             try:
@@ -127,7 +127,7 @@ def _read_notes(document: Any) -> RunNotes:
 
 
 def _read_note(one: Any) -> RunNote:
-    # Notes of an older agent have no lender.
+    # Notes of older releases have no lender.
     lender = one.get("lender")
     return RunNote(
         _read_identity(one["main"]),
@@ -145,6 +145,6 @@ def _read_identity(main: Any) -> ProcessIdentity:
 
 
 def _read_whole(value: Any) -> int:
-    # A cookie has 64 bits, which a float has not.
+    # A cookie has 64 bits, more than a float can represent exactly.
     kept_json.read_number(value, _MAX_NUMBER)
     return int(value)

@@ -93,7 +93,7 @@ class GuestMetrics(Collector):
         registry.register(self)
 
     def describe(self) -> Iterator[Metric]:
-        """The metrics without values. From them the registry learns the names before the first scrape."""
+        """The metrics without values, from which the registry learns the names before the first scrape."""
         return iter(_GuestFamilies().all_families)
 
     def collect(self) -> Iterator[Metric]:

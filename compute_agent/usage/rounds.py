@@ -39,7 +39,7 @@ class CacheReader(Protocol):
     """Reads the counters of the monitoring groups of resctrl."""
 
     def read(self) -> CacheReading:
-        """The latest bandwidth (rates) and occupancy (bytes); empty if the host does not measure these.
+        """The latest bandwidths (bytes a second) and occupancies (bytes); empty if the host measures neither.
 
         :raises OSError: the counters cannot be read.
         """
@@ -47,7 +47,8 @@ class CacheReader(Protocol):
 
 
 SourceReader = Callable[[str], float | None]
-"""Returns the last value of the metric from outside the kernel with this name; None: it has none now."""
+"""Returns the last value of the metric from outside the kernel with this name; None: the metric has no value
+now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,8 @@ def parse_host_stat(text: str) -> AllCpus:
 def parse_meminfo(text: str) -> HostMemory:
     """Parse /proc/meminfo. Used memory is the total less MemAvailable.
 
-    Linux before 3.14 has no MemAvailable. Used memory is then the total less free memory and caches.
+    Linux before 3.14 has no MemAvailable. On such a kernel, used memory is the total less free memory and
+    caches.
     """
     sizes = {}
     for line in text.splitlines():
@@ -356,7 +358,7 @@ def guest_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> dict[st
     # A time that does not advance would lead to a division by zero or a negative use.
     if before is None or now.time <= before.time:
         return {}
-    # The round before is closed, so that this returns the values that it has kept.
+    # The round before is closed, so this call returns the values that the closed round has kept.
     first = {subject.facts.uuid: _cpu_seconds(before, subject) for subject in before.subjects}
     grown = {guest: _grown_seconds(first.get(guest, {}), counted) for guest, counted in last.items()}
     elapsed = now.time - before.time

@@ -46,7 +46,8 @@ class GuestUsage:
 
     - ``rank`` is the rank of its QoS class; guests of a lower rank give way first.
     - ``priority`` orders guests of one class; a guest of lower priority gives way first.
-    - ``protected`` is whether the agent must not limit or evict the guest, such as one with dedicated CPUs.
+    - ``protected`` is whether the agent must not limit or evict the guest, such as a guest with dedicated
+      CPUs.
     - ``started`` is the time of its start, in seconds on a clock that all guests share.
     - ``usage`` is in the units of the metrics; the usage of a missing series is unknown.
     - ``name`` is the name of the guest in messages.
@@ -86,7 +87,7 @@ class UsageSnapshot:
         for series, amount in usage.items():
             if series in host:
                 host[series] += amount - before.usage.get(series, 0.0)
-        # A copy, because a plan derives several snapshots from one.
+        # The mapping is copied, because a plan derives several snapshots from one snapshot.
         guests = dict(self.guests)
         guests[guest] = replace(before, usage={**before.usage, **usage})
         return replace(self, host=host, guests=guests)

@@ -77,7 +77,7 @@ def build_subject(
         uuid=guest.uuid,
         name=guest.name,
         qos_class=settings.qos_class,
-        # Copied from the class, so that decisions need no classes.
+        # The rank is copied from the class, so that decisions need no classes.
         rank=classes.rank_of(settings.qos_class),
         priority=settings.priority,
         protected=settings.preserve or classes.is_protected(settings.qos_class, dedicated),
@@ -90,7 +90,7 @@ def build_subject(
             **(others or {}),
         },
     )
-    # A driver may not know all processes of a guest without a cgroup, but it knows the main process.
+    # A driver may not know all processes of a guest without a cgroup, but the driver knows the main process.
     return MeasuredGuest(facts, cgroup, pids or (guest.pid,))
 
 
@@ -170,7 +170,7 @@ def memory_allotment(view: GuestView) -> dict[ThrottleControl, GuestAllotment]:
 
 
 def may_be_dedicated(view: GuestView) -> bool:
-    """Whether a guest has dedicated CPUs, or may have some because its allocation is not known yet."""
+    """Whether a guest has dedicated CPUs, or may have them because its allocation is not known yet."""
     # An unknown allocation counts as dedicated. Otherwise a guest that must not be throttled could be
     # throttled until Placement answers.
     if view.allocation is None or (view.assignment is not None and view.assignment.held_cpus):
@@ -258,7 +258,7 @@ class CacheControlAllotments:
             shared = division.open_ways(NO_WAYS).percent_range(
                 asked.first, asked.last, division.rules.min_bits
             )
-            # The exclusive ways of the guest, or else the shared ways that its class may use.
+            # A guest without exclusive ways has the shared ways that its class may use.
             full = demand.ways.get(cache) or len(shared)
             if control and full:
                 size = control.way_bytes.get(cache)
@@ -279,8 +279,8 @@ class CacheControlAllotments:
                 engine.encode_percent(domain, engine.min_percent)
             except BandwidthUnknownError:
                 continue  # this platform has no limit below 100 %
-            # The guest's exclusive bandwidth. Without one, the bandwidth of its annotation or class, or else
-            # the full bandwidth.
+            # A guest without exclusive bandwidth has the bandwidth of its annotation or class, or else the
+            # full bandwidth.
             full = demand.bandwidth.get(cache) or _shared_percent(engine, domain, wish)
             step = float(min(engine.percent_step, full))
             knob = ThrottleControl(MEMORY_BANDWIDTH, str(cache))
@@ -302,4 +302,4 @@ def _shared_percent(codec: BandwidthCodec, domain: int, share: ShareSpec) -> int
     try:
         return percent_of_cap(codec, domain, share.cap_on(domain) or 100)
     except BandwidthUnknownError:
-        return 100  # the cap is refused, so that it does not apply
+        return 100  # the cap is refused, so the cap does not apply
