@@ -345,7 +345,7 @@ class MemoryReader:
         of_rest, mib = has_memory_of_rest(view), held.mib
         if mib is not None:
             # A guest on reclaimed memory counts only up to its allocation: memory beyond it belongs to other
-            # guests, which must not be offered twice.
+            # guests, and must not be offered twice.
             mib = min(mib, _held_amount(view, RECLAIMED_MEMORY)) if of_rest else mib + held.swapped
         parts = {node: part for node, part in held.parts.items() if node in nodes}
         return GuestUse(view.guest.uuid, entitlement, mems or nodes, mib, of_rest, parts), held.swapped

@@ -45,9 +45,10 @@ def begin_session(service: PlacementService, access: TokenAccess) -> VisitorSess
     """Start the session of a visitor that has signed in."""
     session = VisitorSession(sessions.new_secret(), access.token, access.user, access.project)
     content = orjson.dumps({"token": session.token, "user": session.user, "project": session.project})
-    # encrypted with a key from the cookie alone, so that a copy of the database has no usable token
+    # the content is encrypted with a key from the cookie alone, so that a copy of the database has no usable
+    # token
     kept, key = _session_cipher(session.secret).encrypt(content).decode(), sessions.key(session.secret)
-    # not longer than the token is valid, because each request checks the token
+    # the session ends with its token at the latest, because each request checks the token
     seconds = min(access.seconds, service.conf.console.session_lifetime)
     service.database.write(lambda tx: sessions.insert_session(tx, key, kept, seconds))
     return session
@@ -90,7 +91,7 @@ class SessionAdmission:
         if session is None:
             return _to_sign_in(environ, start_response)
         environ[SESSION] = session
-        # the same header as over REST, so that the token is checked in the same way
+        # the header is the same as over REST, so that the token is checked in the same way
         environ["HTTP_X_AUTH_TOKEN"] = session.token
         # a header of the browser must not add the rights of a service
         environ.pop("HTTP_X_SERVICE_TOKEN", None)
@@ -126,7 +127,7 @@ class SessionAdmission:
         now = time.monotonic()
         if now < self._tidy_due:
             return
-        # done by requests of signed-in visitors, so that rows disappear even if no visitor signs in
+        # requests of signed-in visitors remove the rows, so that rows disappear even if no visitor signs in
         self._tidy_due = now + _TIDY_SECONDS
         database = self._service.database
         try:
@@ -145,7 +146,7 @@ class SessionAdmission:
 
 
 def note_admitted(pages: "WSGIApplication") -> "WSGIApplication":
-    """Return ``pages`` with a mark on each request that reaches it: the authentication has admitted it."""
+    """Return ``pages``, and mark each request that reaches them as admitted by the authentication."""
 
     def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         environ[_ADMITTED] = True
@@ -179,13 +180,13 @@ def _to_sign_in(environ: "WSGIEnvironment", start_response: "StartResponse") -> 
         wanted = environ["PATH_INFO"]
         if query := environ.get("QUERY_STRING"):
             wanted += "?" + query
-        # no address to return to for the first page, which is the default
+        # the first page needs no address, because visitors return to the first page by default
         if wanted not in ("/console", "/console/"):
             address += "?" + urlencode({"next": wanted}, encoding="latin-1")
     headers = [("Content-Length", "0"), ("Cache-Control", "no-store")]
     if "HTTP_HX_REQUEST" in environ:  # htmx would take another page for a part of this one
         start_response("401 Unauthorized", [*headers, ("HX-Redirect", address)])
     else:
-        # 303, so that the browser fetches the page to sign in with GET
+        # with status 303, the browser fetches the page to sign in with GET
         start_response("303 See Other", [*headers, ("Location", address)])
     return []

@@ -171,7 +171,7 @@ _HTMX: Final = {
     "historyCacheSize": 0,  # no page is kept in the browser
     "refreshOnHistoryMiss": True,
     "timeout": 30_000,
-    "includeIndicatorStyles": False,  # they would be inline
+    "includeIndicatorStyles": False,  # these styles would be inline
     "responseHandling": [
         {"code": "2..", "swap": True},
         # errors are shown, too, and replace the whole content of the page
@@ -207,7 +207,7 @@ def create_app(*, signs_in: bool) -> Flask:
 
 
 @cache
-# cached, because files of an installed package do not change while the process runs
+# digests are cached, because files of an installed package do not change while the process runs
 def _file_digest(name: str) -> str:
     return hashlib.blake2b((_STATIC / name).read_bytes(), digest_size=8).hexdigest()
 
@@ -220,7 +220,8 @@ def _template_values() -> dict[str, Any]:
         sections = [(endpoint, title) for endpoint, title, rules in _SECTIONS if visit.may_use(*rules)]
     return {
         "visitor": None if visit is None else visit.visitor,
-        # not "session": older versions of Flask give templates of blueprints its own under this name
+        # the key is not "session", because older versions of Flask give templates of blueprints their own
+        # session under this name
         "visitor_session": request.environ.get(SESSION),
         "mark": forms.form_mark,
         "condition": questions.condition_words,
@@ -255,7 +256,7 @@ def _refused_by_api(error: ApiRefusal) -> tuple[str, int]:
 
 
 def _http_exception(error: HTTPException) -> tuple[str, int] | Response:
-    # a redirection, or an answer that was already made completely
+    # the error is a redirection, or has an answer that is already complete
     if error.response is not None or error.code is None or error.code < 400:
         return Response(error.get_response().response, error.code, error.get_headers())
     status = HTTPStatus(error.code)

@@ -95,9 +95,9 @@ def _candidate_lines(snapshot: ModelSnapshot, candidate: AllocationCandidate, ro
         above.id for each in {*asked, *groups} for above in snapshot.lineage_of(snapshot.providers[each])
     }
     if root not in asked:
-        shown.discard(root)  # the heading of the host names it
+        shown.discard(root)  # the heading of the host has this name
     lines = _offer_lines(snapshot, [snapshot.providers[each] for each in shown], asked, groups)
-    # first the tree of the host, then the trees that share with it
+    # the tree of the host comes first, then the trees that share with the host
     return tuple(sorted(lines, key=lambda line: line.provider.root_id != root))
 
 
@@ -108,7 +108,7 @@ def _offer_lines(
     groups: Mapping[int, Sequence[str]],
 ) -> Iterable[OfferLine]:
     paths = {each.id: tuple(snapshot.lineage_of(each))[::-1] for each in providers}
-    # sorted by the path from the root, so that each provider follows its parent
+    # lines are sorted by the path from the root, so that each provider follows its parent
     in_order = sorted(paths.values(), key=lambda path: [(natural_order(each.name), each.id) for each in path])
     for path in in_order:
         provider = path[-1]
@@ -177,12 +177,13 @@ def _find_offers(visit: PageRequest, asked: AskedCandidates) -> HostOffers:
             budget = SearchBudget(
                 options.api.candidates_deadline, options.api.candidates_size * _MIB, view.yield_lock
             )
-            # breadth first, because a few candidates of many hosts are more useful than many candidates of
-            # one host; the search returns one candidate more than the page shows, to know whether more exist
+            # the search is breadth first, because a few candidates of many hosts are more useful than many
+            # candidates of one host; the search returns one candidate more than the page shows, to know
+            # whether more exist
             patterns = find_candidates(
                 view.snapshot, wanted, strategy="breadth-first", max_candidates=_MAX_SHOWN + 1, budget=budget
             )
-            # within the view, because patterns are computed from its snapshot while they are read
+            # patterns are read within the view, because reading computes them from the view's snapshot
             candidates = list(candidates_of(topology_first(patterns, budget)))
             found = offers_by_host(
                 view.snapshot, candidates, _MAX_SHOWN, is_fallback=wanted is asked.fallback

@@ -24,7 +24,7 @@ CENSUS: Final = "DEVICE_CENSUS"
 _MAX_TEXT: Final = 16_384
 """Maximum characters of a field."""
 _AMOUNTS: Final = ("vcpus", "ram", "disk")
-# a name without "=" and ":", then a colon and a blank; in a query no blank follows a colon
+# the line has a name without "=" and ":", then a colon and a blank; in a query no blank follows a colon
 _OF_NOVA: Final = re.compile(r"([^=:]+):\s+(.+)")
 EXAMPLE: Final = "small=resources=VCPU:1,MEMORY_MB:2048\nlarge: vcpus=8 ram=16384 disk=40"
 """Flavors that the empty form shows as an example."""
@@ -51,7 +51,7 @@ class CapacityQuestion:
         flavors = [_parse_flavor(line) for line in _text_lines(self.flavors)]
         excluded = []
         for line in _text_lines(self.excluded_hosts):
-            # a uuid in any spelling, or the name of a provider
+            # the line is a uuid in any spelling, or the name of a provider
             provider = snapshot.get(canonical_uuid(line) or line)
             if provider is None and line in snapshot.by_name:
                 provider = snapshot.providers[snapshot.by_name[line]]
@@ -115,7 +115,7 @@ def count_guests(visit: PageRequest) -> str | tuple[str, int]:
                 body = asked.request_body(snapshot)
             except InvalidRequest as refusal:
                 error = refusal.detail
-    # outside of the pinned model, because the API takes a view of its own
+    # the API is asked outside of the pinned model, because the API takes a view of its own
     if body is not None:
         try:
             found = ask_api("POST", "/ext/v1/capacity", body=body)

@@ -44,7 +44,7 @@ class AgentHeartbeat:
 
 
 def last_heartbeat(members: Iterable[Provider]) -> AgentHeartbeat | None:
-    """Return the heartbeat of a host, from its first provider that has one; None without one."""
+    """Return the heartbeat of a host, from its first provider with a heartbeat; None without a heartbeat."""
     for each in members:
         if each.attributes:
             reported_at, due = each.attributes.get(REPORTED_AT), each.attributes.get(REPORT_DUE)
@@ -55,7 +55,7 @@ def last_heartbeat(members: Iterable[Provider]) -> AgentHeartbeat | None:
 
 
 def broken_promises(members: Iterable[Provider]) -> str:
-    """Return the promises to guests that a host breaks, in its agent's words; empty if it breaks none."""
+    """Return the promises to guests that a host breaks, in its agent's words; empty without any."""
     for each in members:
         if each.attributes:
             broken = each.attributes.get(BROKEN_PROMISES)
@@ -90,10 +90,10 @@ class HostCondition(StrEnum):
 class HostFilter:
     """The filters and the order of the list of hosts. An empty field does not filter; ``page`` counts from 1.
 
-    A host passes the filter if its tree has a provider with the class, one with the trait, and one in the
-    aggregate. ``broken`` selects hosts that break promises to guests. ``order`` is ``name``, or it is
-    ``free`` or ``used``: then hosts are in descending order of the free amount or the used share of the
-    class.
+    A host passes the filter if its tree has a provider with the class, a provider with the trait, and a
+    provider in the aggregate. ``broken`` selects hosts that break promises to guests. ``order`` is ``name``,
+    or it is ``free`` or ``used``: then hosts are in descending order of the free amount or the used share of
+    the class.
     """
 
     name: str = ""
@@ -191,7 +191,7 @@ def make_page(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> 
     """Return the filtered fleet at a time. A number above that of the last page selects the last page."""
     trees = snapshot.whole_trees()
     passing = _passing_roots(snapshot, trees, wanted)
-    # the states of all passing hosts, because the totals distinguish free amounts by state
+    # the states of all passing hosts are needed, because the totals distinguish free amounts by state
     states = {root: state_of(trees[root], now) for root in passing}
     if wanted.broken:
         passing = [root for root in passing if broken_promises(trees[root].members)]
@@ -275,7 +275,7 @@ def _ordered_roots(
     sums = snapshot.sums_of(wanted.resource_class)
 
     def free(root: int) -> float:
-        # negative, so that the largest free amount comes first
+        # the free amount is negated, so that the largest free amount comes first
         used, capacity = sums.get(root, (0, 0))
         return used - capacity
 
@@ -310,7 +310,7 @@ def _fleet_host(
 _DIGITS: Final = re.compile(r"([0-9]+)")
 
 
-# cached, because sorting 10,000 hosts by name for each page would split each name again
+# keys are cached, because sorting 10,000 hosts by name for each page would split each name again
 @lru_cache(maxsize=65_536)
 def natural_order(name: str) -> tuple[tuple[str, int], ...]:
     """Return a sort key that compares numbers in names by value: ``cn2`` before ``cn10``."""

@@ -37,8 +37,8 @@ def field_texts(fields: Mapping[str, str], names: Iterable[str], longest: int) -
 def secret_of(environ: "WSGIEnvironment", name: str) -> str | None:
     """Return the value of the cookie of that name, if it has the form of a secret."""
     sent = environ.get("HTTP_COOKIE", "").encode("latin-1")
-    # cookies of other applications may have any bytes; these must not raise an error, and must stay part of
-    # the name
+    # cookies of other applications may have any bytes; such bytes must not raise an error, and must stay part
+    # of the cookie's name
     found = parse_cookie(sent.decode("ascii", "backslashreplace")).get(name)
     return found if sessions.is_one(found) else None
 
@@ -73,7 +73,7 @@ def give_secret(response: Response) -> Response:
 
 def keep_secret(response: Response, secret: str) -> None:
     """Set a cookie with the secret, which the browser keeps until it is closed."""
-    # Lax: the browser sends the cookie with a link from another site, but not with a form from there
+    # with Lax, the browser sends the cookie with a link from another site, but not with a form of that site
     secure = current_app.config[SIGNS_IN]
     response.set_cookie(_name(), secret, secure=secure, httponly=True, samesite="Lax", path="/")
 

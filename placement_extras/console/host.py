@@ -104,7 +104,7 @@ def make_page(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now:
         some.sort(key=lambda each: natural_order(each.name))
     members = list(_with_descendants(provider, children))
     part = page_request.cut_page(members[1:], number, PER_PAGE)
-    # with the ancestors of the shown providers, so that the tree has no gaps
+    # the ancestors of the shown providers are added, so that the tree has no gaps
     shown = {each.id for one in part.rows for each in snapshot.lineage_of(one)}
     sums: dict[str, list[int]] = {}
     for each in members:
@@ -113,7 +113,7 @@ def make_page(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now:
             # reserved may exceed the total, so the capacity may be negative
             found[0] += max(0, inventory.capacity)
             found[1] += each.used.get(name, 0)
-    # from the root downwards, without the provider itself
+    # the list goes from the root downwards, without the provider itself
     upwards = tuple(snapshot.lineage_of(provider))[:0:-1]
     return HostPage(
         node=_node_view(provider, children, shown.__contains__, _MAX_DEPTH),
@@ -215,7 +215,7 @@ COLOURS: Final = 6
 _MAX_PARTS: Final = 40  # maximum of one bar; more parts could not be told apart
 _MAX_UNITS: Final = 128
 """Maximum capacity at which a bar has a mark for each unit."""
-# so that the number fits on a narrow screen
+# with this width, the number fits on a narrow screen
 _LABELLED: Final = 6.0
 """Minimum width, in percent of the bar, of a part with a label."""
 
@@ -344,7 +344,8 @@ class CacheWays:
 class ConsumerPlace:
     """The CPUs and cache ways of a consumer.
 
-    ``number`` is its number in the list of consumers; 0 if it is not in the list.
+    ``number`` is the number of the consumer in the list of consumers; 0 for a consumer that is not in the
+    list.
     """
 
     consumer: str
@@ -367,7 +368,7 @@ class AgentPositions:
 
 
 def agent_positions(members: Iterable[Provider], held: Sequence[ConsumerHolding]) -> AgentPositions | None:
-    """Return the positions of guests from the attributes of these providers; None if no attribute has any."""
+    """Return the positions of guests, from attributes of these providers; None without positions."""
     numbers = {each.consumer: number for number, each in enumerate(held, 1)}
     places, watermarks = [], []
     for each in members:
@@ -379,7 +380,7 @@ def agent_positions(members: Iterable[Provider], held: Sequence[ConsumerHolding]
                 watermarks.append((name.removeprefix(WATERMARK), str(value)))
     if not places and not watermarks:
         return None
-    # in the order of the list of consumers; guests without allocations come last
+    # places are in the order of the list of consumers; guests without allocations come last
     places.sort(key=lambda each: (each.number or len(held) + 1, each.consumer))
     return AgentPositions(tuple(places[:_MAX_GUESTS]), tuple(sorted(watermarks)[:_MAX_WATERMARKS]))
 

@@ -32,7 +32,7 @@ CHANGE: Final = (rest.UPDATE_PROVIDER_TRAITS, ext.WRITE_TREE, ext.ATTRIBUTES, ex
 """The rules under which REST allows the same change."""
 _MAX_REASON: Final = 255
 """Maximum number of characters of a reason, because the attribute that stores it cannot be longer."""
-_TRIES: Final = 5  # several, because claims of other clients change the generation in the meantime
+_TRIES: Final = 5  # more than one, because claims of other clients change the generation in the meantime
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,8 @@ def scheduling_description(root: Provider, *, disabled: bool, reason: str, by: s
 def change_scheduling(visit: PageRequest, uuid: str) -> Response:
     """Disable or enable a host."""
     forms.check_form()
-    # one line, because attributes have no line ends and the page has one line for the reason
+    # the reason becomes one line, because attributes have no line ends and the page has one line for the
+    # reason
     reason = " ".join(request.form.get("reason", "").split())[:_MAX_REASON]
     disabled = request.form.get("do") == "disable"
     if disabled and not reason:
@@ -95,7 +96,7 @@ def change_scheduling(visit: PageRequest, uuid: str) -> Response:
     by = (visit.visitor.user_name or visit.visitor.user_id or "")[:_MAX_REASON]
     for tries_left in reversed(range(_TRIES)):
         with visit.service.model.fresh_view() as view:
-            # read again in each attempt, because the generation of the last attempt was outdated
+            # the root is read again in each attempt, because the generation of the last attempt was outdated
             root = view.snapshot.providers[existing_provider(view.snapshot, uuid).root_id]
         wanted = scheduling_description(root, disabled=disabled, reason=reason, by=by)
         try:

@@ -109,7 +109,8 @@ def show_provider(visit: PageRequest, uuid: str) -> str:
         shown = host.make_page(snapshot, provider, page_request.asked_page("providers"), now)
         members = snapshot.whole_trees()[shown.root.id].members
         following = settings.find_follower(shown.root, members)
-        # collected now, in the order of the page, because allocations are read after the model is released
+        # providers are collected now, in the order of the page, because allocations are read after the model
+        # is released
         by_uuid = {each: snapshot.providers[snapshot.by_uuid[each]] for each in shown.members}
     may_see_attributes = visit.may_use(ext.ATTRIBUTES)
     # positions of guests belong to the whole host, so the page of a part does not show them

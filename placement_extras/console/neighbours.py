@@ -46,8 +46,8 @@ VALID_UNTIL: Final = "neighbour.valid_until"
 CACHE: Final = "neighbour.cache."
 GUEST: Final = "neighbour.guest."
 LIMIT: Final = "neighbour.limit."
-"""Prefixes of attributes. After CACHE follows the id of an L3 cache, after the others a number for each
-guest."""
+"""Prefixes of attributes. The id of an L3 cache follows CACHE, and a number for each guest follows the other
+prefixes."""
 
 _CACHES_PER_PAGE: Final = 40
 _LIMITS_PER_PAGE: Final = 40
@@ -170,7 +170,7 @@ class NeighbourCensus:
         self._known: WeakKeyDictionary[HostTree, NeighbourHost] = WeakKeyDictionary()
 
     def list_hosts(self, snapshot: ModelSnapshot, name: str = "") -> list[NeighbourHost]:
-        """Return the values of each host for which an agent has written some.
+        """Return the values of each host for which an agent has written values.
 
         :param name: only hosts with this text in their names are returned; upper and lower case are equal.
         """

@@ -76,7 +76,7 @@ class PageRequest:
     def pinned_model(self) -> Iterator[tuple[ModelSnapshot, NameTable]]:
         """Yield all providers and names as of the beginning of the context.
 
-        They stay unchanged until it ends.
+        They stay unchanged until the context ends.
 
         Writes do not wait for the end of the context.
 
@@ -85,7 +85,8 @@ class PageRequest:
         model = self.service.model
         with model.fresh_view() as view:
             names = view.names
-        # pinned, because drawing a page takes longer than an answer of REST and must not delay writers
+        # the model is pinned, because drawing a page takes longer than an answer of REST and must not delay
+        # writers
         with model.pinned_snapshot() as (snapshot, _):
             yield snapshot, names
 
@@ -123,8 +124,8 @@ def console_page(
             if REFUSAL in request.environ:
                 raise request.environ[REFUSAL]
             visit = g.visit = PageRequest()
-            # checked before the rules, because a worker without its database has to answer 503 to every
-            # visitor
+            # the database is prepared before the rules are checked, because a worker without its database has
+            # to answer 503 to every visitor
             visit.service.prepare_database()
             visit.require_rules(rules)
             return route(visit, **arguments)
@@ -169,7 +170,7 @@ def asked_page(name: str = "page") -> int:
 
 
 def number_of(arguments: Mapping[str, str], name: str = "page") -> int:
-    """Return the number of the page in a query string; 1 if it has none."""
+    """Return the number of the page in a query string; 1 without a number."""
     text = arguments.get(name, "")
     # isdigit() alone would accept digits that int() refuses, such as superscripts
     return min(max(1, int(text[:9])), _MAX_PAGE) if text.isascii() and text.isdigit() else 1
@@ -218,7 +219,7 @@ def ask_api(method: str, path: str, parameters: Mapping[str, str] | None = None,
     answer: Any = orjson.loads(content) if content else None
     number = int(status.split()[0])
     if number >= 400:
-        # unpacked, because an answer of the API has exactly one error
+        # the list is unpacked, because an answer of the API has exactly one error
         (error,) = answer["errors"]
         # errors of the Placement API begin with a general sentence, which is cut off
         raise ApiRefusal(number, error["detail"].split("\n\n ")[-1], error.get("code", ""))

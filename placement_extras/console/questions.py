@@ -84,7 +84,7 @@ def query_of(text: str) -> str:
 
 
 def _parameter_lines(text: str) -> Iterable[str]:
-    # only lines that look like parameters, because the text may be a whole log
+    # only lines that look like parameters count, because the text may be a whole log
     return (line for line in text.splitlines() if re.fullmatch(r"\s*&?[a-z_A-Z0-9-]+=\S*\s*", line))
 
 

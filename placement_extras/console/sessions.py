@@ -7,8 +7,8 @@ revision.
 
 The cookie of a browser is a *secret* of 256 random bits. Three values are derived from the secret: the *key*
 of the session in the database, the key that encrypts the session's content, and the *mark*. No value reveals
-another one. Forms contain the mark, so that other sites cannot send them. So a copy of the database is not
-enough to impersonate a visitor, and the token of the Identity service never leaves the service.
+another value. Forms contain the mark, so that other sites cannot send such forms. So a copy of the database
+is not enough to impersonate a visitor, and the token of the Identity service never leaves the service.
 
 An *attempt* to sign in has two *subjects*: the user at this address, and the address. Each subject has as
 many *slots* as attempts are allowed, and the attempt takes a free slot of each. The database prevents two
@@ -66,7 +66,7 @@ def find_session(conn: sa.Connection, key: str) -> str | None:
     """Return the content of a session; None if it does not exist or has expired."""
     found: str | None = conn.execute(
         sa.select(console_sessions.c.content).where(
-            # by the clock of the database, because the clocks of workers may differ by minutes
+            # the current time comes from the database, because the clocks of workers may differ by minutes
             console_sessions.c.id == key,
             console_sessions.c.expires_at > clock.ServerNow(),
         )
@@ -96,7 +96,7 @@ def count_attempt(tx: WriteTransaction, limits: Mapping[str, int], seconds: floa
     if free is None:
         return False
     for subject, slots in free.items():
-        # a random slot, so that few of many simultaneous attempts choose the same one
+        # the slot is random, so that few of many simultaneous attempts choose the same slot
         slot = random.choice(slots)
         of_slot = (console_attempts.c.subject == subject, console_attempts.c.slot == slot)
         expired = console_attempts.c.at <= clock.ServerNow() - seconds
@@ -189,7 +189,7 @@ def subject_digest(secret: bytes, *whom: str) -> str:
         names.
     """
     key = hashlib.blake2b(secret, digest_size=_BYTES, person=b"console attempt").digest()
-    # with a separator that no part contains, so that ("ab", "c") and ("a", "bc") differ
+    # a separator that no part contains joins the parts, so that ("ab", "c") and ("a", "bc") differ
     text = b"\0".join(each.encode("utf-8", "replace") for each in whom)
     return hashlib.blake2b(text, digest_size=_BYTES, key=key).hexdigest()
 

@@ -1,8 +1,8 @@
 """``/console/settings``: whether hosts apply the settings of their group, from attributes that agents write.
 
 The generation of a group is the newest generation that enough of its hosts have applied: at least a tenth of
-them, and at least two. So a single agent with wrong settings, or a wrong report, does not make all other
-hosts look outdated. Hosts with a newer generation are *ahead* until enough hosts have applied it.
+the hosts, and at least two hosts. So a single agent with wrong settings, or a wrong report, does not make all
+other hosts look outdated. Hosts with a newer generation are *ahead* until enough hosts have applied it.
 """
 
 from collections.abc import Iterable
@@ -51,7 +51,7 @@ class SettingsFollower:
     generation: int
     trouble: str
     common: int = 0
-    """The generation of the settings of its group (:func:`common_generation`)."""
+    """The generation of the settings of the host's group (:func:`common_generation`)."""
 
 
 @dataclass(frozen=True, slots=True)

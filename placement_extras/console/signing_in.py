@@ -100,7 +100,7 @@ def sign_in() -> Response:
         forms.check_form()
     except Forbidden as error:
         return _form_page(form, error.detail, HTTPStatus.FORBIDDEN)
-    # each way to sign in has a field of its own, and only one of the two is filled
+    # each way to sign in has a field of its own, and only one of the two fields is filled
     secret = (request.form.get("password") or request.form.get("application_secret") or "")[:_MAX_SECRET]
     credentials = form.auth_credentials(secret)
     if credentials is None:
@@ -109,14 +109,15 @@ def sign_in() -> Response:
     service.prepare_database()
     address = counted_as(request.remote_addr or "")
     identity: KeystoneAuth = current_app.config[IDENTITY]
-    # name and address together, because strangers could otherwise lock out a user from all addresses
+    # attempts are counted for name and address together, because strangers could otherwise lock out a user
+    # from all addresses
     who = sessions.subject_digest(identity.own_secret, "name", form.name.casefold(), address)
     limits = {
         who: _OF_ONE_NAME,
         sessions.subject_digest(identity.own_secret, "address", address): _OF_ONE_ADDRESS,
     }
     room: BoundedSemaphore = current_app.config[ROOM]
-    # not counted as an attempt, because the Identity service was not asked
+    # this is not counted as an attempt, because the Identity service was not asked
     if not room.acquire(blocking=False):
         return _form_page(form, _NO_ROOM, HTTPStatus.SERVICE_UNAVAILABLE)
     try:
@@ -135,7 +136,7 @@ def sign_in() -> Response:
         room.release()
     # the attempts of the address still count, because an attacker with an account must not reset them
     service.database.write(lambda tx: sessions.forget_attempts(tx, who))
-    # a new secret for each session, so that a secret which someone planted in the browser before is worthless
+    # each session has a new secret, so that a secret that was planted in the browser before is worthless
     before = forms.secret_of(request.environ, forms.COOKIE)
     if before is not None:
         admission.end_session(service, before)
@@ -190,7 +191,7 @@ def counted_as(sent: str) -> str:
         return text
     if not isinstance(address, IPv6Address):
         return str(address)
-    # an IPv4 client of a server that listens on an IPv6 address
+    # the address of an IPv4 client, as seen by a server that listens on an IPv6 address
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(IPv6Address(int(address) >> _HOST_BITS << _HOST_BITS))

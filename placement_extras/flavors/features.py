@@ -86,7 +86,7 @@ def _tpm_traits(guest: FlavorGuest) -> tuple[str, str] | None:
 
 
 def _tpm_secrets(guest: FlavorGuest) -> str:
-    security = guest.specs.get("hw:tpm_secret_security") or "user"  # Nova's default for flavors without it
+    security = guest.specs.get("hw:tpm_secret_security") or "user"  # Nova's default without this extra spec
     if security not in ("user", "host", "deployment"):
         raise refusal_error(
             f"hw:tpm_secret_security cannot be {security!r}, only one of user, host, deployment"

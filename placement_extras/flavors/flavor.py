@@ -110,7 +110,8 @@ def parse_cpus(text: str) -> int:
         low, high = bounds[0], bounds[-1]
         if not 0 <= low <= high:
             raise ValueError(rule)
-        # limited, because a range such as 0-9999999999 would create an integer with as many bits
+        # both ends are limited, because a range such as 0-9999999999 would create an integer with as many
+        # bits
         named = first_cpus(min(high, MAX_CPUS) + 1) & ~first_cpus(min(low, MAX_CPUS))
         if rule.startswith("^"):
             excluded |= named

@@ -74,7 +74,7 @@ def parse(body: dict[str, Any]) -> NovaFlavor:
     # the total is limited, because a translation reads each character
     if sum(map(len, chain(*specs.items(), *properties.items()))) > MAX_TEXT:
         raise InvalidRequest(f"Extra specs and image properties may have {MAX_TEXT} characters together.")
-    # tuples, so that the flavor is hashable: translations are cached by flavor
+    # pairs are in tuples, so that the flavor is hashable: translations are cached by flavor
     boots = ImageProperties(**{**image, "properties": tuple(properties.items())})
     return NovaFlavor(**{**body, "extra_specs": tuple(specs.items()), "image": boots})
 

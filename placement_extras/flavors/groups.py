@@ -58,7 +58,7 @@ class GroupBuilder:
                     self._add_trait(key, name, value, suffix)
                 else:
                     self._add_amount(key, name, value, suffix)
-        # counted now, because groups of devices are added later
+        # the groups are counted now, because groups of devices are added later
         self._suffixes_of_specs = len(self._groups) - 1
 
     def _add_trait(self, key: str, name: str, value: str, suffix: str) -> None:

@@ -37,7 +37,7 @@ _BY_WORDS: Final = ("any", "large", "small")
 class MemoryEncryption:
     """A kind of memory encryption: the trait that a host needs, and the conditions that a guest has to meet.
 
-    ``is_stateless`` requires firmware without state, ``has_no_video`` a guest without video.
+    ``is_stateless`` requires firmware without state, and ``has_no_video`` requires a guest without video.
     """
 
     trait: str
@@ -108,7 +108,7 @@ def check_locked(guest: FlavorGuest) -> None:
 def page_size(guest: FlavorGuest) -> str | int:
     """Return the page size that the guest asks for, in KiB or as a word such as ``large``.
 
-    Return 0 if the guest asks for none.
+    Return 0 if the guest asks for no page size.
 
     :raises InvalidRequest: the size is invalid, or the flavor does not allow the size of the image.
     """

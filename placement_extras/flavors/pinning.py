@@ -23,8 +23,8 @@ class CpuPinning:
     :param policy: the CPU policy in flavor or image, which is translated to amounts.
     :param threads: the thread policy in flavor or image, which is translated to a trait.
     :param emulator_is_isolated: whether the emulator threads get a dedicated CPU of their own.
-    :param effective: ``policy``. Without one, the policy that amounts of ``PCPU`` or ``VCPU`` in extra specs
-        imply; that policy is only checked, and not translated.
+    :param effective: ``policy``, or if it is None, the policy that amounts of ``PCPU`` or ``VCPU`` in extra
+        specs imply. An implied policy is only checked, and not translated.
     :param dedicated: the dedicated CPUs, as bits.
     """
 
@@ -135,7 +135,7 @@ def _parse_mask(name: str, mask: str, vcpus: int) -> int:
 
 
 def _effective_policy(guest: FlavorGuest, policy: str | None, emulator_is_isolated: bool) -> str | None:
-    """Return ``policy``, or without one, the policy that amounts of CPUs in the extra specs imply."""
+    """Return ``policy``, or if it is None, the policy that amounts of CPUs in the extra specs imply."""
     shared = _cpu_amount(guest, "VCPU")
     dedicated = _cpu_amount(guest, "PCPU")
     if policy and (shared or dedicated):

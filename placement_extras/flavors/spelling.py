@@ -94,7 +94,7 @@ class FlavorWarnings:
 
         :param name: the unknown name. The warning suggests the most similar name in ``known``.
         """
-        # limited, because a flavor may have hundreds of unknown names
+        # warnings are limited, because a flavor may have hundreds of unknown names
         if len(self._sentences) == MAX_WARNINGS:
             self._more += 1
             return
@@ -112,7 +112,7 @@ def warn_unknown_names(flavor: NovaFlavor, warnings: FlavorWarnings) -> None:
     for name, value in flavor.image.properties:
         if name.startswith("trait:"):
             if value != "required":
-                # shortened, because a value may have tens of thousands of characters
+                # values are shortened, because a value may have tens of thousands of characters
                 warnings.add(f"the image property {name} cannot be {value[:80]!r}, only required")
         elif name.startswith("hw:") or (
             name.startswith("hw_") and name not in _PROPERTIES and not _PROPERTY_WITH_NODE.fullmatch(name)
@@ -146,6 +146,6 @@ def _meant_spec(name: str) -> str | None:
         return None
     if namespace in _NAMES:
         return None if name in _SPECS or _WITH_PARTS.fullmatch(name) else name
-    # compared without its number, because resources1 is a group and not another namespace
+    # the namespace is compared without its number, because resources1 is a group and not another namespace
     near = get_close_matches(_NUMBER.sub("", namespace.lower()), _NAMESPACES, 1, _MISSPELT_RATIO)
     return f"{near[0]}:{rest}" if near else None

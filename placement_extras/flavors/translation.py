@@ -100,9 +100,9 @@ _MIB_OF_GIB = 1024
 class FlavorTranslation:
     """The request for a flavor.
 
-    :param fallback: the request to try if ``request`` has no candidates, or None. It asks for shared CPUs
-        instead of dedicated ones, as Nova does for hosts that do not report PCPU. With ``numa_affinity``, it
-        allows devices at other NUMA nodes instead.
+    :param fallback: the request to try if ``request`` has no candidates, or None. The fallback asks for
+        shared CPUs instead of dedicated CPUs, as Nova does for hosts that do not report PCPU. With
+        ``numa_affinity``, the fallback allows devices at other NUMA nodes instead.
     :param warnings: sentences about parts of the flavor that the translation ignores.
     """
 
@@ -119,7 +119,8 @@ def translate_flavor(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTrans
     return _KEPT_TRANSLATIONS.get((flavor, rules), lambda: _translate_guest(flavor, rules))
 
 
-# cached, because a cloud has few flavors, and one flavor is often claimed several times in a row
+# translations are cached, because a cloud has few flavors, and one flavor is often claimed several times in a
+# row
 _KEPT_TRANSLATIONS: Final = KeptResults[FlavorTranslation](16 << 20)
 """A cache of the translations of recent flavors, with at most 16 MiB."""
 

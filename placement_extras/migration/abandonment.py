@@ -141,7 +141,8 @@ def abandon_adoption(
             restore_stock(conn)
             return AbandonOutcome()
         if relations.is_transactional(conn):
-            # locked before the comparison, because a write between comparison and rename would be lost
+            # our tables are locked before the comparison, because a write between comparison and rename would
+            # be lost
             relations.lock_tables(conn, own_table_names(_table_names(conn)))
             outcome = _resolve_changes(conn, owner, way)
             restore_stock(conn)
@@ -154,8 +155,8 @@ def _by_steps(
 ) -> AbandonOutcome:
     if record.stage is AdoptionStage.ADOPTED:
         if way is AbandonWay.REFUSE:
-            # compared before the renames, because renames interrupt running workers, and a refusal must not
-            # do so
+            # contents are compared before the renames, because renames interrupt running workers, and a
+            # refusal must not do so
             _resolve_changes(conn, owner, way)
         record = AdoptionRecord(AdoptionStage.ABANDONING, record.revision, way)
         adoption.write(conn, record)
@@ -173,7 +174,8 @@ def _by_steps(
             conn.exec_driver_sql("ROLLBACK")
             cancel_abandonment(conn, record)
             raise
-        # written in the transaction of the rows, so that a second run does not write the rows twice
+        # the record is written in the transaction of the rows, so that a second run does not write the rows
+        # twice
         adoption.write(conn, AdoptionRecord(AdoptionStage.ABANDONING, record.revision, adoption.CARRIED))
         relations.commit_step(conn)
     restore_stock(conn, ASIDE)
@@ -207,7 +209,8 @@ def _resolve_changes(
             " '--discard' drops them."
         )
     carry_back(source, before, carried)
-    # read again: a type or a collation of the old tables may have changed a value when it was written
+    # the content is read again, because a type or a collation of the old tables may have changed a value when
+    # it was written
     arrived = read_portable(read_stock(conn, owner, KEPT))
     if left := compare_content(arrived, carried):
         lines = shorten_list(describe_changes(left, arrived, carried))

@@ -136,17 +136,18 @@ def _move_tables(
     present = set(sa.inspect(conn).get_table_names())
     # an interrupted run may have renamed some tables already
     ahead = [name for name in STOCK if name in present and KEPT + name not in present]
-    # locked before the renames, so that a worker of the old service that still runs waits, and then fails
+    # the tables are locked before the renames, so that a worker of the old service that still runs waits, and
+    # then fails
     relations.lock_tables(conn, ahead)
     relations.rename_tables(conn, {name: KEPT + name for name in ahead})
     migration.bring_up(conn)
     relations.commit_step(conn)
     with _source_snapshot(url, conn, KEPT, owner) as source:
-        # not optimistic, because an optimistic write may need a second attempt, and this transaction has only
-        # one
+        # the transaction is not optimistic, because an optimistic write may need a second attempt, and this
+        # transaction has only one
         tx = WriteTransaction(conn, optimistic=False)
         outcome = importer.copy(tx, source, additional_classes, skip_orphans=skip_orphans)
-        # written in the transaction of the rows, so that the stage is never ahead of the rows
+        # the stage is written in the transaction of the rows, so that the stage is never ahead of the rows
         adoption.write(tx.conn, AdoptionRecord(AdoptionStage.ADOPTED, record.revision))
     return outcome
 
@@ -233,7 +234,8 @@ def drop_stock(url: str) -> Sequence[str]:
         names = _kept_names(conn)
         relations.require_rights(conn, names)
         relations.lock_tables(conn, names)
-        # recorded before the first table is removed, because an abandonment is impossible from here on
+        # the removal is recorded before the first table is removed, because an abandonment is impossible from
+        # here on
         adoption.write(conn, replace(record, stage=AdoptionStage.DROPPING))
         relations.commit_step(conn)
         relations.drop_tables(conn, names)
@@ -256,7 +258,7 @@ def _adoption_record(conn: sa.Connection) -> AdoptionRecord:
 def _kept_names(conn: sa.Connection) -> list[str]:
     """Return the kept tables in the order of removal.
 
-    A table comes before those that its foreign keys refer to.
+    A table comes before the tables that its foreign keys refer to.
     """
     kept = {KEPT + name for name in STOCK}
     ordered = (name for name, _ in sa.inspect(conn).get_sorted_table_and_fkc_names() if name is not None)

@@ -84,7 +84,7 @@ class DatabaseContent:
             ]
             if "resource_class_id" in rows.c:
                 by_class = sa.select(rows.c.resource_class_id, *columns).group_by(rows.c.resource_class_id)
-                # int(), because sums of MySQL are decimals
+                # int() is needed, because sums of MySQL are decimals
                 for class_id, count, total in self.conn.execute(by_class):
                     found[_TITLES[table].format(self.classes[class_id])] = RowTally(count, int(total))
             else:
@@ -105,7 +105,7 @@ class DatabaseContent:
         total = 0
         columns: list[str] = []
         for row in rows:
-            # sorted, because the two databases may return the columns in different order
+            # columns are sorted, because the two databases may return the columns in different order
             columns = columns or sorted(row.keys() - _NOT_COMPARED)
             # ids of classes and traits differ between two databases, names do not
             if "resource_class_id" in row:

@@ -250,7 +250,7 @@ def copy(
     classes.make_standard_names(tx, additional_classes)
     _copy(tx, source)
     comparison = _compare_tallies(source, tx.conn)
-    # compared inside the transaction, so that a faulty copy is rolled back
+    # contents are compared inside the transaction, so that a faulty copy is rolled back
     differences = comparison.different_titles or _different_tables(source, own_content(tx.conn))
     if differences:
         raise Conflict(f"The copy differs from the source; nothing is changed:\n{shorten_list(differences)}")

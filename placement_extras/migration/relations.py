@@ -69,8 +69,8 @@ def _missing_on_mysql(conn: sa.Connection) -> Iterator[str]:
         # rights from a role cannot be read here, so the move is tried without a check
         if conn.execute(_ENABLED_ROLES).scalar_one():
             return
-        # the account that the server matched, such as 'user'@'%'; split from the right, because a user name
-        # may contain an @
+        # this is the account that the server matched, such as 'user'@'%'; it is split from the right, because
+        # a user name may contain an @
         user, _, host = conn.execute(sa.select(sa.func.current_user())).scalar_one().rpartition("@")
         granted = set(conn.execute(_GRANTED_RIGHTS, {"me": f"'{user}'@'{host}'"}).scalars())
     except (exc.ProgrammingError, exc.OperationalError):
@@ -148,7 +148,7 @@ def rename_tables(conn: sa.Connection, names: Mapping[str, str]) -> None:
                 _rename_belongings(conn, old, new)
             conn.exec_driver_sql(f"ALTER TABLE {_quote_name(conn, old)} RENAME TO {_quote_name(conn, new)}")
         return
-    # one statement: MySQL then renames all tables or none
+    # one statement renames all tables, so MySQL renames all of them or none
     pairs = ", ".join(f"{_quote_name(conn, old)} TO {_quote_name(conn, new)}" for old, new in names.items())
     _execute_patiently(conn, f"RENAME TABLE {pairs}")
 

@@ -156,7 +156,7 @@ class StockContent(DatabaseContent):
         return {provider_id: parent for provider_id, parent in self.conn.execute(query)}  # noqa: C416
 
     def stored_roots(self) -> dict[int, int | None]:
-        """Return, by the id of each provider, the stored id of its root; None if it is missing."""
+        """Return, by the id of each provider, the stored id of its root; None if the root is missing."""
         p = self.tables.providers
         query = sa.select(p.c.id, p.c.root_provider_id)
         # for mypy, which does not accept rows as the pairs that dict() needs
@@ -169,7 +169,7 @@ class StockContent(DatabaseContent):
         query = (
             sa.select(held.c.uuid)
             .join(t.consumers, t.consumers.c.id == held.c.id)
-            # joined again, because the query of consumers already replaces a missing owner
+            # both tables are joined again, because the query of consumers already replaces a missing owner
             .outerjoin(t.projects, t.projects.c.id == t.consumers.c.project_id)
             .outerjoin(t.users, t.users.c.id == t.consumers.c.user_id)
             .where(sa.or_(t.projects.c.id.is_(None), t.users.c.id.is_(None)))
@@ -341,7 +341,7 @@ def _content_queries(
     providers = sa.select(
         p.id,
         p.uuid,
-        # both columns allow NULL in the source, ours do not
+        # both columns allow NULL in the source, but our columns do not
         sa.func.coalesce(p.name, p.uuid).label("name"),
         sa.func.coalesce(p.generation, 0).label("generation"),
         p.parent_provider_id.label("parent_id"),
@@ -367,7 +367,8 @@ def _content_queries(
         .join(t.providers, p.id == t.provider_traits.c.resource_provider_id)
         .join(t.traits, t.traits.c.id == t.provider_traits.c.trait_id)
     )
-    # compared in one spelling, because two spellings of an aggregate would become two equal rows of our table
+    # uuids are compared in one spelling, because two spellings of an aggregate would become two equal rows of
+    # our table
     spelled_alike = sa.func.lower(sa.func.replace(t.aggregates.c.uuid, "-", ""))
     aggregates = (
         sa.select(
@@ -430,7 +431,7 @@ def _unknown_consumers(conn: sa.Connection, t: StockTables, held: sa.Select[Any]
         .distinct()
     )
     last = conn.execute(sa.select(sa.func.max(t.consumers.c.id))).scalar() or 0
-    # sorted, so that two runs over the same source give the same ids
+    # uuids are sorted, so that two runs over the same source give the same ids
     found = sorted(conn.execute(query).scalars())
     return {consumer: consumer_id for consumer_id, consumer in enumerate(found, last + 1)}
 

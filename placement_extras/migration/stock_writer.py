@@ -112,7 +112,7 @@ class _StockWriter:
         self._write_pairs()
         self._write_consumers()
         self._write_allocations()
-        # removed last, because inventories and traits of providers refer to these names until here
+        # names are removed last, because inventories and traits of providers refer to these names until here
         self._remove_names()
         # providers are inserted with explicit ids, which the sequence does not notice
         advance_sequence(self._conn, self._tables.providers)
@@ -343,13 +343,14 @@ class _StockWriter:
         """Return ids by name from a table of names; missing names are inserted."""
         wanted = set(names)
         query = sa.select(column, table.c.id)
-        # compared in Python: the usual collations of MySQL treat names in other capitals as equal
+        # names are compared in Python, because the usual collations of MySQL treat names in other capitals as
+        # equal
         present = {name: row_id for name, row_id in self._conn.execute(query) if name in wanted}
         missing = sorted(wanted - present.keys())
         if not missing:
             return present
         self._insert(table, ({column.name: name, **self._creation_times(self._now)} for name in missing))
-        # read again, because the database has chosen the ids
+        # the ids are read again, because the database has chosen them
         return {name: row_id for name, row_id in self._conn.execute(query) if name in wanted}
 
     def _change_time(self, table: str, key: ContentKey) -> datetime:

@@ -447,7 +447,7 @@ class _FlavorCount:
         kept = ways.ways_within(capacities)
         if not kept:
             return
-        # without the ways that need more than the capacity of this host
+        # ways that need more than the capacity of this host are left out
         if len(kept) < len(ways.ways):
             key = ways, kept
             if key not in self._smaller:

@@ -271,7 +271,7 @@ class ClusterSimulation:
 
     def candidate_hosts(self, request: CandidatesRequest) -> Iterator[Host]:
         """Yield the hosts that may have room. Hosts with changed amounts come first."""
-        # a copy, because places are tried while these hosts are iterated over
+        # the hosts are copied, because places are tried during the iteration over these hosts
         touched = {root for root, slots in self._touched.items() if slots}
         for root in sorted(touched):
             if root in self._by_root:
@@ -330,7 +330,7 @@ class ClusterSimulation:
         return sorted(found, key=itemgetter(1))
 
     def _asking_of(self, request: CandidatesRequest) -> _RequestRoom:
-        # compared by identity, because a request contains mappings and has no hash
+        # requests are compared by identity, because a request contains mappings and has no hash
         found = self._asking.get(id(request))
         if found is None:
             found = self._asking[id(request)] = _RequestRoom(self.snapshot, request, self.budget)
@@ -364,7 +364,7 @@ class _RequestRoom:
     def may_fit(self, found: FlavorFootprints, free: Free | None) -> bool:
         """Return whether a guest may fit into the free amounts.
 
-        None stands for unknown amounts, into which it may fit.
+        None stands for unknown amounts, into which a guest may fit.
         """
         if not found.ways or free is None:
             return bool(found.ways)

@@ -13,8 +13,8 @@ from placement_extras.planner.packing import FitBounds, Way, most_by_volume
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 _MAX_TRIES: Final = 5_000
-"""Maximum number of tries of the second search, which looks for more places than the first pass. After it,
-the result is bounds."""
+"""Maximum number of tries of the second search, which looks for more places than the first pass. After these
+tries, the result has bounds instead of an exact number."""
 # with more places, the search would reach its limit without a result
 _MAX_PLACES: Final = 200
 """Maximum number of places, summed over all guests, up to which the second search runs."""
@@ -36,7 +36,7 @@ class UnplacedGuest:
 
 @dataclass(frozen=True, slots=True)
 class DisplacedGuests:
-    """The number of guests of drained hosts, bounds of those with a place, and the first guests without."""
+    """The number of guests of drained hosts, bounds of those with places, and guests without places."""
 
     guests: int
     fit: FitBounds
@@ -44,7 +44,7 @@ class DisplacedGuests:
 
 
 def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> DisplacedGuests:
-    """Return how many of the guests fit on other hosts after all of them have left.
+    """Return how many of the guests fit on other hosts after all these guests have left.
 
     In a first pass, each guest takes the first place with room; the largest guests come first. If some guests
     are left, a second search tries all places of all guests, within limits.
@@ -63,7 +63,7 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
         board.take_amounts(way, -1)
     if not left:
         return DisplacedGuests(len(guests), FitBounds(len(guests), len(guests)), ())
-    # computed once for all guests with the same request, because a cloud has few flavors
+    # the answer is computed once for all guests with the same request, because a cloud has few flavors
     alone = {
         request: _FirstPlaces(board, guest).next_way() is not None
         for request, guest in {id(each.request): each for each in left}.items()
@@ -115,7 +115,7 @@ def _place_guests(
 ) -> tuple[list[Way], list[HostedConsumer]]:
     """Place each guest at the first host with room; return their ways, and the guests without room."""
     taken, left = [], []
-    # by the identity of the request, because guests of one flavor share the object
+    # searches are kept by the identity of the request, because guests of one flavor share the object
     places: dict[int, _FirstPlaces] = {}
     for guest in guests:
         if id(guest.request) not in places:
@@ -226,7 +226,7 @@ class _DrainSearch:
     def _try_guests(self, number: int, left: list[HostedConsumer], spare: int) -> bool:
         """Return whether the guests from this index on have places, except for at most ``spare`` guests.
 
-        If they have, they stay placed.
+        If these guests have places, they stay placed.
         """
         self._journal.count_try()
         if number == len(self.guests):
@@ -238,5 +238,5 @@ class _DrainSearch:
             self._journal.record_undo(self._board.take_amounts, way, -1)
             if self._try_guests(number + 1, left, spare):
                 return True
-        # tried last, because a guest is left out only if no place for it leads to a result
+        # leaving the guest out is tried last, after no place for it has led to a result
         return spare > 0 and self._try_guests(number + 1, [*left, guest], spare - 1)

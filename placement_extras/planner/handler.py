@@ -86,7 +86,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCan
             common = {each: body[each] for each in ("microversion", "strict")}
             found[name] = explanation.parse({**flavor, **common}, forms)
         except InvalidRequest as error:
-            # not chained, because the new error has the whole text of the inner error
+            # the new error is not chained, because it has the whole text of the inner error
             raise InvalidRequest(f"Flavor {name!r}: {error.detail}", error.code) from None
     return found, explanation.version_of(body)
 
@@ -132,7 +132,7 @@ class GuestRelocator:
     ) -> None:
         self._model = model
         self._database = database
-        # CPU time, so that time spent waiting for a lock or the database does not count
+        # the limit is CPU time, so that time spent waiting for a lock or the database does not count
         self._end = thread_time() + seconds
         self._check_awaited = check_awaited
 
@@ -152,7 +152,7 @@ class GuestRelocator:
             raise InvalidRequest(
                 f"Consumers on the hosts of 'excluded_hosts' hold more than {MAX_HELD} amounts: name fewer."
             )
-        # another view, because the model may have changed while the database was read
+        # another view is opened, because the model may have changed while the database was read
         with self._model.fresh_view() as view:
             avoided, budget = _ids(view.snapshot, hosts), self._make_budget(view)
             guests = _guests_on(view.snapshot, avoided, held, budget)
@@ -170,7 +170,7 @@ class GuestRelocator:
             roots = {tree.root.id for tree, _ in nearest_hosts(board, request)}
             members = _tree_members(view.snapshot, roots)
         held, complete = self._held_amounts(members)
-        # another view, because the guests are newer than the first view
+        # another view is opened, because the guests are newer than the first view
         with self._model.fresh_view() as view:
             board = ClusterSimulation(view.snapshot, self._make_budget(view), _ids(view.snapshot, avoided))
             hosts = [host for host in board.hosts if host[0].root.id in roots]
@@ -224,7 +224,7 @@ def count_capacity(call: ApiRequest) -> Response:
     flavors = {name: each.request for name, each in asked.items()}
     fallbacks = {name: each.fallback for name, each in asked.items() if each.fallback is not None}
     deadline = call.service.conf.api.capacity_deadline
-    # CPU time, so that time spent waiting for other threads does not count
+    # the limit is CPU time, so that time spent waiting for other threads does not count
     end = thread_time() + deadline
     counted: dict[str, FlavorCapacity] = {}
     fallen_back: dict[str, FlavorCapacity] = {}

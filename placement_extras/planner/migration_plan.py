@@ -203,7 +203,7 @@ class _MigrationSearch:
 
     def _needs_leaving(self, target: _TargetHost) -> float:
         """Return a lower bound of the guests that have to leave before the flavor fits at a host."""
-        # cached until a guest moves to this host or leaves it
+        # the bound is cached until a guest moves to this host or leaves it
         known = self._needed.get(target.root.id)
         if known is None:
             known = self._needed[target.root.id] = min(map(self._needs_for, target.ways))
@@ -232,8 +232,8 @@ class _MigrationSearch:
         found: dict[HostedConsumer, int] = {}
         for each in slot.slots:
             for guest, held in self._holders.get(each, {}).items():
-                # rounded up, because a guest may hold the part of a unit that keeps the whole unit from being
-                # usable
+                # the amount is rounded up, because a guest may hold the part of a unit that keeps the whole
+                # unit from being usable
                 found[guest] = found.get(guest, 0) + -(-held // slot.unit) * slot.unit
         return found
 
@@ -262,7 +262,7 @@ class _MigrationSearch:
         def help_of(guest: HostedConsumer) -> float:
             return sum(min(1, holders.get(guest, 0) / amount) for amount, holders in lacking)
 
-        # sorted by uuid last, so that the same cloud always gets the same plan
+        # the uuid is the last sort key, so that the same cloud always gets the same plan
         for guest in sorted(helpful, key=lambda each: (-help_of(each), each.consumer)):
             where = next(self._places_elsewhere(guest), None)
             if where is not None:
@@ -316,7 +316,8 @@ class _MigrationSearch:
         for guest in self._worth_moving(left, tight=least == left):
             places = self._places_elsewhere(guest)
             if left == 1 and not self._board.shares:
-                # the last move makes room by the guest's leaving, so any place for the guest is as good
+                # the last move makes room because its guest leaves, so any place for this guest is equally
+                # good
                 places = islice(places, 1)
             for where in self._journal.try_each(places):
                 self._journal.count_try()

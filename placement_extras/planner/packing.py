@@ -195,7 +195,7 @@ class _PackingSearch:
             return
         self._journal.count_try()
         way = self._ways[index]
-        # the largest number first, because a good early result lets the bound exclude more
+        # the largest number is tried first, because a good early result lets the bound exclude more
         for number in self._journal.try_each(range(self._most_guests(way), -1, -1)):
             self._take_amounts(way, number)
             self._journal.record_undo(self._take_amounts, way, -number)
@@ -205,9 +205,9 @@ class _PackingSearch:
 
 
 Slot = Any
-"""An inventory, or a pool of devices. For an inventory of the host itself, a number: its position in the
-tree. For an inventory of another provider, the provider id and the class. A pool has a number after those of
-the tree. If all slots are provider ids and classes, the pool itself is the slot."""
+"""A slot: an inventory, or a pool of devices. A slot of the host itself is a number, the position of the
+inventory in the tree. A slot of another provider is a pair of provider id and class. The slot of a pool is a
+number after the positions in the tree. If all other slots are pairs, the pool object itself is the slot."""
 
 Way = tuple[tuple[Slot, int], ...]
 """The amounts that one guest takes, as pairs of slot and amount in the order of the slots."""
@@ -250,7 +250,7 @@ class FlavorFootprints:
         return (*amounts, *[pool.usable_amount(amounts) for pool in self.pools.values()])
 
     def single_slots(self, slots: Iterable[Slot]) -> Iterator[Slot]:
-        """Yield these slots, with the slots of its devices in place of each pool."""
+        """Yield these slots; for a pool, yield the slots of its devices instead."""
         for slot in slots:
             yield from self.pools[slot].slots if slot in self.pools else (slot,)
 
@@ -406,5 +406,5 @@ def _pareto_minimal(ways: Iterable[Way], budget: SearchBudget) -> list[Way]:
         # a way is useless if another way takes the same or less of each slot
         if not any(all(way.get(slot, 0) >= amount for slot, amount in other.items()) for other in kept):
             kept.append(way)
-    # sorted, so that equal clouds get equal answers; by repr(), because slots have two types
+    # ways are sorted, so that equal clouds get equal answers; repr() is the key, because slots have two types
     return sorted([tuple(way.items()) for way in kept], key=repr)

@@ -112,7 +112,7 @@ def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[
                 if coupled.ways:
                     places.append((common, coupled.ways))
         else:
-            # a copy that all flavors take from, because the tree itself belongs to the snapshot
+            # all flavors take from a copy, because the tree itself belongs to the snapshot
             left = own.setdefault(tree.root.id, list(tree.free))
             for places, ways in zip(by_request, found, strict=True):
                 if ways.ways:

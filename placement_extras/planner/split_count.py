@@ -235,8 +235,8 @@ class _CoupledCount:
     """The number of guests on coupled hosts.
 
     ``placed`` has the guests by the root of their host, and by the set of all roots from which they take
-    amounts. ``most`` has the upper bound of each host by its root, ``asked`` the amounts of one guest by
-    class.
+    amounts. ``most`` has the upper bound of each host by its root, and ``asked`` has the amounts of one guest
+    by class.
     """
 
     hosts: Sequence[tuple[HostTree, Sequence[Provider]]]
@@ -309,7 +309,7 @@ class _HostPlacing:
         return self._known[state]
 
     def is_capable(self, tree: HostTree, shared: Sequence[Provider]) -> bool:
-        """Return whether a host could serve a guest if it and its sharing providers were unused."""
+        """Return whether a host could serve a guest if the host and its sharing providers were unused."""
         counted = self._repeated.count_guests(tree, tree.capacities, 1)
         if counted is not None:
             return bool(counted)

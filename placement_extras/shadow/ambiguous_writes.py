@@ -163,8 +163,8 @@ class AmbiguousWrites:
     def settle_write(self, copy: MirroredRequest, waiting: Iterable[int]) -> None:
         """Record that both services accepted a write.
 
-        If the write replaced its items, and no overlapping write could come after it, their content is known
-        again.
+        If the write replaced its items, and no overlapping write could come after it, the content of these
+        items is known again.
         """
         written = self._written_keys(copy)
         # a POST adds to the old content, which stays unknown
@@ -189,8 +189,8 @@ class AmbiguousWrites:
 
     def _mark_doubtful(self, thing: str, names: frozenset[str]) -> None:
         self._doubtful[thing] = (
-            # with the names of earlier content, because one service may still have content that the other has
-            # replaced
+            # the names of earlier content count, too, because one service may still have content that the
+            # other has replaced
             self._doubtful.get(thing, _NO_NAMES) | self._seen.get(thing, _NO_NAMES) | names
         )
         forget_oldest(self._doubtful, _REMEMBERED)

@@ -101,8 +101,8 @@ def _run_processes(
     The follower is a separate process, so that the comparison does not slow down the answers to clients. Both
     processes end when this process ends.
     """
-    # spawned, because a forked child would keep ends of the other pipes open, and their readers would never
-    # see the end
+    # children are spawned, because a forked child would keep ends of the other pipes open, and their readers
+    # would never see the end
     context = multiprocessing.get_context("spawn")
     # unpickling a copy may execute code, so the follower accepts copies only from a process with this key
     key = secrets.token_bytes()
@@ -126,7 +126,7 @@ def _run_processes(
             ended = wait([stopped, server.sentinel])
         return 0 if stopped in ended else 1
     finally:
-        # the server first, because it sends its last copies to the follower
+        # the server ends first, because it sends its last copies to the follower
         for process, control in ((server, controls[1]), (follower, controls[0])):
             control.close()
             # requests in flight may take SECONDS_TO_STOP; the other seconds are for the end of the process

@@ -43,7 +43,7 @@ class CopiedDatabases:
 
 
 MAX_MOMENTS: Final = 20
-"""Maximum number of snapshots that are taken until one has no write in flight."""
+"""Maximum number of snapshots that are taken until a snapshot has no write in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class CopyMoment:
 def check_databases(databases: CopiedDatabases) -> None:
     """Check that the database can be copied, without changing it.
 
-    :raises ServiceError: it cannot be copied; the message has the reason.
+    :raises ServiceError: the database cannot be copied; the message has the reason.
     """
     with (
         open_database(databases.target) as database,
@@ -84,7 +84,7 @@ def copy(databases: CopiedDatabases, is_quiet: Callable[[CopyMoment], bool] = la
 
     :param is_quiet: returns whether no write was in flight at a moment. If so, the copy contains exactly the
         changes before this moment. If not, another snapshot is taken, up to :data:`MAX_MOMENTS` times.
-    :raises ServiceError: the database was not copied; ours is unchanged.
+    :raises ServiceError: the database was not copied; our database is unchanged.
     """
     with open_database(databases.target) as database:
         for number in count(1):

@@ -26,7 +26,8 @@ class BacklogBounds:
     """Maximum bytes of a backlog, including the copy to add.
 
     :param reads: the bound for a copy of a read. A read above this bound is left out.
-    :param writes: the bound for a whole copy of a write. Above it, a stub without body and answer is kept.
+    :param writes: the bound for a whole copy of a write. Above this bound, a stub without body and answer is
+        kept.
     :param any_write: the bound for such a stub. A write above this bound is left out.
     """
 
@@ -72,7 +73,7 @@ class ByteBacklog:
     def get(self, seconds: float | None = None) -> MirroredRequest | None:
         """Return the next copy.
 
-        Return None if none came for ``seconds``, or if the queue is closed and empty.
+        Return None if no copy came for ``seconds``, or if the queue is closed and empty.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._copies or self._closed, seconds)

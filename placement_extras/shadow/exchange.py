@@ -63,7 +63,7 @@ class ShadowAnswer:
 
     @property
     def first_error(self) -> dict[str, Any]:
-        """The first error in the body of a refusal; empty if there is none."""
+        """The first error in the body of a refusal; empty without an error."""
         if self.status < 400 or not isinstance(self.body, dict):
             return {}
         errors = self.body.get("errors")
@@ -73,7 +73,7 @@ class ShadowAnswer:
 def _decompress_content(content: bytes) -> bytes:
     """Decompress at most :data:`MAX_KEPT` bytes; content that is not compressed is returned unchanged."""
     try:
-        # limited, because a small answer may decompress to any size
+        # the size is limited, because a small answer may decompress to any size
         return zlib.decompressobj(_ANY_FORMAT).decompress(content, MAX_KEPT)
     except zlib.error:
         return content

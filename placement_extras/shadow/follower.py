@@ -36,7 +36,7 @@ _ANSWER_SECONDS: Final = 10.0
 """Seconds to wait for writes that were in flight at the moment of the copy. After this time another snapshot
 is taken."""
 _TICK_SECONDS: Final = 0.02
-"""Seconds after which these writes are checked again."""
+"""Seconds between two checks of the writes that were in flight at the moment of the copy."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def run_follower(
 
     :param address: path of the UNIX socket at which copies arrive; senders need ``key``.
     """
-    # a terminal sends it to all processes; the parent decides when this one ends
+    # a terminal sends SIGINT to all processes; the parent decides when this process ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     set_up_log()
     # clients must not wait for the comparison; a system may forbid the change
@@ -95,10 +95,11 @@ class ShadowFollower:
 
         Then replay the waiting copies, and print the report.
         """
-        # created before the threads, so that a port in use ends the process before a copy is accepted
+        # the server is created before the threads, so that a port in use ends the process before a copy is
+        # accepted
         server = ReportServer(self._settings.report, self.status)
-        # daemon threads, because both may hang in a request or a connection, and must not keep the process
-        # alive
+        # both threads are daemons, because both may hang in a request or a connection, and must not keep the
+        # process alive
         replaying = threading.Thread(target=self._replay_all, name="shadow-replay", daemon=True)
         try:
             threading.Thread(target=self._receive, name="shadow-receive", daemon=True).start()
@@ -121,7 +122,7 @@ class ShadowFollower:
     def _receive(self) -> None:
         """Receive copies.
 
-        Each connection belongs to another answering process; only one is open at a time.
+        Each connection belongs to another answering process; only one connection is open at a time.
         """
         while not self._stopped.is_set():
             try:
@@ -149,8 +150,8 @@ class ShadowFollower:
                     self.status.left_out = delivery.left_out
                     if delivery.copy is not None:
                         self._backlog.put(delivery.copy)
-                    # set after the copy is in the backlog, because the time means that all earlier writes are
-                    # in it
+                    # the time is set after the copy is in the backlog, because it means that the backlog has
+                    # all earlier writes
                     self._settled = delivery.settled
 
     def _replay_all(self) -> None:

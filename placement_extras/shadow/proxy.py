@@ -96,11 +96,11 @@ class InFlight:
     def end_request(
         self, ticket: FlightTicket, received: ReceivedAnswer | None, seconds: float, missed: str = ""
     ) -> None:
-        """Record the answer to a request. If it has no answer, ``missed`` is the reason."""
+        """Record the answer to a request. If the request has no answer, ``missed`` is the reason."""
         with self._lock:
             del self._open[ticket.number]
             beside = frozenset(ticket.beside)
-            # under the lock, so that copies are in the order of the answers
+            # the copy is passed on under the lock, so that copies are in the order of the answers
             self._put(
                 MirroredRequest(
                     ticket.number, ticket.request, received, ticket.started, seconds, beside, missed
@@ -137,7 +137,7 @@ class RequestForwarder:
         self._prefix: Final = urlsplit(stock).path.rstrip("/")
         self._in_flight: Final = in_flight
         self._seconds: Final = seconds
-        # as many connections as threads, so that none is opened and closed for each request
+        # the pool has as many connections as threads, so that no connection is opened for a single request
         self._kept_pool = self._connection_pool(threads)
 
     def _connection_pool(self, number: int) -> urllib3.HTTPConnectionPool:
@@ -185,7 +185,7 @@ class RequestForwarder:
     ) -> urllib3.BaseHTTPResponse:
         headers = HTTPHeaderDict(request.headers)
         if pool is not self._kept_pool:
-            # tells the stock service that no other request follows on this connection
+            # this header tells the stock service that no other request follows on this connection
             headers["Connection"] = "close"
         # urllib3 would add its own values where the client sent none
         for name in ("Accept-Encoding", "User-Agent"):
@@ -273,7 +273,7 @@ class _PassingBody:
                 pass
 
     def _hand_over(self) -> None:
-        # called at the end of the iteration and by close(); a ticket may end only once
+        # the end of the iteration and close() both come here, but a ticket may end only once
         ticket, self._ticket = self._ticket, None
         if ticket is None:
             return
@@ -392,9 +392,9 @@ class _ProxyServer(BundledServer):
         self._settings = settings
         self._address = address
         self._key = key
-        # created after the fork, because a child does not have the threads of its parent
+        # the outbox is created after the fork, because a child does not have the threads of its parent
         self._outbox: MirrorOutbox | None = None
-        # each fork adds one, so the first worker has 0 predecessors
+        # each fork adds 1 to this number, so the first worker has 0 predecessors
         self._predecessors = -1
         super().__init__()
 

@@ -43,7 +43,7 @@ BROKEN_OFF: Final = "our service stopped answering while it handled the request"
 _TIMEOUT_SECONDS: Final = 60.0
 _MAX_PAUSE: Final = 2.0
 """Maximum pause, in seconds, between two attempts to send a write while our service does not answer."""
-# sent by a proxy in front of our service, or by our service while it starts
+# a proxy in front of our service sends these statuses, and our service sends them while it starts
 _AWAY_STATUSES: Final = frozenset({502, 503, 504})
 _TOKEN_HEADER: Final = "x-auth-token"
 # headers that urllib3 sets by itself
@@ -75,7 +75,7 @@ class ReplayClient:
     def __post_init__(self) -> None:
         self._prefix = urlsplit(self.url).path.rstrip("/")
         self._pool = urllib3.connection_from_url(
-            # one connection: a single thread replays the requests one after the other
+            # one connection is enough, because a single thread replays the requests one after the other
             self.url,
             maxsize=1,
             timeout=urllib3.Timeout(self.seconds),
@@ -333,16 +333,18 @@ class RequestReplay:
             return ReplayOutcome(copy, ReplayVerdict.MISSED, copy.missed, parts=copy.is_write)
         theirs = copy.received.parse_answer()
         if name := known_here_only(copy.request, theirs):
-            # not sent, because only our service has this path, so the answers differ in any case
+            # the request is not sent, because only our service has this path, so the answers differ in any
+            # case
             return ReplayOutcome(copy, ReplayVerdict.KNOWN, name)
         # after an error 5xx it is unknown whether OpenStack Placement has executed the write
         if copy.is_write and theirs.status >= 500:
             return ReplayOutcome(copy, ReplayVerdict.MISSED, f"OpenStack Placement answered {theirs.status}")
-        # not sent, because our service might accept it in another order, and then the databases would differ
+        # the write is not sent, because our service might accept it in another order, and then the databases
+        # would differ
         if copy.is_write and theirs.status >= 400 and (copy.beside or last):
             return ReplayOutcome(copy, ReplayVerdict.RACED, "it was refused while others were in flight")
         if copy.is_write and (name := refused_there_only(theirs)):
-            # not sent, because our service would accept it, and then the databases would differ
+            # the write is not sent, because our service would accept it, and then the databases would differ
             return ReplayOutcome(copy, ReplayVerdict.KNOWN, name)
         try:
             ours, seconds = self.ask(copy)

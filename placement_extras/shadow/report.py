@@ -315,7 +315,7 @@ class ReportServer:
 
     def __init__(self, address: tuple[str, int], status: ComparerStatus) -> None:
         self._server = ThreadingHTTPServer(address, _handler_class(status))
-        # daemon threads: a client that reads slowly must not keep the process from ending
+        # threads are daemons, because a client that reads slowly must not keep the process from ending
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="shadow-report", daemon=True).start()
 
@@ -329,7 +329,7 @@ def _handler_class(status: ComparerStatus) -> type[BaseHTTPRequestHandler]:
     class ReportHandler(BaseHTTPRequestHandler):
         timeout = _CLIENT_SECONDS
 
-        def do_GET(self) -> None:  # the library calls it by this name
+        def do_GET(self) -> None:  # the library calls this method by this name
             match self.path:
                 case "/":
                     self._send_answer(200, _TEXT, _status_page(status).encode())
