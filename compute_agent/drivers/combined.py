@@ -58,7 +58,12 @@ class CombinedDriver:
         if not away:
             return ""
         told = "; ".join(f"driver {name}: {reason}" for name, reason in away.items())
-        return f"{told}. Guests of driver {' and '.join(there)} are managed" if there else told
+        if not there:
+            return told
+        return (
+            f"{told}. Guests of driver {' and '.join(there)} are managed, and changes of others wait: start"
+            f" the service of driver {' and '.join(away)} again"
+        )
 
     def outage_reasons(self) -> Mapping[str, str]:
         """See :meth:`compute_agent.drivers.base.RunningGuests.outage_reasons`."""

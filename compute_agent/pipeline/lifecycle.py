@@ -255,10 +255,10 @@ class GuestLifecycle:
         self._awaited, self._saved = awaited, waiting if awaited else None
         if awaited:
             LOG.warning(
-                "Guests of driver %s are not known yet: their %d saved guests keep their CPUs, and the guests"
-                " of the other drivers are managed",
+                "Guests of driver %s are not known yet, and %d saved guests keep their CPUs until then: %s",
                 " and ".join(sorted(awaited)),
                 len(waiting),
+                self._driver.outage_reason or "the driver is about to look",
             )
         for uuid, guest in running.items():
             if (old := saved.get(uuid)) is not None and self._cache.get(uuid) is None:

@@ -250,6 +250,14 @@ def test_options_that_the_plugin_misses_are_named(configure):
     assert "auth_url" in found["refusals"][0]
 
 
+def test_a_driver_that_is_named_twice_is_refused(configure):
+    status, found = check(configure("cpu_shared_set = 1", guests="drivers = process, libvirt, process"))
+    assert status == 1
+    assert about(found["refusals"], "guests") == [
+        "[guests] drivers names process twice: remove one of the two"
+    ]
+
+
 class TestWatermarks:
     """Lines that cannot be kept on this host."""
 

@@ -165,8 +165,10 @@ class TestAwaited:
         assert both.awaited_drivers == {"first"}
 
     def test_the_reason_names_the_driver_and_those_that_are_there(self, both):
-        told = "driver first: libvirtd is away. Guests of driver second are managed"
-        assert both.outage_reason == told
+        assert both.outage_reason == (
+            "driver first: libvirtd is away. Guests of driver second are managed, and changes of others wait:"
+            " start the service of driver first again"
+        )
         assert both.outage_reasons() == {"first": "libvirtd is away"}
 
     def test_changes_of_the_others_are_reported(self, both, second):

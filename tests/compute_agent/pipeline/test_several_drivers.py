@@ -9,6 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from compute_agent.classification.resolution import parse_policy
 from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError
@@ -23,7 +24,7 @@ from compute_agent.pipeline.events import (
 )
 from compute_agent.pipeline.worker import GuestRefusedError
 from tests.compute_agent.fakes import FakeDriver
-from tests.compute_agent.pipeline.fake_host import ALL, FakeHost
+from tests.compute_agent.pipeline.fake_host import ALL, HOST_STATE, FakeHost
 
 AWAY = "libvirtd is away"
 QUOTA = ThrottleControl(CPU_QUOTA)
@@ -32,12 +33,12 @@ QUOTA = ThrottleControl(CPU_QUOTA)
 class Host(FakeHost):
     """A host with domains, which another program starts, and with processes, which the agent starts."""
 
-    def __init__(self):
+    def __init__(self, host_state=HOST_STATE):
         self.domains, self.processes = FakeDriver(ALL, "domains"), FakeDriver(ALL, "processes")
         self.domains.starting_guests = False
         # The pids of one host differ.
         self.processes._pids = itertools.count(5000)
-        super().__init__(driver=CombinedDriver([self.domains, self.processes]))
+        super().__init__(host_state, driver=CombinedDriver([self.domains, self.processes]))
 
     def run_domain(self, uuid, node, pcpu=1):
         guest = self.domains.create_guest(uuid, uuid, GuestSettings(), ())
@@ -93,6 +94,15 @@ def test_a_process_with_the_uuid_of_a_lost_domain_is_refused(host):
         host.run("d", (0, 1, 0))
 
 
+def test_a_rule_matches_the_guests_of_its_driver(load):
+    rules = parse_policy(load("[guest_rule:r]\nmatch_driver = domains\npriority = 7\n"), follows=False)
+    host = Host(replace(HOST_STATE, classification=rules))
+    host.run_domain("d", 0)
+    host.run("p", (0, 1, 0))
+    found = {view.guest.uuid: view.guest.settings.priority for view in host.pipeline.guest_views()}
+    assert found == {"d": 7, "p": GuestSettings().priority}
+
+
 class TestADriverThatLeft:
     """The daemon of the domains ended while the agent ran."""
 
@@ -137,7 +147,8 @@ class TestAnAgentThatStartsMeanwhile:
         assert host.saved.keys() == {"d", "p"}
         with pytest.raises(GuestRefusedError, match="0 free dedicated CPUs"):
             host.run("q", (0, 1, 0))
-        assert "Guests of driver domains are not known yet: their 1 saved guests keep" in caplog.text
+        assert "Guests of driver domains are not known yet, and 1 saved guests keep" in caplog.text
+        assert "libvirtd is away. Guests of driver processes are managed" in caplog.text
         for _ in range(3):
             host.handle(ReconcileGuests())
         assert host.saved.keys() == {"d", "p"}
