@@ -159,7 +159,7 @@ class KernelController(Protocol):
         """
         ...
 
-    def begin(self, target: GuestTarget) -> None:
+    def begin_guest(self, target: GuestTarget) -> None:
         """Act on the process of a guest that is still starting.
 
         The target has no assignment, because libvirt itself sets CPUs and memory during the start.

@@ -102,7 +102,7 @@ class MemoryController(GuestController):
             return f"{gets}, because its definition binds it to them: remove hw:numa_nodes from its flavor"
         return f"{gets}: allocate its MEMORY_MB from a provider with the trait {memory_trait(wanted)}"
 
-    def begin(self, target: GuestTarget) -> None:
+    def begin_guest(self, target: GuestTarget) -> None:
         """Bind the memory of a guest that is still starting, if its allocation names NUMA nodes."""
         nodes = target.starting_mems
         if nodes and self._decides_on(target.guest, nodes):

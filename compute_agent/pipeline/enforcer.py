@@ -225,7 +225,7 @@ class GuestEnforcer:
         # The binding of memory comes first: pages that QEMU pins before stay where they are.
         for controller in sorted(self._controllers, key=lambda controller: controller.acts_early):
             try:
-                controller.begin(_target_of(one, host_state))
+                controller.begin_guest(_target_of(one, host_state))
             except OSError as error:
                 raise DriverError(f"{controller.name}: {error}") from error
         self._expected.note_delay(guest)

@@ -70,12 +70,12 @@ def test_a_guest_that_ended_is_gone(controller, driver, on):
 
 
 def test_memory_of_a_guest_that_starts_is_bound_to_the_nodes_of_its_allocation(controller, driver, on):
-    controller.begin(on(None))
+    controller.begin_guest(on(None))
     assert "a" not in driver.nodes
-    controller.begin(replace(on(None), starting_mems=ONE))
+    controller.begin_guest(replace(on(None), starting_mems=ONE))
     assert driver.nodes["a"] == ONE
 
 
 def test_where_another_program_binds_memory_it_also_binds_that_of_starting_guests(driver, on):
-    MemoryController(driver, binds_all=False).begin(replace(on(None), starting_mems=ONE))
+    MemoryController(driver, binds_all=False).begin_guest(replace(on(None), starting_mems=ONE))
     assert "a" not in driver.nodes
