@@ -125,7 +125,7 @@ class KernelController(Protocol):
     """The interface of a controller. Only the worker calls a controller.
 
     A controller keeps no state that it cannot read back from the kernel, because a reload of the
-    configuration replaces it by a new one.
+    configuration replaces the controller by a new one.
     """
 
     name: str

@@ -1,10 +1,10 @@
 """Controllers ``memory`` and ``memory_limit``: the NUMA nodes of a guest's memory, and its limits.
 
 Controller ``memory`` binds the memory of a guest to the NUMA nodes of the providers of its ``MEMORY_MB``. The
-CPUs of the guest do not matter: it may float over CPUs of other nodes, and a node may have no CPUs. In a flat
-tree the allocation names no node. There, a guest with dedicated CPUs gets memory of the NUMA nodes of its
-CPUs, and any other guest gets memory of any node. Huge pages that a guest has already taken stay where they
-are: the kernel chooses their node when the guest starts.
+CPUs of the guest do not matter: the guest may float over CPUs of other nodes, and a node may have no CPUs. In
+a flat tree the allocation names no node. There, a guest with dedicated CPUs gets memory of the NUMA nodes of
+its CPUs, and any other guest gets memory of any node. Huge pages that a guest has already taken stay where
+they are: the kernel chooses their node when the guest starts.
 
 A domain that libvirt's hook has announced is bound as soon as its process exists. QEMU maps the memory of a
 domain with passed devices for the IOMMU before the first guest CPU runs. The kernel then pins the pages, and
@@ -164,7 +164,7 @@ def _nodes_text(nodes: frozenset[int]) -> str:
 
 _MIB: Final = 1 << 20
 
-# The values of a new group. An empty tuple for huge pages lifts the agent's own limits on them.
+# These are the values of a new group. An empty tuple for huge pages lifts the agent's own limits on them.
 _NO_LIMITS: Final = MemoryLimits(UNLIMITED, UNLIMITED, 0, 0, (), 0, False)
 
 PageLimits = tuple[tuple[int, int], ...]
@@ -277,8 +277,8 @@ class MemoryLimitController(GuestController):
         if target.allocation is None:
             return MemoryLimits()
         share = self._classes.get(target.guest.settings.qos_class, MemoryShare())
-        # An empty tuple, because it lifts limits that an earlier configuration has set, while None would
-        # leave them in force.
+        # The value is an empty tuple, because this lifts limits that an earlier configuration has set, while
+        # None would leave them in force.
         pages = page_limits(target.allocation) if self._limits_pages else ()
         limits = memory_limits(target.allocation, share, self._overhead_mb, pages)
         throttle = target.limits.get(ThrottleControl(MEMORY_HIGH))

@@ -461,8 +461,8 @@ class DomainTuning:
     def persist_pins(self, has: DomainDefinition, settings: CpuSettings) -> DomainDefinition:
         """Write the pins that differ from ``settings`` into the persistent definition.
 
-        The note is written first and names the old and the new pins. If the agent crashes between the writes,
-        it still recognises both as its own.
+        The note is written first and names the old and the new pins. If the agent crashes between the two
+        writes, the next agent still recognises the old pins and the new pins as the agent's own.
 
         :return: the definition after the writes.
         """
@@ -518,7 +518,7 @@ class DomainTuning:
         """Write the agent's shares into the definition, with a note.
 
         The note is written first and names the old and the new shares. If the agent crashes between the
-        writes, it still recognises both as its own.
+        two writes, the next agent still recognises the old shares and the new shares as the agent's own.
 
         :return: the definition after the writes.
         """
