@@ -45,9 +45,12 @@ CYCLONEDX := $(VENV)/.cyclonedx
 CONSTRAINTS := etc/constraints.txt
 EXTRAS := postgresql,mysql,memcached,console,tracing,test,lint,doc,dist
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
-# Tests wait nearly as much as they compute: one process more than there are processors. A module stays in one
-# process, so that it starts its servers once; tests/conftest.py says what else does.
-PARALLEL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder
+# A module stays in one process, so that it starts its servers once; tests/conftest.py says what else does.
+BY_MODULE := --dist loadfile --no-loadscope-reorder
+# Quick tests compute more than they wait: one process more than there are processors.
+PARALLEL := --numprocesses $(shell expr $$(nproc) + 1) $(BY_MODULE)
+# Tests with servers wait as much as they compute, so there are two processes for each processor.
+WAITING := --numprocesses $(shell expr $$(nproc) \* 2) $(BY_MODULE)
 # What needs a virtual machine or a cloud, or builds packages, has a target of its own.
 HERE := not vm and not openstack and not packages and not nova
 QUICK := -m 'not slow and not root and not postgresql and not mysql and not vm' --database sqlite \
@@ -75,10 +78,10 @@ test: HERE += and not long
 test test-long: $(RUNTIME)
 	@$(MAKE) --no-print-directory --jobs 2 packages $(LIBVIRT)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint doc lowest-tests
-	$(BIN)/python -m pytest -q -m '$(HERE)' $(PARALLEL) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -m '$(HERE)' $(WAITING) $(PYTEST_ARGS)
 
 coverage: packages lint $(LIBVIRT)
-	$(BIN)/python -m pytest -q -m '$(HERE)' $(PARALLEL) --cov --cov-report=term $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -m '$(HERE)' $(WAITING) --cov --cov-report=term $(PYTEST_ARGS)
 
 # A fifth of the random examples that all tests try.
 check mutants: export PLACEMENT_EXAMPLES_PERCENT ?= 20

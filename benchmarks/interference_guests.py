@@ -177,7 +177,7 @@ def main() -> int:
             for guests in arguments.cost:
                 home = folder / f"cost-{guests}"
                 home.mkdir()
-                bench = Bench(home, url, "driver = process")
+                bench = Bench(home, url, "drivers = process")
                 try:
                     bench.agent.start()
                     cost(bench, guests, arguments.seconds)

@@ -237,7 +237,7 @@ def main() -> int:
             for guests in arguments.cost:
                 home = folder / f"cost-{guests}"
                 home.mkdir()
-                bench = Bench(home, url, "driver = process")
+                bench = Bench(home, url, "drivers = process")
                 try:
                     bench.agent.start()
                     found.append(cost(bench, guests))
@@ -263,7 +263,7 @@ def libvirt_bench(folder, url):
         sys.exit("libvirt has no CPU controller of cgroups here, and so no quotas")
     home = folder / "qemu"
     home.mkdir()
-    bench = Bench(home, url, f"driver = libvirt\n[libvirt]\nuri = {libvirtd.uri}")
+    bench = Bench(home, url, f"drivers = libvirt\n[libvirt]\nuri = {libvirtd.uri}")
     try:
         libvirtd.start()
         yield bench, libvirtd

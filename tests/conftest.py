@@ -21,6 +21,7 @@ from tests import databases
 from tests.databases import DatabaseServer, ServerMissing
 from tests.environments import NAME, ROOT
 from tests.examples import examples
+from tests.open_databases import OpenDatabases
 
 _MARKS = {"postgresql": [pytest.mark.postgresql], "mariadb": [pytest.mark.mysql]}
 _QUICK = 2
@@ -141,11 +142,39 @@ def no_log_handler_is_left() -> Iterator[None]:
     root.setLevel(level)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def open_databases() -> Iterator[OpenDatabases]:
+    """Databases that this process has open."""
+    with OpenDatabases.watched() as watched:
+        yield watched
+
+
+@pytest.fixture(scope="module", autouse=True)
+def databases_of_module(open_databases: OpenDatabases) -> Iterator[None]:
+    """Close services that fixtures of a module make, and fail if such a fixture leaves a connection open."""
+    with open_databases.scope():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def databases_of_test(open_databases: OpenDatabases, databases_of_module: None) -> Iterator[None]:
+    """Close services that a test makes in this process, and fail if the test leaves a connection open."""
+    with open_databases.scope():
+        yield
+
+
 @pytest.fixture(scope="session")
-def running_server() -> Iterator[Callable[[str], DatabaseServer]]:
+def running_server(open_databases: OpenDatabases) -> Iterator[Callable[[str], DatabaseServer]]:
     """Start the server of a kind for the first module that needs it; it stays for the others."""
     with ExitStack() as running:
-        yield cache(lambda kind: running.enter_context(databases.create(kind)))
+
+        @cache
+        def start(kind: str) -> DatabaseServer:
+            server = running.enter_context(databases.create(kind))
+            server.before_drop = open_databases.close_services
+            return server
+
+        yield start
 
 
 @pytest.fixture(scope="session")

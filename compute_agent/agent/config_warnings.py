@@ -31,6 +31,7 @@ from compute_agent.conf.qos import (
     qos_class_sections,
 )
 from compute_agent.controllers.cpu_class_plan import CpuClassClaim, decide_files
+from compute_agent.drivers.base import split_names
 from compute_agent.drivers.factory import unlimited_reason
 from compute_agent.drivers.libvirt import hook
 from compute_agent.drivers.libvirt.hook import HookState
@@ -154,7 +155,7 @@ def unmeasured_metrics(conf: cfg.ConfigOpts, control: ResctrlHandle | None) -> d
 def unusable_levers(conf: cfg.ConfigOpts, resctrl: HostResctrl, driver: str) -> dict[str, str]:
     """A dict from each lever that cannot throttle guests on this host to the reason and the remedy.
 
-    :param driver: the name of the driver of guests.
+    :param driver: the name of the driver of guests, or of several with commas between.
     """
     found = {}
     platform = None if resctrl.control is None or resctrl.off else resctrl.control.platform
@@ -195,7 +196,7 @@ def cpu_class_warnings(
 def _named_cpu_classes(conf: cfg.ConfigOpts, classes: Mapping[str, CpuClass], driver: str) -> set[str]:
     """The names of the classes of CPUs that QoS classes, guest rules or flavors may give to guests."""
     # The flavors are not known before a guest starts, so a flavor may name any class.
-    if driver == "libvirt" and "cpu_class" in conf.guests.flavor_settings:
+    if "libvirt" in split_names(driver) and "cpu_class" in conf.guests.flavor_settings:
         return set(classes)
     by_rules = {options.cpu_class for _, options in guest_rule_sections(conf)}
     return by_rules | {one.cpu_class for one in parse_classes(conf).classes.values()}
@@ -214,7 +215,7 @@ def config_warnings(
 
     :param rules: the watermarks; None: the sections of watermarks are wrong, which another check reports.
     :param resctrl: the resctrl mount of this host.
-    :param driver: the name of the driver of guests.
+    :param driver: the name of the driver of guests, or of several with commas between.
     :raises cfg.Error: an option has an invalid value.
     :raises ConfigError: a class of block I/O or of CPUs is wrong.
     :raises OSError: a file of the host has disappeared.
@@ -242,7 +243,7 @@ def config_warnings(
     classes, power = parse_cpu_classes(conf), read_cpu_power(Path(conf.host.root))
     found += cpu_class_warnings(classes, power, _named_cpu_classes(conf, classes, driver))
     offline = park_mode(conf) is ParkMode.OFFLINE
-    if offline and driver == "libvirt" and hook.state(hook.HOOKS) is HookState.ABSENT:
+    if offline and "libvirt" in split_names(driver) and hook.state(hook.HOOKS) is HookState.ABSENT:
         found.append(
             f"[{CPU_CLASS}{IDLE}] park = offline: a domain does not start if its definition pins it to a"
             " parked CPU, because the agent learns of the start too late: run compute-agent libvirt hook"

@@ -29,8 +29,8 @@ from compute_agent.classification.resolution import parse_known_classes
 from compute_agent.classification.rules import KnownClasses
 from compute_agent.conf import written
 from compute_agent.controllers.base import GuestTarget, KernelController, PlannedChange, ReleaseItem
-from compute_agent.drivers.base import GuestDriver, Listener
-from compute_agent.drivers.factory import choose_driver, libvirtd_is_usable, open_driver
+from compute_agent.drivers.base import GuestDriver, Listener, split_names
+from compute_agent.drivers.factory import choose_driver, count_guests, libvirtd_is_usable, open_drivers
 from compute_agent.fleet.guests import parse
 from compute_agent.fleet.revision import FleetError
 from compute_agent.inventory import provider_tree
@@ -209,7 +209,8 @@ def _check_guests(options: cfg.ConfigOpts, known: KnownClasses) -> None:
 
 _READS: Final = frozenset(
     {
-        *("name", "outage_reason", "starting_driver", "guests", "lost_guests", "thread_ids"),
+        *("name", "outage_reason", "awaited_drivers", "starting_driver", "thread_ids"),
+        *("guests", "listed_guests", "lost_guests"),
         *("misplaced_threads", "observed_cpus"),
         *("vcpu_affinity", "emulator_affinity", "helper_affinity", "emulator_threads", "stuck_helpers"),
         *("cpu_limits", "memory_nodes"),
@@ -238,9 +239,10 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     owner, whose, _ = look_up_owner(conf, client, saved, uuid or NO_UUID)
     host_state = build_host_state(conf, root_uuid=uuid or NO_UUID, control=resctrl.control, root=owner)
     usable = libvirtd_is_usable(conf.libvirt.uri)
-    choice = choose_driver(conf.guests.driver, usable, saved.driver, len(saved.guests))
-    # No lock is needed, because the driver is only read.
-    driver = open_driver(choice.name, conf, folder / GUESTS_FOLDER, lock=None)
+    counted = count_guests(guest.driver for guest in saved.guests.values())
+    choice = choose_driver(conf.guests.drivers, usable, saved.driver, counted)
+    # No lock is needed, because the drivers are only read.
+    driver = open_drivers(conf, folder / GUESTS_FOLDER, dict.fromkeys(split_names(choice.name)))
     try:
         if driver.outage_reason:
             raise DriverError(driver.outage_reason)

@@ -89,12 +89,12 @@ class GuestConfigurator:
         return ""
 
     def list_views(self) -> list[GuestView]:
-        """The views of all guests.
+        """The views of all known guests. Guests of a driver that has not listed them yet are missing.
 
-        :raises RequestError: the worker has not taken over the running guests yet.
+        :raises RequestError: the worker has not taken over the running guests of any driver yet.
         """
         try:
-            self._pipeline.check_taken_over()
+            self._pipeline.check_taken_over(in_part=True)
         except DriverError as error:
             raise RequestError(str(error)) from error
         return self._pipeline.guest_views()
@@ -111,5 +111,8 @@ class GuestConfigurator:
         ]
         if len(found) != 1:
             reason = "there is no guest" if not found else f"{len(found)} guests are named"
+            missing = self._pipeline.missing_guests_reason
+            if missing and not found:
+                raise RequestError(f"it is not known whether guest {wanted} runs: {missing}")
             raise RequestError(f"{reason} {wanted}")
         return found[0]

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from oslo_config import cfg
 from prometheus_client import Gauge
 
-from compute_agent.drivers.base import GuestDriver
-from compute_agent.drivers.factory import DriverLock, choose_driver, libvirtd_is_usable, lock_for, open_driver
+from compute_agent.drivers.base import GuestDriver, split_names
+from compute_agent.drivers.factory import (
+    DriverLock,
+    choose_driver,
+    count_guests,
+    libvirtd_is_usable,
+    lock_for,
+    open_drivers,
+)
 from compute_agent.files import UnsafeFileError, check_folder, secure_folder
 from compute_agent.inventory.resctrl import CachePlatform, cache_platform
 from compute_agent.model.messages import ConfigError
@@ -151,13 +159,13 @@ def resctrl_signature(conf: cfg.ConfigOpts) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class HostDriver:
-    """A driver of guests, with the lock that reserves it for this agent.
+    """A driver of guests, with the locks that reserve its guests for this agent.
 
     ``notice`` is a message about an unusual choice of the driver; empty if there is none.
     """
 
     driver: GuestDriver
-    lock: DriverLock
+    locks: Sequence[DriverLock]
     notice: str
 
     @property
@@ -166,15 +174,20 @@ class HostDriver:
         return f"away: {outage}" if (outage := self.driver.outage_reason) else "up"
 
     def close(self) -> None:
-        """Close the driver and release its lock. Guests continue to run."""
+        """Close the driver and release its locks. Guests continue to run."""
         self.driver.close()
-        self.lock.release()
+        for lock in self.locks:
+            lock.release()
+
+
+def _is_up(driver: GuestDriver, name: str) -> float:
+    return float(name not in driver.outage_reasons())
 
 
 def open_host_driver(
     conf: cfg.ConfigOpts, state: StateFile, folder: Path, holder: str, metrics: AgentMetrics
 ) -> HostDriver:
-    """Choose, lock and open the driver of this host.
+    """Choose, lock and open the driver of this host, or its drivers.
 
     :param folder: the folder with the records of guests that are plain processes.
     :param holder: a description of this agent, for the error of another agent that finds the lock held.
@@ -183,16 +196,21 @@ def open_host_driver(
     """
     last = state.state
     choice = choose_driver(
-        conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), last.driver, len(last.guests)
+        conf.guests.drivers,
+        libvirtd_is_usable(conf.libvirt.uri),
+        last.driver,
+        count_guests(guest.driver for guest in last.guests.values()),
     )
-    LOG.info("The agent manages guests of driver %s", choice.name)
+    names = split_names(choice.name)
+    LOG.info("The agent manages guests of driver %s", " and ".join(names))
     if choice.notice:
         LOG.warning("%s", choice.notice)
-    lock = lock_for(choice.name, conf, holder)
+    locks = {name: lock_for(name, conf, holder) for name in names}
     try:
-        driver = open_driver(choice.name, conf, folder, lock)
+        driver = open_drivers(conf, folder, locks)
     except BaseException:
-        lock.release()
+        for lock in locks.values():
+            lock.release()
         raise
     try:
         state.keep_driver(choice.name)
@@ -201,7 +219,15 @@ def open_host_driver(
         metrics.state_failures.inc()
     Gauge(
         "compute_agent_driver_up",
-        "Whether the service that runs the guests (libvirtd) answers (1) or not (0).",
+        "Whether the service that runs the guests (libvirtd) answers (1) or not (0), of all drivers.",
         registry=metrics.registry,
     ).set_function(lambda: not driver.outage_reason)
-    return HostDriver(driver, lock, choice.notice)
+    each = Gauge(
+        "compute_agent_guest_driver_up",
+        "Whether the service that runs the guests of this driver answers (1) or not (0).",
+        ["driver"],
+        registry=metrics.registry,
+    )
+    for name in names:
+        each.labels(name).set_function(partial(_is_up, driver, name))
+    return HostDriver(driver, tuple(locks.values()), choice.notice)

@@ -279,8 +279,12 @@ class HostRelease:
 
     def _release_items(self) -> Iterator[ReleaseItem]:
         guests: Sequence[Guest] = ()
+        # This is read before the list, because a driver may list its guests in between.
+        reasons, awaited = self._driver.outage_reasons(), self._driver.awaited_drivers
         try:
-            guests = self._driver.guests()
+            guests = self._driver.listed_guests()
+            for name in sorted(awaited):
+                yield failed_item("guests", name, DriverError(reasons.get(name, "it is about to answer")))
         except DriverError as error:
             yield failed_item("guests", self._driver.name, error)
         # The items of all controllers are collected first, because those of one guest are merged below.

@@ -172,7 +172,7 @@ class GuestList(AgentLister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Request the guests from the daemon. Returns the columns, and a row for each guest."""
-        names = ("uuid", "name", "pid", "vcpus", "kind", "cpus", "reason")
+        names = ("uuid", "name", "driver", "pid", "vcpus", "kind", "cpus", "reason")
         rows = self.ask_daemon("guest.list")
         if not rows:
             self.say_why_empty("Nothing so far: this host has no guests that the agent knows of.")

@@ -45,7 +45,7 @@ from compute_agent.inventory.resctrl import CachePlatform
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet, CpuSets
 from compute_agent.model.guest_settings import IsolationLevel
-from compute_agent.model.messages import ConfigError
+from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.noise.osnoise import MAX_SECONDS
 from compute_agent.pipeline import state
 from compute_agent.pipeline.placer import stray_warning
@@ -281,7 +281,11 @@ class ConfigCheck(ShowOne):
                 self._refusals.append(str(error))
         resctrl = open_resctrl(conf)
         self._mistakes += [*find_unknown_options(conf), *filter(None, [unasked])]
-        driver = choose_driver(conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), "", 0).name
+        driver = ""
+        try:
+            driver = choose_driver(conf.guests.drivers, libvirtd_is_usable(conf.libvirt.uri), "", {}).name
+        except DriverError as error:
+            self._refusals.append(str(error))
         warnings += config_warnings(conf, rules, resctrl, driver)
         try:
             platform = offered_platform(resctrl.control, shares)

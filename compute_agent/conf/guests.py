@@ -1,8 +1,8 @@
-"""Section ``[guests]``: the driver of guests, settings from flavors and images, and intervals of checks."""
+"""Section ``[guests]``: the drivers of guests, settings from flavors and images, and intervals of checks."""
 
 from typing import Any, Final
 
-from oslo_config import cfg
+from oslo_config import cfg, types
 
 from compute_agent.conf.duration import DurationType
 from compute_agent.model.guest_settings import LATENCY_SENSITIVE
@@ -25,17 +25,17 @@ properties of their images.
 """
 
 GUESTS_OPTS: Final = [
-    cfg.StrOpt(
-        "driver",
-        choices=[
-            ("libvirt", "QEMU domains of the libvirtd on this host"),
-            ("process", "plain processes, started by the agent or adopted"),
-        ],
-        help="Kind of the guests on this host. If the option is not set, the agent keeps the driver of its"
-        " last start. At its first start the agent chooses libvirt if libvirt-python is installed and the"
-        " socket of [libvirt] uri exists, else process. At a later start the agent changes from process to"
-        " libvirt by itself, if libvirtd runs and no process guest does. Any other change needs this option"
-        " and a restart.",
+    cfg.ListOpt(
+        "drivers",
+        item_type=types.String(choices=["libvirt", "process"]),
+        deprecated_name="driver",
+        help="Kinds of the guests on this host, with a comma between. libvirt: QEMU domains of the libvirtd"
+        " on this host. process: plain processes, started by the agent or adopted. Two drivers may report"
+        " guests with the same uuid. The agent then manages the guest of the driver that comes first in this"
+        " list. If the option is not set, the agent keeps the drivers of its last start. At its first start"
+        " the agent chooses libvirt if libvirt-python is installed and the socket of [libvirt] uri exists,"
+        " else process. At a later start the agent changes from process to libvirt by itself, if libvirtd"
+        " runs and no process guest does. Any other change needs this option and a restart.",
     ),
     cfg.StrOpt(
         "unallocated",

@@ -20,7 +20,7 @@ _DEFAULT: Final = "DEFAULT"
 _OWN: Final = (
     (_DEFAULT, "state_path"),
     (_DEFAULT, "lock_path"),
-    ("guests", "driver"),
+    ("guests", "drivers"),
     ("libvirt", "uri"),
     ("cgroup", "root"),
     ("daemon", "socket"),

@@ -51,7 +51,7 @@ class BlockIoController(GuestController):
         self._read_classes()
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Read the block devices again, and note the limits of their classes that guests cannot have."""
+        """Read the block devices again, and note limits of a guest's class that the guest cannot have."""
         self._read_classes()
         found = {target.guest.uuid: self._missing_parts(target) for target in targets}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
@@ -101,7 +101,7 @@ class BlockIoController(GuestController):
         return wanted if percent is None else (wanted or BlockIo()).scaled_limits(percent)
 
     def _missing_parts(self, target: GuestTarget) -> list[str]:
-        """Messages about the limits of its class that a guest cannot have."""
+        """Messages about limits of a guest's class that the guest cannot have."""
         name = target.guest.settings.blockio_class
         if not name:
             return []

@@ -112,7 +112,7 @@ class CoreCookieController(KernelController):
             if problem != self._own_problem:
                 LOG.warning("Guests that the agent starts share its own core cookie at first: %s", problem)
         except CookieError as error:
-            LOG.debug("The agent's own core cookie is unknown: %s", error)  # each guest is told the same
+            LOG.debug("The agent's own core cookie is unknown: %s", error)  # each guest gets the same message
         self._own_problem = problem
 
     def _bring_about(self, guests: Sequence[Guest], groups: Mapping[str, str]) -> None:
@@ -283,7 +283,7 @@ class CoreCookieController(KernelController):
         """
         notes = self._store.kept_notes
         # If any guest has a group, all guests are read, because a guest of any class may have the same
-        # cookie. A guest without a group may have the cookie that another one shared with it before.
+        # cookie. A guest without a group may have the cookie that another guest shared with it before.
         needs_all = any(groups.values()) or any(note.lender for note in notes.values())
         found = []
         for guest in guests:

@@ -153,8 +153,8 @@ _PER_CPU: Final = 100
 # The kernel's default ``cpu.weight`` of a new group.
 _DEFAULT_WEIGHT: Final = 100
 
-# The highest ``cpu.weight`` that the kernel accepts: a guest with more than a hundred CPUs counts as one with
-# a hundred.
+# The highest ``cpu.weight`` that the kernel accepts: a guest with more than a hundred CPUs counts as a guest
+# with a hundred CPUs.
 _MAX_WEIGHT: Final = 10_000
 
 
@@ -184,7 +184,7 @@ class CpuController(GuestController):
         self._uncapped: set[str] = set()
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note the CPU settings of its class that each guest cannot have."""
+        """Note for each guest the CPU settings of its class that the guest cannot have."""
         self._uncapped.clear()
         found = {target.guest.uuid: self._list_missing(target) for target in without_preserved(targets)}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
@@ -265,7 +265,7 @@ class CpuController(GuestController):
         return CpuLimits(weight, quota, share.cpu_idle, self._saved_cores(target, quota))
 
     def _saved_cores(self, target: GuestTarget, quota: float | None) -> float:
-        """The burst of a guest in cores: the percentage of its quota that its class allows.
+        """The burst of a guest in cores: the percentage of the guest's quota that the guest's class allows.
 
         0 without a quota.
         """
@@ -289,7 +289,7 @@ def reclaimed_cores(allocation: Allocation, percent: int | None) -> float | None
     """
     held = {name: sum(one.get(name, 0) for one in allocation.values()) for name in CPU_CLASSES}
     reclaimed = held.pop(RECLAIMED_VCPU, 0)
-    # A guest that also holds other CPUs may use those whenever they are free, so it gets no cap.
+    # A guest that also holds ordinary CPUs may use these CPUs whenever they are free, so it gets no cap.
     if percent is None or not reclaimed or any(held.values()):
         return None
     return reclaimed * percent / 100

@@ -1,9 +1,9 @@
 """Controller ``cpu_class``: sets frequencies and idle states of CPUs by the class of the guests on them.
 
 A CPU class is a section ``[cpu_class:NAME]``. A QoS class may name a CPU class for the dedicated CPUs of its
-guests. CPU class ``idle`` applies to dedicated CPUs that no guest holds, CPU class ``shared`` to shared CPUs.
-Before the first write to a kernel file its content is saved durably. The saved content is written back when
-no CPU class sets the file any more.
+guests. CPU class ``idle`` applies to dedicated CPUs that no guest holds, and CPU class ``shared`` applies to
+shared CPUs. Before the first write to a kernel file its content is saved durably. The saved content is
+written back when no CPU class sets the file any more.
 
 :mod:`compute_agent.controllers.cpu_class_plan` decides the content of files. CPUs that are parked offline are
 brought online before any other file is written.
@@ -75,7 +75,7 @@ _ORDER: Final = (
 
 # The number of times that the files of a folder are written. The kernel refuses a minimum frequency above the
 # maximum. So some changes need the minimum first and others the maximum, and the second pass writes values
-# that the first could not.
+# that the first pass could not write.
 _ROUNDS: Final = 2
 
 _ONLINE: Final = "sys/devices/system/cpu/online"
@@ -173,7 +173,7 @@ class CpuClassController(KernelController):
         :param count_drift: called for each file that another program has changed.
         :param clock: returns monotonic seconds, for the idle times of CPUs.
         """
-        # Each round with parking, because no event reports that a core has become idle.
+        # With parking, each round compares the files, because no event reports that a core has become idle.
         self.compare_rounds = 1 if configured.parking else FOREIGN_ROUNDS
         self._clock = clock
         self._idle = IdleTimes()
@@ -297,7 +297,7 @@ class CpuClassController(KernelController):
         if not configured.classes and not former.values:
             return CpuClassPlan(), {}
         # The CPUs of a lost guest are unknown. So while a guest is lost, CPUs that seem free must not change.
-        lost = bool(self._driver.lost_guests())
+        lost = bool(self._driver.lost_guests() or self._driver.awaited_drivers)
         claims = make_claims(
             targets,
             configured.cpu_sets,
@@ -364,8 +364,8 @@ class CpuClassController(KernelController):
 
     def _power_layout(self) -> CpuPower:
         """The frequency domains and idle states of the host, read again when CPUs or drivers changed."""
-        # Two small files show whether anything changed. That saves reading some thousand files of a large
-        # host.
+        # Two small files show whether anything changed. This check saves reading some thousand files of a
+        # large host.
         seen = tuple(map(self._files.read, (_ONLINE, _DRIVER)))
         if seen != self._seen:
             self._seen, self._power = seen, read_cpu_power(self._files.root)
@@ -400,7 +400,7 @@ class CpuClassController(KernelController):
         }
 
     def _tell_drift(self, wanted: Mapping[str, FileSetting], has: Mapping[str, str]) -> None:
-        # Drift is a change of a file that had the wanted content and is still wanted with it. All other
+        # A file has drifted if it had the wanted content, and the same content is still wanted. All other
         # differences come from the plan.
         for path, text in self._in_force.items():
             if path in has and path in wanted and wanted[path].text == text != has[path]:

@@ -5,14 +5,14 @@ Pure functions.
 Nouns:
 
 - A *claim* is a set of CPUs with the class that they ask for. Claims are in order, the strongest first.
-- A *domain* is a set of CPUs with one frequency. The CPUs of a domain cannot have different frequencies. So
-  the strongest claim that contains a CPU of the domain decides for the whole domain. If that claim has no
-  class, the domain gets its former frequencies.
+- A *frequency domain* is a set of CPUs with one frequency. The CPUs of a frequency domain cannot have
+  different frequencies. So the strongest claim that contains a CPU of the frequency domain decides for the
+  whole domain. If that claim has no class, the domain gets its former frequencies.
 - Idle states belong to each single CPU.
 
-A worked example: the claims are ``2-3 fast`` and ``4-7 idle``. With the domains ``2-3``, ``4-5``, ``6-7``
-each claim gets its own class. With the one domain ``2-7`` the frequencies of all its CPUs are those of
-``fast``, and CPUs 4-7 have the idle states of ``idle``.
+A worked example: the claims are ``2-3 fast`` and ``4-7 idle``. With the frequency domains ``2-3``, ``4-5``,
+``6-7`` each claim gets its own class. With the single frequency domain ``2-7`` the frequencies of all its
+CPUs are those of ``fast``, and CPUs 4-7 have the idle states of ``idle``.
 
 Invariants: a file for which no claim has a class gets its former content. Equal claims always lead to equal
 contents of files.

@@ -11,8 +11,8 @@ A worked example: the cores are ``2-3``, ``4-5`` and ``6-7``, CPU 4 is used, and
 
 Invariants: no core is parked that has a used CPU, or a CPU outside :attr:`ParkingRules.cpus`. Where parking
 takes CPUs offline, CPU 0 and one core of each L3 cache and NUMA node stay online. If the last CPU of a cache
-went offline, the kernel would drop the resctrl masks of the cache. If the last CPU of a node did, no CPU
-would be near the node's memory.
+went offline, the kernel would drop the resctrl masks of the cache. If the last CPU of a node went offline, no
+CPU would be near the node's memory.
 """
 
 from __future__ import annotations

@@ -68,11 +68,12 @@ NO_ISOLATION = IsolationSettings()
 class IsolationController(KernelController):
     """Sets the CPU masks of interrupts and kernel work so that they avoid the quiet CPUs of the host.
 
-    A CPU is quiet if it is dedicated to a guest with an isolation level that asks for it.
+    A CPU is quiet if it is dedicated to a guest, and the isolation level of this guest asks for quiet CPUs.
     """
 
     name = "isolation"
-    # Twice as often as other settings: new interrupts and threads of the kernel come without another program.
+    # Masks are compared twice as often as other settings, because new interrupts and threads of the kernel
+    # come without another program.
     compare_rounds = FOREIGN_ROUNDS // 2
     acts_early = False
 
@@ -228,7 +229,8 @@ class IsolationController(KernelController):
         guests = tuple(self._demand_of(target, preserved) for target in targets)
         # A lost guest may still run, so CPUs that were quiet stay quiet until the guest is known to have
         # ended.
-        kept = self._isolator.kept_originals.quiet if self._driver.lost_guests() else frozenset()
+        unknown = self._driver.lost_guests() or self._driver.awaited_drivers
+        kept = self._isolator.kept_originals.quiet if unknown else frozenset()
         return IsolationDemand(guests, self._settings.dedicated, self._settings.nodes, kept)
 
     def _demand_of(self, target: GuestTarget, preserved: Collection[str]) -> HeldCpus:

@@ -275,7 +275,7 @@ class ResctrlController(KernelController):
         self._synced: tuple[CacheDemands, ResctrlGroups] | None = None
         self._repaired: frozenset[str] = frozenset()
         # The group that the threads of each guest were moved to; None: the next sync() that succeeds moves
-        # them.
+        # the threads.
         self._placed: dict[str, str | None] = {}
         # The threads of groups as read since the last sync(), because many guests are in the same few groups.
         self._tasks: dict[str, frozenset[int]] = {}
@@ -378,7 +378,7 @@ class ResctrlController(KernelController):
     def describe_drift(self, target: GuestTarget) -> str | None:
         """A change that another program made to the guest's group or its threads, in words.
 
-        None if there is none.
+        None if no other program made a change.
         """
         group = self.membership.get(target.guest.uuid)
         if group is None:

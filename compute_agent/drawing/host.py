@@ -227,9 +227,10 @@ def _draw_cell(cpu: int, x: float, y: float, scene: _DrawingScene) -> str:
 
 
 def _noise_height(noise: float) -> float:
-    """The height of a CPU's noise bar: a fifth of the cell for 1 interruption a second, all of it for 10,000.
+    """The height of the bar that shows a CPU's noise, by the logarithm of interruptions a second.
 
-    Less than 1 a second has no bar, and more than 10,000 the full height.
+    At 1 interruption a second, the bar is a fifth of the cell high. At 10,000 or more, the bar is as high as
+    the cell. Below 1, there is no bar.
     """
     if noise < 1:
         return 0.0

@@ -1,16 +1,19 @@
 """Drivers: each one manages guests of one kind, either domains of libvirt or plain processes.
 
+A host may have several drivers at once.
+
 Parts:
 
 - :mod:`~compute_agent.drivers.base`: the interface, one protocol for each subject: running guests, threads,
   CPUs, memory, block I/O, launching.
 - :mod:`~compute_agent.drivers.libvirt`: domains, which libvirtd starts.
 - :mod:`~compute_agent.drivers.processes`: processes, which the agent starts or adopts.
-- :mod:`~compute_agent.drivers.factory`: the choice of the driver, and the lock against a second agent.
+- :mod:`~compute_agent.drivers.combined`: several drivers as one, which passes orders on by guest.
+- :mod:`~compute_agent.drivers.factory`: the choice of drivers, and the locks against a second agent.
 - :mod:`~compute_agent.drivers.cgroup`, :mod:`~compute_agent.drivers.memory_limits` and
   :mod:`~compute_agent.drivers.procfs`: access to cgroup v2 and /proc, which both drivers use.
 
-Order of calls: when the agent starts, it calls ``choose_driver``, ``lock_for`` and ``open_driver``, then
+Order of calls: when the agent starts, it calls ``choose_driver``, ``lock_for`` and ``open_drivers``, then
 ``guests`` and ``watch_guests``. From then on the driver reports starts, changes and ends of guests from a
 thread of its own. The worker's controllers read and write the settings of one guest at a time. After
 ``close`` the guests run on.

@@ -8,7 +8,7 @@ The subjects are guests (:class:`RunningGuests`, :class:`GuestThreads`), CPUs (:
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -17,6 +17,19 @@ from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import BlockIo
+
+SEPARATOR: Final = ","
+"""Stands between the names of several drivers in the name of their combination."""
+
+
+def split_names(name: str) -> tuple[str, ...]:
+    """The names of the drivers in the name of a driver or of a combination; empty for an empty name."""
+    return tuple(name.split(SEPARATOR)) if name else ()
+
+
+def join_names(names: Iterable[str]) -> str:
+    """The name of a combination of drivers; of one driver, its own name."""
+    return SEPARATOR.join(names)
 
 
 class ChangeKind(enum.StrEnum):
@@ -62,10 +75,28 @@ class RunningGuests(Protocol):
         """The reason why the daemon of the guests (libvirtd) does not answer; empty if it does."""
         ...
 
+    def outage_reasons(self) -> Mapping[str, str]:
+        """The reason of ``outage_reason`` of each driver that is away, by the name of the driver."""
+        ...
+
+    @property
+    def awaited_drivers(self) -> frozenset[str]:
+        """The names of the drivers that have not listed their guests since the start of the agent."""
+        ...
+
     def guests(self) -> Sequence[Guest]:
         """The guests that run now.
 
-        :raises DriverError: the driver has not yet been able to list its guests.
+        :raises DriverError: a driver has not yet been able to list its guests.
+        """
+        ...
+
+    def listed_guests(self) -> Sequence[Guest]:
+        """The guests of all drivers that are not awaited.
+
+        Only callers that know what the absence of other guests means may use this list.
+
+        :raises DriverError: every driver is awaited.
         """
         ...
 
@@ -358,6 +389,17 @@ class MemoryTuning(Protocol):
         memory of this guest cannot be bound.
 
         :raises GuestGoneError: the guest has ended.
+        """
+        ...
+
+    def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
+        """Bind the memory of an announced guest that has a process and runs no guest CPU yet.
+
+        A guest that another program binds keeps its binding. A failure is logged: the guest's memory is bound
+        again when it runs.
+
+        :param nodes: the NUMA nodes, at least one.
+        :return: whether a value was written.
         """
         ...
 

@@ -1,6 +1,6 @@
-"""Chooses the driver of this host, locks its guests against other agents, and opens it.
+"""Chooses the drivers of this host, locks their guests against other agents, and opens them.
 
-Without ``[guests] driver`` the agent uses libvirt where libvirtd is available. libvirtd may be down when the
+Without ``[guests] drivers`` the agent uses libvirt where libvirtd is available. libvirtd may be down when the
 agent starts, and the agent must still manage the running domains later. So a host that had domains keeps the
 driver libvirt, and a host with process guests keeps the driver process, until an operator changes it.
 
@@ -17,7 +17,8 @@ import hashlib
 import importlib.util
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -26,8 +27,9 @@ from urllib.parse import parse_qs, urlsplit
 from oslo_config import cfg
 
 from compute_agent import locks
-from compute_agent.drivers.base import GuestDriver
+from compute_agent.drivers.base import GuestDriver, join_names, split_names
 from compute_agent.drivers.cgroup import CgroupRoot
+from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.processes.driver import ProcessDriver
 from compute_agent.files import UnsafeFileError, check_folder, secure_folder
@@ -195,7 +197,7 @@ _LIBVIRT, _PROCESS = LibvirtDriver.name, ProcessDriver.name
 class DriverChoice:
     """The chosen driver.
 
-    :ivar name: the name of the driver.
+    :ivar name: the name of the driver, or of several drivers with commas between.
     :ivar notice: a message for the operator about an unusual choice; empty: the choice needs no explanation.
     """
 
@@ -203,24 +205,32 @@ class DriverChoice:
     notice: str = ""
 
 
-def choose_driver(configured: str | None, usable: bool, remembered: str, guests: int) -> DriverChoice:
+def choose_driver(
+    configured: Sequence[str] | None, usable: bool, remembered: str, guests: Mapping[str, int]
+) -> DriverChoice:
     """Choose the driver to use.
 
     The last driver of the host stays unless the option names another one. The agent changes from processes to
     domains only on a host that has no process guests.
 
-    :param configured: ``[guests] driver``; None if it is not set.
+    :param configured: ``[guests] drivers``; None if it is not set.
     :param usable: whether libvirtd is available.
     :param remembered: the name of the last driver of this host; empty if not known.
-    :param guests: the number of guests that the last driver had.
+    :param guests: the numbers of guests that the last drivers had, by the name of the driver; the empty name
+        counts for a single last driver.
+    :raises DriverError: ``configured`` is empty, or has a name twice.
     """
+    count = guests.get(remembered, 0) + guests.get("", 0)
     if configured is not None:
-        if remembered in ("", configured):
-            return DriverChoice(configured)
+        chosen = join_names(_checked_names(configured))
+        gone = [name for name in split_names(remembered) if name not in configured]
+        if not gone:
+            return DriverChoice(chosen)
+        told = ", ".join(f"{name} ({count if name == remembered else guests.get(name, 0)})" for name in gone)
         return DriverChoice(
-            configured,
-            f"The agent manages guests of driver {configured} from now on, as [guests] driver says. Guests"
-            f" of driver {remembered} ({guests}) continue to run, but the agent no longer manages them,"
+            chosen,
+            f"The agent manages guests of driver {' and '.join(configured)} from now on, as [guests] drivers"
+            f" says. Guests of driver {told} continue to run, but the agent no longer manages them,"
             " and `compute-agent audit` lists their allocations as allocations without a guest",
         )
     found = _LIBVIRT if usable else _PROCESS
@@ -230,24 +240,37 @@ def choose_driver(configured: str | None, usable: bool, remembered: str, guests:
         return DriverChoice(
             _LIBVIRT,
             "libvirtd is not available, but the guests of this host are domains, so the driver stays"
-            f" {_LIBVIRT} and waits for it. If they are to be processes from now on, set [guests] driver ="
+            f" {_LIBVIRT} and waits for it. If they are to be processes from now on, set [guests] drivers ="
             f" {_PROCESS}",
         )
     if remembered != _PROCESS:
-        # An unknown name, perhaps of a later release: open_driver() raises the error with the remedy.
+        # These are several drivers, or a later release knows the driver: open_drivers() gives the remedy.
         return DriverChoice(remembered)
-    if guests:
+    if count:
         return DriverChoice(
             _PROCESS,
-            f"libvirtd is available, but the {guests} guests of this host are processes, so the driver stays"
-            f" {_PROCESS}. If they are to be domains from now on, set [guests] driver = {_LIBVIRT}",
+            f"libvirtd is available, but the {count} guests of this host are processes, so the driver stays"
+            f" {_PROCESS}. If they are to be domains from now on, set [guests] drivers = {_LIBVIRT}",
         )
     return DriverChoice(
         _LIBVIRT,
         "Guests are domains from now on, because libvirtd is available and no process guest was left. If"
         " they"
-        f" are to be processes, set [guests] driver = {_PROCESS}",
+        f" are to be processes, set [guests] drivers = {_PROCESS}",
     )
+
+
+def count_guests(drivers: Iterable[str]) -> Mapping[str, int]:
+    """The numbers of guests by driver, for :func:`choose_driver`; ``drivers`` has one name per guest."""
+    return Counter(drivers)
+
+
+def _checked_names(names: Sequence[str]) -> Sequence[str]:
+    if not names:
+        raise DriverError(f"[guests] drivers names no driver: set it to {' or '.join(KINDS)}, or remove it")
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
+        raise DriverError(f"[guests] drivers names {twice[0]} twice: remove one of the two")
+    return names
 
 
 def libvirtd_is_usable(uri: str) -> bool:
@@ -296,14 +319,36 @@ def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path, lock: DriverLock 
     return kind.open(conf, folder, lock)
 
 
+def open_drivers(conf: cfg.ConfigOpts, folder: Path, locks: Mapping[str, DriverLock | None]) -> GuestDriver:
+    """Open one driver, or several that act as one.
+
+    :param folder: the folder with the records of process guests.
+    :param locks: the lock on the guests of each driver, by the name of the driver in the order of the
+        drivers; None: the driver only reads.
+    :raises DriverError: a driver is not available, or another agent holds the lock on its guests.
+    :raises OSError: the folder of records cannot be used.
+    """
+    with contextlib.ExitStack() as undo:
+        opened = []
+        for name, lock in locks.items():
+            opened.append(open_driver(name, conf, folder, lock))
+            undo.callback(opened[-1].close)
+        undo.pop_all()
+    return opened[0] if len(opened) == 1 else CombinedDriver(opened)
+
+
 def unlimited_reason(name: str, conf: cfg.ConfigOpts) -> str:
-    """The reason why the CPU use of that driver's guests cannot be limited; empty if none is known."""
-    return KINDS[name].unlimited_reason(conf) if name in KINDS else ""
+    """The reason why the CPU use of guests cannot be limited; empty if that of some guests can be.
+
+    :param name: the name of the driver, or of several drivers with commas between.
+    """
+    reasons = [KINDS[one].unlimited_reason(conf) if one in KINDS else "" for one in split_names(name)]
+    return "; ".join(reasons) if all(reasons) else ""
 
 
 def _find_kind(name: str) -> DriverKind:
     if name not in KINDS:
-        raise DriverError(f"there is no driver {name!r}: set [guests] driver to {' or '.join(KINDS)}")
+        raise DriverError(f"there is no driver {name!r}: set [guests] drivers to {' or '.join(KINDS)}")
     return KINDS[name]
 
 
@@ -355,4 +400,4 @@ KINDS: Final[Mapping[str, DriverKind]] = {
         DriverKind(_PROCESS, _lock_processes, _open_processes, _processes_unlimited),
     )
 }
-"""All drivers by their names in ``[guests] driver``."""
+"""All drivers by their names in ``[guests] drivers``."""

@@ -257,8 +257,8 @@ class ReportLoop:
     def _report_pause(self, took: float) -> float:
         seconds = pause(self._failures, self._interval, self._max_pause, random.random)
         if not self._failures and (end := self.claims.first_end) is not None:
-            # An expired claim frees its amounts in Placement. Until the agent has read this, it would refuse
-            # the next guest that claims them.
+            # An expired claim frees its amounts in Placement, and another guest may claim these amounts. The
+            # agent refuses that guest until a report has read the change.
             seconds = min(seconds, max(end - time.time(), 0.0) + _AFTER_CLAIM)
         LOG.debug("The next report is due in %g s", seconds)
         return seconds

@@ -117,8 +117,8 @@ class CpuSets:
     :ivar reserved_vcpus: the number of VCPU that are reserved for the host.
     :ivar warnings: sentences for operators about the options.
     :ivar pooled: dedicated and shared CPUs that belong to a pool, which only its members may use.
-    :ivar offline: CPUs of ``[compute] cpu_dedicated_set`` that are offline and were never seen online. They
-        are in no set until they are online.
+    :ivar offline: CPUs of ``[compute] cpu_dedicated_set`` that are offline and were never seen online. Such
+        CPUs are in no set until they are online.
     """
 
     dedicated: frozenset[int]

@@ -113,7 +113,7 @@ def _stored_sample(row: tuple[Any, ...]) -> StoredSample:
 def _choose_targets(wanted: str, targets: Sequence[tuple[int, str, str, str]]) -> list[int]:
     """The ids of the targets with this uuid, or else with this name of a guest, or else of this class.
 
-    :raises HistoryError: there is none, or several guests have the name.
+    :raises HistoryError: no target matches, or several guests have the name.
     """
     for meant in (
         {(ident, guest) for ident, guest, _, _ in targets if guest and guest == wanted.lower()},

@@ -291,8 +291,8 @@ class MonitoringGroups:
                 groups.remove_group(self._files, path)
             except ResctrlError as error:
                 LOG.warning("A monitoring group cannot be removed: %s", error)
-        # The most important guests first: the kernel may not reuse a freed RMID at once, so the last groups
-        # may fail.
+        # The most important guests come first: the kernel may not reuse a freed RMID at once, so the last
+        # groups may fail.
         for guest in chosen:
             group, name = wanted[guest].group, self._name(guest)
             if monitoring_group(group, name) in missing:

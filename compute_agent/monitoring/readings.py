@@ -153,8 +153,8 @@ class GroupCounters(NamedTuple):
 class TargetUse:
     """The use of a target since its monitoring began.
 
-    :ivar begun: the monotonic second at which its monitoring began.
-    :ivar bytes_moved: bytes moved since then, by cache id and event.
+    :ivar begun: the monotonic second at which the target's monitoring began.
+    :ivar bytes_moved: bytes moved since ``begun``, by cache id and event.
     :ivar groups: the counters of the groups in which the target is measured.
     """
 
@@ -189,7 +189,7 @@ class MonitorReading:
     A target without monitoring is present, but its ``caches`` are empty.
 
     :ivar begun: the monotonic second of the first reading of the same monitor.
-    :ivar host_bytes: bytes that the host moved since then, by cache id and event.
+    :ivar host_bytes: bytes that the host moved since ``begun``, by cache id and event.
     """
 
     time: float
@@ -216,7 +216,7 @@ MovedBytes = Mapping[tuple[int, str], int]
 def mean_rates(before: MovedBytes, now: MovedBytes, seconds: float) -> dict[tuple[int, str], float]:
     """Bytes a second by cache id and kind, for each key that both totals have.
 
-    :param seconds: the time between the two totals; the result is empty if it is 0 or less.
+    :param seconds: the time between the two totals; the result is empty if this time is 0 or less.
     """
     if seconds <= 0:
         return {}
@@ -312,7 +312,7 @@ class MonitoredCaches:
     """Converts the newest reading to a :class:`CacheReading` for watermarks."""
 
     def __init__(self, newest: Callable[[], MonitorReading | None]) -> None:
-        """``newest`` returns the newest reading, or None if there is no recent one."""
+        """``newest`` returns the newest reading, or None without a recent reading."""
         self._newest = newest
         self._sizes: Mapping[str, float] = {}
         self._bandwidth: float | None = None

@@ -49,7 +49,7 @@ class StoredSample:
 def to_samples(before: MonitorReading | None, now: MonitorReading, time: float) -> Iterator[StoredSample]:
     """Compute the samples of the reading ``now``.
 
-    :param before: the reading from which the last samples were stored; None: there was none.
+    :param before: the reading from which the last samples were stored; None: no samples were stored before.
     :param time: the time of ``now`` in seconds since the epoch.
     """
     # Rates are means over the whole time since the last samples, and not the rates of the last round.
@@ -78,8 +78,8 @@ VERSION: Final = 1
 NO_CACHE: Final = -1
 """The cache id that samples without a cache have in the database."""
 
-# The tables have no row ids, so that rows are stored in the order of the primary key. Readers need the
-# samples of one target after a time.
+# The tables have no row ids, so that rows are stored in the order of the primary key. A reader needs the
+# samples of one target since a given time.
 _TABLES: Final = {
     "targets": """
 CREATE TABLE targets (
@@ -224,7 +224,8 @@ class SampleStore:
             connection.executemany("INSERT OR REPLACE INTO samples VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
             if _forget_before(connection, time - self.retention):
                 self._targets.clear()
-        # In transactions of their own, so that the new samples are stored even if a deletion fails.
+        # Old samples are deleted in transactions of their own, so that the new samples are stored even if a
+        # deletion fails.
         while _bytes_used(connection) > self.max_bytes:
             with _write_transaction(connection):
                 _thin_out(connection)
@@ -271,7 +272,8 @@ class SampleStore:
 @contextlib.contextmanager
 def _write_transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """Commit what the block writes, or undo it after an exception."""
-    # At once for writing: a lock of another process is waited for here, where nothing is lost.
+    # IMMEDIATE makes this statement wait for a lock of another process, before anything is written that could
+    # be lost.
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -291,7 +293,8 @@ def _prepare_file(connection: sqlite3.Connection) -> None:
     version = _one_number(connection, "PRAGMA user_version")
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     if version == 0 and not tables:
-        # Before the first table, because it has no effect later; and outside of a transaction.
+        # The pragma comes before the first table and outside of a transaction, because it has no effect
+        # otherwise.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
         with _write_transaction(connection):
@@ -326,7 +329,7 @@ def _thin_out(connection: sqlite3.Connection) -> None:
 
     :raises OtherContentError: the file has no samples.
     """
-    # By target, so that SQLite finds each end by the primary key.
+    # The ends are read by target, so that SQLite finds each end by the primary key.
     first, last = (
         _one_number(
             connection,

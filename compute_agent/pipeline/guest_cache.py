@@ -46,6 +46,11 @@ class CachedGuest:
     cache_delay: float | None = None
     owner: ConsumerOwner | None = None
 
+    @property
+    def saved_guest(self) -> SavedGuest:
+        """The data of the guest for the state file."""
+        return SavedGuest(self.allocation, self.assignment, self.guest.driver)
+
 
 @dataclass(frozen=True, slots=True)
 class UnclaimedHolding:

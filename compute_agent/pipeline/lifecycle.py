@@ -64,6 +64,9 @@ class GuestLifecycle:
         self._cache = enforcer.cache
         self._metrics = metrics
         self._saved: Mapping[str, SavedGuest] | None = None
+        """The saved guests that are not taken over yet; None: the guests of all drivers are taken over."""
+        self._awaited: frozenset[str] | None = None
+        """The drivers that had not listed their guests at the last takeover; None: there was no takeover."""
         self._limits: Limits = {}
         self._owners: Mapping[str, ConsumerOwner] = {}
 
@@ -86,11 +89,21 @@ class GuestLifecycle:
         self._cache.migrations = dict(migrations)
         self._cache.hold_for(unclaimed, time.monotonic())
         self._saved, self._limits, self._owners = saved, limits, owners
+        self._awaited = None
 
     @property
     def is_known(self) -> bool:
-        """Whether take_over() has filled the cache with the running guests."""
+        """Whether take_over() has filled the cache with the running guests of all drivers."""
         return self._saved is None
+
+    @property
+    def is_known_in_part(self) -> bool:
+        """Whether take_over() has filled the cache with the running guests of at least one driver."""
+        return self._saved is None or self._awaited is not None
+
+    def may_be_awaited(self, uuid: str) -> bool:
+        """Whether a saved guest may be one of a driver that has not listed its guests yet."""
+        return self._awaited is not None and self._saved is not None and uuid in self._saved
 
     def enter_guest(
         self,
@@ -176,8 +189,8 @@ class GuestLifecycle:
         """Remove the settings by hand of guests that left this host ten minutes ago or earlier."""
         present = {entry.guest.uuid for entry in self._cache}
         present |= self._cache.lost.keys() | self._cache.unclaimed.keys()
-        gone = self._classifier.manual.absent_guests(present)
-        if not gone:
+        # Guests of a driver that has not listed them yet would count as absent.
+        if not self.is_known or not (gone := self._classifier.manual.absent_guests(present)):
             return
         flavors = self._driver.flavor_source
         try:
@@ -200,14 +213,15 @@ class GuestLifecycle:
         if entry is None or entry.guest.pid != guest.pid:
             return  # the end was handled before, or the entry is a later run of the guest with another pid
         self._cache.remove(guest.uuid)
-        if (starting := self._driver.starting_driver) is not None:
+        starting = self._driver.starting_driver
+        if starting is not None and guest.driver == starting.name:
             # Unlike a domain, a guest that the agent has started does not start again under the same uuid.
             self._classifier.forget_guest(guest.uuid)
             # reconcile_guests() may find the end before the driver reports it with a status.
             ending = ending or starting.recent_ending(guest, 0.0)
         # The guest has started again, but the driver cannot manage the new run, which may use these CPUs.
         if guest.uuid in self._driver.lost_guests():
-            self._cache.lose_guest(guest.uuid, SavedGuest(entry.allocation, entry.assignment))
+            self._cache.lose_guest(guest.uuid, entry.saved_guest)
         # An allocation held by a migration is in ``unclaimed`` already, under the migration's consumer.
         if entry.allocation and entry.migration is None:
             self._cache.unclaimed[guest.uuid] = UnclaimedHolding(entry.allocation, time.monotonic())
@@ -216,57 +230,96 @@ class GuestLifecycle:
     def take_over(self) -> bool:
         """Fill the cache with the running guests, unless an earlier call has done so.
 
-        Assignments come from the state file, or else from the kernel.
+        Assignments come from the state file, or else from the kernel. Of several drivers, some may not have
+        listed their guests yet. The saved guests of these drivers keep their CPUs. A later call takes them
+        over.
 
-        :return: whether this call has filled the cache.
-        :raises DriverError: the driver cannot list the guests; the saved state stays for the next call.
+        :return: whether this call has added the guests of a driver.
+        :raises DriverError: no driver can list its guests; the saved state stays for the next call.
         """
         if (saved := self._saved) is None:
             return False
-        running = {guest.uuid: guest for guest in self._driver.guests()}
-        # The mark is set before the changes below, so that an error in them does not lead to a second
+        # This is read before the list, because a driver may list its guests in between.
+        awaited = self._driver.awaited_drivers
+        if awaited == self._awaited:
+            return False
+        running = self._list_known(awaited)
+        # A saved guest without a driver may be of any driver.
+        waiting = {
+            uuid: guest
+            for uuid, guest in saved.items()
+            if uuid not in running and awaited and (not guest.driver or guest.driver in awaited)
+        }
+        # The marks are set before the changes below, so that an error in them does not lead to a second
         # takeover.
-        self._saved = None
+        self._awaited, self._saved = awaited, waiting if awaited else None
+        if awaited:
+            LOG.warning(
+                "Guests of driver %s are not known yet, and %d saved guests keep their CPUs until then: %s",
+                " and ".join(sorted(awaited)),
+                len(waiting),
+                self._driver.outage_reason or "the driver is about to look",
+            )
         for uuid, guest in running.items():
-            if (old := saved.get(uuid)) is not None:
-                # Saved CPUs count only with a policy that pins guests.
-                assignment = old.assignment if self._placer.host_state.places_guests else None
-                limits = dict(self._limits.get(uuid, {}))
-                owner = self._owners.get(uuid)
-                found = self._classify_guest(guest, old.allocation, owner)
-                entry = CachedGuest(found, old.allocation, assignment, limits=limits, owner=owner)
-                if limits and found.settings.preserve:
-                    self._enforcer.lift_limits(entry, self._placer.host_state)
-                self._cache.add(entry)
-                # The state file does not have the migration of a guest. If the consumer of a migration holds
-                # the saved allocation, the guest is migrating.
-                through = self._through_migration(uuid)
-                if through is not None and through.allocation == old.allocation:
-                    entry.migration = through.migration
+            if (old := saved.get(uuid)) is not None and self._cache.get(uuid) is None:
+                self._resume_guest(guest, old)
         lost = self._driver.lost_guests()
         for uuid in saved.keys() - running.keys():
-            if uuid in lost:
+            if uuid in lost or uuid in waiting:
                 self._cache.lose_guest(uuid, saved[uuid])
-                continue
-            if self._driver.starting_driver is not None:
-                self._classifier.forget_guest(uuid)
-            message = "Guest %s ended while the agent was away"
-            self._recorder.record_done(LOG.info, EventKind.LEAVE, NamedSubject(uuid), message)
-            if allocation := saved[uuid].allocation:
-                self._cache.unclaimed[uuid] = UnclaimedHolding(allocation, time.monotonic())
+            else:
+                self._note_ended(uuid, saved[uuid])
         self.reconcile_guests()
         self._placer.place_all()  # configuration and hardware may have changed while no agent ran
-        self._limits = {}  # a guest that is found later is a new run, without these limits
+        # A guest that is found later is a new run, without these limits.
+        self._limits = {uuid: limits for uuid, limits in self._limits.items() if uuid in waiting}
         return True
+
+    def _list_known(self, awaited: frozenset[str]) -> dict[str, Guest]:
+        """The running guests of all drivers except the awaited ones, by uuid."""
+        listed = self._driver.listed_guests()
+        return {guest.uuid: guest for guest in listed if guest.driver not in awaited}
+
+    def _resume_guest(self, guest: Guest, old: SavedGuest) -> None:
+        """Add a running guest with its saved state."""
+        uuid = guest.uuid
+        # Saved CPUs count only with a policy that pins guests.
+        assignment = old.assignment if self._placer.host_state.places_guests else None
+        limits = dict(self._limits.get(uuid, {}))
+        owner = self._owners.get(uuid)
+        found = self._classify_guest(guest, old.allocation, owner)
+        entry = CachedGuest(found, old.allocation, assignment, limits=limits, owner=owner)
+        if limits and found.settings.preserve:
+            self._enforcer.lift_limits(entry, self._placer.host_state)
+        self._cache.add(entry)
+        # The state file does not have the migration of a guest. If the consumer of a migration holds the
+        # saved allocation, the guest is migrating.
+        through = self._through_migration(uuid)
+        if through is not None and through.allocation == old.allocation:
+            entry.migration = through.migration
+
+    def _note_ended(self, uuid: str, saved: SavedGuest) -> None:
+        """Note that a saved guest does not run any more."""
+        if uuid in self._cache.lost:
+            self._cache.forget_lost(uuid)
+        starting = self._driver.starting_driver
+        if starting is not None and saved.driver in ("", starting.name):
+            self._classifier.forget_guest(uuid)
+        message = "Guest %s ended while the agent was away"
+        self._recorder.record_done(LOG.info, EventKind.LEAVE, NamedSubject(uuid), message)
+        if saved.allocation:
+            self._cache.unclaimed[uuid] = UnclaimedHolding(saved.allocation, time.monotonic())
 
     def reconcile_guests(self) -> None:
         """Update the cache from the driver's list of guests, and mark guests on which the kernel has drifted.
 
         :raises DriverError: the driver cannot list the guests.
         """
-        running = {guest.uuid: guest for guest in self._driver.guests()}
+        awaited = self._awaited or frozenset()
+        running = self._list_known(awaited)
         for entry in self._cache:
-            if entry.guest.uuid not in running:
+            # A driver may report the start of a guest shortly before it lists its guests.
+            if entry.guest.uuid not in running and entry.guest.driver not in awaited:
                 self.forget_ended(entry.guest)
         for uuid, guest in running.items():
             if (known := self._cache.get(uuid)) is None:
@@ -279,7 +332,8 @@ class GuestLifecycle:
             elif known.guest.pid != guest.pid:
                 self.enter_guest(guest, None)  # the driver has missed an end and a start
         if self._cache.lost:
-            for uuid in self._cache.lost.keys() - self._driver.lost_guests().keys():
+            kept = self._driver.lost_guests().keys() | (self._saved or {}).keys()
+            for uuid in self._cache.lost.keys() - kept:
                 LOG.info("Guest %s, which the driver could not manage, has ended: its CPUs are free", uuid)
                 self._cache.forget_lost(uuid)
         self._placer.follow_guests()

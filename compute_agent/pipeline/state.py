@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from compute_agent import kept_json, locks
+from compute_agent.drivers.base import split_names
 from compute_agent.files import UnsafeFileError, read_own, secure_folder, write_durably
 from compute_agent.model.cpuset import FormerValues
 from compute_agent.model.guest import Allocation, CpuAssignment
@@ -33,10 +34,15 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class SavedGuest:
-    """The data of a guest in the state file: its allocation and its assignment."""
+    """The data of a guest in the state file: its allocation and its assignment.
+
+    :ivar driver: the name of the driver of the guest; empty: unknown, as in the files of former releases
+        without the name of the host's driver.
+    """
 
     allocation: Allocation | None
     assignment: CpuAssignment | None
+    driver: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ class AgentState:
     :ivar guests: the guests by uuid.
     :ivar owned: the resource classes and traits that the agent wrote to each provider, by uuid of the
         provider.
-    :ivar driver: the name of the driver of the guests; empty: unknown.
+    :ivar driver: the name of the driver of the guests, or of several with commas between; empty: unknown.
     :ivar maintenance: the last maintenance order of an operator; None: there was none.
     :ivar unclaimed: the allocations on this host of consumers without a guest, by uuid of the consumer.
     :ivar migrations: uuids of migrating guests, by the consumer of the migration.
@@ -93,13 +99,17 @@ class StateFile:
         return self._state
 
     def keep_driver(self, driver: str) -> None:
-        """Replace the name of the driver. If it differs from the saved name, the saved guests are dropped.
+        """Replace the name of the driver. Saved guests of drivers that are not in it are dropped.
 
+        :param driver: the name of the driver, or of several with commas between.
         :raises OSError: the file could not be written; the next call tries again.
         """
         with self._lock:
-            changed = self._state.driver not in ("", driver)
-            guests = {} if changed else self._state.guests
+            used = set(split_names(driver))
+            # A guest without a driver may be of any former driver.
+            if used.issuperset(split_names(self._state.driver)):
+                used.add("")
+            guests = {uuid: guest for uuid, guest in self._state.guests.items() if guest.driver in used}
             self._state = replace(self._state, driver=driver, guests=guests)
             self._write()
 
@@ -265,8 +275,10 @@ def parse(content: bytes) -> AgentState:
             origin = ": a later release wrote it, which can use it again" if later else ""
             raise ValueError(f"version {version!r} is not {VERSION}{origin}")
         data = kept_json.checked_data(document)
+        # Former releases wrote no driver of a guest: all guests had the driver of the host.
+        driver = str(data.get("driver", ""))
         return AgentState(
-            guests={uuid: _guest_from_json(guest) for uuid, guest in data["guests"].items()},
+            guests={uuid: _guest_from_json(guest, driver) for uuid, guest in data["guests"].items()},
             owned={
                 uuid: OwnedNames(
                     frozenset(owned["classes"]),
@@ -278,7 +290,7 @@ def parse(content: bytes) -> AgentState:
             # get() is for parts that files of former releases do not have.
             unclaimed={uuid: _allocation_to_json(held) for uuid, held in data.get("unclaimed", {}).items()},
             migrations={str(one): str(guest) for one, guest in data.get("migrations", {}).items()},
-            driver=str(data.get("driver", "")),
+            driver=driver,
             maintenance=_parse_maintenance(data.get("maintenance")),
             nova_root=_nova_root(data.get("nova_root")),
             former_values=_former_values(data.get("former_values")),
@@ -355,6 +367,7 @@ def _guest_to_json(guest: SavedGuest) -> dict[str, Any]:
             "withheld": sorted(assignment.withheld),
             "mems": sorted(assignment.mems),
         },
+        "driver": guest.driver,
     }
 
 
@@ -362,7 +375,7 @@ def _allocation_to_json(allocation: Allocation) -> dict[str, dict[str, int]]:
     return {provider: dict(amounts) for provider, amounts in allocation.items()}
 
 
-def _guest_from_json(content: Any) -> SavedGuest:
+def _guest_from_json(content: Any, driver: str) -> SavedGuest:
     saved = content["assignment"]
     assignment = None
     if saved is not None:
@@ -373,4 +386,4 @@ def _guest_from_json(content: Any) -> SavedGuest:
             withheld=frozenset(saved["withheld"]),
             mems=frozenset(saved["mems"]),
         )
-    return SavedGuest(content["allocation"], assignment)
+    return SavedGuest(content["allocation"], assignment, str(content.get("driver", driver)))

@@ -233,17 +233,28 @@ class GuestPipeline:
 
     @property
     def has_taken_over(self) -> bool:
-        """Whether the worker has taken over the running guests from the driver's list."""
+        """Whether the worker has taken over the running guests of all drivers."""
         return self._lifecycle.is_known and self._thread.is_alive()
 
-    def check_taken_over(self) -> None:
+    @property
+    def has_taken_over_some(self) -> bool:
+        """Whether the worker has taken over the running guests of at least one driver."""
+        return self._lifecycle.is_known_in_part and self._thread.is_alive()
+
+    def check_taken_over(self, in_part: bool = False) -> None:
         """Check that the worker has taken over the running guests.
 
+        :param in_part: whether the guests of one driver suffice.
         :raises DriverError: the guests are not known yet; an empty list of guests would be misleading.
         """
-        if not self.has_taken_over:
+        if not (self.has_taken_over_some if in_part else self.has_taken_over):
             reason = self._driver.outage_reason or "the agent is about to look"
             raise DriverError(f"it is not known which guests run: {reason}")
+
+    @property
+    def missing_guests_reason(self) -> str:
+        """The reason why guests of a driver are not known yet; empty: the guests of all drivers are known."""
+        return "" if self.has_taken_over else self._driver.outage_reason or "the agent is about to look"
 
     @property
     def is_alive(self) -> bool:
@@ -449,6 +460,7 @@ class GuestPipeline:
         driver = self._driver.starting_driver
         if driver is None:
             raise GuestRefusedError(f"guests of driver {self._driver.name} are not started by the agent")
+        self._check_uuid(event.uuid, driver.name)
         declared = {name: getattr(event.settings, name) for name in event.declared}
         draft = Guest(event.uuid, driver.name, event.name, 0, event.settings, declared=declared)
         draft = self._classifier.classify_guest(draft, event.allocation, event.owner, self.host_state)
@@ -460,6 +472,19 @@ class GuestPipeline:
             self._recorder.record_done(LOG.info, EventKind.REFUSE, draft, message, assignment.reason)
             raise GuestRefusedError(assignment.reason)
         return driver, assignment
+
+    def _check_uuid(self, uuid: str, driver: str) -> None:
+        """Check that no guest of another driver has this uuid.
+
+        :raises GuestRefusedError: another driver has such a guest, or may have it.
+        """
+        entry = self._cache.get(uuid)
+        if entry is not None and entry.guest.driver != driver:
+            raise GuestRefusedError(f"guest {entry.guest} of driver {entry.guest.driver} has this uuid")
+        lost = self._cache.lost.get(uuid)
+        if self._lifecycle.may_be_awaited(uuid) or (lost is not None and lost.driver not in ("", driver)):
+            reason = self._driver.outage_reason or self._driver.lost_guests().get(uuid, "it is lost")
+            raise GuestRefusedError(f"a guest of another driver may have the uuid {uuid}: {reason}")
 
     def _read_allocations(
         self,
@@ -579,6 +604,7 @@ class GuestPipeline:
         :raises DriverError: the driver cannot list the guests; the next call tries again.
         """
         if self._lifecycle.take_over():
+            # Guests of a driver that listed them late may now be in the cache.
             self._finish_event()
             self.update_gauges()
 
@@ -592,7 +618,7 @@ class GuestPipeline:
         # write of the file.
         self._applied = time.monotonic()
         self._overview.warn_of_unallocated()
-        guests = {entry.guest.uuid: SavedGuest(entry.allocation, entry.assignment) for entry in self._cache}
+        guests = {entry.guest.uuid: entry.saved_guest for entry in self._cache}
         try:
             unclaimed = {consumer: one.allocation for consumer, one in self._cache.unclaimed.items()}
             # Lost guests are saved, too, so that they keep their CPUs across a restart of the agent.

@@ -63,7 +63,7 @@ class TaskReader:
 
     def _read_affinity(self, pid: int, tid: int) -> CpuSet | None:
         """The CPUs that a thread may use; None when the thread is gone."""
-        # The system call asks the running kernel, and so fits only the kernel's own /proc.
+        # The system call asks the running kernel, so the answer fits only this kernel's own /proc.
         if self._root == Path("/"):
             # The call costs a fiftieth of a read of the thread's status file, and a host has thousands of
             # threads.
@@ -85,7 +85,8 @@ class TaskReader:
 def read_node_memory(folder: str) -> dict[int, int]:
     """The bytes of a cgroup's memory by NUMA node: anonymous and shared memory, and huge pages.
 
-    Empty if ``folder`` is empty, or the kernel has no such files (memory.numa_stat of cgroup v2: Linux 5.10).
+    The result is empty if ``folder`` is empty, or if the cgroup has no file memory.numa_stat. In cgroup v2
+    the file exists since Linux 5.10.
     """
     if not folder:
         return {}

@@ -36,7 +36,7 @@ class PromiseKind(enum.StrEnum):
     REALTIME = "realtime"
     """The threads that run guest CPUs on dedicated CPUs have a realtime schedule."""
     CORE_SCHEDULING = "core_scheduling"
-    """No guest of another group ever runs on the other threads of its cores at the same time."""
+    """No guest of another group ever runs on the sibling threads of the guest's cores at the same time."""
     DEVICES = "devices"
     """The guest has the PCI devices that it holds, and no other devices that the host offers."""
 
@@ -81,9 +81,9 @@ class GuestPromises:
     :ivar quiet: whether the guest's dedicated CPUs are to be free of the kernel's movable work.
     :ivar alone: whether the dedicated CPUs are to be free of processes of the host.
     :ivar given: whether another program placed the guest.
-    :ivar devices: the number of PCI devices that it holds, by the address of the card.
-    :ivar priority: its realtime priority; None: no promise.
-    :ivar core_group: the guests that may share its cores, in words; empty: all guests, so no promise.
+    :ivar devices: the number of PCI devices that the guest holds, by the address of the card.
+    :ivar priority: the guest's realtime priority; None: no promise.
+    :ivar core_group: the guests that may share the guest's cores, in words; empty: all guests, so no promise.
     """
 
     uuid: str
@@ -136,7 +136,7 @@ class ObservedGuest:
     :ivar threads: the CPUs of all threads, by thread id.
     :ivar bound: the NUMA nodes to which the guest's memory is bound; empty: any. None: the memory cannot be
         bound.
-    :ivar memory: the bytes by NUMA node; empty: the kernel does not count them.
+    :ivar memory: the bytes by NUMA node; empty: the kernel does not count memory by node.
     :ivar group: the facts about the guest's resctrl group. None: the group does not exist, or cannot be read.
     :ivar problem: the reason why the agent can read nothing of the guest.
     :ivar helpers: the CPUs of tasks that serve the guest outside its own processes, by thread id.
@@ -341,7 +341,7 @@ class _GuestJudge:
     def _sibling_cpus(self) -> CpuSet | None:
         """The CPUs that no other guest may use because of the thread policy.
 
-        None if there is no such promise.
+        None if the policy promises no sibling CPUs.
         """
         promise = self._promise
         if not promise.held or promise.thread_policy not in (ThreadPolicy.ISOLATE, ThreadPolicy.REQUIRE):
@@ -469,7 +469,7 @@ class _GuestJudge:
         elif usual and (guest.vcpus or len(usual) == len(threads)):
             faults.append(f"{_counted_things(frozenset(usual), 'thread')} without, such as {min(usual)}")
         elif usual:
-            # No fault, because a process makes new threads all the time.
+            # This is no fault, because a process makes new threads all the time.
             limits.append(f"{_counted_things(frozenset(usual), 'new thread')} until the next reconcile")
         return self._judge_refused(PromiseKind.REALTIME, promised, faults, limits)
 
@@ -520,7 +520,7 @@ def _counted_things(things: Mapping[int, object] | frozenset[int], noun: str) ->
 
 
 def count_broken(verdicts: Iterable[PromiseVerdict]) -> dict[PromiseKind, int]:
-    """The number of broken promises by kind. Kinds without any have 0."""
+    """The number of broken promises by kind. A kind without a broken promise has 0."""
     found = dict.fromkeys(PromiseKind, 0)
     for verdict in verdicts:
         found[verdict.kind] += verdict.state is PromiseState.BROKEN
@@ -528,5 +528,5 @@ def count_broken(verdicts: Iterable[PromiseVerdict]) -> dict[PromiseKind, int]:
 
 
 def broken_text(counts: Mapping[PromiseKind, int]) -> str:
-    """A text with the broken promises, such as ``2 cpus, 1 quiet``; empty if there are none."""
+    """A text with the broken promises, such as ``2 cpus, 1 quiet``; empty if no promise is broken."""
     return ", ".join(f"{number} {kind}" for kind, number in counts.items() if number)

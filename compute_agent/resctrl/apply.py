@@ -111,7 +111,7 @@ def _restore_schemata(
         # Only values that differ are written, because the kernel could refuse an unchanged line for another
         # reason.
         taken = before.changes_from(read_group_schemata(files, step.group))
-        # Mostly nothing differs, because the kernel parses all lines before it applies any.
+        # After most failures no value differs, because the kernel parses all lines before it applies one.
         if taken:
             files.write_file(group_path(step.group, "schemata"), str(taken))
     except ResctrlError as failure:

@@ -1,6 +1,6 @@
 """The arbiter of limits.
 
-If several triggers request a limit for one control of a guest, the lowest is in force.
+If several triggers request a limit for one control of a guest, the lowest of these limits is in force.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ANSWER_SECONDS: Final = 10.0
 
 
 class LimitArbiter:
-    """Keeps the limits that each trigger requests, and passes the lowest of them to the worker.
+    """Keeps the limits that each trigger requests, and passes the lowest limit to the worker.
 
     Only the arbiter passes limits to the worker. Several threads may use the arbiter at the same time.
 
@@ -55,7 +55,7 @@ class LimitArbiter:
         :raises TimeoutError: the worker does not answer in time; repair_limits() corrects the limit.
         """
         # The lock is held until the worker has answered. Otherwise two triggers could each compute a lowest
-        # limit, and the worker could apply the older one last.
+        # limit, and the worker could apply the older of these limits last.
         with self._lock:
             # A new dictionary, so that the old dictionary can be restored after a failure.
             before = self._wanted.get(owner, {})
@@ -84,7 +84,7 @@ class LimitArbiter:
             return self._combine_limits()
 
     def repair_limits(self, views: Sequence[GuestView]) -> bool:
-        """Correct limits of the worker that differ from the requested ones; return whether this succeeded.
+        """Correct the worker's limits that differ from the requested limits; return whether this succeeded.
 
         Limits differ if a guest was started again, or if the worker answered a request too late.
         """

@@ -26,7 +26,8 @@ from compute_agent.throttling.settings import ThrottlingSettings
 LOG = logging.getLogger(__name__)
 
 _AT_A_TIME: Final = 8
-"""Maximum number of guests that are stopped at the same time. More could occupy all threads of libvirtd."""
+"""Maximum number of guests that are stopped at the same time. A higher number could occupy all
+threads of libvirtd."""
 
 # A long time, because the worker may be busy with a new configuration for many guests.
 _ANSWER_SECONDS: Final = 50.0
@@ -83,8 +84,8 @@ class GuestEvictor:
     def __init__(self, stop: UsualStop, give_back: Callable[[str], None]) -> None:
         """``stop`` is the usual way to make a guest leave.
 
-        ``give_back`` deletes the guest's allocation on this host. It waits while Placement is unavailable,
-        and may be called again.
+        ``give_back`` deletes the guest's allocation on this host. The function waits while Placement is
+        unavailable, and may be called again.
         """
         self._stop = stop
         self._give_back = give_back
@@ -93,7 +94,7 @@ class GuestEvictor:
         self._over: queue.SimpleQueue[tuple[str, Exception | None]] = queue.SimpleQueue()
 
     def begin_eviction(self, guest: str, stop: StopGuest | None = None, grace: float | None = None) -> None:
-        """Begin the eviction of a guest; do nothing if it has begun already.
+        """Begin the eviction of a guest; do nothing if this eviction has begun already.
 
         ``stop`` makes the guest leave. With None, the guest leaves in the usual way, within ``grace``
         seconds.
@@ -121,9 +122,9 @@ class GuestEvictor:
         try:
             with self._turn:
                 stop(guest)
-            # Called after the guest has left, because the scheduler may place another guest here once the
-            # allocation is deleted. Called without the semaphore, so that an outage of Placement does not
-            # block other evictions.
+            # The allocation is deleted after the guest has left, because the scheduler may then place another
+            # guest here. The semaphore is released before, so that an outage of Placement does not block
+            # other evictions.
             self._give_back(guest)
         except Exception as error:  # an operator's command or another package's code may do anything
             self._over.put((guest, error))
@@ -168,7 +169,7 @@ class GuestEvictions:
         :raises CommandFailedError: the operator's command failed.
         :raises DriverError: the driver could not stop the guest.
         """
-        # None if the guest has ended by itself, or if a former agent has stopped it.
+        # ``guest`` is None if the guest has ended by itself, or if a former agent has stopped the guest.
         guest = self._running_guest(uuid)
         if guest is None:
             return
@@ -180,7 +181,7 @@ class GuestEvictions:
         except (DriverError, CommandFailedError) as error:
             if self._still_runs(guest):
                 raise
-            # For example, a migration command that failed after the guest had arrived on another host.
+            # For example, a migration command may fail after the guest has arrived on another host.
             LOG.info(
                 "Guest %s does not run here any more, although its eviction reported an error: %s",
                 guest,
@@ -240,8 +241,8 @@ class GuestEvictions:
         if self._pipeline.host_state.tree.beside:
             LOG.info("Guest %s keeps its allocation, because Nova owns the guest", name)
             return
-        # An update with the consumer's generation, and not a deletion, even if nothing remains. So Placement
-        # refuses the write if another host has claimed resources for the guest in the meantime.
+        # The write is an update with the consumer's generation, and not a deletion, even if nothing remains.
+        # So Placement refuses the write if another host has claimed resources for the guest in the meantime.
         client.set_allocations(held.without_providers(ours))
         LOG.info("The allocation of guest %s is removed: %s", name, self._pipeline.host_state.in_words(ours))
 
@@ -257,4 +258,4 @@ class GuestEvictions:
         return now is not None and now.pid == guest.pid
 
     def _running_guest(self, uuid: str) -> Guest | None:
-        return next((one for one in self._driver.guests() if one.uuid == uuid), None)
+        return next((one for one in self._driver.listed_guests() if one.uuid == uuid), None)

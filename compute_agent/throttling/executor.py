@@ -93,7 +93,7 @@ class EvictionStarter(Protocol):
     """Starts evictions. :class:`compute_agent.throttling.evictions.GuestEvictor` implements it."""
 
     def begin_eviction(self, guest: str, stop: StopGuest | None = None, grace: float | None = None) -> None:
-        """Begin the eviction of a guest; do nothing if it has begun already.
+        """Begin the eviction of a guest; do nothing if this eviction has begun already.
 
         ``stop`` makes the guest leave. With None, the guest leaves in the usual way, within ``grace``
         seconds.
@@ -133,7 +133,7 @@ class ThrottleExecutor:
         self._evictor = evictor
         self._switch_scheduling = switch_scheduling
         self._reclaim_memory = reclaim_memory
-        # By trigger, because the triggers have rounds of different lengths.
+        # Previewed actions are kept by trigger, because the triggers have rounds of different lengths.
         self._previewed: dict[str, frozenset[Hashable]] = {}
         self._save_failure = ""
 
@@ -221,7 +221,7 @@ class ThrottleExecutor:
                     self._reclaim_memory(action.guest, action.amount)
                 case CaseDecision(what=CaseVerdict.ESCALATE):
                     self._begin_escalation(action)
-                    return True  # reported when the command has ended
+                    return True  # the outcome is reported when the command has ended
                 # A verdict changes no limit, and is only reported below.
                 case CaseDecision() if not action.changes_limit:
                     pass
@@ -252,7 +252,8 @@ class ThrottleExecutor:
         self._evictor.begin_eviction(guest, described.evict if described else None, grace)
 
     def _begin_escalation(self, decision: CaseDecision) -> None:
-        # In its own thread, because a migration takes minutes, and the trigger's rounds have to continue.
+        # The command runs in its own thread, because a migration takes minutes, and the trigger's rounds have
+        # to continue.
         run_aside(ESCALATE_THREAD, partial(self._run_escalation, decision))
 
     def _run_escalation(self, decision: CaseDecision) -> None:
@@ -267,7 +268,7 @@ class ThrottleExecutor:
             self.telemetry.record_action(decision, EventOutcome.DONE)
 
     def _show_preview(self, owner: str, actions: Iterable[ThrottlingAct]) -> None:
-        """Report the actions of sections in preview that the last round of this trigger did not have."""
+        """Report actions of sections in preview, except actions that this trigger's last round had, too."""
         shown = {_preview_key(action): action for action in actions}
         before = self._previewed.get(owner, frozenset())
         for key, action in shown.items():

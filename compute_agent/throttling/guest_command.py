@@ -73,8 +73,8 @@ class RunningProgram:
 
     def __init__(self) -> None:
         self.is_ended = False
-        # Held while a process is started, and while it is reaped. After that, another process may get the
-        # same number.
+        # The lock is held while a process is started, and while the process is reaped. Afterwards another
+        # process may get the same process id.
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -113,7 +113,7 @@ class RunningProgram:
     def end_program(self) -> None:
         """Kill the program and its children. Later calls of start() fail."""
         self.is_ended = True
-        # With a timeout, because the start of a program on a network folder may hang.
+        # The wait has a timeout, because the start of a program on a network folder may hang.
         if self._lock.acquire(timeout=_LOCK_SECONDS):
             try:
                 if self._process is not None:
@@ -124,7 +124,7 @@ class RunningProgram:
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
     """Kill the process group of a process that is not reaped yet."""
-    with suppress(ProcessLookupError, PermissionError):  # all have ended, or act as other users
+    with suppress(ProcessLookupError, PermissionError):  # all processes have ended, or act as other users
         os.killpg(process.pid, signal.SIGKILL)
 
 
@@ -134,7 +134,8 @@ def run_program(words: Sequence[str], timeout: float, running: RunningProgram | 
     The children of the program are killed when it ends, or after ``timeout`` seconds.
 
     :param running: an object by which another thread can end the program.
-    :raises CommandFailedError: it could not be run, took too long, or ended with a status other than 0.
+    :raises CommandFailedError: the program could not be run, took too long, or ended with a status other than
+        0.
     """
     running = running or RunningProgram()
     process = running.start(words)
@@ -162,7 +163,8 @@ def _last_words(process: subprocess.Popen[bytes], deadline: float) -> tuple[str,
     assert process.stdout is not None
     assert process.stderr is not None
     words = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
-    # pidfd_open(2) shows the end of a process without reaping it. So its process group still belongs to it.
+    # pidfd_open(2) shows the end of a process without reaping it. So the process group still belongs to the
+    # process.
     watch = os.pidfd_open(process.pid)
     try:
         with selectors.DefaultSelector() as selector:

@@ -38,7 +38,8 @@ class ThrottleSteps:
 
 def lowest_limit(allotment: GuestAllotment, steps: ThrottleSteps) -> float:
     """The lowest limit that a guest can get: ``min_share`` of its allotment, in the lever's unit."""
-    # Rounded up, so that the guest keeps at least its share. A coarse granule may exceed the allotment.
+    # The limit is rounded up, so that the guest keeps at least its share. A coarse granule may exceed the
+    # allotment.
     return min(_round_up(allotment.full * steps.min_share, allotment.granule), allotment.full)
 
 
@@ -48,7 +49,8 @@ def step_down(limit: float | None, allotment: GuestAllotment, steps: ThrottleSte
     :param limit: the present limit; None for a guest that is not throttled.
     """
     present = allotment.full if limit is None else limit
-    # Rounded down to a granule. If it was rounded up, a step from a small limit would return the same limit.
+    # The limit is rounded down to a granule. If the limit was rounded up, a step from a small limit would
+    # return the same limit.
     wanted = math.floor(present * (1 - steps.step) / allotment.granule + _TOLERANCE) * allotment.granule
     lower = max(wanted, lowest_limit(allotment, steps))
     return lower if lower < present - _TOLERANCE else None
@@ -56,7 +58,8 @@ def step_down(limit: float | None, allotment: GuestAllotment, steps: ThrottleSte
 
 def step_up(limit: float, allotment: GuestAllotment, steps: ThrottleSteps) -> float | None:
     """The next higher limit, in the lever's unit; None if the step reaches the guest's allotment."""
-    # The inverse of a step down, rounded up. So N steps down and N steps up end at or above the first limit.
+    # The step is the inverse of a step down, and is rounded up. So N steps down and N steps up end at or
+    # above the first limit.
     higher = _round_up(limit / (1 - steps.step), allotment.granule)
     return higher if higher < allotment.full - _TOLERANCE else None
 

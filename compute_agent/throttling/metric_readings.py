@@ -71,7 +71,8 @@ def parse_answer(content: bytes) -> float:
 def refusal_reason(content: bytes) -> str:
     """The reason for an error in an answer of Prometheus, with a colon before it; empty without a reason."""
     try:
-        # Such as {"status": "error", "errorType": "bad_data", "error": "1:5: parse error: ..."}.
+        # An answer is, for example, {"status": "error", "errorType": "bad_data", "error": "1:5: parse error:
+        # ..."}.
         reason = json.loads(content)["error"]
     # A proxy may answer instead of Prometheus.
     except (ValueError, LookupError, TypeError, RecursionError):

@@ -18,7 +18,7 @@ RECLAIM_SECONDS: Final = 1.0
 it."""
 
 MAX_PRESSURE: Final = 10.0
-"""Maximum percent of the last 10 seconds. A guest that waited longer for memory needs all its memory."""
+"""Maximum percent of the last 10 seconds. If a guest waits for memory longer, it needs all its memory."""
 
 _MIN_PART: Final = 0.1
 """A reclaim of less than this part of the amount counts as failed, so that the guest is left alone for

@@ -36,8 +36,8 @@ from compute_agent.usage.subjects import CacheAllotments, SubjectFactory
 LOG = logging.getLogger(__name__)
 
 MAX_SECONDS: Final = 60.0
-"""Between the two readings of a sample at most this number of seconds may pass. A mean over a longer time
-would hide short disturbances."""
+"""Maximum number of seconds between the two readings of a sample. A mean over a longer time would hide short
+disturbances."""
 
 MAX_THREADS: Final = 256
 """Maximum number of threads that the agent reads for a guest. It reads the threads with the lowest ids, so
@@ -169,7 +169,7 @@ class GuestReader:
     def _sampled_threads(self, view: GuestView) -> _SampledThreads:
         try:
             found = self._driver.vcpu_threads(view.guest)
-        except DriverError:  # it has ended, or libvirtd is away
+        except DriverError:  # the guest has ended, or libvirtd is away
             return _SampledThreads()
         # A guest with thousands of threads would cost the agent more CPU time than all other guests.
         if len(found) <= MAX_THREADS:

@@ -134,8 +134,8 @@ class ThrottlingFile:
         :raises OSError: the file could not be written; the next call tries again.
         """
         with self._lock:
-            # Always kept in memory, so that the next write saves it, even if the write is for the other
-            # trigger.
+            # The new state is always kept in memory, so that the next write saves this state, even if the
+            # write is for the other trigger.
             self._state = replace(self._state, interference=state)
             saved = InterferenceState() if self._saved is None else self._saved.interference
             # A negative age counts as due, because after a step back of the clock the next save would be
@@ -165,8 +165,8 @@ class ThrottlingFile:
             # and the next start reads the same parts again.
             self._leftovers.append(former.drop_former_watermarks)
         if interference is not None:
-            # After the part on watermarks. merge_former() takes a missing interference.json, next to a part
-            # on watermarks, for a state without cases.
+            # interference.json is removed after the part on watermarks. If only that part exists,
+            # merge_former() assumes a state without cases.
             self._leftovers.append(partial(remove_durably, former_file))
         try:
             self._write()

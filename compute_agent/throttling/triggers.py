@@ -38,7 +38,7 @@ _BACKOFF_SECONDS: Final = 300.0
 
 _RECLAIM_PAUSE: Final = 10.0
 """Seconds between two reclaims of a guest. After this time, the pressure of the guest shows the cost of the
-first."""
+first reclaim."""
 
 SaveWatermarks = Callable[[WatermarkState], None]
 """Saves the state of watermarks. When the call returns, the state is on disk.
@@ -78,14 +78,14 @@ class WatermarkTrigger:
         self._preview_streaks: Streaks = {}
         self._backoff: dict[str, float] = {}
         self._resting: dict[str, float] = {}
-        # Values of the present round: the measured snapshot, the one expected after the actions so far, and
-        # the guests that were acted on.
+        # Values of the present round: the measured snapshot, the snapshot that is expected after the actions
+        # so far, and the guests that were acted on.
         self._snapshot = self._expected = UsageSnapshot(0.0, {})
         self._tried: set[str] = set()
 
     @property
     def all_streaks(self) -> Streaks:
-        """The streak of each watermark, domain and action, including those of watermarks in preview."""
+        """The streak of each watermark, domain and action, including the streaks of watermarks in preview."""
         return {**self._streaks, **self._preview_streaks}
 
     def use_rules(self, rules: WatermarkRules) -> None:
@@ -101,7 +101,8 @@ class WatermarkTrigger:
         names = {guest.uuid: guest.name for guest in snapshot.guests.values()}
         # Guests that are being evicted keep their names: the snapshot lacks them when their end is reported.
         self._executor.telemetry.name_guests(self.limit_owner, names, self.state.evicting_guests)
-        # Before planning, so that this round may evict another guest in place of one with a failed eviction.
+        # Evictions are settled before planning, so that this round may replace a failed eviction by the
+        # eviction of another guest.
         gone = self._settle_evictions(snapshot.time)
         self.state = self.state.with_guests(snapshot.guests)
         self._resting = {guest: until for guest, until in self._resting.items() if guest in snapshot.guests}
@@ -110,13 +111,13 @@ class WatermarkTrigger:
         # notice the gap and become quiet, or the limits would never be removed.
         expected = rules.throttled_series(self.state)
         self._streaks = observe_usage(self._streaks, rules.watermarks, snapshot, expected)
-        # Needs the new streaks, which have the time since the latest breach.
+        # forgive_relapses() needs the new streaks, which have the time since the latest breach.
         self.state = forgive_relapses(rules, snapshot, self._streaks, self.state)
         self._snapshot = self._expected = snapshot
         self._tried = set()
         done = self._executor.run_round(self)
-        # After the plan, because the snapshot may still have the use of these guests. A guest that counts as
-        # being evicted has its use subtracted, so that no other guest is evicted for that use.
+        # Guests that have left are removed only after the plan, because the snapshot may still have their
+        # use. Until then plans subtract this use, so that no other guest is evicted for it.
         left_for = {one.watermark for one in self.state.evictions if one.guest in gone}
         self._streaks = restart_streaks(self._streaks, left_for & self._rules.limited_evictions)
         for guest in gone:
@@ -131,7 +132,7 @@ class WatermarkTrigger:
         """The restricting actions that watermarks in preview would take in this round."""
         rules, snapshot = self._rules.with_preview(preview=True), self._snapshot
         self._preview_streaks = observe_usage(self._preview_streaks, rules.watermarks, snapshot)
-        # With the limits that are really in force: they are the ones that preview would lower.
+        # The plan begins with the limits that are really in force, because preview would lower these limits.
         plan = make_plan(rules, snapshot, self._preview_streaks, self.state)
         return tuple(filter(takes_away, plan))
 
@@ -150,7 +151,7 @@ class WatermarkTrigger:
             # The first plan of this round contained the switch of scheduling. If it has failed, the next
             # round tries again.
             plan = tuple(action for action in plan if not isinstance(action, SwitchScheduling))
-        # Explains a round without actions: the log at DEBUG has the watermarks that usage exceeds.
+        # This line explains a round without actions: the log at DEBUG has the watermarks that usage exceeds.
         if above := [
             f"{watch.watermark} {watch.action}" for watch, one in self._streaks.items() if one.samples
         ]:
@@ -173,7 +174,7 @@ class WatermarkTrigger:
             pause = _RECLAIM_PAUSE if succeeded else _BACKOFF_SECONDS
             self._resting[action.guest] = self._snapshot.time + pause
             return False
-        # Noted after a failure, too, because a guest gets at most one action in a round.
+        # The guest is noted after a failure, too, because a guest gets at most one action in a round.
         self._tried.add(action.guest)
         return not succeeded
 
@@ -190,7 +191,8 @@ class WatermarkTrigger:
 
         A guest that stays is removed from the pending evictions, and not evicted again for five minutes.
         """
-        # The time of the snapshot, not of a clock: simulations run with times of their own.
+        # ``time`` is the time of the snapshot and not of a clock, because simulations run with times of their
+        # own.
         self._backoff = {guest: until for guest, until in self._backoff.items() if until > time}
         # Guests that have left stay in the state until the end of this round: the snapshot may be older than
         # their end and still have their use.
@@ -298,8 +300,8 @@ def _expected_snapshot(
 ) -> UsageSnapshot:
     """The snapshot that is expected after a successful action; ``before`` is the state before the action.
 
-    Only throttling and restoring change the snapshot. Plans subtract the use of guests that are being evicted
-    by themselves.
+    Only throttling and restoring change the snapshot. Plans themselves subtract the use of guests that are
+    being evicted.
     """
     if isinstance(action, ThrottleAction):
         limit = before.limit_of(action.guest, action.knob)

@@ -270,7 +270,8 @@ def parse_swapped_in(text: str) -> int:
     :raises KeyError: the kernel was built without swap.
     """
     pages = dict(line.split(" ", 1) for line in text.splitlines())
-    # zswap keeps compressed pages in memory. They do not reach the device, so that pswpin lacks them.
+    # zswap keeps compressed pages in memory. Pages in zswap do not reach the swap device, so pswpin does not
+    # count them.
     return (int(pages["pswpin"]) + int(pages.get("zswpin", 0))) * _PAGE
 
 

@@ -1,7 +1,7 @@
 """Candidates as patterns that equivalent trees have in common, and their order within a root.
 
 Nova takes the first candidate of the host that it has chosen. So the order puts candidates first that cross
-few branches of a tree. It neither adds nor removes candidates of a root.
+few branches of a tree. Ordering neither adds nor removes candidates.
 """
 
 from __future__ import annotations

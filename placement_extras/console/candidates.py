@@ -39,7 +39,7 @@ class ProviderTaking:
 class OfferLine:
     """A provider and its depth below the root.
 
-    A provider without takings connects its descendants to the root.
+    If ``takings`` is empty, the provider only connects providers below it to the root of the tree.
     """
 
     depth: int

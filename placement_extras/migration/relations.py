@@ -80,7 +80,8 @@ def _missing_on_mysql(conn: sa.Connection) -> Iterator[str]:
 
 
 _MAX_NAME: Final = 63  # maximum bytes of a name in PostgreSQL, which cuts longer names
-# longer than any request of the service; a transaction that takes longer hangs, or belongs to another program
+# This time is longer than any request of the service. A longer transaction hangs, or belongs to
+# another program.
 _LOCK_SECONDS: Final = 60
 _LOCK_TRY_SECONDS: Final = 5
 """Maximum seconds of one attempt to lock all tables. Another program may use one table in a transaction, and

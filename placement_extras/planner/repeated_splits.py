@@ -178,7 +178,7 @@ class RepeatedSplits:
         return zones
 
     def _find_layout(self, tree: HostTree) -> _RepeatLayout | None:
-        """Return the layout of trees like this one.
+        """Return the layout of this tree, which equal trees share.
 
         Return None unless one provider has each class that is not split.
         """

@@ -83,7 +83,7 @@ def write_ini(tmp_path, live_placement):
             "placement": f"auth_type = admin_token\nendpoint = {live_placement.url}\ntoken = admin\n"
             "connect_retries = 0\nstatus_code_retries = 0\nreport_retry_maximum = 1",
             "daemon": "http_port = 0",
-            "guests": "driver = process\nreconcile_interval = 0.3",
+            "guests": "drivers = process\nreconcile_interval = 0.3",
         } | sections
         if "update_resources_interval" not in sections["compute"]:
             # Later than any wait of a test gives up: what is reported meanwhile has a reason.

@@ -13,11 +13,14 @@ class FakeDriver:
     """Guests with a few threads each, and a kernel that remembers their affinities."""
 
     name = "fake"
-    outage_reason = ""
     flavor_source = None
     expecting_driver = None
 
-    def __init__(self, cpus):
+    def __init__(self, cpus, name="fake"):
+        self.name = name
+        self.outage_reason = ""
+        self.awaited = False
+        """Whether the driver has not listed its guests since the start of the agent."""
         self.cpus = frozenset(cpus)
         self.affinities = {}
         self.vcpu_cpus = {}
@@ -49,8 +52,20 @@ class FakeDriver:
     def usage_group(self, guest):
         return guest.cgroup
 
+    def outage_reasons(self):
+        return {self.name: self.outage_reason} if self.outage_reason else {}
+
+    @property
+    def awaited_drivers(self):
+        return frozenset({self.name} if self.awaited else ())
+
     def guests(self):
+        if self.awaited:
+            raise DriverError(self.outage_reason)
         return list(self.running.values())
+
+    def listed_guests(self):
+        return self.guests()
 
     def watch_guests(self, listener):
         self._listener = listener
@@ -144,6 +159,10 @@ class FakeDriver:
         self._threads(guest)
         has = self.nodes.get(guest.uuid, frozenset())
         return None if has == wanted else has
+
+    def bind_starting_memory(self, guest, nodes):
+        self.nodes[guest.uuid] = nodes
+        return True
 
     def bind_memory(self, guest, wanted):
         if self.memory_nodes(guest, wanted) is None:

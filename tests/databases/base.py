@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Final, Self
@@ -28,6 +29,8 @@ class DatabaseServer(ABC):
         :param durable: whether commits survive a power cut, too
         """
         self.durable = durable
+        #: receives the URL of each database that is about to be dropped, while its connections still work
+        self.before_drop: Callable[[str], object] = _do_nothing
         self._numbers = itertools.count(1)
 
     def __enter__(self) -> Self:
@@ -90,9 +93,18 @@ class DatabaseServer(ABC):
     def replace(self, url: str, backup: Path) -> None:
         """Restore like :meth:`restore`, into a new database or file that replaces the existing one."""
 
-    @abstractmethod
     def drop_database(self, url: str) -> None:
         """Remove a database and end its connections."""
+        self.before_drop(url)
+        self._drop(url)
+
+    @abstractmethod
+    def _drop(self, url: str) -> None:
+        """Remove a database and end its connections."""
+
+
+def _do_nothing(url: str) -> None:
+    """No client has to leave a database first."""
 
 
 def _has_room(folder: Path) -> bool:

@@ -95,7 +95,7 @@ class MariaDB(ProcessServer):
         self._run(*self._client("mariadb", url), f"--execute=source {backup}")
 
     def replace(self, url: str, backup: Path) -> None:
-        self.drop_database(url)
+        self._drop(url)
         with self._connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE `{make_url(url).database}`")
         self.restore(url, backup)
@@ -112,7 +112,7 @@ class MariaDB(ProcessServer):
             str(make_url(url).database),
         ]
 
-    def drop_database(self, url: str) -> None:
+    def _drop(self, url: str) -> None:
         name = make_url(url).database
         with self._connect() as connection, connection.cursor() as cursor:
             # open transactions would keep the tables from being dropped

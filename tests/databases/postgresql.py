@@ -78,7 +78,7 @@ class PostgreSQL(ProcessServer):
         self._run(*self._client("pg_restore", url), "--clean", "--single-transaction", backup)
 
     def replace(self, url: str, backup: Path) -> None:
-        self.drop_database(url)
+        self._drop(url)
         with self._connect() as connection:
             name = sql.Identifier(str(make_url(url).database))
             connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
@@ -90,7 +90,7 @@ class PostgreSQL(ProcessServer):
         connection = f"host=127.0.0.1 port={self.port} user={OWNER} dbname={database}"
         return [program(name, "postgresql-client", folders=self._folders), f"--dbname={connection}"]
 
-    def drop_database(self, url: str) -> None:
+    def _drop(self, url: str) -> None:
         name = sql.Identifier(str(make_url(url).database))
         with self._connect() as connection:
             connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))

@@ -49,7 +49,7 @@ class SQLite(DatabaseServer):
         shutil.copy(backup, f"{backup}.copy")
         os.replace(f"{backup}.copy", _path(url))
 
-    def drop_database(self, url: str) -> None:
+    def _drop(self, url: str) -> None:
         for suffix in ("", "-wal", "-shm", "-journal"):
             Path(f"{_path(url)}{suffix}").unlink(missing_ok=True)
 

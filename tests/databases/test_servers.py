@@ -62,7 +62,7 @@ def test_a_restored_database_has_its_old_content_and_open_connections_see_it(
 ) -> None:
     backup = database_server.backup(url)
     _run(url, "INSERT INTO parents VALUES (2)")
-    user = sa.create_engine(url, isolation_level="AUTOCOMMIT").connect()
+    user = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool).connect()
     query = "SELECT id FROM parents ORDER BY id"
     assert [tuple(row) for row in user.exec_driver_sql(query)] == [(1,), (2,)]
     database_server.restore(url, backup)

@@ -30,7 +30,7 @@ root = {folder}/host
 [placement]
 {credentials}
 [guests]
-driver = libvirt
+drivers = libvirt
 [libvirt]
 uri = {uri}
 [compute]

@@ -36,7 +36,7 @@ http_port = 0
 [placement]
 {credentials}
 [guests]
-driver = libvirt
+drivers = libvirt
 reconcile_interval = 0.5
 [libvirt]
 uri = {host.uri}

@@ -40,7 +40,7 @@ auth_type = admin_token
 endpoint = {PLACEMENT}
 token = admin
 [guests]
-driver = process
+drivers = process
 [cgroup]
 root = {CGROUP}
 [daemon]

@@ -132,6 +132,15 @@ class LibvirtDriver:
             return ""
         return self._absence or f"libvirtd at {self._connection.uri} does not answer"
 
+    def outage_reasons(self) -> Mapping[str, str]:
+        """The outage reason by the name of this driver; empty if libvirtd answers."""
+        return {self.name: reason} if (reason := self.outage_reason) else {}
+
+    @property
+    def awaited_drivers(self) -> frozenset[str]:
+        """The name of this driver, if libvirtd has not answered since the agent started."""
+        return frozenset() if self._listed else frozenset({self.name})
+
     def guests(self) -> Sequence[Guest]:
         """The domains that run now.
 
@@ -143,6 +152,10 @@ class LibvirtDriver:
             raise DriverError(self.outage_reason)
         # Processes are checked here, because the table notices ends only by events.
         return [it.guest for it in self._table.all_domains() if it.is_alive]
+
+    def listed_guests(self) -> Sequence[Guest]:
+        """The same as :meth:`guests`."""
+        return self.guests()
 
     def lost_guests(self) -> Mapping[str, str]:
         """The running domains that the driver cannot manage: a dict from each uuid to reason and remedy."""
@@ -531,6 +544,17 @@ class LibvirtDriver:
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
         """The NUMA nodes of the kernel's or libvirt's memory binding, if they differ from ``wanted``."""
         return self._table.find_entry(guest).other_nodes(wanted)
+
+    def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
+        """Bind the memory of a domain that only the hook has announced, unless it has ``<numatune>``.
+
+        libvirtd answers no calls about the domain yet, so the group of QEMU's main thread is written itself.
+        """
+        try:
+            return self._expected.bind_memory(guest, nodes)
+        except OSError as error:
+            LOG.warning("The memory of guest %s is not bound before it runs: %s", guest, error)
+            return False
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Bind the memory to the wanted NUMA nodes, and write the binding into the persistent definition.

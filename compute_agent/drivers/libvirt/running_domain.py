@@ -92,6 +92,22 @@ class DomainGroup:
         # The kernel shows the id 0 for a thread in a pid namespace that the reader does not see.
         return [int(word) for word in words if word.isdigit() and word != "0"]
 
+    def bind_main_thread(self, nodes: frozenset[int]) -> bool:
+        """Write ``cpuset.mems`` of the main thread's group, unless libvirt has written it.
+
+        The kernel moves the pages that the process has, unless they are pinned. Groups of other threads do
+        not have a value of their own before libvirt binds the domain.
+
+        :return: whether a value was written.
+        :raises OSError: the kernel refuses the nodes.
+        """
+        group = GuestCgroup(self.folders[-1] / _OF_MAIN_THREAD)
+        # None: libvirt made the group without the controller cpuset.
+        if not self.unified or group.memory_nodes() != frozenset():
+            return False
+        group.bind_memory(nodes)
+        return True
+
     def libvirt_shares(self, weight: int) -> int:
         """The ``cpu_shares`` to pass to libvirt for a cgroup v2 weight.
 
@@ -445,8 +461,8 @@ class DomainTuning:
     def persist_pins(self, has: DomainDefinition, settings: CpuSettings) -> DomainDefinition:
         """Write the pins that differ from ``settings`` into the persistent definition.
 
-        The note is written first and names the old and the new pins. If the agent crashes between the writes,
-        it still recognises both as its own.
+        The note is written first and names the old and the new pins. If the agent crashes between the two
+        writes, the next agent still recognises the old pins and the new pins as the agent's own.
 
         :return: the definition after the writes.
         """
@@ -502,7 +518,7 @@ class DomainTuning:
         """Write the agent's shares into the definition, with a note.
 
         The note is written first and names the old and the new shares. If the agent crashes between the
-        writes, it still recognises both as its own.
+        two writes, the next agent still recognises the old shares and the new shares as the agent's own.
 
         :return: the definition after the writes.
         """

@@ -65,9 +65,22 @@ class ProcessDriver:
         """Always empty: processes depend on no daemon."""
         return ""
 
+    def outage_reasons(self) -> Mapping[str, str]:
+        """Always empty, as :attr:`outage_reason`."""
+        return {}
+
+    @property
+    def awaited_drivers(self) -> frozenset[str]:
+        """Always empty: the records of guests are read when the driver opens."""
+        return frozenset()
+
     def guests(self) -> Sequence[Guest]:
         """The guests that run now."""
         return [record.as_guest() for record in self._table.running_records()]
+
+    def listed_guests(self) -> Sequence[Guest]:
+        """The same as :meth:`guests`."""
+        return self.guests()
 
     def lost_guests(self) -> Mapping[str, str]:
         """The guests with records that cannot be used: a dict from each uuid to reason and remedy."""
@@ -426,6 +439,10 @@ class ProcessDriver:
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
         """The NUMA nodes of the guest's group if they differ from ``wanted``."""
         return guest_cgroup.other_nodes(self._group_of(guest), wanted)
+
+    def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
+        """Return False always: the agent itself holds the guest until its memory is bound."""
+        return False
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Write the NUMA nodes of the guest's group if they differ from ``wanted``, and read them back.

@@ -206,7 +206,7 @@ def _ended_logs(folder: Path) -> Iterator[EndedLog]:
 
 
 DRIVER: Final = "process"
-"""The name of the driver of process guests, in ``[guests] driver`` and in documents."""
+"""The name of the driver of process guests, in ``[guests] drivers`` and in documents."""
 
 # Of a record with a higher format number, only the known fields are read; it is never written.
 _FORMAT: Final = 1

@@ -9,8 +9,9 @@ Nouns
     value of its signal, learnt from its own samples. A sample above the *threshold* is a *violation*. A guest
     is a *victim* if all its samples in half a minute are violations. A *suspect* is a guest that may be
     limited for the victim, shares the resource, and used more of it whenever the victim suffered more. A
-    *case* is about a victim and a suspect. It begins with the *trial* of a limit, and ends the trial with a
-    *verdict*. After the verdict guilty, the limit is kept for a *hold*, and then given back step by step.
+    *case* is about a victim and a suspect. The case begins with the *trial* of a limit, and ends the trial
+    with a *verdict*. After the verdict guilty, the limit is kept for a *hold*, and then given back step by
+    step.
 
 Modules
     - ``signals`` computes values from readings, and defines the watches.
@@ -28,8 +29,8 @@ A worked example
     tenth, so the job is guilty. The server is still disturbed, and further steps follow until it waits 6 %.
     This limit is held for five minutes. Then the agent reverses the steps one after the other, at intervals
     of a minute. If the server then suffers more than during the hold, the agent repeats the last step, and
-    holds it twice as long. If the first step does not help, the agent undoes it, and leaves the pair of
-    server and job alone for an hour.
+    holds the lower limit twice as long. If the first step does not help, the agent undoes it, and leaves the
+    pair of server and job alone for an hour.
 
 What always holds
     - Protected guests, which watermarks must not limit either, are never suspects.

@@ -97,8 +97,8 @@ class InterferenceCase:
 
     def is_settled(self, time: float) -> bool:
         """Whether this suspect cannot be limited further, so that another suspect may be tried."""
-        # While a further step may still help, the effect of a trial of another suspect could not be
-        # distinguished from it.
+        # While a further step may still help, the effect of that step could not be distinguished from the
+        # effect of another suspect's trial.
         return self.phase is CasePhase.HOLD and self.exhausted and time - self.since >= TRIAL_SECONDS
 
     def is_overdue(self, time: float) -> bool:
@@ -136,7 +136,7 @@ class CaseDecision:
     @property
     def limit(self) -> float | None:
         """The limit of the suspect after the decision, in the lever's unit; None for no limit."""
-        # Both decisions remove the limit, although ``depth`` of the case may not be 0.
+        # The decisions CLOSE and NOT_GUILTY remove the limit, although ``depth`` of the case may not be 0.
         gone = self.what in (CaseVerdict.CLOSE, CaseVerdict.NOT_GUILTY)
         return None if gone else self.case.limit
 
@@ -219,8 +219,8 @@ def advance_case(
 
 def has_improved(case: InterferenceCase, seen: VictimLevels) -> bool:
     """Whether the victim's signal was at least a tenth lower than before the step, in both windows."""
-    # Compared with the level before the step, and not with the threshold, because the trial is only about
-    # this step.
+    # The signal is compared with the level before the step, and not with the threshold, because the trial is
+    # only about this step.
     line = case.before * (1 - IMPROVEMENT)
     return all(level is not None and level <= line for level in (seen.first, seen.second))
 
@@ -236,7 +236,7 @@ def has_relapsed(case: InterferenceCase, seen: VictimLevels) -> bool:
 
 
 def _hold_seconds(case: InterferenceCase) -> float:
-    # A suspect that disturbs its victim after each hold is held longer each time.
+    # If a suspect disturbs its victim after each hold, each hold is longer than the one before.
     return HOLD_SECONDS * 2.0 ** min(case.relapses, MAX_RELAPSES)
 
 

@@ -92,7 +92,7 @@ def _advance_cases(
     state: InterferenceState,
     samples: Sequence[GuestSamples],
 ) -> tuple[InterferenceState, list[CaseDecision]]:
-    """Advance the open cases; return the state after this and the decisions about the cases."""
+    """Advance the open cases; return the next state and the decisions about the cases."""
     now = samples[-1]
     acting = {watch.name: watch for watch in watches if not watch.preview}
     tried = any(case.phase is CasePhase.TRIAL for case in state.cases)
@@ -116,7 +116,7 @@ def _advance_cases(
             continue
         track = state.tracks.get(SignalKey(case.victim, watch.signal.name, case.knob.domain), SignalTrack())
         seen = _victim_levels(case, watch.signal, track, samples)
-        # Computed here, because a case has no allotments and no sizes of steps.
+        # The next lower limit is computed here, because a case has no allotments and no sizes of steps.
         lower = watch.signal.lever.down(case.limit, suspect.facts.allotments[case.knob], steps)
         # After two changes at the same time, the agent could not know which change has helped.
         waits = tried and case.phase is not CasePhase.TRIAL
@@ -137,7 +137,8 @@ def _advance_cases(
         if not VERDICTS.isdisjoint(verdicts):
             pair = _case_pair(case)
             record = pairs.get(pair, PairRecord()).with_verdict(now.time)
-            # At most once a day for a pair, because the next verdict may come while the command still runs.
+            # The command is called at most once a day for a pair, because the next verdict may come while the
+            # command still runs.
             if record.verdicts >= watch.escalate_after and watch.escalate and not record.escalated:
                 decisions.append(CaseDecision(CaseVerdict.ESCALATE, after or case, level))
                 record = replace(record, escalated=True)
@@ -193,7 +194,7 @@ def _find_victims(
             ):
                 level = track.mean_level(now.time) or 0.0
                 found.append((level / max(track.threshold, 1e-9), watch, key, level))
-    # Ordered by level / threshold, because levels of different signals have different units.
+    # Victims are ordered by level / threshold, because levels of different signals have different units.
     for _, watch, key, level in sorted(found, key=lambda one: -one[0]):
         yield watch, key, level
 

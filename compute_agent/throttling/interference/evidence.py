@@ -32,7 +32,7 @@ and ``share`` of the signal.
 """
 
 WINDOW_SECONDS: Final = 30.0
-"""Length in seconds of the window over which means are computed, which has three samples. A guest has to
+"""Length in seconds of the window over which means are computed. A window has three samples. A guest has to
 suffer for a whole window to become a victim."""
 
 # An exponential mean needs three numbers for each guest, and a window of an hour would need 360 samples.
@@ -73,7 +73,7 @@ class SignalBaseline:
         return SignalBaseline(
             self.mean + weight * delta,
             (1 - weight) * (self.variance + weight * delta * delta),
-            # Bounded, because a higher count has no effect on the weight.
+            # The count is bounded, because a higher count has no effect on the weight.
             min(self.count + 1, HALF_LIFE),
         )
 
@@ -166,7 +166,8 @@ class SuspectGuest:
     """A guest that may disturb a victim, and the correlation of its use with the victim's signal.
 
     ``part`` is the correlation multiplied by the standard deviation of the guest's use, in the unit of use.
-    It ranks suspects, because small and large batch jobs that run at the same time correlate equally well.
+    ``part`` ranks suspects, because small and large batch jobs that run at the same time correlate equally
+    well.
     """
 
     guest: str
@@ -199,7 +200,8 @@ def find_suspects(
             if value is not None and (amount := _used_amount(watch, sample, guest, domain)) is not None
         ]
         correlation, part = _correlate_pairs(pairs)
-        # By the lower bound of the correlation, so that a suspect with few samples needs a stronger one.
+        # The lower bound of the correlation is used, so that a suspect with few samples needs a stronger
+        # correlation.
         if least_correlation(correlation, len(pairs)) >= MIN_CORRELATION:
             found.append(SuspectGuest(guest, correlation, part))
     # Batch jobs often begin at the same time. A small job correlates as well as a large job, but explains

@@ -25,8 +25,8 @@ class GuestReading:
     - ``cpus`` are the CPUs that the guest may run on. ``near`` also has the CPUs that share an L3 cache with
       one of them.
     - ``limited``: at least one limit is in force for the guest.
-    - ``cpu`` is the CPU time that its threads used, and ``delay`` the time that they waited for a CPU, both
-      in seconds a second.
+    - ``cpu`` is the CPU time that the guest's threads used, and ``delay`` the time that they waited for a
+      CPU, both in seconds a second.
     - ``cpu_pressure`` and ``io_pressure`` are in percent of the time.
     - ``io`` is in bytes a second, of reads and writes together.
     - ``bandwidth`` is in bytes a second and ``occupancy`` in bytes, both by L3 cache id as text.
@@ -85,7 +85,7 @@ class InterferenceSignal:
     - ``unit`` and ``scale`` are the unit and the factor of values in messages.
     - ``first_steps`` is the number of steps by which the first limit is lower than the use.
     - ``reach`` gives, for a victim, the CPUs on which another guest can disturb it; only guests on one of
-      them are suspects. Signals with domains do not use it.
+      these CPUs are suspects. Signals with domains do not use ``reach``.
     """
 
     name: str
@@ -107,11 +107,11 @@ class InterferenceSignal:
 
 
 def _run_delay(reading: GuestReading) -> DomainValues:
-    """The share of its demand for CPU time for which a guest waited: 0.5 if it needed 2 cores and got 1."""
+    """The waiting part of a guest's demand for CPU time: 0.5 if the guest needed 2 cores and got 1."""
     if reading.cpu is None or reading.delay is None:
         return {}
-    # A share of the demand, and not of the elapsed time, because a guest that mostly sleeps would never seem
-    # to wait.
+    # The value is a share of the demand, and not of the elapsed time, because a guest that mostly sleeps
+    # would never seem to wait.
     wanted = reading.cpu + reading.delay
     return {"": reading.delay / wanted} if wanted >= MIN_CPU else {}
 
@@ -146,7 +146,7 @@ def _miss_rate(reading: GuestReading) -> DomainValues:
 
     A line that other guests have displaced from the cache has to come from memory again.
     """
-    # Per CPU time, so that a guest that works more does not look disturbed.
+    # The rate is per CPU time, so that a guest that works more does not look disturbed.
     if (cpu := reading.cpu or 0.0) < MIN_CPU:
         return {}
     return {domain: rate / cpu / 1e9 for domain, rate in reading.bandwidth.items() if rate >= _MIN_BANDWIDTH}
@@ -189,7 +189,7 @@ SIGNALS: Final[Mapping[str, InterferenceSignal]] = {
             scale=100,
         ),
         InterferenceSignal(
-            # The same values as above, in percent, which is the unit of pressures.
+            # These are the same values as above, in percent, which is the unit of pressures.
             *("cpu_pressure", "is under CPU pressure", levers.CPU_QUOTA, _cpu_pressure, _cpu_use, 10.0, 0.25),
             needs="guests in a cgroup v2 of their own with cpu.pressure",
         ),
@@ -250,7 +250,7 @@ class InterferenceWatch:
     signal: InterferenceSignal
     preview: bool = True
     victims: frozenset[str] = frozenset()
-    # Empty by default, because a limit for an equal guest needs the operator's consent.
+    # ``consenting`` is empty by default, because a limit for an equal guest needs the operator's consent.
     consenting: frozenset[str] = frozenset()
     escalate_after: int = 3
     escalate: Callable[[str], None] | None = None

@@ -85,7 +85,7 @@ class InterferenceState:
 
         The pair of the case is left alone for an hour.
         """
-        # Compared by suspect and control, because other fields may have changed since the decision.
+        # Cases are compared by suspect and control, because other fields may have changed since the decision.
         cases = tuple(one for one in self.cases if (one.suspect, one.knob) != (case.suspect, case.knob))
         return replace(self, cases=cases, pairs=put_aside(self.pairs, case, case.since))
 
@@ -104,7 +104,7 @@ def state_to_json(state: InterferenceState, now: float) -> dict[str, Any]:
     return {
         "cases": [
             [
-                # Rows without keys keep the file small: it may have hundreds of baselines.
+                # Rows without keys keep the file small, because the file may have hundreds of baselines.
                 *(case.watch, case.victim, case.suspect, *case.knob, case.correlation, case.before),
                 *(list(case.limits), case.depth, case.phase, now - case.since, case.relapses),
                 *(case.guilty, case.exhausted),
@@ -140,7 +140,7 @@ def _case_from_row(row: Any, now: float) -> InterferenceCase:
     watch, victim, suspect, lever, domain, correlation, before, *more = row
     taken, depth, phase, age, relapses, guilty, exhausted = more
     steps = tuple(read_number(one, 1e6) for one in taken)
-    # A limit of 0 would stop the suspect, and a depth above the number of limits would have none.
+    # A limit of 0 would stop the suspect, and a depth above the number of limits would have no limit.
     if not steps or min(steps) <= 0 or not 0 <= _whole_count(depth) <= len(steps):
         raise ValueError(f"{taken!r}, {depth!r} are not limits")
     case = InterferenceCase(

@@ -61,7 +61,7 @@ def observe_usage(
     snapshot: UsageSnapshot,
     expected: Iterable[MetricSeries] = (),
 ) -> dict[WatermarkWatch, ThresholdStreak]:
-    """The streaks after another snapshot, of all domains that were measured or are ``expected``.
+    """The streaks of all measured and all ``expected`` domains, with another snapshot counted.
 
     A round without a sample does not change ``samples``, because a single reading may fail. After
     ``for_samples`` such rounds the count of samples begins again at 0. If other domains have samples, the
@@ -99,7 +99,7 @@ def _next_streak(
         unseen = before.unseen + 1
         samples = 0 if unseen >= watermark.for_samples else before.samples
         return replace(before, unseen=unseen, samples=samples)
-    # Strictly above, so that a full host does not exceed a threshold of 100 %.
+    # Usage has to be strictly above the threshold, so that a full host does not exceed a threshold of 100 %.
     if usage > amount:
         return ThresholdStreak(before.samples + 1, 0, snapshot.time)
     return ThresholdStreak(0, 0, before.quiet_since)

@@ -10,8 +10,8 @@ Nouns
     and the priority of the expression are those of the subject.
 
 What always holds
-    - An expression is parsed once, by this module, into functions over numbers; it never runs code.
-    - Its length and its number of words are bounded.
+    - An expression is parsed once, by this module, into functions over numbers. The module never runs code.
+    - The length and the number of words of an expression are bounded.
     - An expression with different units is refused.
     - If a metric of an expression has no value in a round, the expression has no value either.
 """
@@ -165,9 +165,10 @@ def _values_at(
 
 
 def _matching_domain(host: Mapping[str, float], domain: str) -> str | None:
-    """The domain at which a metric is combined with ``domain`` of the subject; None if it has no such domain.
+    """The domain at which a metric is combined with ``domain`` of the subject.
 
-    ``host`` is the usage of the metric by domain. A metric of the whole host is combined with each domain.
+    None if the metric has no such domain. ``host`` is the usage of the metric by domain. A metric of the
+    whole host is combined with each domain.
     """
     if domain in host:
         return domain
@@ -360,7 +361,8 @@ def _align_parts(
 def _amount_of(part: _ExpressionPart, unit: MetricUnit, other: _ExpressionPart) -> _Compute:
     """A function that computes the value of an operand in ``unit``; ``other`` is the other operand.
 
-    :raises ValueError: a percentage without a metric alone that has a capacity, or a wrong amount.
+    :raises ValueError: the operand is a wrong amount, or it is a percentage and ``other`` is not a single
+        metric with a capacity.
     """
     if part.unit is not None:
         return part.compute

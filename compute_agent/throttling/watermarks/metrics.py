@@ -205,11 +205,13 @@ def best_effort_cpu(now: MeasuringRound, before: MeasuringRound | None) -> Metri
         for subject in now.subjects
         if not subject.facts.protected
     }
-    # Only guests with a measured use, because the virtual CPUs of other guests would lower the percentage.
+    # Only guests with a measured use count, because the virtual CPUs of other guests would lower the
+    # percentage.
     used = {guest: cores for guest, cores in rounds.guest_cpu_use(now, before).items() if promised.get(guest)}
     total = sum(promised[guest] for guest in used)
     shares = {guest: 100 * cores / total for guest, cores in used.items()}
-    # None, and not 0, if no such guest exists. So the watermark treats the round as a round without a sample.
+    # The value is None, and not 0, if no such guest exists. So the watermark treats the round as a round
+    # without a sample.
     return host_usage(sum(shares.values()) if shares else None, shares, 100.0)
 
 
@@ -353,8 +355,8 @@ BUILT_IN: Final = (
         CPU_QUOTA, throttle_quantified=True, evictable=True, evict_quantified=True,
         guest_sampling=GuestSampling.NEAR,
     ),
-    # Not evictable, because after an eviction the virtual CPUs of the guest no longer count, so the
-    # percentage may even rise.
+    # Guests are not evicted for this metric, because after an eviction the virtual CPUs of the guest no
+    # longer count, so the percentage may even rise.
     WatermarkMetric(
         "best_effort_cpu", MetricUnit.PERCENT, 6, best_effort_cpu, CPU_ORDER,
         CPU_QUOTA, throttle_quantified=True,

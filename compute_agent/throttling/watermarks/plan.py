@@ -47,7 +47,7 @@ def make_plan(
 ) -> tuple[WatermarkAct, ...]:
     """The actions of this round, in order. Guests that are being evicted count as if they had left.
 
-    :param streaks: the streaks after ``snapshot``.
+    :param streaks: the streaks, with ``snapshot`` already counted.
     :param excluded: uuids of guests that no action may concern.
     :param unevictable: uuids of guests that may be throttled but not evicted.
     :param resting: uuids of guests from which no memory may be reclaimed now.
@@ -190,8 +190,8 @@ def plan_throttles(
         first = _of_highest_priority(found)
         # Each guest gets one step. The next round measures whether the steps were enough.
         selected = _selected_guests(found, snapshot, untouchable)
-        # Only for the metric with the highest priority, because the steps may also reduce the usage of other
-        # metrics.
+        # Limits are set only for the metric with the highest priority, because the steps may also reduce the
+        # usage of other metrics.
         same = [breach for breach in found if breach.metric is first.metric]
         steps = [_one_step(rules, breach, guest, state) for guest in selected for breach in same]
         return _merge_throttles(step for step in steps if step is not None)
@@ -202,8 +202,8 @@ def plan_throttles(
         for guest in sort_guests(guests, breach.guest_order, breach.series):
             if breach.is_closed(snapshot.host[breach.series]):
                 break
-            # A guest that has just started, for example. This guest is throttled only if throttling other
-            # guests was not enough.
+            # The use of a guest is unknown, for example, if the guest has just started. Such a guest is
+            # throttled only if throttling other guests was not enough.
             if not breach.is_measured(guest):
                 unknown.append(guest)
                 continue
@@ -253,7 +253,7 @@ def _selected_guests(
         if guest.uuid not in untouchable and any(one.watermark.selector.selects_guest(guest) for one in found)
     ]
     first = _of_highest_priority(found)
-    # In the general order, because here the use of a guest does not show how much an action frees.
+    # Guests are in the general order, because here the use of a guest does not show how much an action frees.
     return sort_guests(chosen, first.watermark.order or GENERAL_ORDER, first.order_series)
 
 
@@ -275,8 +275,8 @@ def _steps_needed(
     if is_gradual and before is not None and guest.usage[breach.series] > before * _REACHED:
         return None
     usage = present
-    # Several steps at once, because the effect can be computed, and with one step in a round the host would
-    # stay overloaded for longer.
+    # Several steps are taken at once, because the effect can be computed, and with one step in a round the
+    # host would stay overloaded for longer.
     while not breach.is_closed(usage):
         lower = breach.used_lever.down(limit, guest.allotments[breach.used_knob], steps)
         if lower is None:
@@ -306,14 +306,14 @@ def _one_step(
 
 
 def _merge_throttles(plan: Iterable[ThrottleAction]) -> list[ThrottleAction]:
-    """Keep the lowest limit for each guest and control, if several breaches request one.
+    """Keep the lowest limit for each guest and control, if several breaches request a limit.
 
     The merged action has the place of the last request in the plan.
     """
     merged: dict[tuple[str, ThrottleControl], ThrottleAction] = {}
     for throttle in plan:
-        # Removed and inserted again, so that it is the last one, because limits are raised in the reverse
-        # order.
+        # The throttle is removed and inserted again, so that it comes last, because limits are raised in the
+        # reverse order.
         earlier = merged.pop((throttle.guest, throttle.knob), throttle)
         merged[throttle.guest, throttle.knob] = min(earlier, throttle, key=lambda one: one.limit)
     return list(merged.values())
@@ -390,8 +390,8 @@ def forgive_relapses(
         {
             lever
             for lever in (state.relapses.keys() | state.giving_back) - in_use
-            # Twice the cool-down, because limits are raised after one cool-down. With a single one, the count
-            # would be reset before a relapse can happen.
+            # The time is twice the cool-down, because limits are raised after one cool-down. With a single
+            # cool-down, the count would be reset before a relapse can happen.
             if all(
                 snapshot.time - streak.quiet_since >= 2 * _cool_down(rules, watermark, state, lever)
                 for metric in rules.registry.metrics_moved_by(lever)
@@ -470,7 +470,7 @@ def _cool_down(
     # new demand, so it does not make the time longer.
     if rules.registry[watermark.metric].throttle_quantified:
         return watermark.cool_down
-    # Otherwise each relapse doubles the time, up to MAX_RELAPSES of them.
+    # Otherwise each relapse doubles the time. At most MAX_RELAPSES relapses count.
     return float(watermark.cool_down * 2 ** state.relapses.get(lever, 0))
 
 

@@ -138,8 +138,8 @@ class WatermarkSection:
     def threshold_amount(self, action: WatermarkAction, snapshot: UsageSnapshot, domain: str) -> float | None:
         """The threshold of an action on one domain, in the metric's unit.
 
-        Return None if the section has no threshold for the action, or if it is a percentage of an unknown
-        capacity.
+        Return None if the section has no threshold for the action, or if the threshold is a percentage of an
+        unknown capacity.
         """
         # A percentage refers to the capacity of the domain, because caches of one host may differ in size.
         threshold = self.threshold_for(action)
@@ -245,7 +245,8 @@ def check_together(watermarks: Iterable[WatermarkSection]) -> None:
             raise ConfigError(
                 f"{_option_name(up[0], WatermarkAction.THROTTLE_UP)}: nothing is throttled for {up[0].metric}"
             )
-        # Limits are raised only below a threshold throttle_up, so without one they would never be removed.
+        # Limits are raised only below a threshold throttle_up, so without such a threshold the limits would
+        # never be removed.
         if down is not None and up is None:
             raise ConfigError(
                 f"{_option_name(down[0], WatermarkAction.THROTTLE_DOWN)}: without a throttle_up for"
@@ -285,7 +286,8 @@ def _check_watermark(watermark: WatermarkSection) -> None:
     if len({threshold.relative for _, threshold in thresholds}) > 1:
         listed = ", ".join(f"{action} = {threshold}" for action, threshold in thresholds)
         raise ConfigError(f"[{WATERMARK}{watermark.name}] mixes percentages and amounts: {listed}")
-    # Only within a section, because another section may evict guests of other classes at a lower threshold.
+    # The order is checked only within a section, because another section may evict guests of other classes at
+    # a lower threshold.
     for (first, done), (then, do) in itertools.combinations(_ESCALATION.items(), 2):
         low, high = watermark.threshold_for(first), watermark.threshold_for(then)
         if low is not None and high is not None and high.value < low.value:
@@ -364,7 +366,7 @@ def _read_thresholds(
 
 
 def _read_steps(conf: cfg.ConfigOpts, options: Any) -> ThrottleSteps | None:
-    """The sizes of steps that a section sets; None if it sets none."""
+    """The sizes of steps that a section sets; None if the section sets no sizes."""
     if options.step is None and options.min_share is None:
         return None
     step = conf.qos.step if options.step is None else options.step
@@ -538,7 +540,7 @@ def find_unenforceable(
     """
     for watermark in watermarks:
         section, lever = f"[{WATERMARK}{watermark.name}]", registry[watermark.metric].lever
-        # At most one sentence for a watermark, because without its metric it cannot throttle either.
+        # At most one sentence for a watermark, because a watermark without its metric cannot throttle either.
         needed = registry[watermark.metric].measured_names
         if reasons := [unmeasured_metrics[one] for one in needed if one in unmeasured_metrics]:
             yield f"{section} metric = {watermark.metric}: the agent never acts, because {reasons[0]}"

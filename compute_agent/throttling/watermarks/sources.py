@@ -73,7 +73,7 @@ def parse_sources(conf: cfg.ConfigOpts) -> tuple[MetricSource, ...]:
 def with_sources(conf: cfg.ConfigOpts, registry: MetricRegistry) -> MetricRegistry:
     """A registry with the metrics of ``registry`` and the metrics of all sources.
 
-    :raises ConfigError: a name cannot be one of a metric, or is taken; the text names the section.
+    :raises ConfigError: a name cannot be the name of a metric, or is taken; the text names the section.
     """
     for name, options in metric_source_sections(conf):
         unit = MetricUnit.OTHER if options.unit == "number" else MetricUnit(options.unit)

@@ -1,7 +1,7 @@
 """The state of watermarks: limits in force, evictions in progress, and the scheduling switch.
 
-The state is frozen; each action returns a new state. The state file of throttling has it as JSON, so that it
-outlives the agent.
+The state is frozen; each action returns a new state. The state file of throttling has the state as JSON, so
+that the state outlives the agent.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class WatermarkState:
             case ReclaimAction():
                 return self
             case ThrottleAction():
-                # Added at the end, even if the guest had a limit before: the latest throttle is the first to
-                # be raised.
+                # The limit is added at the end, even if the guest had a limit before: the latest throttle is
+                # the first to be raised.
                 others = self._throttles_without(action.guest, action.knob)
                 throttles = (*others, ThrottledGuest(action.guest, action.knob, action.limit))
                 return replace(self._after_relapse(action.knob.lever), throttles=throttles)
@@ -162,12 +162,13 @@ def state_to_json(state: WatermarkState) -> dict[str, Any]:
     """The state as JSON values for the state file."""
     evicting = {one.guest: one.watermark for one in state.evictions if one.watermark}
     content: dict[str, Any] = {
-        # Lists in the order of fields, as in former releases, so that one parser reads both formats.
+        # The values are lists in the order of fields, as in former releases, so that one parser reads both
+        # formats.
         "throttles": [[one.guest, *one.knob, one.limit] for one in state.throttles],
         "evictions": [_eviction_to_json(one) for one in state.evictions],
         "scheduling_off": state.scheduling_off,
     }
-    # A separate field, so that a former release can read the evictions.
+    # The watermarks of evictions are a separate field, so that a former release can read the evictions.
     return content | ({"evicting_watermarks": evicting} if evicting else {})
 
 

@@ -15,8 +15,8 @@ _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 THRESHOLD: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT%]?)", re.ASCII)
 """The text of an amount: a number with an optional suffix."""
 
-# The usage of a condition is 1 or 0. So it is above the value of "true" while the condition holds, and below
-# the value of "false" otherwise.
+# The usage of a condition is 1 or 0. So the usage is above the value of "true" while the condition holds, and
+# below the value of "false" otherwise.
 _WORDS: Final = {"true": 0.5, "false": 0.25}
 
 

@@ -48,7 +48,7 @@ def test_a_cpu_is_free_for_the_next_guest_as_soon_as_its_claim_expires(rig):
 def test_the_agent_confirms_claims_where_an_option_asks_for_it(rig, caplog):
     caplog.set_level("INFO", "compute_agent")
     rig.agent.stop()
-    rig.ini = rig.write_ini(guests="driver = process\nconfirm_claims = true")
+    rig.ini = rig.write_ini(guests="drivers = process\nconfirm_claims = true")
     rig.start_again()
     rig.wait_for(lambda: rig.ask("status")["placement"] == "up")
     start(rig)

@@ -56,7 +56,7 @@ def rig(two_cpus, hooked, write_ini, client, files, tmp_path):
     ini = functools.partial(
         write_ini,
         host=f"root = {tmp_path}/host",
-        guests="driver = libvirt\nreconcile_interval = 1",
+        guests="drivers = libvirt\nreconcile_interval = 1",
         libvirt=f"uri = {hooked.uri}",
     )
     rig = CacheAgent(ini, client, files)

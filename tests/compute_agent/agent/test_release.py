@@ -16,6 +16,7 @@ from compute_agent.agent.release import (
 )
 from compute_agent.controllers.base import PINS, ReleaseItem
 from compute_agent.drivers.base import UNLIMITED, CpuLimits, CpuSettings, MemoryLimits
+from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.inventory.provider_tree import ProviderInventory
 from compute_agent.model.cpuset import FormerValues
 from compute_agent.model.guest_settings import GuestSettings
@@ -132,6 +133,19 @@ def test_a_failed_release_is_reported_and_does_not_stop_the_rest(release, driver
     }
     driver.broken = None
     assert release(pins=True) == {("pins", "a"): "given back", ("pins", "b"): "given back"}
+
+
+def test_guests_of_a_driver_that_is_away_are_a_failure_and_those_of_others_are_released(
+    driver, client, state, throttling
+):
+    away = FakeDriver(ONLINE, "away")
+    away.awaited, away.outage_reason = True, "libvirtd is away"
+    both = CombinedDriver([away, driver])
+    controllers = releasing_controllers(both, None, state, Path("/"), given=False)
+    made = HostRelease(both, controllers, client, state, throttling, ROOT, ONLINE, ReleaseOptions())
+    outcomes = {(row.kind, row.name): row.outcome for row in made.carry_out()}
+    assert outcomes["guests", "away"] == "failed: libvirtd is away"
+    assert outcomes["quota", "a"] == "given back"
 
 
 def test_an_agent_that_works_here_again_does_not_throttle_for_past_watermarks(release, throttling, tmp_path):

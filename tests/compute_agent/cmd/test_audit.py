@@ -147,7 +147,7 @@ def test_a_domain_gets_the_amounts_of_its_flavor_and_its_cpus(
 ):
     agent.kill()
     libvirt = f"uri = {libvirtd.uri}"
-    write_ini(guests="driver = libvirt\nreconcile_interval = 0.3", libvirt=libvirt)
+    write_ini(guests="drivers = libvirt\nreconcile_interval = 0.3", libvirt=libvirt)
     agent.start()
     domain = libvirtd.run(uid, vcpus=1, metadata=NOVAS)
     agent.wait_for(lambda: [guest["kind"] for guest in agent.ask("guest", "list")] == ["unallocated"])
@@ -163,7 +163,7 @@ def test_a_domain_gets_the_amounts_of_its_flavor_and_its_cpus(
 def test_a_domain_that_is_shut_off_keeps_its_allocation(write_ini, agent, claim, client, libvirtd, uid):
     agent.kill()
     libvirt = f"uri = {libvirtd.uri}"
-    write_ini(guests="driver = libvirt\nreconcile_interval = 0.3", libvirt=libvirt)
+    write_ini(guests="drivers = libvirt\nreconcile_interval = 0.3", libvirt=libvirt)
     agent.start()
     claim(uid, PCPU=1)
     domain = libvirtd.run(uid, vcpus=1, persistent=True)

@@ -22,7 +22,7 @@ def agent(two_cpus, write_ini, libvirtd, nova):
     with AgentProcess(
         write_ini(
             "nova.ini",
-            guests="driver = libvirt\nreconcile_interval = 0.1",
+            guests="drivers = libvirt\nreconcile_interval = 0.1",
             libvirt=f"uri = {libvirtd.uri}",
         )
     ) as agent:

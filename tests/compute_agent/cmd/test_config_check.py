@@ -250,11 +250,19 @@ def test_options_that_the_plugin_misses_are_named(configure):
     assert "auth_url" in found["refusals"][0]
 
 
+def test_a_driver_that_is_named_twice_is_refused(configure):
+    status, found = check(configure("cpu_shared_set = 1", guests="drivers = process, libvirt, process"))
+    assert status == 1
+    assert about(found["refusals"], "guests") == [
+        "[guests] drivers names process twice: remove one of the two"
+    ]
+
+
 class TestWatermarks:
     """Lines that cannot be kept on this host."""
 
     def test_lines_that_this_host_cannot_keep_are_reported_with_the_reason(self, configure, captured):
-        ini = configure("cpu_shared_set = 1", guests="driver = process", **WATERMARKS)
+        ini = configure("cpu_shared_set = 1", guests="drivers = process", **WATERMARKS)
         status, found = check(ini)
         assert (status, len(found["watermarks"])) == (0, 5)
         without_resctrl = "the agent never acts, because resctrl is not mounted, or does not measure it"
@@ -284,7 +292,7 @@ class TestWatermarks:
         (captured / "proc/mounts").write_text("resctrl /sys/fs/resctrl resctrl rw 0 0\n")
         (tmp_path / "group").mkdir()
         (tmp_path / "group/cgroup.controllers").write_text("cpuset cpu\n")
-        sections = WATERMARKS | {"guests": "driver = process"}
+        sections = WATERMARKS | {"guests": "drivers = process"}
         ini = configure("cpu_shared_set = 1", cgroup=f"root = {tmp_path}/group", **sections)
         assert check(ini)[1]["warnings"] == []
         ini = configure(
@@ -298,7 +306,7 @@ class TestWatermarks:
         assert f"[cgroup] root = {tmp_path}/none is not a group" in about(warnings, "watermark:cpu")[0]
 
     def test_lines_that_need_groups_cause_no_warning_for_guests_of_libvirt(self, configure, captured):
-        ini = configure("cpu_shared_set = 1", guests="driver = libvirt", **WATERMARKS)
+        ini = configure("cpu_shared_set = 1", guests="drivers = libvirt", **WATERMARKS)
         assert about(check(ini)[1]["warnings"], "watermark:cpu") == []
 
 
@@ -317,7 +325,7 @@ class TestInterference:
             "interference:cycles": "signal = cpi",
             "interference:waiting": "signal = run_delay\nmode = act\nescalate_command = nosuch {guest}",
         }
-        ini = configure("cpu_shared_set = 1", guests="driver = process", **sections)
+        ini = configure("cpu_shared_set = 1", guests="drivers = process", **sections)
         status, found = check(ini)
         never = "no guest is ever limited for it, because"
         without_resctrl = "resctrl is not mounted, or does not measure it (see [resctrl] mount)"
@@ -336,7 +344,7 @@ class TestInterference:
 
     def test_sections_with_effect_on_this_host_cause_no_warning(self, configure, captured):
         waiting = "signal = cpu_pressure\nmode = act\nescalate_command = /bin/true --now"
-        ini = configure("cpu_shared_set = 1", guests="driver = libvirt", **{"interference:waiting": waiting})
+        ini = configure("cpu_shared_set = 1", guests="drivers = libvirt", **{"interference:waiting": waiting})
         assert about(check(ini)[1]["warnings"], "interference:waiting") == []
 
     def test_an_eviction_command_that_cannot_run_is_warned_of(self, configure, tmp_path):

@@ -19,7 +19,7 @@ def agent(client, configure, two_nodes):
     ini = configure(
         "provider_tree = flat\ncpu_dedicated_set = 0-1",
         pci='device_spec = {"vendor_id": "10de", "resource_class": "gpu"}',
-        guests="driver = process\nreconcile_interval = 1",
+        guests="drivers = process\nreconcile_interval = 1",
     )
     with AgentProcess(ini) as agent:
         agent.start_reporting()

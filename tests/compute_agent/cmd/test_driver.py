@@ -3,6 +3,7 @@
 import contextlib
 import json
 import urllib.request
+import uuid
 
 import pytest
 
@@ -84,8 +85,8 @@ def test_domains_are_not_forgotten_while_libvirtd_is_away_and_that_is_seen(
         assert status["driver"] == "libvirt"
         assert status["driver_status"].startswith(f"away: libvirtd at {libvirtd.uri} is away")
         assert status["guests"] is None
-        assert "set [guests] driver = process" in status["warnings"][0]
-        assert "set [guests] driver = process" in agent.log()
+        assert "set [guests] drivers = process" in status["warnings"][0]
+        assert "set [guests] drivers = process" in agent.log()
         code, document = fetch("healthz")
         assert code == 200
         assert json.loads(document)["driver_status"] == status["driver_status"]
@@ -121,11 +122,67 @@ def test_libvirtd_that_goes_is_seen_and_its_guests_are_still_known(agent, domain
         assert agent.cli("audit", "--delete", "--yes", "--min-age", "0").returncode == 1
 
 
+def test_domains_and_processes_are_managed_together_and_processes_without_libvirtd(
+    agent, configure, claim, libvirtd, fetch, uid
+):
+    claim(uid, PCPU=1)
+    agent.kill()
+    configure("drivers = libvirt, process\n")
+    agent.start()
+    libvirtd.run(uid, vcpus=1, persistent=True)
+    first, second = str(uuid.uuid4()), str(uuid.uuid4())
+    agent.ask("guest", "run", "--uuid", first, "--", "sleep", "100")
+    refused = agent.cli("guest", "run", "--uuid", uid, "--", "sleep", "100")
+    assert refused.returncode == 1
+
+    def drivers():
+        return {guest["uuid"]: guest["driver"] for guest in agent.ask("guest", "list")}
+
+    def up():
+        lines = fetch("metrics")[1].splitlines()
+        return [line for line in lines if line.startswith("compute_agent_guest_driver_up{")]
+
+    agent.wait_for(lambda: drivers() == {uid: "libvirt", first: "process"})
+    assert agent.ask("guest", "show", first)["driver"] == "process"
+    status = agent.status()
+    assert (status["driver"], status["driver_status"], status["drivers_away"]) == (
+        "libvirt,process",
+        "up",
+        {},
+    )
+    agent.kill()
+    with stopped(libvirtd):
+        agent.start()
+        status = agent.status()
+        assert status["drivers_away"].keys() == {"libvirt"}
+        assert status["driver_status"].startswith(f"away: driver libvirt: libvirtd at {libvirtd.uri} is away")
+        assert "Guests of driver process are managed" in status["driver_status"]
+        assert status["driver_status"].endswith("start the service of driver libvirt again")
+        assert "Guests of driver libvirt are not known yet, and 1 saved guests keep their CPUs" in agent.log()
+        assert up() == [
+            'compute_agent_guest_driver_up{driver="libvirt"} 0.0',
+            'compute_agent_guest_driver_up{driver="process"} 1.0',
+        ]
+        assert driver_up(fetch) == ["compute_agent_driver_up 0.0"]
+        assert drivers() == {first: "process"}
+        agent.ask("guest", "run", "--uuid", second, "--", "sleep", "100")
+        agent.ask("guest", "stop", first)
+        assert drivers() == {second: "process"}
+        unknown = agent.cli("guest", "show", uid)
+        assert unknown.returncode == 1
+        assert f"it is not known whether guest {uid} runs: driver libvirt" in unknown.stderr
+        assert agent.cli("audit", "--delete", "--yes", "--min-age", "0").returncode == 1
+    agent.wait_for(lambda: drivers() == {uid: "libvirt", second: "process"})
+    agent.wait_for(lambda: agent.status()["drivers_away"] == {})
+    assert agent.ask("guest", "show", uid)["cpus"] == "0"
+    assert f"Guest {uid} ended" not in agent.log()
+
+
 def test_another_driver_is_taken_if_the_option_says_so_and_says_what_that_does(
     agent, domain, configure, libvirtd, uid
 ):
     agent.kill()
-    configure("driver = process")
+    configure("drivers = process")
     agent.start()
     assert agent.status()["driver"] == "process"
     (warning,) = agent.status()["warnings"]
@@ -154,16 +211,16 @@ def test_process_guests_are_kept_though_libvirtd_came(agent, libvirtd, uid):
         agent.kill()
     agent.start()
     assert agent.status()["driver"] == "process"
-    assert "set [guests] driver = libvirt" in agent.status()["warnings"][0]
+    assert "set [guests] drivers = libvirt" in agent.status()["warnings"][0]
     assert [one["pid"] for one in agent.ask("guest", "list")] == [guest["pid"]]
 
 
 def test_a_changed_driver_waits_for_a_restart_and_that_is_said(agent, configure):
     agent.start()
     assert agent.status()["warnings"] == []
-    configure("driver = process")
+    configure("drivers = process")
     agent.wait_for(lambda: agent.status()["warnings"])
     assert agent.status()["warnings"] == [
-        "[guests] driver was changed, and takes effect when the agent is restarted"
+        "[guests] drivers was changed, and takes effect when the agent is restarted"
     ]
     assert agent.status()["driver"] == "libvirt"

@@ -42,7 +42,7 @@ def ini(write_ini, libvirtd):
     """The ini file of an agent for domains."""
     path = write_ini(
         "libvirt.ini",
-        guests="driver = libvirt\nreconcile_interval = 0.3",
+        guests="drivers = libvirt\nreconcile_interval = 0.3",
         libvirt=f"uri = {libvirtd.uri}",
     )
     with path.open("a") as file:

@@ -18,7 +18,7 @@ def agent(two_cpus, write_ini, libvirtd, metrics_port):
     with AgentProcess(
         write_ini(
             "libvirt.ini",
-            guests="driver = libvirt\nreconcile_interval = 0.3\nstop_timeout = 0.2",
+            guests="drivers = libvirt\nreconcile_interval = 0.3\nstop_timeout = 0.2",
             libvirt=f"uri = {libvirtd.uri}",
             daemon=f"http_port = {metrics_port}",
         )
@@ -117,7 +117,7 @@ def configured(agent, write_ini, libvirtd):
         agent.ini = write_ini(
             "libvirt.ini",
             compute=f"resource_provider_name = testhost\n{compute}",
-            guests=f"driver = libvirt\nreconcile_interval = 0.3\nstop_timeout = 0.2\n{guests}",
+            guests=f"drivers = libvirt\nreconcile_interval = 0.3\nstop_timeout = 0.2\n{guests}",
             libvirt=f"uri = {libvirtd.uri}",
         )
         if agent.process is None:
@@ -292,7 +292,7 @@ def following(two_cpus, write_ini, libvirtd):
     with AgentProcess(
         write_ini(
             "follow.ini",
-            guests="driver = libvirt\nreconcile_interval = 0.3",
+            guests="drivers = libvirt\nreconcile_interval = 0.3",
             libvirt=f"uri = {libvirtd.uri}",
             policy="name = follow",
         )

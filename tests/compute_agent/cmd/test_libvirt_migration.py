@@ -27,7 +27,7 @@ class MigrationHost:
                 DEFAULT=f"state_path = {folder / 'state'}\nlock_path = {folder / 'locks'}",
                 compute=f"cpu_dedicated_set = {self.dedicated}\ncpu_shared_set = {self.shared}\n"
                 f"resource_provider_name = {name}",
-                guests="driver = libvirt\nreconcile_interval = 0.3",
+                guests="drivers = libvirt\nreconcile_interval = 0.3",
                 libvirt=f"uri = {server.uri}",
             )
         )

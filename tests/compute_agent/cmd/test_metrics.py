@@ -15,7 +15,7 @@ def scrape(write_ini, agent, claim, uid, metrics_port):
     agent.kill()
     write_ini(
         daemon=f"http_address = 127.0.0.1\nhttp_port = {metrics_port}",
-        guests="driver = process\nreconcile_interval = 0.2",
+        guests="drivers = process\nreconcile_interval = 0.2",
     )
     agent.start()
     claim(uid, PCPU=1)

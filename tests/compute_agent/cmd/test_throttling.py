@@ -30,7 +30,7 @@ def agent(two_cpus, write_ini, libvirtd):
 def sections(libvirtd, **more):
     return {
         "compute": "cpu_shared_set = 0-1\nresource_provider_name = testhost",
-        "guests": "driver = libvirt\nreconcile_interval = 0.3",
+        "guests": "drivers = libvirt\nreconcile_interval = 0.3",
         "libvirt": f"uri = {libvirtd.uri}",
         "qos": "interval = 0.3\nmin_share = 1",
         # Guests of class BE would hardly get to run beside others on the machine.

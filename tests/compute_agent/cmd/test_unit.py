@@ -66,7 +66,7 @@ def test_the_agent_pins_and_ends_guests_with_the_capabilities_of_the_unit(agent,
     assert adopted["pid"] == foreign.pid
     agent.ask("guest", "set", "theirs", "--qos-class", "BE")
     agent.wait_for(lambda: Path(f"/proc/{foreign.pid}/oom_score_adj").read_text() == "500\n")
-    write_ini(guests="driver = process\nreconcile_interval = 0.3\nstop_timeout = 0.2")
+    write_ini(guests="drivers = process\nreconcile_interval = 0.3\nstop_timeout = 0.2")
     agent.reload()
     agent.wait_for(lambda: "The configuration and the host were read again" in agent.log())
     agent.ask("guest", "stop", "theirs")

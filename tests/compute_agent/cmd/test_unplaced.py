@@ -21,7 +21,7 @@ def sets(configure, metrics_port):
         lines += [f"cpu_shared_set = {shared}"] if shared else []
         return configure(
             "\n".join([*lines, "provider_tree = flat", "update_resources_interval = 1"]),
-            guests="driver = process\nreconcile_interval = 0.3\nstop_timeout = 0.2",
+            guests="drivers = process\nreconcile_interval = 0.3\nstop_timeout = 0.2",
             daemon=f"http_port = {metrics_port}",
         )
 

@@ -16,7 +16,7 @@ def test_a_guest_that_another_program_moves_has_a_broken_promise(agent, claim, u
     assert status == 0
     assert (rows["cpus"]["state"], rows["cpus"]["promised"]) == ("kept", "dedicated CPUs 0")
     # Otherwise the agent moves it back.
-    write_ini(guests="driver = process\nreconcile_interval = 3600")
+    write_ini(guests="drivers = process\nreconcile_interval = 3600")
     agent.reload()
 
     def find_broken():

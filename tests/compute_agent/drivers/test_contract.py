@@ -9,6 +9,7 @@ import pytest
 
 from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings, MemoryLimits
 from compute_agent.drivers.cgroup import CgroupRoot
+from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.processes.driver import ProcessDriver
 from compute_agent.model.guest_settings import GuestSettings
@@ -34,11 +35,25 @@ def open_driver(kind, request, tmp_path):
             return ProcessDriver(tmp_path / "guests", CgroupRoot.open(tree.folder))
         case "libvirt":
             return LibvirtDriver(request.getfixturevalue("libvirtd").uri)
-    return FakeDriver(ALL)
+        case "fake":
+            return FakeDriver(ALL)
+    # Of several drivers, the one under test is the last, and another one comes before it.
+    kind = kind.removesuffix(" beside another")
+    return CombinedDriver([FakeDriver(ALL, "another"), open_driver(kind, request, tmp_path)])
+
+
+def only(driver):
+    """The driver under test, without the one beside it."""
+    return driver.drivers[-1] if isinstance(driver, CombinedDriver) else driver
 
 
 @pytest.fixture(
-    params=["process", "process in groups", pytest.param("libvirt", marks=pytest.mark.slow), "fake"]
+    params=[
+        *("process", "process in groups", "fake"),
+        *("process beside another", "process in groups beside another"),
+        pytest.param("libvirt", marks=pytest.mark.slow),
+        pytest.param("libvirt beside another", marks=pytest.mark.slow),
+    ]
 )
 def driver(request, tmp_path):
     driver = open_driver(request.param, request, tmp_path)
@@ -61,20 +76,21 @@ def starting_driver(request, tmp_path):
 @pytest.fixture
 def guest(driver, request):
     guest_uuid = str(uuid.uuid4())
-    if isinstance(driver, LibvirtDriver):
+    if isinstance(only(driver), LibvirtDriver):
         libvirtd = request.getfixturevalue("libvirtd")
         # a cgroup with the CPUs of a namesake may be left from a libvirtd that was killed
         libvirtd.run(guest_uuid, name=f"a-{libvirtd.folder.name}", vcpus=2)
         return wait_for(driver.guests)[0]
-    guest = driver.create_guest(guest_uuid, "a", GuestSettings(vcpus=2), ("sleep", "60"))
-    driver.release(guest)
+    starting = only(driver).starting_driver
+    guest = starting.create_guest(guest_uuid, "a", GuestSettings(vcpus=2), ("sleep", "60"))
+    starting.release(guest)
     return guest
 
 
 @pytest.fixture
 def has_groups(driver, guest, request):
     """Whether guests have groups in which CPU use can be limited and memory bound."""
-    match driver:
+    match only(driver):
         case LibvirtDriver():
             return request.getfixturevalue("libvirtd").has_cgroups
         case ProcessDriver():
@@ -84,7 +100,7 @@ def has_groups(driver, guest, request):
 
 def test_a_new_guest_is_listed_with_its_settings(driver, guest):
     assert list(driver.guests()) == [guest]
-    assert (guest.name.split("-")[0], guest.settings.vcpus, guest.driver) == ("a", 2, driver.name)
+    assert (guest.name.split("-")[0], guest.settings.vcpus, guest.driver) == ("a", 2, only(driver).name)
     assert guest.pid in driver.thread_ids(guest)
     assert driver.vcpu_threads(guest) <= driver.thread_ids(guest)
     assert driver.vcpu_threads(guest)
@@ -111,7 +127,7 @@ def test_cpus_that_are_not_there_are_refused(driver, guest):
 
 def test_the_reported_cpus_of_guest_cpus_are_their_pins_where_the_driver_knows_them(driver, guest):
     driver.apply_cpu_settings(guest, PINNED)
-    told = isinstance(driver, LibvirtDriver)
+    told = isinstance(only(driver), LibvirtDriver)
     assert driver.vcpu_affinity(guest) == ({0: ONE, 1: ONE} if told else {})
     assert driver.emulator_affinity(guest) == (ONE if told else frozenset())
 

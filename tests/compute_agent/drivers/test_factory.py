@@ -4,9 +4,11 @@ import importlib.util
 import sys
 
 import pytest
+from oslo_config import cfg
 
 from compute_agent.drivers import factory
 from compute_agent.drivers.factory import DriverLock
+from compute_agent.drivers.processes.driver import ProcessDriver
 from compute_agent.model.messages import DriverError
 
 
@@ -15,19 +17,19 @@ from compute_agent.model.messages import DriverError
     [
         (None, False, "", 0, "process", ()),
         (None, True, "", 0, "libvirt", ()),
-        ("process", True, "", 0, "process", ()),
-        ("libvirt", False, "", 0, "libvirt", ()),
+        (["process"], True, "", 0, "process", ()),
+        (["libvirt"], False, "", 0, "libvirt", ()),
         (None, True, "libvirt", 3, "libvirt", ()),
         (None, False, "process", 3, "process", ()),
         # libvirtd is away: what was there last stays, with guests or without.
-        (None, False, "libvirt", 3, "libvirt", ("waits for it", "set [guests] driver = process")),
-        (None, False, "libvirt", 0, "libvirt", ("waits for it", "set [guests] driver = process")),
+        (None, False, "libvirt", 3, "libvirt", ("waits for it", "set [guests] drivers = process")),
+        (None, False, "libvirt", 0, "libvirt", ("waits for it", "set [guests] drivers = process")),
         # libvirtd came: processes are not forgotten, but where there are none domains may be.
-        (None, True, "process", 2, "process", ("the 2 guests", "set [guests] driver = libvirt")),
-        (None, True, "process", 0, "libvirt", ("set [guests] driver = process",)),
+        (None, True, "process", 2, "process", ("the 2 guests", "set [guests] drivers = libvirt")),
+        (None, True, "process", 0, "libvirt", ("set [guests] drivers = process",)),
         # The option decides, and says what that means.
         (
-            "process",
+            ["process"],
             True,
             "libvirt",
             3,
@@ -35,27 +37,99 @@ from compute_agent.model.messages import DriverError
             ("Guests of driver libvirt (3) continue", "no longer manages them"),
         ),
         (
-            "libvirt",
+            ["libvirt"],
             False,
             "process",
             1,
             "libvirt",
             ("Guests of driver process (1) continue", "no longer manages them"),
         ),
-        ("libvirt", False, "libvirt", 3, "libvirt", ()),
+        (["libvirt"], False, "libvirt", 3, "libvirt", ()),
+        # Several drivers stay, another one is added, and one of them goes.
+        (None, True, "libvirt,process", 3, "libvirt,process", ()),
+        (None, False, "process,libvirt", 0, "process,libvirt", ()),
+        (["libvirt", "process"], False, "libvirt", 3, "libvirt,process", ()),
+        (["process", "libvirt"], True, "libvirt,process", 3, "process,libvirt", ()),
+        (
+            ["process"],
+            True,
+            "libvirt,process",
+            {"libvirt": 2, "process": 1},
+            "process",
+            ("Guests of driver libvirt (2) continue", "no longer manages them"),
+        ),
     ],
 )
 def test_a_driver_stays_until_the_option_changes(configured, usable, remembered, guests, name, words):
-    choice = factory.choose_driver(configured, usable, remembered, guests)
+    counted = guests if isinstance(guests, dict) else {remembered: guests}
+    choice = factory.choose_driver(configured, usable, remembered, counted)
     assert choice.name == name
     assert all(word in choice.notice for word in words)
     assert bool(choice.notice) == bool(words)
 
 
 def test_an_unknown_driver_is_refused_with_a_remedy(load, tmp_path):
-    choice = factory.choose_driver(None, True, "firecracker", 1)
-    with pytest.raises(DriverError, match=r"no driver 'firecracker': set \[guests\] driver"):
+    choice = factory.choose_driver(None, True, "firecracker", {"firecracker": 1})
+    with pytest.raises(DriverError, match=r"no driver 'firecracker': set \[guests\] drivers"):
         factory.open_driver(choice.name, load(""), tmp_path / "guests", DriverLock("me"))
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"), [([], "names no driver"), (["process", "libvirt", "process"], "names process twice")]
+)
+def test_no_driver_and_a_driver_named_twice_are_refused(names, reason):
+    with pytest.raises(DriverError, match=rf"\[guests\] drivers {reason}"):
+        factory.choose_driver(names, True, "", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", None),
+        ("drivers = libvirt, process", ["libvirt", "process"]),
+        ("drivers = process", ["process"]),
+        ("driver = libvirt", ["libvirt"]),
+        ("driver = process", ["process"]),
+    ],
+)
+def test_the_option_names_drivers_and_old_files_with_one_driver_are_read(load, text, names):
+    assert load(f"[guests]\n{text}\n").guests.drivers == names
+
+
+def test_an_unknown_driver_in_the_option_is_refused(load):
+    with pytest.raises(cfg.ConfigFileValueError, match="podman"):
+        load("[guests]\ndrivers = libvirt, podman\n")
+
+
+def test_several_drivers_are_opened_in_their_order_and_one_alone_is_not_wrapped(load, tmp_path):
+    folder = tmp_path / "guests"
+    alone = factory.open_drivers(load(""), folder, {"process": None})
+    assert isinstance(alone, ProcessDriver)
+    alone.close()
+    conf = load(f"[libvirt]\nuri = qemu:///system?socket={tmp_path}/none\n")
+    both = factory.open_drivers(conf, folder, {"libvirt": None, "process": None})
+    try:
+        assert both.name == "libvirt,process"
+        assert both.awaited_drivers == {"libvirt"}
+        assert list(both.outage_reasons()) == ["libvirt"]
+        assert "driver libvirt: libvirtd" in both.outage_reason
+        assert "Guests of driver process are managed" in both.outage_reason
+    finally:
+        both.close()
+
+
+def test_a_driver_that_cannot_be_opened_closes_the_others(load, tmp_path, monkeypatch):
+    closed = []
+    monkeypatch.setattr(ProcessDriver, "close", lambda driver: closed.append(driver.name))
+    with pytest.raises(DriverError, match="no driver 'firecracker'"):
+        factory.open_drivers(load(""), tmp_path / "guests", {"process": None, "firecracker": None})
+    assert closed == ["process"]
+
+
+def test_use_can_be_limited_if_that_of_one_drivers_guests_can_be(load):
+    conf = load("")
+    assert factory.unlimited_reason("process", conf)
+    assert factory.unlimited_reason("libvirt,process", conf) == ""
 
 
 @pytest.mark.parametrize(

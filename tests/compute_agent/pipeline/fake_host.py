@@ -29,8 +29,8 @@ ALL = TOPOLOGY.online
 class FakeHost:
     """A pipeline on a fake host; its events are handled in the calling thread."""
 
-    def __init__(self, host_state=HOST_STATE):
-        self.driver = FakeDriver(ALL)
+    def __init__(self, host_state=HOST_STATE, driver=None):
+        self.driver = driver or FakeDriver(ALL)
         self.saved, self.unclaimed = {}, {}
         self.full_disk = False
         self.metrics = AgentMetrics()

@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -34,7 +35,7 @@ ALLOCATIONS = st.dictionaries(st.text(), st.dictionaries(st.text(), st.integers(
 STATES = st.builds(
     AgentState,
     guests=st.dictionaries(
-        st.text(), st.builds(SavedGuest, st.none() | ALLOCATIONS, st.none() | ASSIGNMENTS)
+        st.text(), st.builds(SavedGuest, st.none() | ALLOCATIONS, st.none() | ASSIGNMENTS, st.text())
     ),
     owned=st.dictionaries(
         st.text(), st.builds(OwnedNames, st.frozensets(st.text()), st.frozensets(st.text()))
@@ -111,6 +112,29 @@ def test_guests_are_forgotten_only_with_their_driver(path):
         StateFile(path).keep_driver(driver)
         state = StateFile(path).state
         assert (state.driver, state.guests) == (driver, guests)
+
+
+def test_a_driver_that_is_added_or_removed_affects_only_its_own_guests(path):
+    file = StateFile(path)
+    file.keep_driver("libvirt")
+    domain, process = SavedGuest({}, None, "libvirt"), SavedGuest({}, None, "process")
+    file.keep_guests({"d": domain})
+    file.keep_driver("libvirt,process")
+    assert StateFile(path).state.guests == {"d": domain}
+    file.keep_guests({"d": domain, "p": process})
+    StateFile(path).keep_driver("process")
+    assert StateFile(path).state.guests == {"p": process}
+
+
+def test_the_guests_of_a_former_release_have_the_driver_of_its_host():
+    content = json.loads(dump(AgentState(GUESTS, driver="libvirt")))
+    for guest in content["data"]["guests"].values():
+        del guest["driver"]
+    content["sha256"] = hashlib.sha256(
+        json.dumps(content["data"], sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
+    (guest,) = parse(json.dumps(content).encode()).guests.values()
+    assert guest == replace(GUESTS["a"], driver="libvirt")
 
 
 def test_an_unchanged_state_is_not_written(path):

@@ -61,7 +61,7 @@ def test_an_error_names_its_remedy_and_not_the_statement(original, base, remedy)
 
 
 def test_a_full_disk_of_sqlite_is_named(tmp_path):
-    engine = sa.create_engine(f"sqlite:///{tmp_path}/small.sqlite")
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/small.sqlite", poolclass=sa.NullPool)
     with engine.connect() as conn:
         conn.exec_driver_sql("PRAGMA max_page_count = 1")
         with pytest.raises(exc.OperationalError) as full:
@@ -74,7 +74,7 @@ def test_a_full_disk_of_sqlite_is_named(tmp_path):
 def test_a_file_of_sqlite_that_is_not_to_be_written_is_named(tmp_path):
     path = tmp_path / "placement.sqlite"
     sqlite3.connect(path).close()
-    engine = sa.create_engine(f"sqlite:///file:{path}?mode=ro&uri=true")
+    engine = sa.create_engine(f"sqlite:///file:{path}?mode=ro&uri=true", poolclass=sa.NullPool)
     with engine.connect() as conn, pytest.raises(exc.OperationalError) as refused:
         conn.exec_driver_sql("CREATE TABLE things (id INTEGER)")
     assert RIGHT in errors.explain_error(refused.value)

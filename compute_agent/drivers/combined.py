@@ -1,0 +1,337 @@
+"""Several drivers as one: each guest belongs to one driver, and orders go to the driver of the guest.
+
+The drivers have an order, which is that of the option. If two drivers report the same uuid, the guest of the
+first driver in this order is managed. The other one counts as a lost guest, with the reason.
+
+A driver may be away: its daemon does not answer. The guests of the other drivers are then managed as always.
+A driver that has not listed its guests since the start of the agent is *awaited*. Its guests are not known,
+so :meth:`CombinedDriver.guests` raises an error until no driver is awaited.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+
+from compute_agent.drivers.base import (
+    ChangeKind,
+    CpuLimits,
+    CpuSettings,
+    ExpectingDriver,
+    FlavorSource,
+    GuestChange,
+    GuestDriver,
+    GuestFlavor,
+    Listener,
+    MemoryLimits,
+    OomKill,
+    StartingDriver,
+    join_names,
+)
+from compute_agent.model.guest import Guest
+from compute_agent.model.messages import DriverError
+from compute_agent.model.resource import BlockIo
+
+LOG = logging.getLogger(__name__)
+
+
+class CombinedDriver:
+    """A driver that passes each order on to the driver of the guest."""
+
+    def __init__(self, drivers: Sequence[GuestDriver]) -> None:
+        """:param drivers: the drivers, at least one, each with another name; the first one goes first."""
+        self.name = join_names([driver.name for driver in drivers])
+        self.drivers = tuple(drivers)
+        """The drivers in their order."""
+        self._by_name = {driver.name: driver for driver in drivers}
+        self._doubles: Mapping[str, str] = {}
+        """The reasons why guests with the uuid of another driver's guest are not managed, by uuid."""
+
+    # What runs
+
+    @property
+    def outage_reason(self) -> str:
+        """The reasons of all drivers that are away; empty if none is."""
+        away = self.outage_reasons()
+        there = [name for name in self._by_name if name not in away]
+        if not away:
+            return ""
+        told = "; ".join(f"driver {name}: {reason}" for name, reason in away.items())
+        if not there:
+            return told
+        return (
+            f"{told}. Guests of driver {' and '.join(there)} are managed, and changes of others wait: start"
+            f" the service of driver {' and '.join(away)} again"
+        )
+
+    def outage_reasons(self) -> Mapping[str, str]:
+        """See :meth:`compute_agent.drivers.base.RunningGuests.outage_reasons`."""
+        return {name: reason for one in self.drivers for name, reason in one.outage_reasons().items()}
+
+    @property
+    def awaited_drivers(self) -> frozenset[str]:
+        """The names of the drivers that have not listed their guests since the start of the agent."""
+        return frozenset().union(*(driver.awaited_drivers for driver in self.drivers))
+
+    def guests(self) -> Sequence[Guest]:
+        """The guests of all drivers.
+
+        :raises DriverError: a driver has not yet been able to list its guests.
+        """
+        return self._join_guests({driver.name: driver.guests() for driver in self.drivers})
+
+    def listed_guests(self) -> Sequence[Guest]:
+        """The guests of the drivers that are not awaited.
+
+        :raises DriverError: all drivers are awaited.
+        """
+        awaited = self.awaited_drivers
+        there = [driver for driver in self.drivers if driver.name not in awaited]
+        if not there:
+            raise DriverError(self.outage_reason)
+        return self._join_guests({driver.name: driver.guests() for driver in there})
+
+    def lost_guests(self) -> Mapping[str, str]:
+        """The lost guests of all drivers, and guests with the uuid of another driver's guest."""
+        found: dict[str, str] = dict(self._doubles)
+        for driver in self.drivers:
+            for guest_uuid, reason in driver.lost_guests().items():
+                found[guest_uuid] = f"{found[guest_uuid]}; {reason}" if guest_uuid in found else reason
+        return found
+
+    def watch_guests(self, listener: Listener) -> None:
+        """Call ``listener`` for the changes that any driver reports of its own guests."""
+        for place, driver in enumerate(self.drivers):
+            driver.watch_guests(_OwnChanges(self.drivers[:place], listener).pass_on)
+
+    def stop(self, guest: Guest, timeout: float) -> None:
+        """Stop the guest through its driver."""
+        self._driver_of(guest).stop(guest, timeout)
+
+    def close(self) -> None:
+        """Close all drivers, also if one of them fails; the guests keep running."""
+        with ExitStack() as closing:
+            for driver in self.drivers:
+                closing.callback(driver.close)
+
+    # Threads
+
+    def process_ids(self, guest: Guest) -> Sequence[int]:
+        """See :meth:`compute_agent.drivers.base.GuestThreads.process_ids`."""
+        return self._driver_of(guest).process_ids(guest)
+
+    def usage_group(self, guest: Guest) -> str:
+        """See :meth:`compute_agent.drivers.base.GuestThreads.usage_group`."""
+        return self._driver_of(guest).usage_group(guest)
+
+    def thread_ids(self, guest: Guest) -> frozenset[int]:
+        """See :meth:`compute_agent.drivers.base.GuestThreads.thread_ids`."""
+        return self._driver_of(guest).thread_ids(guest)
+
+    def vcpu_threads(self, guest: Guest) -> frozenset[int]:
+        """See :meth:`compute_agent.drivers.base.GuestThreads.vcpu_threads`."""
+        return self._driver_of(guest).vcpu_threads(guest)
+
+    # CPUs
+
+    def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
+        """See :meth:`compute_agent.drivers.base.CpuTuning.misplaced_threads`."""
+        return self._driver_of(guest).misplaced_threads(guest, settings)
+
+    def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
+        """See :meth:`compute_agent.drivers.base.CpuTuning.definition_drift`."""
+        return self._driver_of(guest).definition_drift(guest, settings)
+
+    def observed_cpus(self, guest: Guest) -> frozenset[int]:
+        """See :meth:`compute_agent.drivers.base.CpuTuning.observed_cpus`."""
+        return self._driver_of(guest).observed_cpus(guest)
+
+    def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
+        """See :meth:`compute_agent.drivers.base.CpuTuning.apply_cpu_settings`."""
+        return self._driver_of(guest).apply_cpu_settings(guest, settings)
+
+    def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
+        """See :meth:`compute_agent.drivers.base.CpuTuning.vcpu_affinity`."""
+        return self._driver_of(guest).vcpu_affinity(guest)
+
+    def emulator_affinity(self, guest: Guest) -> frozenset[int]:
+        """See :meth:`compute_agent.drivers.base.CpuTuning.emulator_affinity`."""
+        return self._driver_of(guest).emulator_affinity(guest)
+
+    def helper_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
+        """See :meth:`compute_agent.drivers.base.CpuTuning.helper_affinity`."""
+        return self._driver_of(guest).helper_affinity(guest)
+
+    def emulator_threads(self, guest: Guest) -> Mapping[int, frozenset[int]]:
+        """See :meth:`compute_agent.drivers.base.CpuTuning.emulator_threads`."""
+        return self._driver_of(guest).emulator_threads(guest)
+
+    def move_emulator(self, guest: Guest, threads: Collection[int], cpus: frozenset[int]) -> int:
+        """See :meth:`compute_agent.drivers.base.CpuTuning.move_emulator`."""
+        return self._driver_of(guest).move_emulator(guest, threads, cpus)
+
+    def moved_emulator(self, guest: Guest, online: frozenset[int]) -> Mapping[int, frozenset[int]]:
+        """See :meth:`compute_agent.drivers.base.CpuTuning.moved_emulator`."""
+        return self._driver_of(guest).moved_emulator(guest, online)
+
+    def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
+        """See :meth:`compute_agent.drivers.base.CpuTuning.restore_emulator`."""
+        return self._driver_of(guest).restore_emulator(guest, online)
+
+    def stuck_helpers(self, guest: Guest) -> Sequence[str]:
+        """See :meth:`compute_agent.drivers.base.CpuTuning.stuck_helpers`."""
+        return self._driver_of(guest).stuck_helpers(guest)
+
+    def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
+        """See :meth:`compute_agent.drivers.base.CpuTuning.cpu_limits`."""
+        return self._driver_of(guest).cpu_limits(guest, wanted)
+
+    def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
+        """See :meth:`compute_agent.drivers.base.CpuTuning.missing_limits`."""
+        return self._driver_of(guest).missing_limits(guest, wanted)
+
+    def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
+        """See :meth:`compute_agent.drivers.base.CpuTuning.apply_cpu_limits`."""
+        return self._driver_of(guest).apply_cpu_limits(guest, wanted)
+
+    # Memory
+
+    def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
+        """See :meth:`compute_agent.drivers.base.MemoryTuning.memory_nodes`."""
+        return self._driver_of(guest).memory_nodes(guest, wanted)
+
+    def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
+        """See :meth:`compute_agent.drivers.base.MemoryTuning.bind_starting_memory`."""
+        return self._driver_of(guest).bind_starting_memory(guest, nodes)
+
+    def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
+        """See :meth:`compute_agent.drivers.base.MemoryTuning.bind_memory`."""
+        return self._driver_of(guest).bind_memory(guest, wanted)
+
+    def memory_use(self, guest: Guest) -> int | None:
+        """See :meth:`compute_agent.drivers.base.MemoryTuning.memory_use`."""
+        return self._driver_of(guest).memory_use(guest)
+
+    def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
+        """See :meth:`compute_agent.drivers.base.MemoryTuning.huge_page_use`."""
+        return self._driver_of(guest).huge_page_use(guest)
+
+    def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
+        """See :meth:`compute_agent.drivers.base.MemoryTuning.memory_limits`."""
+        return self._driver_of(guest).memory_limits(guest, wanted)
+
+    def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
+        """See :meth:`compute_agent.drivers.base.MemoryTuning.limit_memory`."""
+        return self._driver_of(guest).limit_memory(guest, wanted)
+
+    def oom_kills(self) -> Sequence[OomKill]:
+        """The OOM kills of the guests of all drivers since the last call."""
+        return [kill for driver in self.drivers for kill in driver.oom_kills()]
+
+    # Block I/O
+
+    def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
+        """See :meth:`compute_agent.drivers.base.BlockIoTuning.blockio_drift`."""
+        return self._driver_of(guest).blockio_drift(guest, wanted)
+
+    def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
+        """See :meth:`compute_agent.drivers.base.BlockIoTuning.apply_blockio`."""
+        return self._driver_of(guest).apply_blockio(guest, wanted)
+
+    def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
+        """See :meth:`compute_agent.drivers.base.BlockIoTuning.blockio_missing`."""
+        return self._driver_of(guest).blockio_missing(guest, wanted)
+
+    # Launching
+
+    @property
+    def starting_driver(self) -> StartingDriver | None:
+        """The first driver through which the agent starts guests; None if there is none."""
+        found = (driver.starting_driver for driver in self.drivers)
+        return next((one for one in found if one is not None), None)
+
+    @property
+    def flavor_source(self) -> FlavorSource | None:
+        """The flavors of the first driver that has them; guests of other drivers have an empty flavor."""
+        for driver in self.drivers:
+            if (source := driver.flavor_source) is not None:
+                return _OwnFlavors(driver.name, source)
+        return None
+
+    @property
+    def expecting_driver(self) -> ExpectingDriver | None:
+        """The first driver with announced guests; None if there is none."""
+        found = (driver.expecting_driver for driver in self.drivers)
+        return next((one for one in found if one is not None), None)
+
+    # Inner parts
+
+    def _driver_of(self, guest: Guest) -> GuestDriver:
+        driver = self._by_name.get(guest.driver)
+        if driver is None:
+            raise DriverError(f"guest {guest} is of driver {guest.driver!r}, which is not used here")
+        return driver
+
+    def _join_guests(self, listed: Mapping[str, Sequence[Guest]]) -> list[Guest]:
+        """Join the guests of several drivers, and note those with the uuid of another driver's guest.
+
+        :param listed: the guests by the name of the driver, in the order of the drivers.
+        """
+        kept: dict[str, Guest] = {}
+        doubles: dict[str, str] = {}
+        for guest in (guest for guests in listed.values() for guest in guests):
+            if (first := kept.setdefault(guest.uuid, guest)) is not guest:
+                doubles[guest.uuid] = (
+                    f"guest {guest} of driver {guest.driver} (pid {guest.pid}) has the uuid of guest {first}"
+                    f" of driver {first.driver} (pid {first.pid}), which comes first in [guests] drivers, so"
+                    " the agent does not manage it: stop one of the two"
+                )
+        for guest_uuid, reason in doubles.items():
+            if self._doubles.get(guest_uuid) != reason:
+                LOG.warning("%s%s", reason[0].upper(), reason[1:])
+        self._doubles = doubles
+        return list(kept.values())
+
+
+class _OwnChanges:
+    """Passes on the changes of a driver, without guests that have the uuid of an earlier driver's guest."""
+
+    def __init__(self, earlier: Sequence[GuestDriver], listener: Listener) -> None:
+        self._earlier = earlier
+        self._listener = listener
+
+    def pass_on(self, change: GuestChange) -> None:
+        """Call the listener, unless the guest is not managed.
+
+        A driver calls this from its own thread, and may hold a lock. Only drivers earlier in the order are
+        asked, so two drivers never wait for each other.
+        """
+        # The end of a guest is always passed on: the worker compares the pid.
+        if change.kind is ChangeKind.STOPPED or not self._is_taken(change.guest.uuid):
+            self._listener(change)
+
+    def _is_taken(self, guest_uuid: str) -> bool:
+        earlier = (driver for driver in self._earlier if not driver.awaited_drivers)
+        return any(guest.uuid == guest_uuid for driver in earlier for guest in driver.guests())
+
+
+class _OwnFlavors:
+    """The flavors of one driver among several."""
+
+    def __init__(self, name: str, source: FlavorSource) -> None:
+        self._name = name
+        self._source = source
+
+    @property
+    def host_name(self) -> str:
+        """See :meth:`compute_agent.drivers.base.FlavorSource.host_name`."""
+        return self._source.host_name
+
+    def read_flavor(self, guest: Guest) -> GuestFlavor:
+        """The flavor of a guest; an empty one for guests of another driver."""
+        return self._source.read_flavor(guest) if guest.driver == self._name else GuestFlavor()
+
+    def inactive_guests(self) -> frozenset[str]:
+        """See :meth:`compute_agent.drivers.base.FlavorSource.inactive_guests`."""
+        return self._source.inactive_guests()

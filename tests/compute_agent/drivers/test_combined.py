@@ -1,0 +1,197 @@
+"""Several drivers as one: lists are joined, orders go to the guest's driver, and a uuid has one guest."""
+
+import logging
+
+import pytest
+
+from compute_agent.drivers.base import ChangeKind, CpuSettings, GuestChange, GuestFlavor, OomKill
+from compute_agent.drivers.combined import CombinedDriver
+from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.messages import DriverError
+from tests.compute_agent.builders import build_guest
+from tests.compute_agent.fakes import FakeDriver
+
+CPUS = frozenset(range(4))
+ONE = CpuSettings((frozenset({1}),), frozenset({1}))
+
+
+@pytest.fixture
+def first():
+    driver = FakeDriver(CPUS, "first")
+    driver.starting_guests = False
+    return driver
+
+
+@pytest.fixture
+def second():
+    return FakeDriver(CPUS, "second")
+
+
+@pytest.fixture
+def both(first, second):
+    return CombinedDriver([first, second])
+
+
+def run(driver, uuid):
+    return driver.create_guest(uuid, uuid, GuestSettings(), ())
+
+
+def test_the_guests_of_all_drivers_are_listed_and_each_has_its_driver(both, first, second):
+    guests = [run(first, "a"), run(second, "b")]
+    assert both.guests() == both.listed_guests() == guests
+    assert [guest.driver for guest in both.guests()] == ["first", "second"]
+    assert both.name == "first,second"
+
+
+def test_an_order_goes_to_the_driver_of_the_guest(both, first, second):
+    guest, other = run(second, "b"), run(first, "a")
+    assert both.apply_cpu_settings(guest, ONE)
+    assert second.observed_cpus(guest) == {1}
+    assert first.observed_cpus(other) == CPUS
+    both.stop(guest, 0)
+    assert both.guests() == [other]
+
+
+def test_a_guest_of_a_driver_that_is_not_used_is_refused(both):
+    with pytest.raises(DriverError, match="of driver 'third', which is not used here"):
+        both.thread_ids(build_guest("a", driver="third"))
+
+
+def test_the_changes_of_all_drivers_are_reported(both, first, second):
+    changes = []
+    both.watch_guests(changes.append)
+    for driver, uuid in ((second, "b"), (first, "a")):
+        driver.end(run(driver, uuid))
+    assert [(change.kind, change.guest.uuid) for change in changes] == [
+        (ChangeKind.STOPPED, "b"),
+        (ChangeKind.STOPPED, "a"),
+    ]
+
+
+def test_the_agent_starts_guests_with_the_driver_that_can(both, second):
+    assert both.starting_driver is second
+
+
+def test_kills_of_all_drivers_are_joined(both, first, second):
+    first.kills, second.kills = ([OomKill(build_guest(uuid), 1, True)] for uuid in "ab")
+    assert [kill.guest.uuid for kill in both.oom_kills()] == ["a", "b"]
+
+
+class TestFlavors:
+    """One driver knows flavors, the other one does not."""
+
+    def test_without_such_a_driver_there_are_none(self, both):
+        assert both.flavor_source is None
+
+    def test_guests_of_the_other_driver_have_an_empty_flavor(self, both, first, second):
+        class Flavors:
+            host_name = "h"
+
+            def read_flavor(self, guest):
+                return GuestFlavor({"MEMORY_MB": 1})
+
+            def inactive_guests(self):
+                return frozenset({"x"})
+
+        first.flavor_source = Flavors()
+        flavors = both.flavor_source
+        assert flavors.read_flavor(run(first, "a")) == GuestFlavor({"MEMORY_MB": 1})
+        assert flavors.read_flavor(run(second, "b")) == GuestFlavor()
+        assert (flavors.host_name, flavors.inactive_guests()) == ("h", {"x"})
+
+
+class TestOneUuidTwice:
+    """Two drivers report guests with one uuid: that of the first driver is managed."""
+
+    def test_the_first_driver_keeps_it_and_the_other_guest_is_lost_with_a_reason(self, both, first, second):
+        run(second, "b")
+        kept, _ = run(first, "a"), run(second, "a")
+        assert [(guest.uuid, guest.driver) for guest in both.guests()] == [("a", "first"), ("b", "second")]
+        (reason,) = both.lost_guests().values()
+        assert "of driver second" in reason
+        assert f"(pid {kept.pid}), which comes first in [guests] drivers" in reason
+        assert reason.endswith("stop one of the two")
+
+    def test_a_uuid_of_two_guests_is_logged_once_until_one_of_them_ends(self, both, first, second, caplog):
+        run(first, "a"), run(second, "a")
+        with caplog.at_level(logging.WARNING):
+            for _ in range(3):
+                both.guests()
+        assert len(caplog.records) == 1
+        second.end(second.running["a"])
+        assert [guest.driver for guest in both.guests()] == ["first"]
+        assert both.lost_guests() == {}
+
+    def test_reasons_of_drivers_are_kept_beside_it(self, both, first, second):
+        run(first, "a"), run(second, "a")
+        both.guests()
+        second.lost_reasons = {"a": "no record", "c": "gone"}
+        lost = both.lost_guests()
+        assert lost["a"].endswith("stop one of the two; no record")
+        assert lost["c"] == "gone"
+
+    @pytest.mark.parametrize(
+        ("kind", "uuid", "is_told"),
+        [
+            (ChangeKind.STARTED, "a", False),
+            (ChangeKind.CHANGED, "a", False),
+            (ChangeKind.STOPPED, "a", True),
+            (ChangeKind.STARTED, "b", True),
+        ],
+    )
+    def test_a_change_of_the_other_guest_is_not_taken_for_one_of_the_managed(
+        self, both, first, second, kind, uuid, is_told
+    ):
+        changes = []
+        both.watch_guests(changes.append)
+        run(first, "a")
+        change = GuestChange(kind, run(second, uuid))
+        second._listener(change)
+        assert changes == ([change] if is_told else [])
+
+
+class TestAwaited:
+    """One driver has not listed its guests yet."""
+
+    @pytest.fixture(autouse=True)
+    def away(self, first):
+        first.awaited, first.outage_reason = True, "libvirtd is away"
+
+    def test_the_guests_are_not_known_unless_a_caller_wants_those_of_the_others(self, both, second):
+        guest = run(second, "b")
+        with pytest.raises(DriverError, match="libvirtd is away"):
+            both.guests()
+        assert both.listed_guests() == [guest]
+        assert both.awaited_drivers == {"first"}
+
+    def test_the_reason_names_the_driver_and_those_that_are_there(self, both):
+        assert both.outage_reason == (
+            "driver first: libvirtd is away. Guests of driver second are managed, and changes of others wait:"
+            " start the service of driver first again"
+        )
+        assert both.outage_reasons() == {"first": "libvirtd is away"}
+
+    def test_changes_of_the_others_are_reported(self, both, second):
+        changes = []
+        both.watch_guests(changes.append)
+        second._listener(GuestChange(ChangeKind.STARTED, run(second, "b")))
+        assert len(changes) == 1
+
+    def test_if_all_are_awaited_no_guest_is_known(self, both, second):
+        second.awaited, second.outage_reason = True, "also"
+        with pytest.raises(DriverError, match="driver first: libvirtd is away; driver second: also"):
+            both.listed_guests()
+
+
+def test_all_drivers_are_closed_though_one_fails(both, first, second):
+    closed = []
+    second.close = lambda: closed.append("second")
+
+    def fail():
+        closed.append("first")
+        raise OSError("no")
+
+    first.close = fail
+    with pytest.raises(OSError, match="no"):
+        both.close()
+    assert sorted(closed) == ["first", "second"]
