@@ -30,6 +30,8 @@ class GuestTarget:
     :ivar limits: the temporary limits that throttling has set, by control, in the unit of the control's
         lever.
     :ivar spare: the online CPUs on which the guest may run while all its own CPUs are offline.
+    :ivar starting_mems: the NUMA nodes for the memory of a guest that is still starting; empty: any node, or
+        the guest runs.
     """
 
     guest: Guest
@@ -38,6 +40,7 @@ class GuestTarget:
     allocation: Allocation | None = None
     limits: Mapping[ThrottleControl, float] = field(default_factory=dict)
     spare: frozenset[int] = frozenset()
+    starting_mems: frozenset[int] = frozenset()
 
 
 def without_preserved(targets: Iterable[GuestTarget]) -> list[GuestTarget]:
@@ -155,6 +158,17 @@ class KernelController(Protocol):
         :raises OSError: the work is not possible now; the worker calls again.
         """
         ...
+
+    def begin_guest(self, target: GuestTarget) -> None:
+        """Act on the process of a guest that is still starting.
+
+        The target has no assignment, because libvirt itself sets CPUs and memory during the start.
+
+        :raises DriverError: the change is not possible now.
+        :raises OSError: the change is not possible now.
+        """
+        if self.acts_early:
+            self.apply(target)
 
     def describe_drift(self, target: GuestTarget) -> str | None:
         """Describe for the log how the kernel's settings of a guest differ from its target.

@@ -6,6 +6,10 @@ a flat tree the allocation names no node. There, a guest with dedicated CPUs get
 its CPUs, and any other guest gets memory of any node. Huge pages that a guest has already taken stay where
 they are: the kernel chooses their node when the guest starts.
 
+A domain that libvirt's hook has announced is bound as soon as its process exists. QEMU maps the memory of a
+domain with passed devices for the IOMMU before the first guest CPU runs. The kernel then pins the pages, and
+no binding can move them afterwards (mm/gup.c, FOLL_LONGTERM).
+
 Controller ``memory_limit`` limits how much memory a guest gets, and decides which guests give way when memory
 runs out. ``memory.max`` of a process guest is its ``MEMORY_MB`` plus ``[compute] memory_overhead``. The class
 of the guest gives the other limits, in percent of the memory that the guest holds:
@@ -98,6 +102,12 @@ class MemoryController(GuestController):
             return f"{gets}, because its definition binds it to them: remove hw:numa_nodes from its flavor"
         return f"{gets}: allocate its MEMORY_MB from a provider with the trait {memory_trait(wanted)}"
 
+    def begin_guest(self, target: GuestTarget) -> None:
+        """Bind the memory of a guest that is still starting, if its allocation names NUMA nodes."""
+        nodes = target.starting_mems
+        if nodes and self._decides_on(target.guest, nodes):
+            self._driver.bind_starting_memory(target.guest, nodes)
+
     def describe_drift(self, target: GuestTarget) -> str | None:
         """A text with the NUMA nodes of the guest's memory if they differ from the wanted nodes.
 
@@ -118,11 +128,15 @@ class MemoryController(GuestController):
 
     def _is_bound(self, target: GuestTarget) -> bool:
         """Whether the agent decides on the NUMA nodes of the guest's memory."""
+        place = target.assignment
+        return self._decides_on(target.guest, frozenset() if place is None else place.mems)
+
+    def _decides_on(self, guest: Guest, nodes: frozenset[int]) -> bool:
+        """Whether the agent decides on the NUMA nodes of the guest's memory, which are to be ``nodes``."""
         if self._binds_all:
             return True
-        place, wanted = target.assignment, target.guest.settings.memory_type
         # If the host has no memory of the type, the guest stays where the other program bound it.
-        nodes = frozenset[int]() if place is None else place.mems
+        wanted = guest.settings.memory_type
         return bool(nodes) and all(self._memory_types.get(node) is wanted for node in nodes)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:

@@ -392,6 +392,17 @@ class MemoryTuning(Protocol):
         """
         ...
 
+    def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
+        """Bind the memory of an announced guest that has a process and runs no guest CPU yet.
+
+        A guest that another program binds keeps its binding. A failure is logged: the guest's memory is bound
+        again when it runs.
+
+        :param nodes: the NUMA nodes, at least one.
+        :return: whether a value was written.
+        """
+        ...
+
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Bind the guest's memory to these NUMA nodes, and read the binding back.
 

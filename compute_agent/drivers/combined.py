@@ -201,6 +201,10 @@ class CombinedDriver:
         """See :meth:`compute_agent.drivers.base.MemoryTuning.memory_nodes`."""
         return self._driver_of(guest).memory_nodes(guest, wanted)
 
+    def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
+        """See :meth:`compute_agent.drivers.base.MemoryTuning.bind_starting_memory`."""
+        return self._driver_of(guest).bind_starting_memory(guest, nodes)
+
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """See :meth:`compute_agent.drivers.base.MemoryTuning.bind_memory`."""
         return self._driver_of(guest).bind_memory(guest, wanted)

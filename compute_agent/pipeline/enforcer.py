@@ -1,7 +1,7 @@
 """The enforcer: runs the controllers one after the other; a failure of one does not stop the next.
 
-For a guest that is about to start, only controllers of cache groups run, before the driver reports the guest.
-CPUs and memory are set when the guest runs, because libvirt still sets them during the start.
+For a guest that is about to start, only controllers of cache groups and of memory nodes run, before the
+driver reports the guest. Its CPUs are set when it runs, because libvirt still sets them during the start.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import Allocation, Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.pipeline.guest_cache import CachedGuest, GuestCache
-from compute_agent.pipeline.host_state import HostState
+from compute_agent.pipeline.host_state import HostState, memory_nodes
 from compute_agent.pipeline.metrics import AgentMetrics
 
 KEPT_SECONDS: Final = 60.0
@@ -212,7 +212,7 @@ class GuestEnforcer:
         self._sync(host_state)
 
     def begin_guest(self, guest: Guest, host_state: HostState) -> None:
-        """Put the process of an expected guest into its cache group during its start.
+        """Bind the memory of an expected guest during its start, and put its process into its cache group.
 
         :raises DriverError: a controller has failed.
         """
@@ -222,9 +222,10 @@ class GuestEnforcer:
         if one is None or one.guest.settings.preserve:
             return
         self._sync(host_state)
-        for controller in self._early_controllers():
+        # The binding of memory comes first: pages that QEMU pins before stay where they are.
+        for controller in sorted(self._controllers, key=lambda controller: controller.acts_early):
             try:
-                controller.apply(_target_of(one, host_state))
+                controller.begin_guest(_target_of(one, host_state))
             except OSError as error:
                 raise DriverError(f"{controller.name}: {error}") from error
         self._expected.note_delay(guest)
@@ -341,7 +342,8 @@ class GuestEnforcer:
 
 def _target_of(one: ExpectedGuest, host_state: HostState) -> GuestTarget:
     # No assignment, because libvirt itself sets CPUs and memory during the start.
-    return GuestTarget(one.guest, None, host_state.topology.online, one.allocation)
+    mems = frozenset[int]() if one.allocation is None else memory_nodes(host_state, one.guest, one.allocation)
+    return GuestTarget(one.guest, None, host_state.topology.online, one.allocation, starting_mems=mems)
 
 
 def _is_pinned(entry: CachedGuest, host_state: HostState) -> bool:

@@ -160,6 +160,10 @@ class FakeDriver:
         has = self.nodes.get(guest.uuid, frozenset())
         return None if has == wanted else has
 
+    def bind_starting_memory(self, guest, nodes):
+        self.nodes[guest.uuid] = nodes
+        return True
+
     def bind_memory(self, guest, wanted):
         if self.memory_nodes(guest, wanted) is None:
             return False

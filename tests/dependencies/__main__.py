@@ -30,8 +30,8 @@ TESTS: Final = (
 )
 """The tests of the rooms that call libraries."""
 CORE: Final = (
-    *("tests/placement/api", "tests/placement/db", "tests/placement/conf", "tests/placement/store"),
-    *("tests/compute_agent/conf", "tests/compute_agent/cmd"),
+    *("tests/placement/api", "tests/placement/db", "tests/placement/conf"),
+    *("tests/compute_agent/conf", "tests/compute_agent/cmd/test_commands.py"),
 )
 """The tests of ``--core``."""
 _NOVA: Final = "nova"

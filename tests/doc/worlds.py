@@ -28,7 +28,7 @@ auth_strategy = noauth2
 connection = sqlite:////var/lib/placement/placement.sqlite
 sync_on_startup = true
 END
-sed '/^User=/d; /^Group=/d; s/--workers 4/--workers 2/' $CHECKOUT/etc/placement/placement-api.service \
+sed '/^User=/d; /^Group=/d' $CHECKOUT/etc/placement/placement-api.service \
     > /etc/systemd/system/placement-api.service
 systemctl enable --now placement-api
 SERVICE=http://127.0.0.1:8778

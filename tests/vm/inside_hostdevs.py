@@ -4,24 +4,29 @@ Runs in the virtual machine only: `test_devices.py` starts it there, and PLACEME
 The machine has libvirtd, an IOMMU and VFIO. Its domains are emulated, because it has no KVM.
 """
 
+import collections
 import contextlib
 import os
 import re
 import subprocess
 import threading
 import time
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import libvirt
 import pytest
 
 from compute_agent.agent.protocol import call_agent
+from compute_agent.model import cpuset
 from tests.vm.inside_devices import DEVICES, INI, TOGETHER, emptied, node_cpus, providers
 from tests.vm.inside_machine import SOCKET, PlacementRest, make_agent, uid
 from tests.vm.modules import VFIO
 from tests.waits import wait_for
 
 URI = "qemu:///system"
+MIB = 64
+PAGE = os.sysconf("SC_PAGE_SIZE")
 MODULES = Path("/mnt/share/modules")
 FOLDER = Path("/tmp/libvirtd")
 QEMU_CONF = """
@@ -44,8 +49,8 @@ DOMAIN = """
 <domain type='qemu'>
   <name>near</name>
   <uuid>{uuid}</uuid>
-  <memory unit='MiB'>64</memory>
-  <vcpu>1</vcpu>
+  <memory unit='MiB'>{mib}</memory>
+  <vcpu cpuset='{cpus}'>1</vcpu>
   <os><type arch='x86_64' machine='pc-q35-6.0'>hvm</type></os>
   <devices>
     <emulator>/usr/bin/qemu-system-x86_64</emulator>
@@ -130,13 +135,26 @@ def held(agent):
     }
 
 
+def definition(held):
+    """The guest, on the CPUs of the first node."""
+    cpus = cpuset.format(node_cpus(0))
+    return DOMAIN.format(uuid=uid(1), mib=MIB, cpus=cpus, devices=hostdev(held["CUSTOM_ACCELERATOR"]))
+
+
 @pytest.fixture(scope="module")
-def domain(connection, held):
-    """The guest, which has the accelerator that it holds; its disk is not in the definition yet."""
-    domain = connection.createXML(DOMAIN.format(uuid=uid(1), devices=hostdev(held["CUSTOM_ACCELERATOR"])))
+def domain(connection, agent, held):
+    """The guest, which has the accelerator that it holds; its disk is not in the definition yet.
+
+    It starts on the first node and without the agent, so that its memory comes from there.
+    """
+    agent.kill()
+    domain = connection.defineXML(definition(held))
+    domain.create()
+    agent.start()
     yield domain
     with contextlib.suppress(libvirt.libvirtError):
         domain.destroy()
+    domain.undefine()
 
 
 def places():
@@ -157,8 +175,26 @@ def thread_cpus():
     return found
 
 
-def device_promise():
-    return {each["kind"]: each for each in call_agent(SOCKET, "guest.verify")}["devices"]
+def memory_nodes():
+    """The NUMA nodes from which each thread of QEMU may get memory."""
+    folders = Path(f"/proc/{process_id()}/task").iterdir()
+    texts = [(folder / "status").read_text() for folder in folders]
+    return {text.partition("Mems_allowed_list:")[2].split()[0] for text in texts}
+
+
+def guest_pages():
+    """The anonymous pages of QEMU by NUMA node; most of them are the memory of the guest."""
+    found = collections.Counter()
+    for line in Path(f"/proc/{process_id()}/numa_maps").read_text().splitlines():
+        if " anon=" in line:
+            found.update({int(node): int(pages) for node, pages in re.findall(r" N(\d+)=(\d+)", line)})
+    return found
+
+
+def promise(kind):
+    """The verdict of the guest; it has an empty state as long as the agent does not know the guest."""
+    found = {each["kind"]: each for each in call_agent(SOCKET, "guest.verify")}
+    return found.get(kind, {"state": "", "found": ""})
 
 
 def test_a_domain_runs_on_the_node_of_its_device_with_its_cpu_and_memory(agent, held, domain):
@@ -168,9 +204,34 @@ def test_a_domain_runs_on_the_node_of_its_device_with_its_cpu_and_memory(agent, 
     driver = (DEVICES / held["CUSTOM_ACCELERATOR"] / "driver").resolve()
     assert driver.name == "vfio-pci"
     assert any(os.readlink(each).startswith("/dev/vfio/") for each in open_files())
-    nodes = Path(f"/proc/{process_id()}/status").read_text().partition("Mems_allowed_list:")[2].split()[0]
-    print("threads", thread_cpus(), "memory nodes", nodes)
-    print(call_agent(SOCKET, "guest.verify"))
+    wait_for(lambda: memory_nodes() == {"1"}, evidence=lambda: str(memory_nodes()))
+
+
+def test_memory_that_vfio_has_pinned_stays_and_is_reported(agent, held, domain):
+    pages = guest_pages()
+    assert pages[0] * PAGE >= MIB << 20
+    assert promise("memory")["state"] == "broken"
+    assert "MiB on node 0" in promise("memory")["found"]
+
+
+def test_the_next_start_has_its_memory_on_the_node_of_its_device(agent, held, domain):
+    def defined():
+        xml = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+        return [dict(each.attrib) for each in ElementTree.fromstring(xml).iterfind("numatune/memory")]
+
+    assert wait_for(defined) == [{"mode": "restrictive", "nodeset": "1"}]
+    domain.destroy()
+    domain.create()
+    # libvirt has bound the process before QEMU began, and the agent has not seen it yet
+    assert memory_nodes() == {"1"}
+    assert_near(guest_pages())
+    wait_for(lambda: promise("memory")["state"] == "kept", evidence=lambda: str(promise("memory")))
+    wait_for(lambda: thread_cpus()["CPU 0/TCG"] <= node_cpus(1), evidence=agent.log)
+
+
+def assert_near(pages):
+    assert pages[1] * PAGE >= MIB << 20, pages
+    assert pages[1] > 0.9 * sum(pages.values()), pages
 
 
 def open_files():
@@ -182,12 +243,12 @@ def open_files():
 
 def test_a_device_that_is_missing_in_the_domain_is_told_until_it_is_plugged(agent, held, domain):
     disk = held["CUSTOM_DISK"]
-    wait_for(lambda: disk in device_promise()["found"], evidence=lambda: str(device_promise()))
+    wait_for(lambda: disk in promise("devices")["found"], evidence=lambda: str(promise("devices")))
     domain.attachDevice(hostdev(disk))
-    wait_for(lambda: device_promise()["state"] == "kept", evidence=lambda: str(device_promise()))
+    wait_for(lambda: promise("devices")["state"] == "kept", evidence=lambda: str(promise("devices")))
     assert (DEVICES / disk / "driver").resolve().name == "vfio-pci"
     domain.detachDevice(hostdev(disk))
-    wait_for(lambda: disk in device_promise()["found"], evidence=lambda: str(device_promise()))
+    wait_for(lambda: disk in promise("devices")["found"], evidence=lambda: str(promise("devices")))
     # libvirt gives a managed device back to its own driver
     wait_for(lambda: (DEVICES / disk / "driver").resolve().name != "vfio-pci")
 

@@ -37,7 +37,7 @@ from compute_agent.drivers.libvirt.domain_metadata import (
     with_pins,
 )
 from compute_agent.drivers.libvirt.qemu import QemuProcess
-from compute_agent.drivers.libvirt.running_domain import RunningDomain
+from compute_agent.drivers.libvirt.running_domain import RunningDomain, find_group
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.model.guest import UNCONSTRAINED, Guest, PlacementConstraints
 from compute_agent.model.guest_settings import SettingSource
@@ -58,6 +58,7 @@ class _ExpectedProcess:
     :ivar owner: the user of its process; empty: the user that libvirtd uses for domains without a label.
     :ivar older: the pids that existed at the announcement. None of these is the process of the domain.
     :ivar until: the time of the monotonic clock, in seconds, at which the agent stops to expect the start.
+    :ivar is_bound: whether its definition has ``<numatune>``.
     :ivar process: its process; None until the process is found.
     """
 
@@ -65,6 +66,7 @@ class _ExpectedProcess:
     owner: str
     older: frozenset[int]
     until: float
+    is_bound: bool = False
     process: ProcessIdentity | None = None
 
 
@@ -96,6 +98,7 @@ class ExpectedDomains:
         guest_uuid = str(uuid.UUID(found.uuid))
         pins = {role: cpus for role, cpus in parse_definition(domain_xml, True).pins.items() if cpus}
         constraints = with_pins(UNCONSTRAINED, pins)
+        is_bound = domain_metadata.parse(domain_xml).find("numatune") is not None
         guest = replace(_make_guest(found, guest_uuid, self._driver, 0), constraints=constraints)
         # This reads all of /proc, so it is done without the lock. libvirt waits for the hook meanwhile, so
         # the process of the domain cannot exist yet.
@@ -104,7 +107,8 @@ class ExpectedDomains:
             self._expected = {key: one for key, one in self._expected.items() if one.until > now}
             if len(self._expected) >= MAX_EXPECTED:
                 raise ValueError(f"{MAX_EXPECTED} domains are about to start already")
-            self._expected[guest_uuid] = _ExpectedProcess(guest, found.owner, older, now + EXPECTED_SECONDS)
+            until = now + EXPECTED_SECONDS
+            self._expected[guest_uuid] = _ExpectedProcess(guest, found.owner, older, until, is_bound)
         return guest
 
     def find_appeared(self) -> tuple[Sequence[Guest], bool]:
@@ -143,11 +147,25 @@ class ExpectedDomains:
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
         """The thread ids of an expected guest with a living process; empty for all other guests."""
+        return procfs.thread_ids(guest.pid) if self._find_starting(guest) else frozenset()
+
+    def bind_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
+        """Bind the memory of an expected guest with a living process; return whether a value was written.
+
+        A guest with ``<numatune>`` keeps the binding of libvirt.
+
+        :raises OSError: the kernel refuses the nodes.
+        """
+        one = self._find_starting(guest)
+        group = None if one is None or one.is_bound else find_group(guest.pid)
+        return group is not None and group.bind_main_thread(nodes)
+
+    def _find_starting(self, guest: Guest) -> _ExpectedProcess | None:
         with self._lock:
             one = self._expected.get(guest.uuid)
         if one is None or one.process is None or one.guest.pid != guest.pid:
-            return frozenset()
-        return procfs.thread_ids(guest.pid) if procfs.is_alive(one.process) else frozenset()
+            return None
+        return one if procfs.is_alive(one.process) else None
 
 
 def _uuid_of(pid: int) -> str:

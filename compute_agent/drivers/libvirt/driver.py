@@ -545,6 +545,17 @@ class LibvirtDriver:
         """The NUMA nodes of the kernel's or libvirt's memory binding, if they differ from ``wanted``."""
         return self._table.find_entry(guest).other_nodes(wanted)
 
+    def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
+        """Bind the memory of a domain that only the hook has announced, unless it has ``<numatune>``.
+
+        libvirtd answers no calls about the domain yet, so the group of QEMU's main thread is written itself.
+        """
+        try:
+            return self._expected.bind_memory(guest, nodes)
+        except OSError as error:
+            LOG.warning("The memory of guest %s is not bound before it runs: %s", guest, error)
+            return False
+
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Bind the memory to the wanted NUMA nodes, and write the binding into the persistent definition.
 

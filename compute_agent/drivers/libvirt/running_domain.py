@@ -92,6 +92,22 @@ class DomainGroup:
         # The kernel shows the id 0 for a thread in a pid namespace that the reader does not see.
         return [int(word) for word in words if word.isdigit() and word != "0"]
 
+    def bind_main_thread(self, nodes: frozenset[int]) -> bool:
+        """Write ``cpuset.mems`` of the main thread's group, unless libvirt has written it.
+
+        The kernel moves the pages that the process has, unless they are pinned. Groups of other threads do
+        not have a value of their own before libvirt binds the domain.
+
+        :return: whether a value was written.
+        :raises OSError: the kernel refuses the nodes.
+        """
+        group = GuestCgroup(self.folders[-1] / _OF_MAIN_THREAD)
+        # None: libvirt made the group without the controller cpuset.
+        if not self.unified or group.memory_nodes() != frozenset():
+            return False
+        group.bind_memory(nodes)
+        return True
+
     def libvirt_shares(self, weight: int) -> int:
         """The ``cpu_shares`` to pass to libvirt for a cgroup v2 weight.
 

@@ -440,6 +440,10 @@ class ProcessDriver:
         """The NUMA nodes of the guest's group if they differ from ``wanted``."""
         return guest_cgroup.other_nodes(self._group_of(guest), wanted)
 
+    def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
+        """Return False always: the agent itself holds the guest until its memory is bound."""
+        return False
+
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Write the NUMA nodes of the guest's group if they differ from ``wanted``, and read them back.
 

@@ -1,5 +1,7 @@
 """Controller memory: bound to the nodes of the guest's CPUs, and let go."""
 
+from dataclasses import replace
+
 import pytest
 
 from compute_agent.controllers.base import GuestTarget
@@ -65,3 +67,15 @@ def test_a_guest_that_ended_is_gone(controller, driver, on):
     for ask in (controller.describe_drift, controller.apply):
         with pytest.raises(GuestGoneError):
             ask(target)
+
+
+def test_memory_of_a_guest_that_starts_is_bound_to_the_nodes_of_its_allocation(controller, driver, on):
+    controller.begin_guest(on(None))
+    assert "a" not in driver.nodes
+    controller.begin_guest(replace(on(None), starting_mems=ONE))
+    assert driver.nodes["a"] == ONE
+
+
+def test_where_another_program_binds_memory_it_also_binds_that_of_starting_guests(driver, on):
+    MemoryController(driver, binds_all=False).begin_guest(replace(on(None), starting_mems=ONE))
+    assert "a" not in driver.nodes

@@ -3,6 +3,7 @@
 Node 0 has CPUs 0-3, node 1 CPUs 4-7, node 2 has memory and no CPU.
 """
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -12,9 +13,18 @@ from compute_agent.controllers.memory import MemoryController
 from compute_agent.host.topology import NumaNode
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.model.guest_settings import GuestSettings, MemoryType
-from compute_agent.pipeline.events import AllocationsRead, GuestStarted, ReconcileGuests, StartGuest
+from compute_agent.pipeline.events import (
+    AllocationsRead,
+    GuestAppeared,
+    GuestExpected,
+    GuestStarted,
+    HostStateChanged,
+    ReconcileGuests,
+    StartGuest,
+)
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.policy import POLICIES
+from tests.compute_agent.builders import build_guest
 from tests.compute_agent.pipeline import fake_host
 
 NODES = (*fake_host.TOPOLOGY.numa_nodes, NumaNode(2, frozenset(), 1 << 20))
@@ -174,3 +184,20 @@ def test_memory_of_a_guest_that_nova_placed_is_of_its_kind_unless_nova_bound_it(
     rig.handle(ReconcileGuests())
     assert rig.nodes() == nodes
     assert rig.metric("drift_repairs_total", controller="memory") is None
+
+
+def test_the_memory_of_an_expected_guest_is_bound_before_it_gets_its_cache_group(rig):
+    order = []
+
+    class Group(fake_host.Recorder):
+        acts_early = awaits = True
+
+        def apply(self, target):
+            order.append(dict(rig.driver.nodes))
+            return True
+
+    rig.handle(HostStateChanged(HOST_STATE, (Group(), MemoryController(rig.driver))))
+    rig.handle(GuestExpected(build_guest("a", pid=0), {"node0": {"PCPU": 1}, "node1": {"MEMORY_MB": 64}}))
+    assert rig.driver.nodes == {}
+    rig.handle(GuestAppeared(build_guest("a", pid=os.getpid())))
+    assert order == [{"a": frozenset({1})}]

@@ -4,12 +4,14 @@ import os
 import subprocess
 import sys
 import uuid
+from dataclasses import replace
 
 import pytest
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.libvirt import domain_table, qemu
 from compute_agent.drivers.libvirt.domain_table import ExpectedDomains
+from compute_agent.drivers.libvirt.running_domain import DomainGroup
 from compute_agent.model.messages import DriverError
 
 XML = """
@@ -135,3 +137,43 @@ def test_the_pins_that_libvirt_is_about_to_set_are_known(domains):
     guest = domains.expect_guest(described(str(uuid.uuid4())).replace("</domain>", tune))
     assert guest.constraints.pins == ((1, frozenset({5})),)
     assert guest.constraints.emulator == {6, 7}
+
+
+@pytest.fixture
+def mems(monkeypatch, tmp_path):
+    """``cpuset.mems`` of the main threads of all domains; it does not exist yet."""
+    (tmp_path / "emulator").mkdir()
+    monkeypatch.setattr(domain_table, "find_group", lambda pid: DomainGroup((tmp_path,), True))
+    return tmp_path / "emulator/cpuset.mems"
+
+
+@pytest.mark.parametrize(
+    ("before", "tuning", "after"),
+    [
+        ("\n", "", "1"),
+        ("0\n", "", "0\n"),
+        ("\n", "<numatune><memory mode='preferred' nodeset='0'/></numatune>", "\n"),
+    ],
+    ids=("as created", "bound by libvirt", "with a mode of which libvirt writes nothing"),
+)
+def test_the_memory_of_an_expected_process_is_bound_unless_libvirt_binds_it(
+    domains, start, mems, before, tuning, after
+):
+    mems.write_text(before)
+    one = str(uuid.uuid4())
+    guest = domains.expect_guest(described(one).replace("<seclabel", f"{tuning}<seclabel"))
+    assert not domains.bind_memory(guest, frozenset({1}))  # it has no process yet
+    start(one)
+    ((found,), _) = domains.find_appeared()
+    assert not domains.bind_memory(replace(found, pid=found.pid + 1), frozenset({1}))
+    assert domains.bind_memory(found, frozenset({1})) == (after == "1")
+    assert mems.read_text().strip() == after.strip()
+
+
+def test_memory_is_not_bound_without_the_controller_cpuset(domains, start, mems):
+    one = str(uuid.uuid4())
+    domains.expect_guest(described(one))
+    start(one)
+    ((found,), _) = domains.find_appeared()
+    assert not domains.bind_memory(found, frozenset({1}))
+    assert not mems.exists()
