@@ -110,7 +110,7 @@ def policy_of(conf: cfg.ConfigOpts, beside: bool) -> str:
 def check_options(conf: cfg.ConfigOpts) -> None:
     """Check that no option needs a missing collector, a missing pool, or an action the policy never takes.
 
-    :raises ConfigError: an option needs one of them.
+    :raises ConfigError: an option needs a missing collector or pool, or an action the policy never takes.
     """
     check_collectors(conf.capacity.collectors)
     if conf.policy.name == "static-pools" and not any(cpu_pool_sections(conf)):
@@ -283,7 +283,7 @@ def build_host_state(
     :param root_uuid: the uuid of the agent's own root provider. By default, it is read from the state
         folder, which is made if it does not exist.
     :param control: the mount of resctrl; None: the host has no usable mount.
-    :param root: the owner of the root provider; by default, the one that the configuration names.
+    :param root: the owner of the root provider; by default, the owner that the configuration names.
     :raises ConfigError: the configuration is wrong, or does not fit this host.
     :raises IdentityError: the uuid or the name of the root provider cannot be determined.
     :raises OSError: the hardware cannot be read, or the state folder cannot be written.
@@ -529,8 +529,8 @@ def make_controllers(
         CpuClassController(
             driver, settings.cpu_classes, stores.former, files, drift_counter(CpuClassController.name)
         ),
-        # This controller acts after the one that brings parked CPUs online, because the kernel refuses masks
-        # of offline CPUs.
+        # This controller acts after the controller that brings parked CPUs online, because the kernel refuses
+        # masks of offline CPUs.
         IsolationController(
             driver,
             settings.isolation,

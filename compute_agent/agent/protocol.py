@@ -195,7 +195,7 @@ class _SocketHandler(socketserver.StreamRequestHandler):
     server: SocketServer
 
     def handle(self) -> None:
-        # One byte more than the maximum, so that a longer line is recognised.
+        # One byte more than the maximum is read, so that a longer line is recognised.
         try:
             line = self.rfile.readline(MAX_LINE + 1)
         except OSError:

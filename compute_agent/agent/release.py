@@ -288,7 +288,7 @@ class HostRelease:
                 yield failed_item("guests", name, DriverError(reasons.get(name, "it is about to answer")))
         except DriverError as error:
             yield failed_item("guests", self._driver.name, error)
-        # The items of all controllers are collected first, because those of one guest are merged below.
+        # The items of all controllers are collected first, because the items of one guest are merged below.
         found = [item for one in self._controllers for item in one.release(guests, self._online)]
         # Realtime priorities are undone before pins: a busy realtime guest without pins would keep the host's
         # own threads off all CPUs.

@@ -56,7 +56,7 @@ class ConfigMixin:
         own = self.load_own_conf()
         if not own.fleet.group:
             return own
-        from compute_agent.fleet.configuration import with_kept  # only hosts of a fleet need it
+        from compute_agent.fleet.configuration import with_kept  # only hosts of a fleet need this module
 
         return with_kept(own)
 

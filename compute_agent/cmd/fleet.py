@@ -175,7 +175,7 @@ def _next_generation(target: Path, private: bytes) -> int:
     try:
         present = target.read_bytes()
     except FileNotFoundError:
-        # It is the first revision at this target.
+        # Without a file, this is the first revision at the target.
         return 1
     try:
         return signature.read(present, [signature.public_key(private)]).generation + 1

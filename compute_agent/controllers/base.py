@@ -216,7 +216,7 @@ ControllerT = TypeVar("ControllerT", bound=KernelController)
 
 
 def find_controller(controllers: Iterable[KernelController], kind: type[ControllerT]) -> ControllerT | None:
-    """The controller of class ``kind`` among these; None if there is none."""
+    """The controller of class ``kind`` among these; None without such a controller."""
     return next((one for one in controllers if isinstance(one, kind)), None)
 
 

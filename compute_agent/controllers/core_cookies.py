@@ -166,7 +166,7 @@ class CoreCookieController(KernelController):
                     self._cookies.grant_cookie(pid, grant.threads)
 
     def _keep_notes(self, notes: RunNotes, guests: Sequence[Guest], failed: Collection[str]) -> None:
-        """Write the notes of the plan, and keep those of other guests that are still alive.
+        """Write the notes of the plan, and keep the notes of other guests that are still alive.
 
         The notes of guests that could not be read are kept, too.
 
@@ -276,7 +276,7 @@ class CoreCookieController(KernelController):
     ) -> CookiePlan:
         """Decide on the cookies of these guests.
 
-        Guests in ``failed`` are left out; guests that cannot be read are added to it.
+        Guests in ``failed`` are left out; guests that cannot be read are added to ``failed``.
 
         :raises NoSiblingsError: no core has two threads online.
         :raises OSError: the notes cannot be read.

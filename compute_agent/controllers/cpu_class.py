@@ -224,7 +224,7 @@ class CpuClassController(KernelController):
         self._tell_drift(wanted, has)
         failures: dict[str, str] = {}
         back: set[str] = set()
-        # The kernel may change one file of a folder when another one is written, but no file of another
+        # The kernel may change one file of a folder when another file is written, but no file of another
         # folder.
         for names in _by_folder(path for path in wanted if path in has):
             failed = self._write_folder({path: wanted[path].text for path in names}, has)
@@ -440,7 +440,7 @@ class ObservedGuests(RunningGuests, CpuTuning, Protocol):
 
 
 def cpu_class_status(controllers: Iterable[KernelController]) -> CpuClassStatus:
-    """The status of controller ``cpu_class`` among these; an empty one if there is none."""
+    """The status of controller ``cpu_class`` among these; an empty status without the controller."""
     found = find_controller(controllers, CpuClassController)
     return CpuClassStatus({}) if found is None else found.status
 

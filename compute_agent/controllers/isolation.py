@@ -254,13 +254,13 @@ class IsolationController(KernelController):
 
 
 def isolation_status(controllers: Iterable[KernelController]) -> IsolationStatus:
-    """The status of controller ``isolation`` among these; an empty one if there is none."""
+    """The status of controller ``isolation`` among these; an empty status without the controller."""
     found = find_controller(controllers, IsolationController)
     return IsolationStatus() if found is None else found.status
 
 
 def isolation_level(controllers: Iterable[KernelController], settings: GuestSettings) -> IsolationLevel:
-    """The isolation level of a guest by controller ``isolation`` among these; ``shared`` if there is none."""
+    """The isolation level of a guest by controller ``isolation``; ``shared`` without the controller."""
     found = find_controller(controllers, IsolationController)
     return IsolationLevel.SHARED if found is None else found.level_of(settings)
 

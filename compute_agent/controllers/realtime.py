@@ -254,7 +254,7 @@ class RealtimeController(KernelController):
         :raises GuestGoneError: the guest has ended.
         :raises OSError: the note cannot be dropped.
         """
-        # These threads were made since the threads were listed.
+        # These threads began after the threads of the guest were listed.
         self._restore_nice(guest, self._driver.vcpu_threads(guest))
         notes = self._store.kept_notes
         self._store.keep_notes({uuid: note for uuid, note in notes.items() if uuid != guest.uuid})

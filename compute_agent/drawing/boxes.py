@@ -155,7 +155,7 @@ def _innermost_box(box: CpuBox, cpus: frozenset[int]) -> CpuBox:
 
 
 def _cuts_core(box: CpuBox, topology: HostTopology) -> bool:
-    """Whether the box is not that of a core, and has some CPUs of a core but not all."""
+    """Whether the box cuts a core: it has some CPUs of the core but not all, and is no box of a core."""
     return box.kind != CORE and any(
         not core.cpus.isdisjoint(box.cpus) and not core.cpus <= box.cpus for core in topology.cores
     )

@@ -311,7 +311,8 @@ def tree_lines(
     """The lines of the host's tree for a terminal.
 
     :param sets: the CPUs of the host for dedicated and for shared use.
-    :param guests: the CPUs by name of a guest; None if they are unknown, and no CPU counts as free.
+    :param guests: the CPUs by name of a guest; None: the CPUs of guests are unknown, so no CPU counts as
+        free.
     :param conditions: the level of isolation and the noise of single CPUs.
     :param devices: lines of text about PCI devices, by NUMA node.
     """
@@ -324,7 +325,7 @@ def tree_lines(
 
 
 def _offline_notes(topology: HostTopology) -> Iterator[str]:
-    """A line with the CPUs that are offline, and a line with those of them that count as present (parked)."""
+    """A line with the offline CPUs, and a line with the offline CPUs that count as present (parked)."""
     if gone := topology.offline - topology.parked:
         yield f"Offline CPUs: {cpuset.format(gone)}"
     if topology.parked:

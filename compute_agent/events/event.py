@@ -106,7 +106,7 @@ def from_line(line: bytes) -> AgentEvent | None:
         return None
     values: dict[str, Any] = {name: content.get(name) for name in _FIELDS}
     for name, value in values.items():
-        if type(value) not in _TYPES[_FIELDS[name]]:  # not isinstance: a bool is an int
+        if type(value) not in _TYPES[_FIELDS[name]]:  # isinstance() is not used, because a bool is an int
             return None
         if isinstance(value, str) and value and not value.isprintable():
             return None

@@ -53,7 +53,7 @@ class EventStore:
             for event in events:
                 self._add(event)
                 kept += 1
-            # One sync for all events of the call, because a sync may take as long as seconds.
+            # All events of the call have one sync, because a sync may take as long as seconds.
             if self._descriptor is not None:
                 os.fsync(self._descriptor)
         except OSError:

@@ -59,7 +59,7 @@ class FleetSettings:
         return cls(options.group, options.source, keys, secured, options.interval, folder)
 
     def kept_revision(self) -> FleetRevision | None:
-        """The adopted revision; None without one.
+        """The adopted revision; None without an adopted revision.
 
         :raises FleetError: the file of the adopted revision cannot be used.
         """

@@ -106,7 +106,7 @@ def _tls_context(secured: TlsIdentity) -> ssl.SSLContext:
     if secured.certfile and secured.keyfile:
         try:
             _check_key(Path(secured.keyfile))
-            # With an empty password OpenSSL never asks for one on a terminal.
+            # With an empty password OpenSSL never asks for a password on a terminal.
             context.load_cert_chain(secured.certfile, secured.keyfile, password="")
         except (OSError, ValueError) as error:
             raise FleetError(f"[fleet] certfile, keyfile cannot be used: {error}") from error

@@ -217,7 +217,7 @@ def tell_types(nodes: Iterable[NumaNode], evidence: MemoryEvidence) -> dict[int,
 def _by_speed(node: int, usual: Iterable[int], evidence: MemoryEvidence) -> MemoryType | None:
     """The type of memory that is clearly faster or slower than that of the ``usual`` nodes.
 
-    None if it is neither.
+    None if the memory is neither faster nor slower.
     """
     beside = [evidence.speeds.get(other, MemorySpeed()) for other in usual]
     bandwidth = max((speed.bandwidth for speed in beside), default=0)

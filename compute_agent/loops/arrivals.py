@@ -1,8 +1,8 @@
 """Guests that start: reads their allocations, and prepares the cache groups of announced guests in time.
 
 libvirt's hook announces the start of a guest, and waits for an answer. The agent makes the cache group of the
-guest before it answers. Then the agent looks for the QEMU process every few milliseconds and moves the
-process into the group at once, so that QEMU creates the threads of guest CPUs within the group.
+guest before it answers. Then the agent looks for the QEMU process every few milliseconds, and moves the
+process into the group at once. So QEMU creates the threads of guest CPUs within the group.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LONG_PAUSE: Final = 0.05
 _TROUBLED_PAUSE: Final = 1.0
 """Seconds between two looks while the driver fails."""
 _MAX_ASKING: Final = 16
-"""Maximum number of simultaneous requests to Placement; the limit exists because all of them may hang."""
+"""Maximum number of simultaneous requests to Placement; the limit exists because all requests may hang."""
 
 _SOON: Final = 2.0
 """Most processes appear within this number of seconds after the announcement."""

@@ -91,7 +91,7 @@ class _CollectorRunner:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell the thread to end, without waiting for it, because the collector may hang."""
+        """Tell the thread to end, without waiting for its end, because the collector may hang."""
         self._thread.stop(0.0)
 
     @property
@@ -101,7 +101,7 @@ class _CollectorRunner:
 
     @property
     def failure_text(self) -> str:
-        """The failure of the collector as text, such as a call that hangs; empty without one."""
+        """The failure of the collector as text, such as a call that hangs; empty without a failure."""
         # The start of the call is read once, because the thread may end the call between two reads.
         began = self._began
         if began is not None and (seconds := time.monotonic() - began) > HANGING_SECONDS:
@@ -233,7 +233,7 @@ class CollectorLoops:
 
     @property
     def _current_classes(self) -> Mapping[str, CollectedClasses]:
-        """The amounts of the present collectors, without those of a collector that a reload has removed."""
+        """The amounts of the present collectors. Collectors that a reload has removed are left out."""
         runners = self.runners
         return {name: one for name, one in self.known.items() if name in runners}
 
@@ -259,7 +259,7 @@ class CollectorLoops:
             # Until its first answer, a collector has the saved classes, so that these classes stay withheld.
             classes = heard.classes or before.classes
             twice = sorted(classes & taken.keys())
-            # If two collectors report a class, the first one in the option counts.
+            # If two collectors report a class, the first of them in the option counts.
             classes -= taken.keys()
             taken |= dict.fromkeys(classes, name)
             found = _merge_answer(tree, classes, heard, before, now)
@@ -348,7 +348,7 @@ def _merge_answer(
 
 
 def _find_misplaced(tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer) -> str:
-    """A sentence about a measurement that cannot be true on this host; empty without one."""
+    """A sentence about a measurement that cannot be true on this host; empty without such a measurement."""
     totals = {
         (name, zone_of(tree, node)): node.inventories[name].total
         for node, name in _provided_classes(tree, classes)

@@ -111,7 +111,7 @@ class EventLog:
     def _write_unless_waiting(self) -> None:
         if time.monotonic() < self._retry_due:
             return  # a new event has woken the thread, and waits for the next attempt
-        self._retry_due = time.monotonic() + RETRY_SECONDS  # set before flush(), which may raise
+        self._retry_due = time.monotonic() + RETRY_SECONDS  # the time is set before flush(), which may raise
         self.flush()
         if not self._pending:
             self._retry_due = 0.0
@@ -223,7 +223,7 @@ class OomEvents:
             self._on_host, self._looks_due = on_host, _LOOKS
         if self._looks_due == 0:
             return
-        kills = self._driver.oom_kills()  # before the decrement, so that a read that fails is repeated
+        kills = self._driver.oom_kills()  # read before the decrement, so that a failed read is repeated
         self._looks_due -= 1
         for kill in kills:
             self._report_kill(kill)

@@ -309,7 +309,7 @@ class _FleetState:
     """The state of the fleet on this host.
 
     :ivar group: the name of the group of hosts; empty: the host has no fleet.
-    :ivar revision: the stored revision; None without one.
+    :ivar revision: the stored revision; None without a stored revision.
     :ivar overruled: options of the revision that files of the host overrule.
     :ivar trouble: the reason as text why the host does not follow its fleet; empty: the host follows it.
     :ivar reasons: the kinds of trouble.

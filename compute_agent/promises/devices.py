@@ -1,4 +1,7 @@
-"""PCI devices of guests: the devices that a guest has, compared with those that it holds. Pure functions."""
+"""PCI devices of guests: the devices that a guest has are compared with the devices that it holds.
+
+All functions are pure.
+"""
 
 from __future__ import annotations
 

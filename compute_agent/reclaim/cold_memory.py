@@ -69,7 +69,7 @@ def track_calm(
 def cold_memory(
     since: Mapping[str, float], readings: Mapping[str, ColdReading], now: float
 ) -> dict[str, int]:
-    """By uuid, the bytes in swap of each guest that has not waited for memory for ``CALM_SECONDS``."""
+    """The bytes in swap of guests that have not waited for memory for ``CALM_SECONDS``, by uuid."""
     return {
         uuid: readings[uuid].swapped
         for uuid, begin in since.items()

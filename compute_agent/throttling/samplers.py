@@ -275,7 +275,7 @@ class MetricSampler:
         return self._measure_round(rules, now)
 
     def _begin_round(self, time: float) -> MeasuringRound:
-        """The round at ``time``: a new one, or that of measure_host(), which lacks the guests so far."""
+        """The round at ``time``: a new round, or the round of measure_host(), which lacks guests so far."""
         if self._present is None or self._present.time != time or self._has_guests:
             # This round uses the parsed values of the round before. That round must read nothing more,
             # because its values would be of two moments.
@@ -323,7 +323,7 @@ class MetricSampler:
 
 
 def needed_metrics(rules: WatermarkRules) -> list[WatermarkMetric]:
-    """The metrics to measure, without repetition: those in watermarks, and those that their levers limit."""
+    """The metrics to measure, each once: metrics in watermarks, and metrics that their levers limit."""
     names: dict[str, None] = {}
     for watermark in rules.watermarks:
         metric = rules.registry[watermark.metric]

@@ -288,7 +288,7 @@ def _parse_former(content: bytes, now: float) -> InterferenceState:
 
 
 def _former_watermarks(content: Any) -> WatermarkState | None:
-    """The state of watermarks of a former release; None without one, and empty if it is unusable."""
+    """The state of watermarks of a former release; None without any, and empty if unusable."""
     if content is None:
         return None
     try:

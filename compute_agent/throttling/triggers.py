@@ -238,7 +238,7 @@ class InterferenceTrigger:
         self._watches, self._steps = watches, steps
 
     def run_round(self, sample: GuestSamples) -> None:
-        """Decide by a new sample of all guests, together with those of the last ten minutes, and act."""
+        """Decide by a new sample of all guests and the samples of the last ten minutes, and act."""
         names = {guest: one.facts.name for guest, one in sample.readings.items()}
         # Guests of open cases keep their names: the log names a victim that has gone when its case is closed.
         in_cases = {guest for case in self.state.cases for guest in (case.victim, case.suspect)}
@@ -265,7 +265,7 @@ class InterferenceTrigger:
         return [one for one in self._decisions if one.what is CaseVerdict.PREVIEW]
 
     def plan_actions(self) -> Sequence[CaseDecision]:
-        """The decisions of this round, except those of watches in preview."""
+        """The decisions of this round, except decisions of watches in preview."""
         return [one for one in self._decisions if one.what is not CaseVerdict.PREVIEW]
 
     def settle_action(self, action: CaseDecision, succeeded: bool) -> bool:

@@ -93,7 +93,7 @@ class DeviceCensus:
     """
 
     def __init__(self) -> None:
-        # a tree is replaced when it changes, and its counts vanish with it
+        # a tree is replaced when it changes, and the counts of the old tree vanish with the tree
         self._known: WeakKeyDictionary[HostTree, tuple[DeviceStock, ...]] = WeakKeyDictionary()
 
     def list_stocks(self, snapshot: ModelSnapshot) -> list[DeviceStock]:

@@ -166,7 +166,7 @@ class NeighbourCensus:
     """Reads the values of all hosts. A host is read again only after a change. Threads may share it."""
 
     def __init__(self) -> None:
-        # a tree is replaced when it changes, and its values vanish with it
+        # a tree is replaced when it changes, and the values of the old tree vanish with the tree
         self._known: WeakKeyDictionary[HostTree, NeighbourHost] = WeakKeyDictionary()
 
     def list_hosts(self, snapshot: ModelSnapshot, name: str = "") -> list[NeighbourHost]:

@@ -78,7 +78,7 @@ def query_of(text: str) -> str:
         # text after the address on the same line belongs to the log; the next lines may have more parameters
         text = "\n".join((address[1], *_parameter_lines(text[address.end() :])))
     elif "?" in text:
-        # the text after the last question mark, because an address may contain another one
+        # the query begins after the last question mark, because an address may contain further question marks
         text = text.rpartition("?")[2]
     return "&".join(line.strip().strip("&") for line in text.splitlines() if line.strip())
 

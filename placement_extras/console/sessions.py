@@ -39,7 +39,7 @@ console_sessions = TABLES.define_table(
     # a digest of the browser's secret; only the secret itself decrypts the content
     sa.Column("id", sa.String(64), primary_key=True),
     sa.Column("content", sa.Text, nullable=False),
-    # by the clock of the database
+    # the time is by the clock of the database
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
 )
 

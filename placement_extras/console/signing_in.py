@@ -30,7 +30,7 @@ ROOM: Final = "placement_extras.console.room"
 Identity service. The semaphore limits the number of threads that wait if the Identity service hangs."""
 
 _MAX_SECRET: Final = 4096
-# one address may be that of a proxy or of a whole office, so it has more attempts than a name
+# an address may belong to a proxy or a whole office, so an address has more attempts than a name
 _OF_ONE_NAME: Final = 5
 """Maximum number of attempts for one name from one address within :data:`~.admission.WINDOW`."""
 _OF_ONE_ADDRESS: Final = 50

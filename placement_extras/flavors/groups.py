@@ -203,7 +203,7 @@ def add_devices(groups: GroupBuilder, guest: FlavorGuest, rules: TranslationRule
             raise refusal_error(
                 f"there is no PCI alias {name.strip()!r} in [flavors] pci_alias of this service"
             )
-        if count + len(asked) > MAX_DEVICES:  # checked before the groups are added
+        if count + len(asked) > MAX_DEVICES:  # the number is checked before groups are added
             raise refusal_error(f"{SPEC} asks for more than {MAX_DEVICES} devices")
         asked += [found] * count
     # Nova also requires this trait of the devices' providers

@@ -196,7 +196,7 @@ def _gather_groups(
         # each guest with encrypted memory needs a key of the CPU, and hosts have few keys
         groups.set_amount("MEM_ENCRYPTION_CONTEXT", 1)
         groups.require_traits(encryption.trait)
-    # one namespace of persistent memory for each label; equal labels are counted
+    # each label stands for one namespace of persistent memory; equal labels are counted
     labels = Counter(
         os_resource_classes.normalize_name(f"PMEM_NAMESPACE_{each}")
         for each in memory.persistent_labels(guest)

@@ -175,8 +175,8 @@ class PortableContent:
     The values of a provider are its id, its name, its generation and the uuid of its parent. The values of an
     inventory are :data:`INVENTORY_COLUMNS`. The values of a consumer are project, user, type and generation;
     only consumers with allocations are included. The value of an allocation is its amount. Only custom
-    resource classes and traits are included, because the release defines the standard ones. Other ids than
-    those of providers are left out.
+    resource classes and traits are included, because the release defines the standard ones. All ids except
+    the ids of providers are left out.
 
     :param by_table: the values of each item by the name of our table and the key of the item.
     :param times: times of the last change in seconds since 1970, by table and key.

@@ -86,7 +86,7 @@ def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
 def _check_names(providers: Iterable[tuple[str, str | None]]) -> Iterator[str]:
     """Describe providers with the name of another provider.
 
-    The uuid counts as the name of a provider without one.
+    The uuid counts as the name of a provider without a name.
     """
     known: dict[str, str] = {}  # uuid of the first provider by name
     for uuid, name in providers:

@@ -92,7 +92,7 @@ class _StockWriter:
         self._now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
         stored = self._conn.execute(sa.select(self._tables.consumers.c.uuid)).scalars()
         held = self._conn.execute(sa.select(self._tables.allocations.c.consumer_id).distinct()).scalars()
-        # by uuid, the spelling in the source, which may have capitals or no dashes
+        # by uuid, the spelling in the source; this spelling may have capitals or no dashes
         self._spelled = {canonical_uuid(each): each for each in (*stored, *held)}
 
     def run(self) -> None:

@@ -123,7 +123,7 @@ class AmbiguousWrites:
         """
         if copy.received is None or 400 <= copy.received.status < 500:
             return
-        if copy.received.status >= 500:  # it may have been written before the error
+        if copy.received.status >= 500:  # the change may have been written before the error
             self.add_doubt(copy)
             return
         written = WrittenKeys.of_request(copy.request)

@@ -133,7 +133,7 @@ def _header_value(answer: ShadowAnswer, name: str) -> Any:
     # the order of the methods does not matter
     if name == "allow":
         return {each.strip() for each in value.split(",")}
-    return value.partition(";")[0]  # without parameters such as the charset
+    return value.partition(";")[0]  # parameters such as the charset are cut off
 
 
 def _location_path(answer: ShadowAnswer) -> str:

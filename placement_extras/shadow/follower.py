@@ -98,7 +98,7 @@ class ShadowFollower:
         # the server is created before the threads, so that a port in use ends the process before a copy is
         # accepted
         server = ReportServer(self._settings.report, self.status)
-        # both threads are daemons, because both may hang in a request or a connection, and must not keep the
+        # both threads are daemons, because they may hang in a request or a connection, and must not keep the
         # process alive
         replaying = threading.Thread(target=self._replay_all, name="shadow-replay", daemon=True)
         try:

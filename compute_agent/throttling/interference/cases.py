@@ -202,8 +202,8 @@ def advance_case(
         # A later relapse is recognised by comparison with the level at the end of the hold.
         case CasePhase.HOLD if elapsed >= _hold_seconds(case) and not waits:
             return _give_back(replace(case, before=seen.latest or 0.0), time)
-        # Checked before the limit is raised further. The last undone step is repeated, because it has helped
-        # before.
+        # A relapse is checked before the limit is raised further. The last undone step is repeated, because
+        # it has helped before.
         case CasePhase.RETURN if elapsed >= RETURN_SECONDS and has_relapsed(case, seen):
             depth, relapses = min(case.depth + 1, len(case.limits)), min(case.relapses + 1, MAX_RELAPSES)
             held = replace(case, depth=depth, relapses=relapses, phase=CasePhase.HOLD, since=time)

@@ -155,7 +155,7 @@ def _open_cases(
     """Open at most one case, unless a trial runs already, and report the cases that preview would open."""
     now, decisions = samples[-1], []
     pairs, cases = state.pairs, state.cases
-    # One trial on a host at a time, because the effects of two limits could not be distinguished.
+    # A host has one trial at a time, because the effects of two limits could not be distinguished.
     free = not any(case.phase is CasePhase.TRIAL or case.is_overdue(now.time) for case in cases)
     for watch, key, level in _find_victims(watches, state, now):
         if not watch.preview and not free:

@@ -235,7 +235,7 @@ class ThresholdExceeded:
 
     def is_closed(self, usage: float) -> bool:
         """Whether ``usage``, in the metric's unit, is at or below the target."""
-        # With a tolerance, so that an error of rounding does not lead to another step.
+        # Usage is compared with a tolerance, so that an error of rounding does not lead to another step.
         return usage <= self.target + _TOLERANCE * max(1.0, abs(self.target))
 
     def find_candidates(self, snapshot: UsageSnapshot, untouchable: frozenset[str]) -> list[GuestUsage]:

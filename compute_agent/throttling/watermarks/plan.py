@@ -320,7 +320,7 @@ def _merge_throttles(plan: Iterable[ThrottleAction]) -> list[ThrottleAction]:
 
 
 _COSTLY: Final = (WatermarkAction.EVICT, WatermarkAction.THROTTLE_DOWN)
-"""The actions that restrict running guests. Keeping new guests away is not one of them."""
+"""The actions that restrict running guests. Keeping new guests away is no such action."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ def rehearse_usage(
 
     :param usage: the imagined usage of each domain, written like a threshold: ``12G``, ``80%``.
     :raises ValueError: no watermark has the metric, the metric is not measured, its capacity is unknown, or
-        ``usage`` is not an amount of it.
+        ``usage`` is not an amount of the metric.
     """
     watched = [one for one in rules.watermarks if one.metric == metric]
     if not watched:
