@@ -121,7 +121,7 @@ class MaintenanceMode:
     def prepare_release(self) -> None:
         """Keep new guests away, because a release is about to end the agent.
 
-        Nothing happens if they are kept away already, or if nova-compute owns the root provider.
+        Nothing happens if new guests are kept away already, or if nova-compute owns the root provider.
 
         :raises RequestError: the order cannot be stored.
         """

@@ -1,4 +1,4 @@
-"""Decides the CPU class of each CPU, and the content of kernel files for it: :func:`decide_files`.
+"""Decides the CPU class of each CPU, and the content of the CPU's kernel files: :func:`decide_files`.
 
 Pure functions.
 

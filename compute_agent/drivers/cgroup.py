@@ -210,7 +210,7 @@ class GuestCgroup:
     def add(self, pid: int) -> None:
         """Move a process, with all its threads, into the group.
 
-        :raises OSError:
+        :raises OSError: the process has ended, or the kernel refuses the move.
         """
         # 0 is skipped: the kernel shows it in cgroup.procs for a process of another pid namespace, and reads
         # it as the writing process, so the agent would move itself.

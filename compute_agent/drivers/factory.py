@@ -82,8 +82,8 @@ class DriverLock:
     :ivar what: names the locked guests in that error message.
     :ivar remedy: the option that gives the two agents different guests, for that error message.
     :ivar lock: the file of the lock; None: there is nothing to lock.
-    :ivar mark: the file of a second lock, in the folder of libvirtd's socket; None: there is none. The agent
-        goes on without the second lock if it cannot be taken there.
+    :ivar mark: the file of a second lock, in the folder of libvirtd's socket; None: no second lock is needed.
+        The agent goes on without the second lock if it cannot be taken there.
     """
 
     holder: str

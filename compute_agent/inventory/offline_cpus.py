@@ -48,7 +48,7 @@ _CpuGroup = TypeVar("_CpuGroup", CpuPackage, CpuDie, CpuCluster, CpuCore, CpuCac
 def with_parked(topology: HostTopology, memory: HostTopology | None, parkable: CpuSet) -> HostTopology:
     """The topology with parked CPUs: offline CPUs in ``parkable`` that ``memory`` knows.
 
-    :param memory: the remembered topology; None: there is none.
+    :param memory: the remembered topology; None: no topology is remembered.
     :param parkable: the CPUs that a power manager may take offline.
     """
     if memory is None:

@@ -172,7 +172,7 @@ class KernelMask:
     def parse_text(self, text: str) -> CpuSet:
         """The CPUs of a text in the format of this file.
 
-        :raises cpuset.BadCpuSet:
+        :raises cpuset.BadCpuSet: the text has another format.
         """
         return parse_mask_text(self.path, text)
 
@@ -194,7 +194,7 @@ def is_list_file(path: str) -> bool:
 def parse_mask_text(path: str, text: str) -> CpuSet:
     """The CPUs of a text in the format of a mask's file.
 
-    :raises cpuset.BadCpuSet:
+    :raises cpuset.BadCpuSet: the text has another format.
     """
     return _parse_text(is_list_file(path), text)
 

@@ -228,7 +228,7 @@ class BalancerSockets:
         """Send a command, and return the answer, which ends when irqbalance closes the connection.
 
         :raises BalancerGoneError: no process listens there.
-        :raises BalancerError:
+        :raises BalancerError: the process does not belong to root, or gives no complete answer.
         """
         match = BALANCER_KEY.fullmatch(key)
         if match is None:

@@ -117,7 +117,7 @@ class OriginalsFile:
     def keep_originals(self, originals: OriginalMasks) -> None:
         """Replace the file. A damaged file is renamed first.
 
-        :raises OSError:
+        :raises OSError: the file cannot be read, renamed or written.
         """
         if originals == self.kept_originals:
             return

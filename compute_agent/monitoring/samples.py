@@ -252,7 +252,7 @@ class SampleStore:
             )
 
     def _put_aside(self, error: Exception) -> bool:
-        """Rename the file if it is damaged or foreign, so that it can be examined; return whether it is."""
+        """Rename a damaged or foreign file, so that it can be examined; return whether it was renamed."""
         # The low byte of an extended result code is the primary code (sqlite.org/rescode.html).
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code not in _DAMAGED and not isinstance(error, OtherContentError):

@@ -94,7 +94,7 @@ def settle_inventory(
 
     :param name: the resource class.
     :param derived: the inventory as the agent derives it from the host.
-    :param has: the present inventory in Placement; None: there is none.
+    :param has: the present inventory in Placement; None: Placement has no such inventory.
     :param written: the values that the agent may have written last.
     :param configured: the classes and fields that an option of the ini file sets.
     :param ratio_elsewhere: the allocation ratio of the class on other providers of the host; None: none has

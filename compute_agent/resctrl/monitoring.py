@@ -65,7 +65,7 @@ class CounterSample:
     """The values of the counters of a group at one time.
 
     :ivar time: the time of the reading in monotonic seconds.
-    :ivar values: for each counter, the number that was read, or the reason why there is none.
+    :ivar values: for each counter, the number that was read, or the reason why no number was read.
     """
 
     time: float

@@ -138,7 +138,7 @@ def list_versions() -> str:
 def fetch_text(url: str) -> str:
     """Return the text at an address, without a proxy.
 
-    :raises requests.RequestException: there is none.
+    :raises requests.RequestException: the service gives no answer.
     :raises TimeoutError: the answer takes too long.
     """
     deadline = time.monotonic() + _SECONDS

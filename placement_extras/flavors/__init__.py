@@ -13,7 +13,7 @@ Modules
     a guest needs. ``groups`` builds amounts and traits for each suffix. If the option ``numa_affinity`` is
     set, ``affinity`` asks for CPUs, memory and devices of one NUMA node; Nova cannot make such a request.
     ``spelling`` has all known names and warns of unknown names. ``translation`` makes the request; ``form``
-    and ``options`` connect it to the API and the configuration.
+    and ``options`` connect the translation to the API and the configuration.
 
 A worked example
     A flavor has vcpus 4, ram 2048, disk 10 and swap 1500. Its extra specs are ``hw:cpu_policy=dedicated``,

@@ -25,7 +25,7 @@ Modules
     - ``cluster_simulation`` keeps the free amounts while guests are added and removed. ``drain_plan`` uses
       the simulation to find places for the guests of some hosts, and ``migration_plan`` to find the fewest
       moves that make room.
-    - ``trials`` has the journal with which these two searches undo changes.
+    - ``trials`` has the journal with which the searches of the planner undo changes.
     - ``handler`` reads the allocations of guests and answers requests, and ``document`` makes the JSON.
       ``options`` and ``rules`` are separate modules, because tools load them without ``handler``.
 

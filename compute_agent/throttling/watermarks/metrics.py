@@ -162,7 +162,7 @@ def cpu_usage(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage
 
 
 def cpu_steal(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
-    """Time that a hypervisor below this host took from it (steal), in percent of the time of all CPUs."""
+    """Time that a hypervisor took from this host (steal), in percent of the time of all CPUs."""
     return host_usage(rounds.stolen_share(now, before), None, 100.0)
 
 
@@ -344,8 +344,8 @@ BUILT_IN: Final = (
         MEMORY_HIGH, throttle_quantified=True, reclaimable=True, evictable=True, evict_quantified=True,
         guest_sampling=GuestSampling.ABOVE,
     ),
-    # Guests that read memory back from swap need this memory: the host is short of it even if its usage is
-    # below the thresholds of memory_usage.
+    # Guests that read memory back from swap need this memory. So the host is short of memory, even if its
+    # usage is below the thresholds of memory_usage.
     WatermarkMetric(
         "swap_in", MetricUnit.BYTES_PER_SECOND, 8, swap_in, MEMORY_ORDER, CPU_QUOTA, evictable=True,
         has_capacity=False, guest_sampling=GuestSampling.NEAR,
