@@ -19,7 +19,7 @@ from tests.vm.inside_machine import BASE_INI, CGROUP, SOCKET, SPIN, PlacementRes
 CALM_SECONDS, BUSY_SECONDS = 120, 200
 SCRAPE_SECONDS = 5
 METRICS = "http://127.0.0.1:9101/metrics"
-WORK = "while :; do i=0; while [ $i -lt 4000 ]; do i=$((i+1)); done; sleep 0.2; done"
+WORK = "while :; do i=0; while [ $i -lt 2000 ]; do i=$((i+1)); done; sleep 0.5; done"
 """Uses a part of a CPU."""
 
 INI = f"""{BASE_INI.replace("http_port = 0", "http_port = 9101")}
@@ -37,9 +37,9 @@ interval = 2
 interval = 3
 [watermark:cpu]
 metric = cpu_usage
-throttle_down = 3.4
-throttle_up = 2.6
-disable_scheduling = 3.4
+throttle_down = 2
+throttle_up = 1.5
+disable_scheduling = 2
 for_samples = 2
 cool_down = 15
 [watermark:memory]
