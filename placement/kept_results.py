@@ -15,7 +15,8 @@ _EXPANSION: Final = 64
 class KeptResults(Generic[Result]):
     """A cache that keeps the most recently used results.
 
-    Clients choose the length of arguments, so the total size of results is limited instead of their number.
+    Clients choose the length of arguments, so the total size of the results is limited, and not the number of
+    results.
 
     :param max_bytes: the maximum total size of all results, by a generous estimate.
     """

@@ -383,7 +383,7 @@ def build_controllers(
     bound only for guests with a memory type.
 
     :param resctrl: the resctrl mount of this host.
-    :raises ConfigError: a section of classes is wrong.
+    :raises ConfigError: a section of the configuration that defines a class is invalid.
     """
     guest_classes = parse_classes(conf)
     known = guest_classes.classes

@@ -40,7 +40,7 @@ _OPTIONS: Final = {
 
 
 def mark_options(section: str, options: Iterable[Any]) -> list[Any]:
-    """Return the options of a section. If an option has a level, its help begins with the level."""
+    """Return the options of a section, with the level of each option, if it has one, in front of its help."""
     marked = []
     for option in options:
         level = _OPTIONS.get((section, option.dest), _SECTIONS.get(section))

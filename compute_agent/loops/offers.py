@@ -123,7 +123,7 @@ class ReclaimEstimator:
         cause."""
 
     def switch_on(self, on: bool, now: float) -> None:
-        """Load the saved history and switch on, or save the history and switch off.
+        """Load the saved history and begin to offer, or save the history and end the offers.
 
         :param now: seconds since the epoch.
         """

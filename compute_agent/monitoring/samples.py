@@ -50,7 +50,7 @@ def to_samples(before: MonitorReading | None, now: MonitorReading, time: float) 
     """Compute the samples of the reading ``now``.
 
     :param before: the reading from which the last samples were stored; None: no samples were stored before.
-    :param time: the time of ``now`` in seconds since the epoch.
+    :param time: the time at which the reading ``now`` was taken, in seconds since the epoch.
     """
     # Rates are means over the whole time since the last samples, and not the rates of the last round.
     rates = rates_of_targets(before, now)

@@ -36,7 +36,7 @@ class CpuNoise:
 
 
 def compare_readings(before: NoiseReading, now: NoiseReading) -> dict[int, CpuNoise]:
-    """The noise of each CPU between two readings. CPUs that only one reading has are left out.
+    """The noise of each CPU between two readings. CPUs that are in only one of the readings are left out.
 
     :raises ValueError: no time has passed between the readings.
     """

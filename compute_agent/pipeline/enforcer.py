@@ -222,7 +222,7 @@ class GuestEnforcer:
         if one is None or one.guest.settings.preserve:
             return
         self._sync(host_state)
-        # The binding of memory comes first: pages that QEMU pins before stay where they are.
+        # Memory is bound first, because pages that QEMU has pinned by then cannot move any more.
         for controller in sorted(self._controllers, key=lambda controller: controller.acts_early):
             try:
                 controller.begin_guest(_target_of(one, host_state))

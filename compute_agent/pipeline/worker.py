@@ -367,8 +367,8 @@ class GuestPipeline:
             case GuestStopped(guest, ending):
                 self._lifecycle.forget_ended(guest, ending)
             case AllocationsRead(allocations, as_of, held, migrations, owners):
-                # Consumers come first, because hold_for() drops ended migrations. The guests, which follow,
-                # add the current migrations.
+                # Consumers come first, because hold_for() drops ended migrations. The allocations of guests
+                # are handled after them, and add the current migrations again.
                 if held is not None:
                     self._cache.hold_for(held, as_of)
                 self._read_allocations(allocations, migrations, owners, as_of)

@@ -102,7 +102,10 @@ def cpu_share(guest: GuestUse, shared: frozenset[int]) -> float:
 
 
 def guest_entitlements(guests: Iterable[GuestUse], shared: frozenset[int]) -> dict[str, float]:
-    """The cores that each guest not on reclaimed CPUs may use on the shared CPUs of a zone, by uuid."""
+    """The number of cores that each guest may use on the shared CPUs of a zone, by uuid of the guest.
+
+    Guests on reclaimed CPUs are left out.
+    """
     return {
         guest.uuid: min(guest.entitlement, float(len(guest.cpus & shared)))
         for guest in guests

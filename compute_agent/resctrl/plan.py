@@ -153,9 +153,10 @@ class _StepPlanner:
         self.now[group.name] = values
 
     def _shrunk_schemata(self, group: TargetGroup) -> Schemata:
-        """The schemata of a group before the moves of masks.
+        """The schemata of a group before masks are moved.
 
-        Before the moves a group keeps only the ways and the bandwidth that it has now and also at the end.
+        Until masks are moved, a group keeps only the ways and the bandwidth that it has both now
+        and at the end.
         """
         now = self.now.get(group.name)
         values = Schemata()

@@ -137,7 +137,7 @@ class MaskRules:
     sparse: bool = False
 
     def find_fault(self, mask: WayMask) -> str | None:
-        """The reason why the kernel would refuse ``mask``; None if it would accept it."""
+        """The reason why the kernel would refuse ``mask``; None if the kernel would accept the mask."""
         if not mask:
             return "a mask of no ways"
         if not self.all_ways.contains_mask(mask):

@@ -323,7 +323,7 @@ class MetricSampler:
 
 
 def needed_metrics(rules: WatermarkRules) -> list[WatermarkMetric]:
-    """The metrics to measure, each once: metrics in watermarks, and metrics that their levers limit."""
+    """The metrics of the watermarks, and the metrics that the levers of these watermarks limit; each once."""
     names: dict[str, None] = {}
     for watermark in rules.watermarks:
         metric = rules.registry[watermark.metric]

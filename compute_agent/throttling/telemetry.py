@@ -342,7 +342,7 @@ def _decision_reason(decision: CaseDecision) -> str:
     if watch is None:
         return "its section is gone, or does not act"
     parts = [f"it {watch.signal.words}: {watch.signal.format_value(case.before)}"]
-    # A trial begins at the present level: ``before`` has the same value.
+    # A trial begins at the present level, so the present level equals ``before`` and is left out.
     if decision.level is not None and decision.what not in (CaseVerdict.TRY, CaseVerdict.PREVIEW):
         parts.append(f"now {watch.signal.format_value(decision.level)}")
     return ", ".join((*parts, f"correlation {case.correlation:.2f}"))

@@ -194,8 +194,8 @@ class WatermarkTrigger:
         # ``time`` is the time of the snapshot and not of a clock, because simulations run with times of their
         # own.
         self._backoff = {guest: until for guest, until in self._backoff.items() if until > time}
-        # Guests that have left stay in the state until the end of this round: the snapshot may be older than
-        # their end and still have their use.
+        # Guests that have ended stay in the state until the end of this round, because the snapshot may be
+        # older than their end, and may still contain their usage.
         gone = []
         for guest, error in self._executor.finished_evictions(self.state.evictions).items():
             if error is None:

@@ -415,7 +415,7 @@ def _list_items(path: tuple[Any, ...]) -> str:
 
 
 def _schema_path(path: tuple[Any, ...]) -> str:
-    """Return the position of a violation in the data, in the notation of schema paths."""
+    """Return the place in the data at which a violation was found, in the notation of schema paths."""
     return "".join(
         "['items']" if isinstance(step, int) else f"['properties'][{shown_value(step)}]" for step in path
     )

@@ -47,7 +47,10 @@ class _TreeProvider(StrictSchema):
 
 
 class _BoundedProviders(ArrayField):
-    """An array of descriptions with a limit for their total number of parts, checked before they are read."""
+    """An array of descriptions of providers.
+
+    The total number of their parts is limited, and checked before they are read.
+    """
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
         # parts are counted before they are read, because reading is the expensive step

@@ -65,8 +65,8 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
     # groups that the flavor itself has, such as CPUs with cache ways
     own = [each.suffix for each in groups if not _OF_NODES.isdisjoint(each.resources)]
     together = [RequestGroup(_unused_suffix("_NODE", used), required=(_NODE,))]
-    # each class has its own group, because a cache may have the CPUs and its node the memory; inside=_NODE
-    # excludes the root of the tree
+    # each class has its own group, because the provider of a cache may have the CPUs, and that of its NUMA
+    # node the memory; inside=_NODE excludes the root of the tree
     together += [
         RequestGroup(_unused_suffix(f"_{name}", used), {name: amount}, inside=_NODE)
         for name, amount in whole.resources.items()

@@ -317,8 +317,7 @@ class DomainTable:
                 if known.is_alive:
                     LOG.warning("The definition of guest %s cannot be read: %s", known.guest, error)
                 return
-            # An error in the agent's code for one definition must not keep the driver from reading all
-            # others.
+            # If the agent's code fails on one definition, the driver must still read all other definitions.
             except Exception:
                 LOG.exception("The definition of guest %s cannot be read", known.guest)
                 return

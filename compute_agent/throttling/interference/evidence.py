@@ -64,7 +64,7 @@ class SignalBaseline:
         return self.mean + max(SIGMAS * math.sqrt(self.variance), least, share * abs(self.mean))
 
     def with_value(self, value: float) -> SignalBaseline:
-        """The baseline with another sample."""
+        """Return a copy of the baseline with one more sample."""
         # The first samples have equal weights, as in a plain mean. With a fixed weight the first sample would
         # count most.
         weight = max(_ALPHA, 1 / (self.count + 1))

@@ -222,7 +222,7 @@ def without_clauses(
     has another condition. Removed groups are also removed from ``same_subtree``, so that a query string can
     state the result.
 
-    :param amounts: other amounts for clauses of resources that are not left out.
+    :param amounts: amounts that replace the requested amounts of resource clauses that stay.
     """
     # compared with the suffixes of the original request, which identify the clause
     subtrees = [suffixes for suffixes in request.same_subtrees if _same_subtree(suffixes) not in left_out]

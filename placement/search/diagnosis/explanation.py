@@ -140,7 +140,7 @@ def explain_request(
 ) -> RequestExplanation:
     """Return the explanation of a request; its limit does not matter.
 
-    :param among: the ids of the roots that count; None for all hosts.
+    :param among: the ids of the roots that count; with None, all hosts count.
     :param relaxing: whether to look for changes that would help, and for the largest amounts.
     :raises BudgetExhausted: the budget did not suffice for the conditions on single providers.
     """
