@@ -267,12 +267,16 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
     def _connect(connection: sqlite3.Connection, record: Any) -> None:
         record.info[position.HISTORY] = position.of_file(url.database)
         connection.isolation_level = None  # stops the driver from beginning transactions by itself
-        _write_ahead(connection, options.lock_timeout)
-        # with NORMAL, the default of some builds in WAL mode, a power failure may lose the last commits
-        connection.execute("PRAGMA synchronous = FULL")
-        # SQLite checks foreign keys only if asked to, and optimistic writes rely on them
-        # (doc/developer/decisions/foreign-keys.md)
-        connection.execute("PRAGMA foreign_keys = ON")
+        try:
+            _write_ahead(connection, options.lock_timeout)
+            # with NORMAL, the default of some builds in WAL mode, a power failure may lose the last commits
+            connection.execute("PRAGMA synchronous = FULL")
+            # SQLite checks foreign keys only if asked to, and optimistic writes rely on them
+            # (doc/developer/decisions/foreign-keys.md)
+            connection.execute("PRAGMA foreign_keys = ON")
+        except sqlite3.Error:
+            connection.close()  # SQLAlchemy 2.0 leaves a connection open if a listener fails
+            raise
 
     @sa.event.listens_for(engine, "checkout")
     def _check_file(connection: object, record: Any, proxy: object) -> None:

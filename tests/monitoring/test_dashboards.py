@@ -63,6 +63,7 @@ def running() -> Iterator[System]:
         system.configure_agent(CpuSets.of_this_machine().options())
         with system.agent_ini.open("a") as ini:
             ini.write("\n[watermark:busy]\nmetric = cpu_usage\nthrottle_down = 99\nthrottle_up = 90\n")
+            ini.write("\n[watermark:full]\nmetric = memory_usage\nevict = 99%\nmode = preview\n")
             ini.write("\n[interference:cpu]\nsignal = run_delay\n")
             ini.write(of_a_fleet(system.folder / "fleet"))
         system.start_agent()
