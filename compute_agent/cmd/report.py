@@ -135,7 +135,7 @@ def run_program(command: Sequence[str]) -> str:
     If the program fails, its exit status or the error follows.
     """
     end = ""
-    # the output goes to a file, because its length has no limit
+    # a file, because the output has no limit
     with tempfile.TemporaryFile() as output:
         try:
             done = subprocess.run(
@@ -150,7 +150,7 @@ def run_program(command: Sequence[str]) -> str:
 
 
 def read_log(conf: cfg.ConfigOpts, unit: str) -> str:
-    """Return the end of the log file in the options, or without a log file, of the unit's journal."""
+    """Return the end of the log: of the log file in the options, or without one, of the unit's journal."""
     if conf.log_file is None and conf.log_dir is None:
         journal = ("journalctl", "--unit", unit, "--lines", "5000", "--no-pager", "--quiet")
         return run_program(journal)
