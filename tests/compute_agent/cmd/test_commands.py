@@ -186,9 +186,8 @@ def test_every_command_of_the_daemon_prints_every_format(agent):
             done = agent.cli(*command.split(), "-f", form)
             assert done.returncode == 0, done.stderr
             assert parse(done.stdout)
-    assert agent.ask("guest", "list") == [
-        {name: guest[name] for name in ("uuid", "name", "pid", "vcpus", "kind", "cpus", "reason", "refused")}
-    ]
+    columns = ("uuid", "name", "driver", "pid", "vcpus", "kind", "cpus", "reason", "refused")
+    assert agent.ask("guest", "list") == [{name: guest[name] for name in columns}]
     assert {row["differs"] for row in agent.ask("inventory", "show")} == {False}
 
 
