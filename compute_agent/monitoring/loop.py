@@ -275,7 +275,7 @@ class MonitorLoop:
             self._switch_off()
             return
         due = due_at(now, self._last, self._wanted_until, self._kept_at, self.settings)
-        if now < min(due, self._looked + max(interval, GUESTS_SECONDS)):
+        if now < min(due, self._look_due):
             return
         self._looked = now
         if now < due and not self._is_other():
@@ -296,7 +296,12 @@ class MonitorLoop:
         if interval <= 0 or self.monitor is None:
             return None
         due = due_at(now, self._last, self._wanted_until, self._kept_at, self.settings)
-        return max(0.0, min(due, self._looked + max(interval, GUESTS_SECONDS)) - now)
+        return max(0.0, min(due, self._look_due) - now)
+
+    @property
+    def _look_due(self) -> float:
+        """The monotonic seconds of the next comparison of the list of guests."""
+        return self._looked + max(self.settings.interval, GUESTS_SECONDS)
 
     def _is_other(self) -> bool:
         """Whether the list of targets has changed: guests have started, ended or moved to other groups."""

@@ -15,6 +15,9 @@ from typing import Any, Final
 from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, draw_chart
 from tests.monitoring.kit import dashboard
 
+VARIABLES: Final = {"instance": ".*", "guest": ".*", "resource": ".*"}
+"""The variables of dashboards, with all of their values chosen."""
+
 _STEP: Final = 5
 _MOST_CURVES: Final = 11
 """Number of legends beside a panel; further curves are left out."""

@@ -23,11 +23,10 @@ from tests.compute_agent.monitoring.counting import mount
 from tests.compute_agent.usage.metered_host import MeteredHost
 from tests.demo.system import SCRIPTS, CpuSets, System
 from tests.monitoring.kit import DASHBOARDS, alerts, dashboard, queries, records
-from tests.monitoring.pictures import fill_in
+from tests.monitoring.pictures import VARIABLES, fill_in
 from tests.monitoring.server import Prometheus
 from tests.ports import free_port
 
-VARIABLES = {"instance": ".*", "guest": ".*", "resource": ".*"}
 SECONDS = 60
 
 
