@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -50,16 +51,38 @@ _HUGE_PAGES: Final = "node/node*/hugepages/hugepages-*/nr_hugepages"
 """The files with the numbers of huge pages per NUMA node and page size, below /sys/devices/system."""
 
 
+SETTLE_SECONDS: Final = 0.5
+"""The agent reads a changed file after the file has stayed unchanged for these seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileStamp:
+    """The facts that show whether a file was written.
+
+    The modification time alone is not enough: two writes within one tick of the kernel's clock have the same
+    time.
+
+    :ivar modified: the modification time in nanoseconds since the epoch.
+    :ivar size: the size in bytes.
+    """
+
+    modified: int
+    size: int
+    inode: int
+
+
 @dataclass(frozen=True, slots=True)
 class HostSignature:
     """Facts about the host that are cheap to read. They differ after a change that needs a reload.
 
     :ivar online: the online CPUs.
-    :ivar rest: the timestamps of the files of configuration, fleet and providers, the NUMA nodes and the
-        state of resctrl. Huge pages and PCI devices are added if the configuration offers them.
+    :ivar files: the files of configuration, fleet and providers, with the stamp of each; None: it is absent.
+    :ivar rest: the NUMA nodes and the state of resctrl. Huge pages and PCI devices are added if the
+        configuration offers them.
     """
 
     online: CpuSet
+    files: tuple[tuple[Path, FileStamp | None], ...]
     rest: tuple[Any, ...]
 
     def differs_from(self, other: HostSignature, powered: CpuSet) -> bool:
@@ -68,7 +91,24 @@ class HostSignature:
         :param powered: the CPUs that a power manager takes offline and brings online as guests come and go;
             they are ignored.
         """
-        return self.online - powered != other.online - powered or self.rest != other.rest
+        online = self.online - powered != other.online - powered
+        return online or self.files != other.files or self.rest != other.rest
+
+    def is_settled(self, now: float) -> bool:
+        """Whether no file was written in the last SETTLE_SECONDS.
+
+        An editor empties a file before it writes the new text. Between these steps, the file can be read
+        without an error, but options are missing.
+
+        :param now: the time in seconds since the epoch. A file that is newer than ``now`` counts as settled,
+            because a clock that was set back must not keep changes away.
+        """
+        return not any(stamp and 0 <= now - stamp.modified / 1e9 < SETTLE_SECONDS for _, stamp in self.files)
+
+    def emptied_since(self, other: HostSignature) -> list[Path]:
+        """The files that are empty now and had text in ``other``, for example after a full disk."""
+        written = {path for path, stamp in other.files if stamp and stamp.size}
+        return [path for path, stamp in self.files if stamp and not stamp.size and path in written]
 
 
 def host_signature(conf: cfg.ConfigOpts, devices: tuple[PciDevice, ...] = ()) -> HostSignature:
@@ -80,8 +120,8 @@ def host_signature(conf: cfg.ConfigOpts, devices: tuple[PciDevice, ...] = ()) ->
     pools = sorted(system.glob(_HUGE_PAGES)) if conf.compute.huge_pages else ()
     return HostSignature(
         read_online(Path(conf.host.root)),
+        tuple((path, _file_stamp(path)) for path in (*written.files_of(conf), *_other_files(conf))),
         (
-            *((path, _file_stamp(path)) for path in (*written.files_of(conf), *_other_files(conf))),
             read_optional(f"{system}/node/online"),
             *(read_optional(str(pool)) for pool in pools),
             devices,
@@ -138,14 +178,12 @@ def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
         return always  # a reload reads the provider files, and reports the error
 
 
-def _file_stamp(path: Path) -> tuple[int, int, int] | None:
+def _file_stamp(path: Path) -> FileStamp | None:
     try:
         status = path.stat()
     except OSError:
         return None
-    # The modification time alone is not enough: two writes within one tick of the kernel's clock have the
-    # same time.
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return FileStamp(status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 LOG = logging.getLogger(__name__)
@@ -215,7 +253,7 @@ class ConfigReloader:
         for warning in self._config_warnings:  # the choice of the driver has logged its own notice
             LOG.warning("%s", warning)
         self._devices = DeviceSurvey()
-        self._signature = self._read_signature(host.options)
+        self._signature = self._accepted = self._read_signature(host.options)
         self._recorder = recorder
         # The values are stored now, because option_values() reads the files, which may change before the
         # next reload.
@@ -230,7 +268,8 @@ class ConfigReloader:
         """Reload if configuration files or hardware have changed since the last look."""
         signature = self._read_signature(self._in_force.current.options)
         # Parked CPUs go offline and come online all the time; a reload for them would have no effect.
-        if signature.differs_from(self._signature, self._pipeline.host_state.powered):
+        changed = signature.differs_from(self._signature, self._pipeline.host_state.powered)
+        if changed and signature.is_settled(time.time()):
             # The signature is stored before the reload, so that a refused configuration is read again only
             # after another change.
             self._signature = signature
@@ -276,8 +315,11 @@ class ConfigReloader:
 
         :returns: the reason why the configuration is refused; empty: it is in force.
         """
+        before = self._read_signature(self._in_force.current.options)
         try:
             options = self._load_conf()
+            if problem := self._find_unfinished(before):
+                raise ConfigError(problem)
             # Some objects exist as long as the process. Their options keep the old values, so that all
             # objects use the same values.
             waiting = keep_started(self._in_force.current.options, options)
@@ -316,6 +358,20 @@ class ConfigReloader:
                 # it also serves SIGTERM.
                 LOG.warning("The guests change to the new configuration once the worker is free")
             self._in_force.reload()
+        self._accepted = before
+        return ""
+
+    def _find_unfinished(self, before: HostSignature) -> str:
+        """The reason why the files just read may be incomplete; empty: they are complete.
+
+        :param before: the signature from before the files were read.
+        """
+        now = self._read_signature(self._in_force.current.options)
+        if now.files != before.files:
+            return "a file was written while the agent read it; the agent reads it again"
+        if emptied := now.emptied_since(self._accepted):
+            files = ", ".join(map(str, emptied))
+            return f"empty, but had options before: {files}; restore the text, or write a comment into it"
         return ""
 
     def _follow_hardware(self) -> None:

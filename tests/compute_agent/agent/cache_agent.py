@@ -1,5 +1,7 @@
 """An agent on a host with two caches and a fake resctrl."""
 
+import os
+
 from compute_agent.resctrl.groups import read_groups
 from compute_agent.resctrl.layout import cache_mask
 from compute_agent.resctrl.mount import read_platform
@@ -49,5 +51,8 @@ class CacheAgent(RunningAgent):
 
 
 def uid(number):
-    """The uuid of the guest of this number."""
-    return f"00000000-0000-0000-0000-{number:012}"
+    """The uuid of the guest of this number; no other process of tests has the same.
+
+    An agent that ends a guest kills all processes with the uuid of the guest in their environment.
+    """
+    return f"{os.getpid():08x}-0000-0000-0000-{number:012}"

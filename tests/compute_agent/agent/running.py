@@ -1,5 +1,8 @@
 """Agents in the process of a test, on the real service."""
 
+from unittest import mock
+
+from compute_agent.agent import reload
 from compute_agent.agent.protocol import call_agent
 from compute_agent.agent.service import HostAgent
 from tests.compute_agent.builders import hold_resources, load_options
@@ -26,6 +29,11 @@ class RunningAgent:
         self.agent.stop()
         self.start_again()
         self.wait_for(lambda: self.ask("status")["placement"] == "up")
+
+    def reload_changes(self):
+        """Apply changes as the main thread does, but do not wait for files that may still be written."""
+        with mock.patch.object(reload, "SETTLE_SECONDS", 0):
+            self.agent.reload_changes()
 
     def load_conf(self):
         return load_options(self.ini)

@@ -104,7 +104,7 @@ def test_dedicated_cpus_that_nova_switches_count_and_nothing_is_read_again(start
     caplog.clear()
     for cpus in ("1", "0-1", "1"):
         online.write_text(f"{cpus}\n")
-        rig.agent.reload_changes()
+        rig.reload_changes()
         assert rig.status()["config_error"] == ""
     assert "read anew" not in caplog.text
     rig.restart()

@@ -194,7 +194,7 @@ def test_another_annotation_of_a_running_guest_takes_effect_and_is_kept(rig):
     assert shown["resctrl"] == '{"MB": {"schemata": {"percent": 20}}}'
     (group,) = [name for name, row in rig.groups().items() if uid(1) in row["guests"]]
     assert "MB:0=20;1=20" in (rig.files.root / group / "schemata").read_text().replace(" ", "")
-    rig.agent.reload_changes()
+    rig.reload_changes()
     kept = ManualSettings.look_up(rig.ini.parent / "state" / FILE_NAME)
     assert kept.setting_texts(uid(1), SettingSource.BY_HAND) == {"resctrl": shown["resctrl"]}
     rig.ask("guest.set", guest=uid(1), resctrl="", qos_class="BE", priority=3)
@@ -210,11 +210,11 @@ def test_changed_classes_of_the_configuration_apply_at_run_time(rig, write_host)
     rig.run(uid(1), qos_class="BE")
     assert len(rig.mask("compute-agent.class.BE", 0)) == 5
     write_host(**{"qos_class:BE": "llc_range = 0-50\nmb_percent = 40\nllc_range_per_cache = 1:0-20"})
-    rig.agent.reload_changes()
+    rig.reload_changes()
     assert [len(rig.mask("compute-agent.class.BE", cache)) for cache in (0, 1)] == [8, 4]
     assert rig.groups()["compute-agent.class.BE"]["bandwidth_percent"] == {"0": 40, "1": 40}
     write_host(**{"qos_class:BE": "llc_range = 50-40"})
-    rig.agent.reload_changes()
+    rig.reload_changes()
     assert "[qos_class:BE] llc_range: range 50-40" in rig.ask("status")["config_error"]
     assert len(rig.mask("compute-agent.class.BE", 0)) == 8
     write_host(
@@ -234,14 +234,14 @@ def test_groups_of_others_are_listed_left_alone_and_counted_in_the_inventory(rig
     root = rig.provider("testhost")
     rig.files.make_folder("theirs")
     rig.files.write_file("theirs/schemata", "L3:0=3;1=ffff\n")
-    rig.agent.reload_changes()
+    rig.reload_changes()
     rig.wait_for(lambda: rig.inventory(root, "CUSTOM_RESCTRL_GROUP")["reserved"] == 3)
     rig.run(uid(1), resctrl='{"MB": {"schemata": {"percent": 20}}}')
     shown = rig.groups()["theirs"]
     assert (shown["kind"], shown["ways"], shown["guests"]) == ("foreign", {"0": 2, "1": 16}, [])
     assert rig.inventory(root, "CUSTOM_RESCTRL_GROUP")["reserved"] == 3
     rig.files.remove_folder("theirs")
-    rig.agent.reload_changes()
+    rig.reload_changes()
     rig.wait_for(lambda: rig.inventory(root, "CUSTOM_RESCTRL_GROUP")["reserved"] == 2)
 
 
@@ -277,7 +277,7 @@ def test_a_host_without_resctrl_works_without_it(rig, files, caplog):
     mounts.write_text("")
     (files.root / "schemata").rename(files.root / "gone")
     caplog.set_level("INFO")
-    rig.agent.reload_changes()
+    rig.reload_changes()
     assert "Cache and bandwidth control is off: resctrl is not supported" in caplog.text
     rig.run(uid(1))
     with pytest.raises(RequestError, match="control is off: resctrl is not supported"):
@@ -288,7 +288,7 @@ def test_a_host_without_resctrl_works_without_it(rig, files, caplog):
 
 def test_the_occupancy_of_the_cache_by_a_guest_is_measured(rig):
     rig.write_ini(monitoring="interval = 0.1")
-    rig.agent.reload_changes()
+    rig.reload_changes()
     rig.claim_on(uid(1), {rig.l3(1): {"LLC": 3}})
     rig.run(uid(1))
     group = f"compute-agent.guest.{uid(1)}"

@@ -102,11 +102,11 @@ def test_a_device_goes_while_the_configuration_of_the_files_is_refused(
     try:
         assert offered() == [GPU]
         rig.write_ini(**section)
-        rig.agent.reload_changes()
+        rig.reload_changes()
         assert rig.ask("status")["config_error"]
         assert offered() == [GPU]
         (host / "sys/bus/pci/devices" / GPU).unlink()
-        rig.agent.reload_changes()
+        rig.reload_changes()
         rig.wait_for(lambda: offered() == [])
         assert rig.ask("status")["config_error"]
     finally:

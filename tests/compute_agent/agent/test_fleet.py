@@ -25,7 +25,7 @@ class FollowingAgent(RunningAgent):
 
     def wait_for(self, condition):
         def looked():
-            self.agent.reload_changes()  # as the main thread does
+            self.reload_changes()
             return condition()
 
         return super().wait_for(looked)

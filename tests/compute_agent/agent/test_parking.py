@@ -61,14 +61,14 @@ def test_an_idle_core_is_parked_and_woken_for_a_guest_and_its_inventory_stays(ri
     assert not any("offline" in warning for warning in status["warnings"])
     assert rig.agent.metrics.registry.get_sample_value("compute_agent_parked_cpus") == 1
     assert rig.reported() == 1
-    rig.agent.reload_changes()
+    rig.reload_changes()
     assert rig.reported() == 1
 
     rig.claim(uid, PCPU=1)
     guest = rig.ask("guest.run", uuid=uid, name="web", command=["sleep", "60"])
     assert (guest["cpus"], guest["stray"], rig.online()) == ("1", "", "0-1")
     assert os.sched_getaffinity(guest["pid"]) == {1}
-    rig.agent.reload_changes()
+    rig.reload_changes()
     assert os.sched_getaffinity(guest["pid"]) == {1}
     assert rig.ask("status")["parked_cpus"] == ""
 
@@ -96,7 +96,7 @@ def test_an_agent_that_lost_its_state_brings_parked_cpus_online_and_offers_them(
         (rig.ini.parent / "state" / name).unlink()
     rig.start_again()
     rig.wait_for(lambda: rig.online() == "0-1")
-    rig.agent.reload_changes()
+    rig.reload_changes()
     rig.wait_for(lambda: rig.ask("status")["parked_cpus"] == "1")
     assert rig.agent.reports.report_now()
     assert rig.reported() == 1
@@ -105,9 +105,9 @@ def test_an_agent_that_lost_its_state_brings_parked_cpus_online_and_offers_them(
 def test_without_the_option_the_cpus_are_online_again(rig):
     rig.wait_for(lambda: rig.online() == "0")
     rig.ini = rig.written_ini("")
-    rig.agent.reload_changes()
+    rig.reload_changes()
     rig.wait_for(lambda: rig.online() == "0-1")
-    rig.agent.reload_changes()
+    rig.reload_changes()
     assert (rig.reported(), rig.ask("status")["config_error"]) == (1, "")
 
 

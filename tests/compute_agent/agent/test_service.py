@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 import uuid
 
 import pytest
@@ -19,6 +20,7 @@ from compute_agent.events.store import read_events
 from compute_agent.locks import LockedError
 from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.pipeline.events import ReconcileGuests
+from tests.compute_agent.agent import running
 from tests.compute_agent.builders import load_options
 from tests.doc.extensions import threads
 
@@ -154,11 +156,49 @@ def test_no_second_agent_on_the_same_state(rig):
         HostAgent(rig.load_conf)
 
 
+def settled(path):
+    """Make a file that was just written look as if it was written a while ago."""
+    os.utime(path, (time.time() - 10, time.time() - 10))
+
+
+def test_an_emptied_file_changes_nothing_until_it_has_text_that_is_settled(rig):
+    guest = rig.ask("guest.run", command=["sleep", "60"])
+    before, cpus = rig.ini.read_text(), os.sched_getaffinity(guest["pid"])
+    rig.ini.write_text("")
+    rig.agent.reload_changes()
+    assert rig.ask("status")["config_error"] == ""  # the file may still be written
+    settled(rig.ini)
+    rig.agent.reload_changes()
+    assert f"empty, but had options before: {rig.ini};" in rig.ask("status")["config_error"]
+    rig.agent.reload()
+    assert "empty" in rig.ask("status")["config_error"]
+    assert os.sched_getaffinity(guest["pid"]) == cpus
+    rig.ini.write_text(before)
+    settled(rig.ini)
+    rig.agent.reload_changes()
+    assert rig.ask("status")["config_error"] == ""
+
+
+def test_a_file_that_is_written_during_a_reload_is_read_again(rig, monkeypatch):
+    def read_during_a_write(path):
+        options = load_options(path)
+        path.write_text(f"{path.read_text()}# more to come\n")
+        return options
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "load_options", read_during_a_write)
+        rig.agent.reload()
+    assert "written while the agent read it" in rig.ask("status")["config_error"]
+    settled(rig.ini)
+    rig.agent.reload_changes()
+    assert rig.ask("status")["config_error"] == ""
+
+
 def test_a_timer_repairs_and_sees_a_changed_file(rig):
     guest = rig.ask("guest.run", command=["sleep", "60"])
     os.sched_setaffinity(guest["pid"], {0, 1})
     rig.write_ini(compute="cpu_shared_set = 0-1\nresource_provider_name = testhost")
-    rig.agent.reload_changes()
+    rig.reload_changes()
     rig.wait_for(lambda: "PCPU" not in rig.client.get_inventories(rig.node())[0])
     assert rig.ask("guest.show", guest=guest["uuid"])["cpus"] == "0-1"
     os.sched_setaffinity(guest["pid"], {0})

@@ -104,7 +104,7 @@ def test_libvirtd_may_go_and_come_back_and_drift_is_repaired_then(agent, domain,
 def test_a_guest_without_allocation_runs_on_the_shared_cpus(agent, numa_node, libvirtd, uid):
     domain = libvirtd.run(uid, vcpus=1)
     agent.wait_for(lambda: places(libvirtd.process(domain)) == (SHARED, SHARED))
-    assert agent.ask("guest", "show", uid)["kind"] == "unallocated"
+    agent.wait_for(lambda: [guest["kind"] for guest in agent.ask("guest", "list")] == ["unallocated"])
     domain.destroy()
     agent.wait_for(lambda: agent.ask("guest", "list") == [])
 
@@ -184,8 +184,9 @@ def test_a_domain_restarted_without_placement_keeps_its_dedicated_cpu(
     domain.destroy()
     agent.wait_for(lambda: agent.ask("guest", "list") == [])
     domain.create()
-    agent.wait_for(lambda: places(libvirtd.process(domain)) == (DEDICATED, SHARED))
-    assert agent.ask("guest", "show", uid)["kind"] == "dedicated"
+    # The domain is pinned before it is in the list of guests.
+    agent.wait_for(lambda: [guest["kind"] for guest in agent.ask("guest", "list")] == ["dedicated"])
+    assert places(libvirtd.process(domain)) == (DEDICATED, SHARED)
 
 
 def test_domains_are_not_started_by_the_agent(agent, claim, uid):
