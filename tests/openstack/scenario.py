@@ -31,11 +31,11 @@ STEPS: Final[list[tuple[str, Act]]] = []
 """Steps by name, in their order."""
 
 
-def step(name: str) -> Callable[[Act], Act]:
-    """Register the function as the next of the :data:`STEPS`."""
+def step(name: str, steps: list[tuple[str, Act]] = STEPS) -> Callable[[Act], Act]:
+    """Register the function as the next of the steps."""
 
     def register(act: Act) -> Act:
-        STEPS.append((name, act))
+        steps.append((name, act))
         return act
 
     return register

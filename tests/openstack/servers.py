@@ -78,7 +78,10 @@ class Servers:
     # What is done to them
 
     def boot(self, name: str, flavor: str, host: str, *, until: str = "ACTIVE") -> None:
-        """Create a server on this host; :param until: ERROR if it has to fail."""
+        """Create a server on this host, or where Nova likes if the host is empty.
+
+        :param until: ERROR if it has to fail.
+        """
         self.start_to_boot(name, flavor, host)
         self.wait(name, until)
 
@@ -95,7 +98,7 @@ class Servers:
             "imageRef": image or self._image,
             "flavorRef": self._flavors[flavor],
             "networks": "none",
-            "host": host,
+            **({"host": host} if host else {}),
         }
         compute = self._compute.called_by(caller)
         self._uuids[name] = compute.send("POST", "/servers", {"server": body})["server"]["id"]
