@@ -39,8 +39,8 @@ def secure_folder(folder: Path) -> None:
     :raises UnsafeFileError: another user owns it or a folder above it, or may write there.
     :raises OSError: the folder cannot be made.
     """
-    # Checked before mkdir, so that nothing is made below a folder of another user; and after it, as
-    # the new folders have the modes that the umask leaves them.
+    # The folder is checked before mkdir, so that nothing is made below a folder of another user; and after
+    # it, as the new folders have the modes that the umask leaves them.
     check_folder(folder)
     folder.mkdir(mode=0o750, parents=True, exist_ok=True)
     check_folder(folder)

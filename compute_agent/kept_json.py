@@ -161,7 +161,7 @@ class KeptFile(Generic[T]):
 
     def save(self, content: bytes, now: float) -> None:
         """Write the content. A full disk costs only what is learnt meanwhile, and is logged once."""
-        # Also before a write that fails: a full disk is tried again at the usual interval.
+        # The time is set also before a write that fails: a full disk is tried again at the usual interval.
         self._saved = now
         try:
             write_durably(self._path, content)

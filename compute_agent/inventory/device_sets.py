@@ -166,7 +166,7 @@ def _with_provider(
         if node.uuid not in branches:
             yield node
             continue
-        # Inserted before its children, because parents come before children.
+        # The set is inserted before its children, because parents come first.
         if not is_added:
             is_added = True
             yield new

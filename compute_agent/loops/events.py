@@ -223,7 +223,8 @@ class OomEvents:
             self._on_host, self._looks_due = on_host, _LOOKS
         if self._looks_due == 0:
             return
-        kills = self._driver.oom_kills()  # read before the decrement, so that a failed read is repeated
+        # the counter is read before the decrement, so that a failed read is repeated
+        kills = self._driver.oom_kills()
         self._looks_due -= 1
         for kill in kills:
             self._report_kill(kill)

@@ -296,7 +296,7 @@ class ReclaimLoop:
             try:
                 if part():
                     self._changed()
-            except Exception as error:  # raised after the other parts were measured
+            except Exception as error:  # the error is raised after the other parts were measured
                 failures.append(error)
         if failures:
             raise ExceptionGroup("not all was measured", failures)

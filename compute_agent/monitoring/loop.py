@@ -212,7 +212,8 @@ class MonitorLoop:
 
         After a time without requests, the call waits for a new reading, at most ten seconds.
         """
-        interval, monitor = self.settings.interval, self.monitor  # read once: a reload may remove the monitor
+        # the attributes are read once: a reload may remove the monitor
+        interval, monitor = self.settings.interval, self.monitor
         if monitor is None or interval <= 0:
             return None
         now = time.monotonic()

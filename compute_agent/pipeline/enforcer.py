@@ -193,7 +193,7 @@ class GuestEnforcer:
 
     def lift_limits(self, entry: CachedGuest, host_state: HostState) -> None:
         """Remove the limits of a guest that gets the setting ``preserve``. A failure is logged."""
-        # Cleared before the target is made, which copies the limits.
+        # The limits are cleared before the target is made, because it has a copy of them.
         entry.limits.clear()
         target = self._target_for(entry, host_state)
         # Without controllers of cache groups (acts_early), which remove their limits in sync().

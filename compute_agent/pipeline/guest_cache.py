@@ -79,8 +79,8 @@ class GuestCache:
         """The last known state of guests that may run but that the driver cannot manage. They keep their
         CPUs."""
         self._guests: dict[str, CachedGuest] = {}
-        # Computed only after a change: the placer compares the mapping at each event, and comparing an object
-        # with itself is fast.
+        # The mapping is computed only after a change: the placer compares the mapping at each event, and
+        # comparing an object with itself is fast.
         self._holdings: Mapping[str, frozenset[int]] | None = None
 
     def __iter__(self) -> Iterator[CachedGuest]:

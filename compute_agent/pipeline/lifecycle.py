@@ -175,7 +175,8 @@ class GuestLifecycle:
         before = entry.guest
         if guest == before:
             return False
-        # Reported only for the same pid: with another pid, this is a new run of the guest and no change.
+        # The change is reported only for the same pid: with another pid, this is a new run of the guest and
+        # no change.
         if guest.pid == before.pid:
             self._classifier.report_change(before, guest)
         # Limits are removed now, because throttling ignores preserved guests from now on.

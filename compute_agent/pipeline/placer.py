@@ -206,7 +206,8 @@ class GuestPlacer:
         and return to CPUs that are free again. A guest keeps its dedicated CPUs.
         """
         if not self.host_state.places_guests:
-            # Forgotten, so that the first pass of a later policy that places guests looks at all of them.
+            # The state is forgotten, so that the first pass of a later policy that places guests looks at all
+            # of them.
             self._synced = None
             for entry in self._cache:
                 if self._is_followed(entry) and entry.assignment is None:

@@ -80,7 +80,7 @@ def memory_nodes(topology: HostTopology, cpus: CpuSet) -> CpuSet:
     return frozenset({node_of[cpu] for cpu in cpus if cpu in node_of})
 
 
-# Cached, because most pieces have the same free CPUs for one guest as for the next.
+# The result is cached, because most pieces have the same free CPUs for one guest as for the next.
 @lru_cache(maxsize=1024)
 def _free_cores(piece: CpuPiece, free: CpuSet) -> FreeCores:
     whole: dict[int, list[tuple[int, ...]]] = {}
@@ -137,7 +137,7 @@ def _lay_out(topology: HostTopology) -> CpuLayout:
     ]
     return CpuLayout(
         {cpu: piece for piece in pieces for cpu in piece.cpus},
-        # Reversed, so that the first node wins if several nodes have a CPU, as in node_of().
+        # The order is reversed, so that the first node wins if several nodes have a CPU, as in node_of().
         {cpu: node.id for node in reversed(topology.numa_nodes) if node.memory_kib for cpu in node.cpus},
     )
 
@@ -362,8 +362,8 @@ def place_guest(
         if isinstance(cpus, PlacementRefusal):
             return cpus
         chosen += cpus
-    # Checked after all demands, because ``choose`` sees one demand at a time, and the whole cores of all
-    # together may be too few.
+    # Isolation is checked after all demands, because ``choose`` sees one demand at a time, and the whole
+    # cores of all together may be too few.
     if not _is_isolated(supply, request, chosen):
         return PlacementRefusal(
             f"thread policy isolate takes whole cores: {request.pcpu} PCPU are too few for"

@@ -15,7 +15,7 @@ WEEK_HOURS: Final = 7 * 24
 """The number of hours of a week. Hour 0 begins on Monday at midnight, in the time zone of the host."""
 
 
-# Compared by identity, because a hash of all hours takes longer than an overlap.
+# Profiles are compared by identity, because a hash of all hours takes longer than an overlap.
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadProfile:
     """The mean CPU use in each hour of the week, in cores or as the busy part of one CPU.

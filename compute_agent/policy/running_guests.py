@@ -219,7 +219,9 @@ def _best_move_by(
         least = min_gain * LEARNT_GAIN if own is not None and own.learnt else min_gain
         cost = place_cost(supply, request, current)
         if cost < least:
-            continue  # skipped, because even a move to an assignment without any cost would gain too little
+            # the guest is skipped, because even a move to an assignment without any cost would gain too
+            # little
+            continue
         for wanted in _requests_to_try(supply, request):
             new = policy(supply, wanted)
             if not isinstance(new, CpuAssignment):

@@ -206,7 +206,7 @@ class ProviderReader:
 
         If nothing has changed, the remembered providers are returned.
         """
-        # Taken before the request, because the answer may show the state of any later moment.
+        # The time is taken before the request, because the answer may show the state of any later moment.
         as_of, known = time.monotonic(), self._trees.get(uuid)
         try:
             tree = self._client.get_tree(uuid, "" if known is None else known.tag) or known
@@ -525,7 +525,7 @@ class HostReporter:
         result = PlanExecution(self._client, self.reader.reported).run(actions)
         if result.refusals:
             self.reader.mark_stale({getattr(refusal.action, "uuid", "") for refusal in result.refusals})
-        # Forgotten, because the remembered names lack those that were just created.
+        # The names are forgotten, because the set lacks the names that were just created.
         if any(isinstance(action, CreateTrait | CreateResourceClass) for action in actions):
             self.reader.forget_names()
         self._keep_owned(ownership_after(wanted, claims, self.reader.reported))

@@ -250,8 +250,8 @@ class AmdCodec:
 
     def _full_units(self, domain: int) -> float:
         maximum = self._control.maximum[domain]
-        # Limited to the hardware's maximum: with a higher full bandwidth, percents below 100 could have no
-        # effect.
+        # The bandwidth is limited to the hardware's maximum: with a higher full bandwidth, percents below 100
+        # could have no effect.
         return maximum if self._gbps is None else min(maximum, self._gbps * UNITS_PER_GB)
 
 
@@ -278,7 +278,8 @@ def choose_codec(
     """
     if platform.mb is None:
         return None
-    if platform.mb.in_mbps:  # Checked before the vendor, because the mount option changes Intel's unit.
+    # The mount option is checked before the vendor, because the mount option changes Intel's unit.
+    if platform.mb.in_mbps:
         return IntelMbpsCodec(platform.mb, memory_bandwidth_gbps)
     if platform.vendor is CpuVendor.AMD:
         return AmdCodec(platform.mb, memory_bandwidth_gbps)

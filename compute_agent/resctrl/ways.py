@@ -206,8 +206,8 @@ class WayAssignment:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-# Cached, because the search takes cubic time in the number of ways, and each resolution plans the same few
-# caches.
+# Results are cached, because the search takes cubic time in the number of ways, and each resolution plans the
+# same few caches.
 @functools.lru_cache(maxsize=64)
 def partition_ways(
     rules: MaskRules, shareable: WayMask, shared_ways: int, locked: WayMask = NO_WAYS
@@ -357,7 +357,7 @@ def _moves_for(
             others[name] = after
     taken = WayMask.union_of(others.values())
     place = _best_place(partition, partition.pool - taken, taken, own, count)
-    # Only for the type checker: plan_moves() has joined enough free ways.
+    # The assertion is only for the type checker: plan_moves() has joined enough free ways.
     assert place is not None
     return (*moves, MaskMove(owner, own, place))
 

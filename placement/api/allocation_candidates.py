@@ -52,7 +52,8 @@ def list_all(call: ApiRequest) -> Response:
                 budget=budget,
             )
         finally:
-            # reported before a possible refusal, because the operator may have set the limit too low
+            # the log reports the ended budget before a possible refusal, because the operator may have set
+            # the limit too low
             if budget.ended:
                 LOG.warning("[api] candidates_%s ended a search for candidates.", budget.ended)
         # ordering by topology would undo the random order that the operator has chosen

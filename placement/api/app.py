@@ -63,7 +63,7 @@ def create_app() -> Flask:
     app.url_map.merge_slashes = False
     versions.install_versions(app)
     errors.install_handlers(app)
-    # installed after the check of versions, because the form of an error depends on the version
+    # this check is installed after the check of versions, because the form of an error depends on the version
     app.before_request(call.check_body_headers)
     for blueprint in (*BLUEPRINTS, *extensions.registered_objects("blueprints").values()):
         app.register_blueprint(blueprint)

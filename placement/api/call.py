@@ -173,7 +173,7 @@ def _root_url() -> str:
     return request.root_url.rstrip("/")
 
 
-# cached, because many answers have the same date
+# the texts are cached, because many answers have the same date
 _http_date: Final = lru_cache(maxsize=1024)(http_date)
 
 
@@ -226,8 +226,8 @@ def api_operation(
             # a client that sends no Accept header accepts everything
             if writes_json and request.accept_mimetypes and not request.accept_mimetypes[JSON]:
                 raise NotAcceptable(f"Only {JSON} is provided")
-            # prepared before the check of policy, because a worker without its database answers 503 to every
-            # caller
+            # the database is prepared before the check of policy, because a worker without its database
+            # answers 503 to every caller
             call.service.prepare_database()
             if rule is not None:
                 call.authorize(rule)

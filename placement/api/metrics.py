@@ -47,7 +47,7 @@ class RequestExemplars:
     Exemplars are in OpenMetrics only, https://prometheus.io/docs/specs/om/open_metrics_spec/#exemplars.
     """
 
-    # needed because prometheus_client keeps no exemplars if several processes share counters
+    # this class is needed because prometheus_client keeps no exemplars if several processes share counters
 
     def __init__(self) -> None:
         self._newest: dict[tuple[str, str], Exemplar] = {}
@@ -110,7 +110,7 @@ class ServiceMetrics:
 
     def install_counters(self, app: Flask) -> None:
         """Count all requests of the application."""
-        # inserted first, because other functions may refuse the request
+        # the function is inserted first, because other functions may refuse the request
         app.before_request_funcs.setdefault(None, []).insert(0, _note_begin)
         app.after_request(self._count_request)
 

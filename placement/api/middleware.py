@@ -159,7 +159,7 @@ def _make_tracing(conf: cfg.ConfigOpts) -> ServiceTracing:
 
 def _tracing_class() -> type[ServiceTracing]:
     try:
-        # imported only if traces are enabled, because the module needs more packages
+        # the module is imported only if traces are enabled, because the module needs more packages
         from placement.api.tracing import ServiceTracing
     except ImportError as error:
         raise missing_package("[tracing] enabled", str(error.name), "tracing") from error
@@ -169,7 +169,7 @@ def _tracing_class() -> type[ServiceTracing]:
 def _make_metrics(app: Flask, service: PlacementService, conf: cfg.ConfigOpts) -> WSGIApplication:
     """Count the requests of ``app``; return the application that serves :data:`METRICS_PATH`."""
     metrics_sharing.share(conf)
-    # imported after the folder is known, because prometheus_client reads the folder at import
+    # the module is imported after the folder is known, because prometheus_client reads the folder at import
     from placement.api.metrics import ServiceMetrics
 
     metrics = ServiceMetrics(service, conf.metrics.max_provider_series, exemplars=conf.tracing.enabled)
@@ -189,7 +189,8 @@ def add_layers(
     if tracing is not None:
         app = tracing.trace_handlers(app, "handlers")
     app = add_authentication(app, conf)
-    # added only if configured, because oslo.middleware parses each request with webob, which takes time
+    # the middleware is added only if configured, because oslo.middleware parses each request with webob,
+    # which takes time
     if conf.cors.allowed_origin:
         app = CORS(app, conf)
     # outside of the authentication, because these applications authenticate their callers themselves

@@ -60,7 +60,9 @@ def add_report_arguments(parser: ArgumentParser) -> None:
         help="file to write; it must not exist",
     )
     parser.add_argument(
-        "--url", metavar="URL", help="address of a running service; its version and metrics are added"
+        "--url",
+        metavar="URL",
+        help="address of a running service; the report then has the version and the metrics of this service",
     )
 
 

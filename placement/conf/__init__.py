@@ -86,7 +86,8 @@ def new_config(
         # a named file is the whole configuration, so no usual folder is read in addition
         default_config_dirs=None if files is None else [],
     )
-    # checked at the start, so that a wrong value stops the command instead of failing a later request
+    # the values are checked at the start, so that a wrong value stops the command instead of failing a later
+    # request
     opts.check_values(conf)
     return conf
 

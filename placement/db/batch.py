@@ -79,10 +79,10 @@ def _supports_pipelines(dialect: sa.Dialect) -> bool:
     return dialect.driver == "psycopg" and _pipeline_is_supported()
 
 
-# cached, because each batch needs this answer, which does not change while a process runs
+# the answer is cached, because each batch needs it, and it does not change while a process runs
 @cache
 def _pipeline_is_supported() -> bool:
-    # imported here because the module needs psycopg, which is installed only for PostgreSQL
+    # the module is imported here because it needs psycopg, which is installed only for PostgreSQL
     from placement.db import pipeline
 
     return pipeline.is_supported()
@@ -143,7 +143,7 @@ class StatementBatch:
 
         :raises sqlalchemy.exc.DBAPIError: a statement failed; no later statement was executed.
         """
-        # emptied first, so that no statement is sent twice after a failure
+        # the list is emptied first, so that no statement is sent twice after a failure
         waiting, self.waiting = self.waiting, []
         if not waiting:
             return
@@ -163,7 +163,7 @@ class StatementBatch:
             raise known from error
 
     def _exchange_all(self, waiting: Sequence[StatementAnswer], *, commit: bool) -> None:
-        # imported here because it needs psycopg
+        # the module is imported here because it needs psycopg
         from placement.db import pipeline
 
         dialect = self._conn.dialect

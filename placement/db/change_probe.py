@@ -91,7 +91,8 @@ class ChangeProbe:
                 # may be a standby now
                 with suppress(self._dialect.loaded_dbapi.Error, errors.WrongServer):
                     answer = self._ask(kept)
-            # checked after the answer, because the server or the file may have been replaced during the query
+            # the connection is checked after the answer, because the server or the file may have been
+            # replaced during the query
             if self._is_current(kept) and answer is not None:
                 return answer
             self._local.kept = None

@@ -125,7 +125,7 @@ class WriteTransaction:
 
     def lock_buckets(self, bucket_ids: Iterable[int]) -> None:
         """Lock all providers or other objects in these buckets, as :meth:`lock` locks providers."""
-        # False for SQLite: a writer locks the whole file, so locks cannot deadlock
+        # in_order is False for SQLite: a writer locks the whole file, so locks cannot deadlock
         buckets.lock(self._batch, bucket_ids, in_order=self._conn.dialect.name != "sqlite")
 
     def has_row(self, condition: sa.ColumnElement[bool]) -> bool:
@@ -234,7 +234,7 @@ class ServiceDatabase:
             self._is_elsewhere = self._is_not_ours = False
             if position.history != self._history:
                 known, self._history = self._history, position.history
-                # logged only for a change: the first history replaces no other
+                # the log has a line only for a change: the first history replaces no other
                 if known is not None:
                     LOG.info("the database shows another history: %s, after %s", position.history, known)
                     self._renew_connections()

@@ -112,7 +112,7 @@ def create_engine(
             pool_recycle=options.connection_recycle_time,
             connect_args=_limit_arguments(parsed, options),
         )
-        # read from the dialect, because the URL may leave the driver out
+        # the driver is read from the dialect, because the URL may not name the driver
         connect = find_connector(made.dialect.driver)
     except ImportError as error:
         raise ImportError(errors.missing_driver(parsed, error)) from error
@@ -280,7 +280,8 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
 
     @sa.event.listens_for(engine, "checkout")
     def _check_file(connection: object, record: Any, proxy: object) -> None:
-        # checked at each use, because the connection of a replaced file still reads and writes the old file
+        # the file is checked at each use, because the connection of a replaced file still reads and writes
+        # the old file
         if not position.is_same_file(url.database, record.info[position.HISTORY]):
             raise sa.exc.InvalidatePoolError
 

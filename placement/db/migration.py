@@ -240,7 +240,8 @@ def _add_buckets(conn: sa.Connection, missing: Sequence[int]) -> None:
     """Add missing rows of buckets, with counters that continue from the stamps of their providers."""
     p = resource_providers.c
     stamps = sa.select(p.bucket, sa.func.max(p.change_seq)).group_by(p.bucket)
-    # continued from the stamps, because workers would take changes with smaller stamps for old ones
+    # the new numbers continue from the stamps, because workers would take changes with smaller stamps for old
+    # ones
     last: dict[int, int] = {bucket: stamp for bucket, stamp in conn.execute(stamps)}  # noqa: C416  # no pairs
     conn.execute(
         sa.insert(change_buckets),

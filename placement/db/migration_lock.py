@@ -152,7 +152,8 @@ class _ProcessLock:
         """Return whether the owner's connection is gone. Connections to another node are not visible."""
         if self._in_cluster:
             return False
-        # False for connections of other users, because the process list shows them only to privileged users
+        # the condition is False for connections of other users, because the process list shows them only to
+        # privileged users
         values = {"user": row.user, "connection": row.connection}
         return bool(self._conn.execute(_GONE, values).scalar_one())
 

@@ -185,7 +185,7 @@ class _PipelineExchange:
             return result
         if result is not None and result.error_field(DiagnosticField.SQLSTATE):
             self.failure = self.failure or result
-        # checked first, because the failure may be the last message of a server that shuts down and has
+        # the failure is checked first, because it may be the last message of a server that shuts down and has
         # rolled back
         if self.failure is not None:
             raise errors.error_from_result(self.failure)

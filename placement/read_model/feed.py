@@ -64,11 +64,12 @@ class ReadGate:
     def __init__(self, long_requests: int = LONG_REQUESTS) -> None:
         #: limits the requests that have yielded: each of them holds it until the request ends
         self.long_requests = threading.BoundedSemaphore(long_requests)
-        #: held by the request that may update the model
+        #: this lock is : held by the request that may update the model
         self.first = threading.RLock()
-        #: held by the one request that runs at the moment, among all requests that have yielded
+        #: this lock is : held by the one request that runs at the moment, among all requests that have
+        #: yielded
         self.later = threading.Lock()
-        #: held while numbers of pins are changed
+        #: this lock is : held while numbers of pins are changed
         self.counting = threading.Lock()
         #: the total number of pins of all snapshots
         self.pin_count = 0
@@ -370,7 +371,7 @@ class ReadModel:
             _warn_of(file, str(error))
         except DamagedFile as error:
             _warn_of(file, str(error))
-            # removed, so that the next worker does not read a damaged file
+            # the file is removed, so that the next worker does not read a damaged file
             file.discard()
 
     def _give_up(self, anew: FullReread) -> None:

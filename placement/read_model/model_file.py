@@ -52,8 +52,8 @@ class ModelFile:
                 raise DamagedFile("it is not a regular file, or another user can write to it")
             if found.st_size > _MAX_SIZE:
                 raise DamagedFile(f"it is larger than {_MAX_SIZE} bytes")
-            # read and not mapped into memory, because this process would crash if another one truncated a
-            # mapped file
+            # the file is read and not mapped into memory, because this process would crash if another one
+            # truncated a mapped file
             content = bytearray(found.st_size)
             length = file.readinto(content)
         return bytes(content) if length == len(content) else bytes(content[:length])
@@ -70,7 +70,7 @@ class ModelFile:
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             with open(fd, "wb", buffering=0) as file:
-                # unbuffered, because a buffer would copy each of these large parts once more
+                # the file is unbuffered, because a buffer would copy each of these large parts once more
                 for part in parts:
                     size += len(part)
                     if size > _MAX_SIZE:
@@ -78,8 +78,8 @@ class ModelFile:
                     remaining = memoryview(part)
                     while remaining:
                         remaining = remaining[file.write(remaining) :]
-                # synced before the rename, so that after a power cut the file is either the complete old or
-                # the complete new one
+                # the file is synced before the rename, so that after a power cut the file is either the
+                # complete old or the complete new one
                 os.fsync(fd)
             os.rename(new, self.path)
         except BaseException:

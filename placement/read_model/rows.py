@@ -72,7 +72,7 @@ _inventories: Final = sa.select(
     inventories.c.updated_at,
     *INVENTORY_COLUMNS,
 )
-# summed by the database, because a host may have thousands of allocations but only a few classes
+# usage is summed by the database, because a host may have thousands of allocations but only a few classes
 _used: Final = sa.select(
     allocations.c.provider_id, allocations.c.resource_class_id, sa.func.sum(allocations.c.used)
 ).group_by(allocations.c.provider_id, allocations.c.resource_class_id)
@@ -144,7 +144,8 @@ class SharedValues:
         if len(self._kept) >= _MAX_SHARED:
             # dropped together; existing providers keep their objects, and providers read later share new ones
             self._kept.clear()
-            # dropped, too, because its keys are the identities of kept inventories
+            # inventories are dropped, too, because the keys of this mapping are the identities of kept
+            # inventories
             self._inventories.clear()
         return self._kept.setdefault(value, value)
 
@@ -216,7 +217,8 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
     pairs = list(known.items())
     for start in range(0, len(pairs), _MAX_PAIRS):
         chunk = pairs[start : start + _MAX_PAIRS]
-        # padded to a power of two with repeated pairs, so that there are only a few different statements
+        # the chunk is padded to a power of two with repeated pairs, so that there are only a few different
+        # statements
         chunk += chunk[:1] * ((1 << (len(chunk) - 1).bit_length()) - len(chunk))
         buckets, counters = zip(*chunk, strict=True)
         values = {**bind_values("bucket", buckets), **bind_values("counter", counters)}
@@ -234,7 +236,7 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
     )
 
 
-# cached by the padded number of buckets: 1, 2, 4 and so on up to 64 are seven statements
+# statements are cached by the padded number of buckets: 1, 2, 4 and so on up to 64 are seven statements
 @lru_cache
 def _stamped_statements(count: int) -> tuple[PreparedStatement, PreparedStatement, PreparedStatement]:
     """Return the statements for this number of buckets: stamped providers, their usage, fingerprints."""

@@ -75,7 +75,7 @@ def arrange_tree(
             [(within.get(lineages[at][1], -1), tuple([rank for rank, _ in of.get(at, ())])) for at in members]
         )
         sorted_out.append((code, members))
-    # sorted by a code of each branch's content, so that the order does not depend on ids
+    # branches are sorted by a code of each branch's content, so that the order does not depend on ids
     sorted_out.sort()
     positions, places = [root], [(-1, tuple([rank for rank, _ in of.get(root, ())]))]
     for code, members in sorted_out:
@@ -168,7 +168,7 @@ class TreeStructure:
                 for at in range(len(self.lineages))
                 if all((at, name) in self.slots for name in names)
             ]
-            # limited, because clients may ask for any combination of classes
+            # the size of the cache is limited, because clients may ask for any combination of classes
             if len(self._giving) < _MAX_KEPT:
                 self._giving[names] = found
         return found
@@ -211,7 +211,7 @@ class TreeStructure:
             if name not in self.having:
                 return False
             portions = [self.portions[slot] for _, slot in self.having[name]]
-            # False for other step sizes, where each multiple would have to be tested
+            # the result is False for other step sizes, where each multiple would have to be tested
             highest = min([each.max_unit if each.step_size == 1 else 0 for each in portions])
             bounds = self._portions_of[name] = max([each.min_unit for each in portions]), highest
         return bounds[0] <= amount <= bounds[1]
@@ -243,7 +243,7 @@ class TreeClass:
         self.shape = shape
         #: the traits of each provider, by position
         self.traits = traits
-        # computed on demand, because only topology policies and some criteria need zones
+        # zones are computed on demand, because only topology policies and some criteria need zones
         self._zones: tuple[tuple[int, ...], ...] | None = None
 
     @property

@@ -46,7 +46,7 @@ def violation_error(keyword: str, sentence: str) -> ValidationError:
 def shown_value(value: Any) -> str:
     """Return the beginning of a value's Python representation, for an error message."""
     try:
-        # shortened before repr(), because a text may be as large as a body
+        # the text is shortened before repr(), because it may be as large as a body
         text = repr(value[:_MAX_SHOWN] if isinstance(value, str) else value)
     # repr() fails for JSON that is nested too deeply
     except RecursionError:

@@ -107,7 +107,7 @@ def _asked_candidates(body: dict[str, Any], forms: RequestForms) -> AskedCandida
         return forms[given[0]].translate(body[given[0]], strict=body["strict"])
     version = version_of(body)
     try:
-        # checked here, because parse_qsl would silently replace bytes that are not UTF-8
+        # the encoding is checked here, because parse_qsl would silently replace bytes that are not UTF-8
         unquote_to_bytes(body["query"]).decode()
         pairs = parse_qsl(body["query"], keep_blank_values=True, max_num_fields=_MAX_PARAMETERS)
     except ValueError as error:

@@ -135,8 +135,8 @@ class CandidateSearch:
         self._least: list[tuple[str, int]] = list(
             {
                 name: amount
-                # sorted by amount, so that for each class the dictionary keeps the largest amount, which
-                # comes last
+                # the needs are sorted by amount, so that for each class the dictionary keeps the largest
+                # amount, which comes last
                 for name, amount in sorted(chain.from_iterable([need.resources for need in self._needs]))
                 if not self._sharing.providers or name not in self._sharing.resource_classes
             }.items()
@@ -220,7 +220,8 @@ class CandidateSearch:
         if not self._sharing.providers:
             plan = self._plan_of(tree, (), in_use=True)
             return None if plan is None else (tree, plan.pattern_batches(tree, tree.free, self._rng))
-        # checked before the sharing providers are looked up, which takes longer than this check
+        # the free amounts are checked before the sharing providers are looked up, which takes longer than
+        # this check
         if self._has_too_little(tree):
             return None
         shared, uuids = self._sharing.with_tree(root)
@@ -395,7 +396,7 @@ class CandidateSearch:
         traits = []
         for any_of in rules.unsuffixed_traits:
             positions = {at for index in rules.unsuffixed for at in options[index].all_positions()}
-            # sorted, because compiled requests with equal positions share results
+            # positions are sorted, because compiled requests with equal positions share results
             having = tuple([at for at in sorted(positions) if not members[at].traits.isdisjoint(any_of)])
             if not having:
                 return None

@@ -126,8 +126,8 @@ class CompiledRequest:
         self.only_shared = not any(own for own, _ in self._distinct)
         #: the part of the key of results that depends neither on options nor on contested free amounts
         self._apart: Hashable = ()
-        # empty if the positions of options decide alone, so that trees of different structures can share
-        # results
+        # this part of the key is empty if the positions of options decide alone, so that trees of different
+        # structures can share results
         if not rules.by_options_alone:
             lineages = self._shape.lineages
             used = {at for own, _ in self._distinct for at, _ in own}
@@ -161,8 +161,8 @@ class CompiledRequest:
             self._by_relevant = {}
             known = self._batches_alike(provider_set, free)
         else:
-            # made at the second tree, because many requests are compiled for a single tree and never need the
-            # key
+            # the key is made at the second tree, because many requests are compiled for a single tree and
+            # never need it
             if self._relevant is None:
                 self._relevant = _pick_slots(
                     sorted({slot for own, _ in self._distinct for _, slots in own for slot in slots})
@@ -195,7 +195,7 @@ class CompiledRequest:
         kinds = self._kinds_at(empty, options, pooled=True, parts=parts)
         found = [each for each in self._find_patterns(empty, options, kinds=kinds) if each is not None]
         positions = {member.id: at for at, member in enumerate(empty.members)}
-        # sorted, so that equal pools of several requests are equal tuples
+        # the members of a pool are sorted, so that equal pools of several requests are equal tuples
         pools = [
             (tuple(sorted([positions[each] for each in ids])), unit)
             for ids, unit in (kinds.list_pools() if kinds else ())
@@ -353,8 +353,8 @@ class CompiledRequest:
                     min([rules.amounts[index][name] for index in asking]),
                     not any(self._options[index].shared for index in asking),
                     tuple(slots),
-                    # limited to the sum of all needs, because a larger free amount makes no difference and
-                    # must not change the key
+                    # the amount is limited to the sum of all needs, because a larger free amount makes no
+                    # difference and must not change the key
                     [(slot, min(portions[slot].max_unit, asked)) for slot in slots.values()],
                 )
             )

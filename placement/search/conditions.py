@@ -266,7 +266,7 @@ def _split_field(said: Any) -> tuple[Names, ...]:
     # the parser has made a tuple of sets of alternatives
     if isinstance(said, tuple):
         return said
-    # sorted, so that explanations list names in the same order each time
+    # names are sorted, so that explanations list names in the same order each time
     return tuple([frozenset({name}) for name in ([said] if isinstance(said, str) else sorted(said))])
 
 
@@ -537,7 +537,7 @@ class MemberOf(_AggregateCondition):
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
         """Yield the names to look up: of the providers themselves, or of roots that count for their trees."""
         for names in self.sets:
-            # overridden, because an aggregate of a root counts for all providers of its tree
+            # the method is overridden, because an aggregate of a root counts for all providers of its tree
             yield IndexedNames(snapshot.by_aggregate, tuple(names), spans_trees=self.or_root)
 
 

@@ -110,8 +110,8 @@ class AskedAmounts:
 
     def portions_key(self, shape: TreeStructure, layout: TreeLayout) -> Hashable:
         """Return a key of the amounts, and sums of amounts, that the providers of a structure can give."""
-        # cached by structure, because the computation reads each inventory, and thousands of trees share a
-        # structure
+        # the portions are cached by structure, because the computation reads each inventory, and thousands of
+        # trees share a structure
         found = self._portions.get(shape)
         if found is None:
             given = [

@@ -89,7 +89,8 @@ def _render_tree(
     summaries = b",".join(
         [_provider_summary(snapshot, each, shape, each.inventories) for each in tree.members]
     )
-    # keyed by the identity of the tree, so that a later answer finds the summaries without reading providers
+    # summaries are keyed by the identity of the tree, so that a later answer finds the summaries without
+    # reading providers
     kept[tree] = summaries
     return summaries
 
@@ -180,7 +181,7 @@ class _CandidateTemplates:
 
     def __call__(self, patterns: Iterable[CandidatePattern]) -> _Template:
         """Return the template of a batch."""
-        # joined as text and encoded once, because batches share the rendered patterns
+        # the parts are joined as text and encoded once, because batches share the rendered patterns
         gaps: list[int] = []
         requests = []
         for pattern in patterns:

@@ -109,7 +109,7 @@ class SharingProviders:
     def with_tree(self, root: int) -> tuple[list[Provider], tuple[bytes, ...]]:
         """Return the providers outside the tree that share with it, by ascending ids, and their uuids."""
         self.budget.spend()
-        # keyed by the common aggregates, so that all trees of one rack share one list
+        # the lists are keyed by the common aggregates, so that all trees of one rack share one list
         via = self._aggregate_names & self._snapshot.whole_trees()[root].all_aggregates
         known = self._known.get(via)
         if known is None:

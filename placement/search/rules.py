@@ -135,7 +135,8 @@ def _max_sum(amounts: Sequence[int], volumes: Collection[int], budget: SearchBud
     The possible sums of the amounts are the bits of an integer: bit n stands for n units.
     """
     budget.spend(len(amounts) + len(volumes))
-    # divided by their greatest common divisor, so that large amounts, such as memory in MB, take few bits
+    # amounts are divided by their greatest common divisor, so that large amounts, such as memory in MB, take
+    # few bits
     min_amount, unit = min(amounts), gcd(*amounts)
     useful = [volume // unit for volume in volumes if volume >= min_amount]
     widest = max(useful, default=0)

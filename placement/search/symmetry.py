@@ -182,8 +182,8 @@ class AssignmentKinds:
         # a key with the provider's own id, so that this provider is equal to no other
         if provider.id in self._parents or (self._pooled and not self._gives_units(provider, serves)):
             return provider.id
-        # limited to the sum of all needs, because a larger free amount makes no difference. Pools ignore free
-        # amounts here, and count units instead
+        # the amount is limited to the sum of all needs, because a larger free amount makes no difference.
+        # Pools ignore free amounts here, and count units instead
         contested = [
             min(available_amount(provider, name), rules.contested[name])
             for name, asking in rules.adding_up.items()

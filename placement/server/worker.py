@@ -252,8 +252,8 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             if not complete:
                 self._watch_connection(connection, select.EPOLLIN)
                 return
-            # unregistered, because epoll reports a lost connection even without events, and until the answer
-            # the connection belongs to a thread
+            # the connection is unregistered, because epoll reports a lost connection even without events, and
+            # until the answer the connection belongs to a thread
             self._loop.unregister(connection.fd)
             self._waiting.discard(connection.fd)
             self._busy.add(connection.fd)

@@ -74,7 +74,8 @@ def replace(tx: WriteTransaction, claims: Sequence[ConsumerClaim]) -> None:
     :raises ConcurrentUpdate: a generation in a claim is not the current generation of its consumer.
     :raises Conflict: a provider has no inventory of a claimed class, or not enough of it.
     """
-    # locked before any check, because data that is read under the locks stays valid until the commit
+    # buckets are locked before any check, because data that is read under the locks stays valid until the
+    # commit
     locked = lock_claimed(tx, claims)
     check_generations(claims, locked)
     write_claims(tx, claims, locked)
@@ -98,8 +99,8 @@ def lock_claimed(
     looked_up = [] if tx.optimistic and new_only else [claim.consumer for claim in claims]
     locked = _lock(tx, [*looked_up, *others])
     new = [claim for claim in claims if claim.takes_anything and claim.consumer not in locked.consumers]
-    # created before the buckets are locked, because the insertion locks the new rows, and consumers are
-    # locked before buckets
+    # consumers are created before the buckets are locked, because the insertion locks the new rows, and
+    # consumers are locked before buckets
     consumer_store.create_consumers(tx, {claim.consumer: claim.owner for claim in new})
     named = {uuid for claim in claims for uuid in claim.resources}
     # a single call locks all providers, so that all buckets are locked in ascending order
@@ -130,7 +131,7 @@ def _lock(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsumers:
     if not uuids:
         return LockedConsumers({})
     consumers_locked = consumer_store.lock(tx, uuids)
-    # queued before an answer is read, so that both statements are sent together
+    # the query is queued before an answer is read, so that both statements are sent together
     held = tx.queue(_held_by(len(uuids)), bind_values("uuid", uuids))
     known = {row.uuid: row for row in consumer_store.rows(consumers_locked)}
     # the clock of the database decides in the same statement, because the clocks of workers differ
@@ -272,8 +273,8 @@ def _allocation_insertion(count: int) -> PreparedStatement:
     """Return a statement that inserts allocations of consumers with unknown ids."""
     rows = [
         {
-            # selected by uuid, because ids of consumers that this transaction creates are unknown until an
-            # answer is read
+            # the consumer is selected by uuid, because ids of consumers that this transaction creates are
+            # unknown until an answer is read
             "consumer_id": sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery(),
             "provider_id": provider,
             "resource_class_id": resource_class,
@@ -336,7 +337,7 @@ def _give_back(tx: WriteTransaction, locked: LockedConsumers) -> None:
     ids = [row.id for row in locked.consumers.values()]
     # consumers are locked before providers, as in claims
     tx.lock(locked.providers)
-    # removed before the consumer, because allocations refer to it
+    # the allocations are removed before the consumer, because they refer to it
     _remove(tx, ids)
     consumer_store.remove(tx, ids)
     tx.note_changed(locked.provider_ids, generation=False, usage_only=True)
@@ -372,7 +373,7 @@ _shown: Final = (
         allocations.c.updated_at,
     )
     .select_from(NAMED)
-    # ordered by creation, so that equal allocations give equal answers
+    # consumers are ordered by creation, so that equal allocations give equal answers
     .order_by(consumers.c.id, resource_providers.c.id, resource_classes.c.id)
 )
 _of_consumer: Final = _shown.where(consumers.c.uuid == sa.bindparam("consumer"), COUNTS)
@@ -488,7 +489,7 @@ _stamp: Final = PreparedStatement(
 _consumer_removal: Final = PreparedStatement(
     sa.delete(allocations).where(allocations.c.consumer_id == _released)
 )
-# deleted after the allocations, which refer to the consumer
+# consumers are deleted after the allocations, which refer to them
 _end: Final = PreparedStatement(sa.delete(consumers).where(consumers.c.id == _released))
 
 
@@ -509,7 +510,7 @@ def of_project(conn: sa.Connection, project_id: str, user_id: str | None) -> lis
         .join(consumers, consumers.c.id == allocations.c.consumer_id)
         .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
         .where(consumers.c.project_id == project_id, COUNTS)
-        # ordered by id, so that classes are in the order of their creation, as in other answers
+        # the rows are ordered by id, so that classes are in the order of their creation, as in other answers
         .group_by(consumers.c.consumer_type, resource_classes.c.id, resource_classes.c.name)
         .order_by(consumers.c.consumer_type, resource_classes.c.id)
     )

@@ -184,7 +184,8 @@ def changes_since(conn: sa.Connection, history: str, cursor: ChangeCursor, limit
     :param limit: approximate maximum number of providers.
     :raises Gone: some changes since the cursor are not known any more.
     """
-    # read first, in the snapshot of all other queries, so that the new cursor is below all later commits
+    # the counters are read first, in the snapshot of all other queries, so that the new cursor is below all
+    # later commits
     counters = _read_counters(conn)
     known = cursor.counters_before(counters, history)
     # an error is better than an answer with missing deletions
@@ -258,8 +259,8 @@ def _deleted_uuids(conn: sa.Connection, known: Mapping[int, int], until: Mapping
     query = sa.select(_dp.uuid, _dp.bucket, _dp.change_seq).order_by(_dp.bucket, _dp.change_seq)
     return [
         row.uuid
-        # filtered in Python, because a bucket has at most 64 records, and conditions for all buckets would
-        # make a long statement
+        # records are filtered in Python, because a bucket has at most 64 records, and conditions for all
+        # buckets would make a long statement
         for row in conn.execute(query.where(_dp.bucket.in_(sorted(known))))
         if known[row.bucket] < row.change_seq <= until[row.bucket]
     ]

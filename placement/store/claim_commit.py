@@ -130,7 +130,8 @@ def _member_insertion(count: int) -> PreparedStatement:
     """Return a statement that adds consumers with unknown ids to groups."""
     rows = [
         {
-            # selected by uuid, because the ids of new consumers are unknown before the batch is sent
+            # the consumer is selected by uuid, because the ids of new consumers are unknown before the batch
+            # is sent
             "consumer_id": sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery(),
             "name": name,
         }
@@ -160,8 +161,8 @@ def is_worthwhile(
         and sum(len(resources) for claim in claims for resources in claim.resources.values()) <= MAX_ROWS
         # new consumers only: for others the statements would have to count their current allocations as free
         and all(claim.generation is None for claim in claims)
-        # checked with the read model, because the statements check only the capacity, not min_unit, max_unit
-        # and step_size
+        # the claim is checked with the read model, because the statements check only the capacity, not
+        # min_unit, max_unit and step_size
         and all(
             chosen[uuid].inventories[name].is_portion(amount)
             for _, uuid, name, amount in claimed_amounts(claims)
@@ -186,7 +187,8 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
             "described": chosen[uuid].described_seq,
             "class": name,
             "used": amount,
-            # computed in Python, so that the statement only has to compare the usage with one number
+            # the limit is computed in Python, so that the statement only has to compare the usage with one
+            # number
             "others": chosen[uuid].inventories[name].capacity - taken[uuid, name],
         }
         for claim, uuid, name, amount in claimed_amounts(claims)
@@ -326,7 +328,7 @@ def commit_claims(
     except (Conflict, InvalidRequest) as error:
         # a lost race and no error of the client, because this service made the choice from older data
         raise LostRace(error.detail) from error
-    # checked after the write, which is in the same batch; a lost race rolls back everything
+    # the versions are checked after the write, which is in the same batch; a lost race rolls back everything
     if {row[0]: row[1] for row in found.rows} != described:
         raise LostRace("A provider has changed.")
     if members is not None:

@@ -26,7 +26,7 @@ class ConsumerClaim:
     resources: ByProvider
     generation: Generation
     owner: ConsumerOwnership
-    # True for the rest of a reservation, which may not be a multiple of the step size
+    # the value is True for the rest of a reservation, which may not be a multiple of the step size
     in_any_portions: bool = False
 
     @property

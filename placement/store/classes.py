@@ -27,7 +27,8 @@ def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
     class_id = _lock_custom(tx, old, "update")
     if old == new:
         return
-    # checked here, because the unique constraint would report the conflict only when the statements are sent
+    # the name is checked here, because the unique constraint would report the conflict only when the
+    # statements are sent
     if names.NameLookup(tx, resource_classes, [new]).ids:
         raise Conflict(f"Resource class already exists: {new}")
     # a new id, so that a concurrent transaction that has read the old one cannot write it any more
@@ -79,7 +80,8 @@ def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None
         missing = [name for name in standard if name not in present]
         if missing:
             tx.lock_names()
-            # read again under the lock, because another starting worker may have created names meanwhile
+            # the names are read again under the lock, because another starting worker may have created names
+            # meanwhile
             again = set(tx.conn.execute(sa.select(table.c.name)).scalars())
             rows = [{"name": name, "updated_at": tx.now} for name in missing if name not in again]
             if rows:

@@ -80,7 +80,7 @@ def find_consumer(conn: sa.Connection, uuid: str) -> ConsumerRow | None:
 
 def lock(tx: WriteTransaction, uuids: Collection[str]) -> StatementAnswer:
     """Lock the consumers until this transaction ends; :func:`rows` reads the answer."""
-    # sorted, because all transactions lock consumers in this order
+    # uuids are sorted, because all transactions lock consumers in this order
     return tx.queue(_locking_lookup(len(uuids)), bind_values("uuid", sorted(uuids)))
 
 
@@ -123,7 +123,7 @@ def create_consumers(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnershi
             "generation": 1,
             "updated_at": tx.now,
         }
-        # sorted, because an insertion locks its rows, and all transactions lock in this order
+        # uuids are sorted, because an insertion locks its rows, and all transactions lock in this order
         for uuid, owner in sorted(owners.items())
     ]
     tx.insert(consumers, rows)

@@ -43,8 +43,8 @@ def list_holders(
         for some in split_rows(shown):
             rows = conn.execute(_holdings, {"providers": chunk, "consumers": some})
             found += [(first, AllocationHolder(*others)) for first, *others in rows]
-    # sorted, because chunks split the rows of a consumer by provider; a stable sort keeps the order of
-    # classes
+    # rows are sorted, because chunks split the rows of a consumer by provider; a stable sort keeps the order
+    # of classes
     return [each for _, each in sorted(found, key=lambda item: item[0])], len(ids) > skip + limit
 
 

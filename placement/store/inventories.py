@@ -143,7 +143,7 @@ def replace_all(
     row, present, ids = _lock(tx, uuid, wanted, generation)
     check_capacity(uuid, wanted, may_have_none=may_have_none)
     write(tx, row, wanted, present, ids)
-    # removed last, because the query for inventories in use sends all queued writes
+    # inventories are removed last, because the query for inventories in use sends all queued writes
     remove_some(tx, row, present - set(ids.values()), said_before=UPDATE_CONFLICT)
     return row.generation + 1
 
@@ -207,10 +207,10 @@ def remove_some(
                 )
             )
         )
-        # ordered, so that the message is the same each time
+        # the rows are ordered, so that the message is the same each time
         .order_by(resource_classes.c.id)
     )
-    # asked before the deletion, because the message has to name the classes in use
+    # the database is asked before the deletion, because the message has to name the classes in use
     in_use = tx.conn.execute(used).scalars().all()
     if in_use:
         raise Conflict(

@@ -58,7 +58,7 @@ def find_provider(
 
     :param values: values for the conditions of the statement.
     """
-    # locked first, so that the statement sees the changes of the last writer
+    # the bucket is locked first, so that the statement sees the changes of the last writer
     tx.lock([uuid])
     tx.queue(statement, {**values, "its_uuid": uuid, "its_generation": generation})
 

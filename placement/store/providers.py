@@ -69,7 +69,7 @@ def lock(tx: WriteTransaction, uuid: str) -> ProviderRow:
 
     :raises NotFound: there is no such provider.
     """
-    # locked before it is read, which is possible because the uuid determines the bucket
+    # the provider is locked before it is read, which is possible because its uuid determines the bucket
     tx.lock([uuid])
     return read_locked(tx, uuid)
 
@@ -111,7 +111,7 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
     tx.lock([uuid] if parent_uuid is None else [uuid, parent_uuid])
     parent = None
     if parent_uuid is not None:
-        # checked first, because the lookup would report that the parent does not exist
+        # the uuid is checked first, because the lookup would report that the parent does not exist
         if parent_uuid == uuid:
             raise InvalidRequest(
                 _refusal_text("create", name, uuid, "parent provider UUID cannot be same as UUID")
@@ -267,7 +267,8 @@ def _new_parent(
 
 def _lock_subtree(tx: WriteTransaction, row: ProviderRow) -> set[int]:
     """Lock a provider and all its descendants; return their ids."""
-    # repeated until no new descendant appears, because a child may be added before its parent is locked
+    # the query is repeated until no new descendant appears, because a child may be added before its parent is
+    # locked
     subtree = _subtree_ids(tx.conn, row)
     while True:
         tx.lock(tx.conn.execute(sa.select(_rp.uuid).where(_rp.id.in_(subtree))).scalars())
@@ -324,5 +325,6 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
         tx.conn.execute(sa.delete(table).where(table.c.provider_id == row.id))
     tx.conn.execute(sa.delete(resource_providers).where(_rp.id == row.id))
     tx.note_deleted(uuid)
-    # recorded in the same transaction, so that no cursor can be after a deletion that has no record yet
+    # the deletion is recorded in the same transaction, so that no cursor can be after a deletion that has no
+    # record yet
     changes.note_deletion(tx, uuid)

@@ -140,7 +140,7 @@ def make_reservation(
     which = sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery()
     values = {"consumer_id": which, "claim_group": group, "expires_at": _time_of(end)}
     tx.conn.execute(sa.insert(reservations).values(values))
-    # read after the write, because the database computes the end by its own clock
+    # the reservation is read after the write, because the database computes the end by its own clock
     return _read_written(tx, consumer)
 
 
@@ -219,7 +219,8 @@ def remaining_claim(
     row, found = locked.consumers.get(reservation), find_reservation(tx.conn, reservation)
     for claim in claims:
         project_id, group = claim.owner.project_id, groups.get(claim.consumer)
-        # checked before the search, and again here under the lock, because the reservation may have changed
+        # the reservation is checked before the search, and again here under the lock, because it may have
+        # changed
         if row is None or found is None or not found.serves_claim(project_id, group):
             raise unusable_reservation(reservation, project_id)
     # for the type checker: there is at least one claim, and the loop has refused it if the consumer is
@@ -303,7 +304,7 @@ def _give_back_expired(tx: WriteTransaction) -> int:
     # removes rows of confirmed claims, so that the query below does not read them each time
     expiries.forget_confirmed(tx)
     if found:
-        # read again under the locks, because a claim may have been confirmed meanwhile
+        # the claim is read again under the locks, because it may have been confirmed meanwhile
         consumer_store.lock(tx, found)
         found = [
             uuid

@@ -55,7 +55,7 @@ def reshape_providers(
     # providers are checked before consumers, because OpenStack Placement reports conflicts in this order
     allocations.check_generations(claims, locked)
     for uuid, new in wanted.items():
-        # written before the allocations, which need the new inventories
+        # inventories are written before the allocations, which need the new inventories
         inventories.write(tx, rows[uuid], new.inventories, set(present[uuid].scalars), lookup.ids)
     allocations.write_claims(tx, claims, locked)
     for uuid, new in wanted.items():

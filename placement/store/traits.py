@@ -60,7 +60,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection
         return generation + 1
     row, present, ids = _lock(tx, uuid, wanted)
     providers.check_generation(row, generation)
-    # checked after the generation, because an outdated generation is reported first
+    # the names are checked after the generation, because an outdated generation is reported first
     unknown = sorted(set(wanted) - set(ids))
     if unknown:
         raise InvalidRequest(f"No such trait {', '.join(unknown)}")
@@ -154,7 +154,7 @@ def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement |
             sa.or_(*(provider_attributes.c.name == each for each in attributes)), ~sa.exists(present)
         )
 
-    # read at the first use and not at import, because extensions register while they are loaded
+    # the extensions are read at the first use and not at import, because they register while they are loaded
     registered: list[Mapping[str, Collection[str]]] = list(
         extensions.registered_objects("trait_attributes").values()
     )
@@ -166,7 +166,7 @@ def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement |
     return PreparedStatement(sa.delete(provider_attributes).where(its, sa.or_(*stale)))
 
 
-# cached, because extensions do not change while a process runs
+# the names are cached, because extensions do not change while a process runs
 @cache
 def _stale_attributes() -> PreparedStatement | None:
     return _stale_attributes_of(sa.bindparam("provider"))

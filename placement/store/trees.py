@@ -105,7 +105,7 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     lookups = {*by_uuid, *(each.parent for each in wanted if each.parent is not None)}
     # looks up parents, too, because a new provider may have a parent without a description
     tx.lock(lookups)
-    # queued after the lock, together with the lookups of ids and rows
+    # the query is queued after the lock, together with the lookups of ids and rows
     taken = tx.queue(_name_owners(len(wanted)), bind_values("name", [each.name for each in wanted]))
     ids = _NameIds(tx, wanted)
     rows = providers.find_providers(tx, lookups)
@@ -272,7 +272,7 @@ class _NameIds:
         ):
             if unknown := sorted(set(named) - known.keys()):
                 raise InvalidRequest(f"{wanted}: No such {what} {', '.join(unknown)}.")
-        # checked last, because unknown classes are reported before wrong values
+        # values are checked last, because unknown classes are reported before wrong values
         inventory_store.check_capacity(wanted.uuid, wanted.inventories or {}, may_have_none=True)
 
     @property
@@ -328,7 +328,7 @@ def _write_changes(
         going = present.inventories.keys() - wanted.inventories.keys()
         # ids of classes that the description does not name
         gone = names.NameLookup(tx, resource_classes, going).ids if going else {}
-        # removed last; a conflict rolls back all changes of the tree
+        # inventories are removed last; a conflict rolls back all changes of the tree
         inventory_store.remove_some(
             tx, row, set(gone.values()), said_before=f"{wanted}: {inventory_store.UPDATE_CONFLICT}"
         )

@@ -358,8 +358,8 @@ def _with_specs(resources: Mapping[str, int], specs: Mapping[str, str]) -> dict[
     """The flavor's amounts with its extra specs ``resources:CLASS=N`` applied, without VCPU and PCPU."""
     amounts = Counter(resources)
     found = [(match, amount) for name, amount in specs.items() if (match := _RESOURCES.match(name))]
-    # Sorted, so that the group without a suffix comes first: its entry replaces the flavor's own amount and
-    # no sum.
+    # The groups are sorted, so that the group without a suffix comes first: its entry replaces the flavor's
+    # own amount and no sum.
     for match, amount in sorted(found, key=lambda pair: pair[0]["group"]):
         # ``resources:CLASS`` replaces the flavor's own amount; groups with a suffix (``resources1:CLASS``)
         # add to it.

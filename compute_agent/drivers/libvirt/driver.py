@@ -192,7 +192,7 @@ class LibvirtDriver:
             # If a hung libvirtd keeps the thread in a call, close() does not wait any longer: the thread ends
             # with the process.
             self._thread.join(_LAST_LOOK)
-        # Cleared, because libvirt's objects of domains keep their connection open.
+        # The list is cleared, because libvirt's objects of domains keep their connection open.
         self._round = []
         self._connection.close()
 
@@ -215,7 +215,7 @@ class LibvirtDriver:
             try:
                 with self._on_domain(known, "cannot be shut down") as domain:
                     domain.shutdown()
-            # Raised again although it is a DriverError, because it must end the whole call.
+            # The error is raised again although it is a DriverError, because it must end the whole call.
             except GuestGoneError:
                 raise
             except DriverError as error:
@@ -289,7 +289,8 @@ class LibvirtDriver:
         while not self._stopped.is_set():
             try:
                 if not self._connection.is_open:
-                    # Checked at each connection, because another agent may have started while there was none.
+                    # The lock is checked at each connection, because another agent may have started while
+                    # there was none.
                     self._check_lock()
                     self._connection.open()
                     # libvirtd reports no events that happened without a connection, so all domains are read

@@ -426,7 +426,7 @@ class DomainTuning:
     Each call raises libvirtError if libvirtd refuses it.
     """
 
-    # typed as Any, because libvirt-python has no types, and is not imported with this module.
+    # libvirt is typed as Any, because libvirt-python has no types, and is not imported with this module.
     def __init__(self, libvirt: Any, domain: Any, host_cpus: frozenset[int]) -> None:
         self._libvirt = libvirt
         self._domain = domain

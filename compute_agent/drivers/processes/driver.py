@@ -140,7 +140,8 @@ class ProcessDriver:
         # group is left, because the held process ends with the agent.
         try:
             if self._groups is not None and self._groups.make_group(guest_uuid).process_ids():
-                # Raised as an OSError, so that the code below handles it like a refusal of the kernel.
+                # The refusal is raised as an OSError, so that the code below handles it like a refusal of the
+                # kernel.
                 raise OSError(f"there are processes in its group {group_name(guest_uuid)} already")
             record = self._move_to_group(record)
             self._table.add(record, child)
@@ -450,7 +451,8 @@ class ProcessDriver:
         The kernel then moves the memory. The memory of a guest without a group stays on its nodes.
         """
         group = self._group_of(guest)
-        # Logged once for all guests, because the reason is the same and a host may have hundreds of guests.
+        # The warning is logged once for all guests, because the reason is the same and a host may have
+        # hundreds of guests.
         if wanted and not self._warned_of_memory and (group is None or group.memory_nodes() is None):
             self._warned_of_memory = True
             LOG.warning(

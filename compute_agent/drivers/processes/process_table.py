@@ -430,7 +430,7 @@ class ProcessTable:
 
         None if it is no child, or runs.
         """
-        # Locked, because the second of two threads that call Popen.poll() at once gets None.
+        # The call is locked, because the second of two threads that call Popen.poll() at once gets None.
         with self._lock:
             child = self._children.get(guest_uuid)
             # An ended child stays a zombie until its status is read, and keeps its pid and its group busy.

@@ -223,7 +223,8 @@ class ClaimScenario:
         cls, snapshot: ModelSnapshot, members: Members, wanted: Iterable[WantedClaim]
     ) -> ClaimScenario:
         """Return the scenario before any of the wanted claims has a place."""
-        # copied to a list, because the code below reads it several times, and the argument may be a generator
+        # the argument is copied to a list, because the code below reads it several times, and it may be a
+        # generator
         wanted = list(wanted)
         # the consumers of these claims are left out: a consumer is no other member for itself
         moving = {each.consumer for each in wanted}
@@ -249,7 +250,8 @@ class ClaimScenario:
         world = replace(self, snapshot=with_choice_held(self.snapshot, choice))
         if wanted.group is None:
             return world
-        # copied before the change, because the search uses this scenario again for other choices
+        # the counter is copied before the change, because the search uses this scenario again for other
+        # choices
         count = Counter(self.members_beside(wanted.group))
         # a member on two hosts counts at both, so the size of the group is counted separately
         count.update(choice.hosts)

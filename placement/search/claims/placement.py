@@ -188,7 +188,7 @@ class _ClaimPlacing:
                     *others,
                 ]
             passed.append(choice)
-        # not in a finally block, because an exception does not prove that the state fails
+        # the state is not added in a finally block, because an exception does not prove that the state fails
         self._failed.add(state)
         return None
 

@@ -150,7 +150,7 @@ class ScoreUpperBounds:
         # several providers may give the class at once if several needs ask for it
         is_apart = sum(name in dict(need.resources) for need in self._needs) > 1
         bounds_of = partial(_beside_pools, amount=amount, is_apart=is_apart)
-        # keyed by aggregates, because hosts of one rack have the same sharing providers
+        # the pools are keyed by aggregates, because hosts of one rack have the same sharing providers
         pools = {
             via: _pool_sums(self._sharing.providers_through(via), name)
             for via in {*self._via_aggregates.values()}
@@ -192,7 +192,7 @@ class ScoreUpperBounds:
         known: dict[TreeClass, int] = {}
         fewest = []
         for root in self._roots:
-            # keyed by class of trees: zones depend on traits, and few classes cover all hosts
+            # the result is keyed by class of trees: zones depend on traits, and few classes cover all hosts
             kind = trees[root].kind
             if kind not in known:
                 self._budget.spend(1 + len(kind.shape.lineages) // 4)

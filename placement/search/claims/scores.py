@@ -46,7 +46,8 @@ class ChoiceScorer:
     def __init__(self, world: ClaimScenario, wanted: WantedClaim) -> None:
         self._world = world
         self._wanted = wanted
-        # keyed by class of trees and pattern: equivalent hosts give the same amounts from the same positions
+        # terms are keyed by class of trees and pattern: equivalent hosts give the same amounts from the same
+        # positions
         self._terms: dict[tuple[TreeClass, int], _PatternTerms] = {}
         self._with_lineages = any(name == DISTANCE for name, _ in wanted.order)
         #: for each requested class, the sums by tree, and the requested amount
@@ -71,8 +72,8 @@ class ChoiceScorer:
 
     def score_choice(self, found: Found) -> ChoiceScore:
         """Return the score of a choice by each criterion, and their weighted sum."""
-        # computed only for choices in the answer, because the search compares ranks and needs no single
-        # scores
+        # scores are computed only for choices in the answer, because the search compares ranks and needs no
+        # single scores
         taking = self._taken_by(found)
         criteria = {
             name: self._criterion_value(taking, name, weight) or 0.0 for name, weight in self._wanted.order
@@ -354,7 +355,7 @@ def position_in_range(whole: tuple[float, float], number: float, *, low: bool) -
     # if all numbers are equal, the criterion must not prefer any host
     if most <= least:
         return 1.0
-    # halved first, because the difference of two large numbers could overflow
+    # the numbers are halved first, because their difference could overflow
     part = (number / 2 - least / 2) / (most / 2 - least / 2)
     return 1 - part if low else part
 

@@ -97,8 +97,8 @@ class ClaimService:
         for attempt in range(0 if at_once else 1, self._limits.retries + 2):
             placed = self._place_at_once(wanted, end - thread_time()) if at_once else None
             if at_once and placed is None:
-                # checked before the next search, because a wrong generation explains a refusal better than
-                # the search does
+                # the generation is checked before the next search, because a wrong generation explains a
+                # refusal better than the search does
                 self._check_generations(wanted)
             at_once = False
             if placed is None:
@@ -214,8 +214,8 @@ class ClaimService:
         seconds: float,
         reservation: str | None,
     ) -> list[PlacedClaim]:
-        # read before the view: if another claim takes reserved amounts in between, the write fails and is
-        # repeated
+        # reserved amounts are read before the view: if another claim takes reserved amounts in between, the
+        # write fails and is repeated
         reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
         with self._model.fresh_view() as view:
             self._check_names(view, wanted)
@@ -315,7 +315,8 @@ class ClaimService:
         snapshot = view.snapshot
         for each in wanted:
             check_names(each.request, view.names.classes, view.names.traits)
-            # checked here, because an unknown name is an error of the client and no reason for "no candidate"
+            # the names are checked here, because an unknown name is an error of the client and no reason for
+            # "no candidate"
             named_roots(snapshot, each.only or (), "allowed_hosts names")
             named_roots(snapshot, each.avoid, "excluded_hosts names")
             for name, _ in each.order:

@@ -64,7 +64,7 @@ def full_amounts(
         if topology is None or not useful:
             continue
         in_zones = [[useful[at] for at in zone if at in useful] for zone in tree.kind.zone_positions]
-        # sorted, because hosts with the same zones in another order have the same sums
+        # zones are sorted, because hosts with the same zones in another order have the same sums
         zones = sorted(
             (tuple(sorted(room.most for room in zone)), lcm(*(room.step for room in zone)))
             for zone in in_zones

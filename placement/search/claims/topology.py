@@ -132,7 +132,7 @@ def _of_sizes(
         for chosen in combinations(range(len(zones)), size):
             budget.spend(size)
             distance = sum(apart[one][other] for one, other in combinations(chosen, 2))
-            # skipped if these zones are further apart than the best set with a split
+            # the set is skipped if these zones are further apart than the best set with a split
             if best is not None and distance > best.distance:
                 continue
             some = [zones[number] for number in chosen]

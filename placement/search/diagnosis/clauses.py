@@ -29,7 +29,7 @@ class RequestClause:
     - ``amount`` is the requested amount.
     """
 
-    # frozen and hashable, because clauses are keys of reasons and members of sets
+    # the class is frozen and hashable, because clauses are keys of reasons and members of sets
     condition: str
     group: str = ""
     names: tuple[str, ...] = ()
@@ -224,7 +224,7 @@ def without_clauses(
 
     :param amounts: amounts that replace the requested amounts of resource clauses that stay.
     """
-    # compared with the suffixes of the original request, which identify the clause
+    # the suffixes are compared with the suffixes of the original request, which identify the clause
     subtrees = [suffixes for suffixes in request.same_subtrees if _same_subtree(suffixes) not in left_out]
     named = frozenset[str]().union(*subtrees)
     # first amounts and conditions are removed, and after that the groups that have none left

@@ -160,7 +160,8 @@ def explain_request(
     # relaxations come last, because each tested change takes a search
     if not incomplete and relaxing:
         relaxer = RelaxationSearch(whole.found, budget)
-        # also for a request that fits, because the largest amounts tell how much more would fit
+        # this search runs also for a request that fits, because the largest amounts tell how much more would
+        # fit
         if not whole.left and not gather_found(relaxer.find_relaxations(), relaxations):
             incomplete.append("relaxations")
         if not gather_found(_largest_amounts(relaxer, request), largest):
@@ -314,7 +315,7 @@ class _WholeFunnel:
     ) -> tuple[frozenset[ProviderPlace], frozenset[int]]:
         """Return the places and step sizes of the closest providers, at most two values of each."""
         places, steps = set[ProviderPlace](), set[int]()
-        # collected only for conditions on amounts, because other sentences mention no places
+        # places are collected only for conditions on amounts, because other sentences mention no places
         if part is None or clause.condition not in _AMOUNTS:
             return frozenset(), frozenset()
         for host in hosts:
@@ -364,7 +365,8 @@ def _place_of(provider: Provider) -> ProviderPlace:
 def _names_nothing_known(snapshot: ModelSnapshot, clause: RequestClause) -> bool:
     """Return whether the clause names a tree or aggregates without providers."""
     condition = condition_class(clause.condition)
-    # only for conditions with this remark; unknown traits, for example, are refused before the search
+    # only conditions with this remark need the check; unknown traits, for example, are refused before the
+    # search
     if condition is None or not condition.words.unknown:
         return False
     return condition((frozenset(clause.names),)).is_unknown(snapshot)
@@ -401,7 +403,7 @@ def _distance_function(
         return missing_portion
     name, own = clause.names[0], kin.own
     slots = [kin.slots[at, name] for at in positions if at < own]
-    # read once, because all these hosts have the same sharing providers
+    # the amount is read once, because all these hosts have the same sharing providers
     most = max((_found_amount(clause, kin.shared[at - own]) for at in positions if at >= own), default=0)
     pickers: dict[TreeStructure, Callable[[tuple[int, ...]], tuple[int, ...]]] = {}
 

@@ -82,7 +82,7 @@ class RelaxationSearch:
         self._by_missing: dict[UnmetFilters, list[LikeHosts]] = {}
         for host in found.hosts:
             self._by_missing.setdefault(host.unmet_filters, []).append(host)
-        # cached, because each changed amount is searched among the same amounts
+        # the amounts are cached, because each changed amount is searched among the same amounts
         self._most_shared: dict[str, list[tuple[int, int]]] = {}
         self._smallest_of: dict[str, list[int]] = {}
         self._asked = asked_amounts(found.request)
@@ -97,10 +97,10 @@ class RelaxationSearch:
         for bits in self._needed_sets():
             levels[bits.bit_count()].add(bits)
         for size, level in enumerate(levels):
-            # sorted, because a set has no fixed order, and the answer must not depend on it
+            # the sets are sorted, because a set has no fixed order, and the answer must not depend on it
             for bits in sorted(level):
                 self._budget.spend()
-                # skipped if the set contains another helpful set, because then it is not minimal
+                # the set is skipped if it contains another helpful set, because then it is not minimal
                 if any(other & ~bits == 0 for other in found):
                     continue
                 start = next(self._find_ways(bits), None)
@@ -161,7 +161,7 @@ class RelaxationSearch:
     def _smallest_amounts(self, clause: RequestClause) -> list[int]:
         """Return the smallest amounts of a class that providers can give, below the requested amount."""
         name = clause.names[0]
-        # cached, because each set of clauses with this class needs these amounts
+        # the amounts are cached, because each set of clauses with this class needs them
         if name not in self._smallest_of:
             # a loop over structures instead of trees, because thousands of trees have the same structure
             shapes = {tree.shape for host in self._found.hosts for tree in host.alike.trees}
@@ -260,7 +260,7 @@ class RelaxationSearch:
             host = hosts.get(root)
             if host is None or host not in able:
                 continue
-            # cached for all hosts of a kin, because these positions do not depend on free amounts
+            # the positions are cached for all hosts of a kin, because they do not depend on free amounts
             kin = host.alike.kin
             if kin not in could_give:
                 could_give[kin] = bool(self._could_give(clause, host.alike, bits))
@@ -475,7 +475,7 @@ class TriedRelaxations:
             changed = without_clauses(self._request, (), {clause: amount})
             return changed is not None and next(self._serving(changed), None) is not None
 
-        # sorted in descending order, so that the first amount that fits is the largest
+        # amounts are sorted in descending order, so that the first amount that fits is the largest
         for amount in self._likely_amounts(clause, asked):
             if amount_fits(amount):
                 return amount

@@ -185,7 +185,8 @@ def _relaxation_text(relaxation: RequestRelaxation) -> str:
     if relaxation.amounts:
         amounts = [f"{each.amount} {each.names[0]}{_of_group(each)}" for each in relaxation.amounts]
         parts.append(f"asking for {' and '.join(amounts)}")
-    # written as group_policy=none, because a query with several groups needs a policy
+    # the omission of a policy is written as group_policy=none, because a query with several groups needs a
+    # policy
     left_out = [_left_out(each) for each in relaxation.left_out if each.condition != "group_policy"]
     if left_out:
         parts.append(f"leaving out {' and '.join(left_out)}")
@@ -207,7 +208,7 @@ def _left_out(clause: RequestClause) -> str:
     words = words_of(clause.condition)
     if not words.parameter:
         return f"the place {clause.condition} {names}{_of_group(clause)}"
-    # spelled like a query: required=in:A,B means any of them
+    # the names are spelled like a query: required=in:A,B means A or B
     mark = "in:" if len(clause.names) > 1 else words.mark
     return f"{words.parameter}{clause.group}={mark}{names}"
 
