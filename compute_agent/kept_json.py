@@ -134,7 +134,7 @@ class KeptFile(Generic[T]):
         """Read the content; None where it cannot be used. A file with other content is put aside."""
         try:
             return self._parse(read_own(self._path))
-        # There is no file before the first save.
+        # The file does not exist before the first save.
         except FileNotFoundError:
             pass
         except UnsafeFileError as error:

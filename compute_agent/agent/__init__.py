@@ -9,7 +9,7 @@ a process. This package creates, starts and queries the loops, and the loops imp
 - :mod:`~compute_agent.agent.configured_host` makes the host state and the controllers from a configuration,
   and :mod:`~compute_agent.agent.reload` replaces them while guests run.
 - :mod:`~compute_agent.agent.dry_run` lists the changes of a start, and :mod:`~compute_agent.agent.release`
-  undoes them; both use all controllers.
+  undoes these changes; both modules use all controllers.
 - :mod:`~compute_agent.agent.documents` builds the JSON of ``status``, ``guest list``, ``watermark list`` and
   ``resctrl groups``.
 

@@ -155,9 +155,9 @@ class GuestAdopt(_GuestStart):
         origin.add_argument(
             "--cgroup",
             metavar="PATH",
-            help="folder of a cgroup (version 2), such as /sys/fs/cgroup/work; the agent moves all"
-            " processes of the cgroup to a cgroup of the guest, and the guest ends when the last of these"
-            " processes ends",
+            help="folder of a cgroup (version 2), such as /sys/fs/cgroup/work. The agent moves all"
+            " processes of this cgroup to a cgroup of the guest. The guest ends when the last of these"
+            " processes ends.",
         )
         return parser
 

@@ -244,7 +244,7 @@ def choose_driver(
             f" {_PROCESS}",
         )
     if remembered != _PROCESS:
-        # These are several drivers, or a later release knows the driver: open_drivers() gives the remedy.
+        # The agent had several drivers, or a later release knows the driver: open_drivers() gives the remedy.
         return DriverChoice(remembered)
     if count:
         return DriverChoice(

@@ -224,7 +224,7 @@ def zone_layout(
     NUMA nodes are zones in ``numa`` and ``l3``. L3 domains are zones in ``l3``, and in any shape if resctrl
     controls their cache. An L3 domain inside a node is the node's child. If an L3 cache spans whole nodes
     (sub-NUMA clustering), these nodes are its children. If an L3 cache and a node overlap only in part, as on
-    some virtual machines, both are children of the host.
+    some virtual machines, the cache and the node are children of the host.
 
     :param controlled_l3: the ids of the L3 caches that resctrl controls.
     """

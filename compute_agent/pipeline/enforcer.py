@@ -217,8 +217,8 @@ class GuestEnforcer:
         :raises DriverError: a controller has failed.
         """
         one = self._expected.note_process(guest)
-        # None: the guest is not expected any more, or the driver has reported its start already. A preserved
-        # guest is expected only so that its CPUs are online.
+        # The result is None if the guest is not expected any more, or the driver has reported its start
+        # already. A preserved guest is expected only so that its CPUs are online.
         if one is None or one.guest.settings.preserve:
             return
         self._sync(host_state)

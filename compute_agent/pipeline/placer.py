@@ -54,8 +54,8 @@ class GuestPlacer:
         self._balanced: object = None
         """The inputs of the last search that found no guest to move. Equal inputs need no new search."""
         self._synced: tuple[HostState, Mapping[str, CpuSet]] | None = None
-        """The host state and held CPUs before the last pass of sync(). If both are unchanged, no further pass
-        is needed.
+        """The host state and held CPUs before the last pass of sync(). If host state and held CPUs are
+        unchanged, no further pass is needed.
         """
         self._contested: tuple[HostState, CpuSet] | None = None
         """The host state, and the held CPUs on which guests may also float, at the last _keep_apart()."""

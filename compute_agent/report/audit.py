@@ -133,7 +133,8 @@ def _options(guest: MovedGuest, claims: Iterable[MigrationClaim]) -> list[str]:
 
 
 def _may_be(guest: MovedGuest, claim: MigrationClaim) -> bool:
-    # None: Placement has no consumer types. "unknown": the client sends no type, like Nova.
+    # The type is None if Placement has no consumer types. The type is "unknown" if the client sends no
+    # type, like Nova.
     if claim.consumer_type not in (None, UNKNOWN_TYPE, MIGRATION_TYPE):
         return False
     if guest.owner is not None and claim.owner is not None and guest.owner != claim.owner:

@@ -1,7 +1,7 @@
 """Actions of watermarks, as frozen values that an executor carries out.
 
 Decisions of interference have another type, ``interference.cases.CaseDecision``. Both types have a guest, a
-control and a limit, so the same executor carries out both.
+control and a limit, so the same executor carries out both types.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ explicitly. Baselines are learnt again.
 
 Former releases
     A former release kept the state of watermarks in a part of the agent's ``state.json``, and the state of
-    interference in ``interference.json``. The agent reads both at its start into this file, and removes both
-    former parts as soon as this file is durable.
+    interference in ``interference.json``. The agent reads both files at its start into this file, and removes
+    both former parts as soon as this file is durable.
 
 Downgrade
     After a downgrade, the older release finds neither part, as if its state was lost. Its first round removes

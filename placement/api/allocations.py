@@ -63,7 +63,7 @@ def list_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     # the allocations are read from the database, because the read model has usages but neither allocations
     # nor consumers
     with call.service.database.read() as conn:
-        # both are read in one snapshot of the database, so that generation and allocations match
+        # generation and allocations are read in one snapshot of the database, so that they match
         held = store.of_consumer(conn, uuid)
         # looked up only with allocations, because a consumer without allocations has no row
         consumer = consumers.find_consumer(conn, uuid) if held else None

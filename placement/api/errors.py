@@ -29,8 +29,8 @@ _STATUS: Mapping[type[ServiceError], HTTPStatus] = {
     exceptions.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
-#: The general sentence of OpenStack Placement for a status; details follow it, and Nova's tests look for
-#: both.
+#: The general sentence of OpenStack Placement for a status; details follow it, and Nova's tests look for the
+#: sentence and the details.
 _GENERAL: Final[Mapping[HTTPStatus, str]] = {
     HTTPStatus.BAD_REQUEST: "The server could not comply with the request since it is either malformed"
     " or otherwise incorrect.",

@@ -71,7 +71,7 @@ class _CompiledStatement(NamedTuple):
             # format. The type of dialects lacks this argument, which every dialect accepts
             dialect = type(dialect)(paramstyle="numeric_dollar")  # type: ignore[call-arg]
         compiled = statement.compile(dialect=dialect)
-        # None for statements with named parameters, which lack this attribute
+        # The attribute is None for statements with named parameters, which lack this attribute
         return cls(str(compiled), compiled.params, getattr(compiled, "positiontup", None))
 
 

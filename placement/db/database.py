@@ -158,7 +158,8 @@ class WriteTransaction:
             ids = sorted(provider_id for provider_id, each in self._changed.items() if each == change)
             values = {**bind_values("id", ids), "now": self.now, "by": change.bumps}
             self.queue(_stamp_statement(len(ids), described=not change.usage_only), values)
-        # set before sending, because after an error it is unknown whether the database received the commit
+        # the attribute is set before sending, because after an error it is unknown whether the database
+        # received the commit
         self.committing = self._batch.carries_commit
         self._batch.send(commit=True)
         self.committing = True
@@ -306,9 +307,9 @@ class ServiceDatabase:
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
         """Run ``work`` in a transaction of its own, and commit.
 
-        If the attempt fails because of another transaction (by a deadlock, or because both have inserted a
-        row), it is rolled back, and ``work`` runs again from its beginning. A commit with an unknown outcome
-        is never repeated.
+        If the attempt fails because of another transaction (by a deadlock, or because both transactions have
+        inserted a row), it is rolled back, and ``work`` runs again from its beginning. A commit with an
+        unknown outcome is never repeated.
 
         :raises Unavailable: the database does not answer, or contention does not end.
         :raises InvalidRequest: the database cannot store a value, or the number of values.

@@ -223,7 +223,7 @@ def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> No
     # its commit. So unused connections are tested. A test before each transaction would cost a round trip.
     @sa.event.listens_for(engine, "checkout")
     def _test_connection(connection: Any, record: Any, proxy: object) -> None:
-        # None means a new connection, on which the server has just answered
+        # A value of None means a new connection, on which the server has just answered
         returned = record.info.get(_RETURNED)
         if returned is None or time.monotonic() - returned < trusted:
             return

@@ -90,7 +90,7 @@ class PolicyEnforcer:
 
     def _follow_files(self) -> None:
         """Load the rules again if the files have changed."""
-        # set before the check, so that no other thread checks at the same time
+        # the time is set before the check, so that no other thread checks at the same time
         self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
         try:
             found = _list_files(self._conf)

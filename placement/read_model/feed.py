@@ -335,7 +335,7 @@ class ReadModel:
         return WritableModel(history, names, counters, deletions, next_expiry, providers, stamp_of)
 
     def _update_state(self, history: str) -> None:
-        # None during the update, so that the next request tries again after a failure
+        # The value is None during the update, so that the next request tries again after a failure
         self._position = None
         if self._state is None and self.file is not None and not self.refreshed:
             self._load_file(self.file)

@@ -164,7 +164,8 @@ class ModelFileWriter:
             self._note_end()
 
     def _note_end(self) -> None:
-        # set after a failure, too, because frequent attempts do not help, for instance on a full disk
+        # the time is set after a failure, too, because frequent attempts do not help, for instance on a full
+        # disk
         self._not_before = time.monotonic() + INTERVAL
         self._busy = False
 

@@ -117,7 +117,7 @@ def _consumer_schema(base: type[StrictSchema], version: Microversion, **fields: 
     if version >= microversion.CONSUMER_OWNERS:
         fields |= {"project_id": _owner_field(), "user_id": _owner_field()}
     if version >= microversion.CONSUMER_GENERATIONS:
-        # None for null, which stands for a new consumer
+        # The value is None for null, which stands for a new consumer
         fields["consumer_generation"] = IntegerField(required=True, allow_none=True)
     if version >= microversion.MAPPINGS:
         # the field is accepted so that clients can send a candidate back; the service does not use it

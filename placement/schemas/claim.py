@@ -144,7 +144,8 @@ def parse_owned(
     asked = explanation.parse(claim, forms)
     return WantedClaim(
         consumer=consumer,
-        # None, because reservations are new; for claims, _wanted_claim() sets the generation of the body
+        # The generation is None, because reservations are new; for claims, _wanted_claim() sets the
+        # generation of the body
         generation=None,
         owner=ConsumerOwnership(claim["project_id"], claim["user_id"], consumer_type),
         request=asked.request,

@@ -201,7 +201,8 @@ class CandidateSearch:
         if self._rng is not None:
             found = list(roots)
             roots = self._rng.sample(found, len(found))
-        # set here and not in the constructor, because only the caller knows its limit and strategy
+        # the attribute is set here and not in the constructor, because only the caller knows its limit and
+        # strategy
         self._searched.batch = batch
         uncounted = 0
         for root in roots:

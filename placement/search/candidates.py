@@ -183,7 +183,7 @@ def _order_batches(
     for batch in batches:
         for pattern in batch:
             used = pattern.resources
-            # None stands for the root and for sharing providers, which are not branches
+            # The value None stands for the root and for sharing providers, which are not branches
             found = {*map(branch, used)}
             spread = (len(found) - (None in found), len(used))
             in_order, last = in_order and last <= spread, spread

@@ -254,7 +254,7 @@ class CompiledRequest:
         lineages = self._shape.lineages
         parents = {each[1] for each in lineages if len(each) > 1}
         used = sorted({at for own, _ in self._distinct for at, _ in own})
-        # None for providers with children, which are never equivalent to other providers
+        # The entry is None for providers with children, which are never equivalent to other providers
         families = tuple([None if at in parents else lineages[at][1:2] for at in used])
         return len(lineages), families, self._shared_ids
 

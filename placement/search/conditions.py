@@ -180,7 +180,8 @@ class ProviderCondition(ABC):
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
         """Yield the names with which an index finds the providers that meet the condition."""
-        # nothing for conditions that exclude names, because no index lists the providers without a name
+        # the method yields nothing for conditions that exclude names, because no index lists the providers
+        # without a name
         if self.index is not None and not self.excludes:
             for names in self.sets:
                 yield IndexedNames(getattr(snapshot, self.index), tuple(names), self.of_roots)
@@ -552,7 +553,8 @@ class ForbiddenAggregates(_AggregateCondition):
     excludes = True
 
     def _admits_names(self, own: Names, root: Names | None) -> bool:
-        # both are checked, because a forbidden aggregate of the root forbids its whole tree
+        # the aggregates of provider and root are checked, because a forbidden aggregate of the root forbids
+        # its whole tree
         return all(map(own.isdisjoint, self.sets)) and (root is None or all(map(root.isdisjoint, self.sets)))
 
 

@@ -115,8 +115,8 @@ class AskedAmounts:
         found = self._portions.get(shape)
         if found is None:
             given = [
-                # True stands for "each inventory can give this amount", so that structures with different
-                # inventories can have equal keys
+                # the value True stands for "each inventory can give this amount", so that structures with
+                # different inventories can have equal keys
                 shape.any_gives(name, amount) or self._portions_given(shape, layout, name, amount)
                 for name, amount in self.amounts
             ]
@@ -212,7 +212,7 @@ class TreeKin:
         self.alike: dict[Hashable, LikeTrees] = {}
         # with one amount for each slot, in the order of slots, no slots have to be picked
         slots = [slot for slot, _ in asked]
-        #: None if each slot has exactly one amount
+        #: the function is : None if each slot has exactly one amount
         self._pick = None if slots == [*range(len(self.slots))] else slot_picker(slots)
         self._amounts = tuple([amount for _, amount in asked])
         self._contested = [

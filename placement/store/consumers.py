@@ -99,8 +99,8 @@ def _locking_lookup(count: int) -> PreparedStatement:
 def check_generation(present: ConsumerRow | None, given: Generation) -> None:
     """Refuse a generation that is not the consumer's; ``present`` is None if there is no consumer.
 
-    :raises ConcurrentUpdate: the generations differ; the message has both. ConsumerExists if ``given`` is
-        None, but the consumer exists.
+    :raises ConcurrentUpdate: the generations differ; the message has both generations. ConsumerExists if
+        ``given`` is None, but the consumer exists.
     """
     expected = None if present is None else present.generation
     if given is not ANY_GENERATION and given != expected:

@@ -49,7 +49,7 @@ _insertion: Final = PreparedStatement(
         # the consumer is selected by uuid, because the ids of consumers that this transaction creates are
         # unknown
         consumer_id=sa.select(consumers.c.id).where(_consumer).scalar_subquery(),
-        # sent after the write of the claim, so that the row gets the new generation
+        # the statement is sent after the write of the claim, so that the row gets the new generation
         generation=sa.select(consumers.c.generation).where(_consumer).scalar_subquery(),
         # the time is computed by the database, so that a wrong clock of a worker does no harm
         expires_at=clock.ServerNow() + sa.bindparam("seconds", type_=sa.Double),

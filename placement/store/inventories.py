@@ -29,7 +29,7 @@ class InventoryValues:
 
 UPDATE_CONFLICT: Final = "update conflict: "
 """Prefix that clients expect before "Inventory for ... in use" in the error of ``PUT .../inventories``."""
-# the fields have the names of the database columns, so that one list serves both
+# the fields have the names of the database columns, so that one list serves both uses
 COLUMNS: Final = tuple(field.name for field in fields(InventoryValues))
 
 

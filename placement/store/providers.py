@@ -120,7 +120,8 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
         roots = tx.queue(_root_of, {"its_uuid": parent_uuid})
         if tx.optimistic and tx.sends_at_once:
             tx.queue(_creation_below, {**_base_values(tx, uuid, name), "its_parent": parent_uuid})
-            # not read here: the answer comes with the commit, and reading it now would cost a round trip
+            # the answer is not read here: it comes with the commit, and reading it now would cost a round
+            # trip
             return lambda: str(roots.scalars[0])
         parent = find_providers(tx, [parent_uuid]).get(parent_uuid)
         if parent is None:
@@ -137,7 +138,7 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
 
 def insert(tx: WriteTransaction, uuid: str, name: str, parent: ProviderRow | None) -> None:
     """Insert a provider with an unused uuid; the caller has locked its bucket and its parent."""
-    # None for a new root
+    # The parent is None for a new root
     place = {"parent": parent and parent.id, "root": parent and parent.tree_root}
     tx.queue(_creation, {**_base_values(tx, uuid, name), **place})
 

@@ -233,7 +233,7 @@ def remaining_claim(
         for provider, taken in claim.resources.items():
             for name, amount in taken.items():
                 left[provider, name] -= amount
-    # None instead of a conflict, because the caller searches again within the remaining amounts
+    # The result is None instead of a conflict, because the caller searches again within the remaining amounts
     if any(amount < 0 for amount in left.values()):
         return None
     resources: dict[str, dict[str, int]] = {}

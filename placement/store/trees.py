@@ -57,7 +57,7 @@ class ProviderDescription:
     name: str
     parent: str | None
     generation: int | None
-    # None leaves a part unchanged; an empty collection removes its content
+    # The value None leaves a part unchanged; an empty collection removes its content
     inventories: Mapping[str, InventoryValues] | None = None
     traits: Set[str] | None = None
     aggregates: Set[str] | None = None
@@ -320,7 +320,7 @@ def _write_changes(
             if present.inventories.get(name) != values
         }
         # changed inventories are separate from new inventories, because databases have no common statement
-        # for both
+        # for changes and insertions
         there = {name: values for name, values in differing.items() if name in present.inventories}
         added = {name: values for name, values in differing.items() if name not in present.inventories}
         inventory_store.update(tx, row.id, ids.of_classes(there))

@@ -1,4 +1,4 @@
-"""Combines a flavor and an image to a guest. The flavor, the image or both may have a value for a feature.
+"""Combines a flavor and an image to a guest. Each of them may have a value for the same feature.
 
 Nova refuses an image if a known property has a value of the wrong type. So this module lists all known
 properties and their former names, even properties that do not affect a request.

@@ -171,7 +171,7 @@ def drop_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
     if conn.dialect.name == "postgresql":
         conn.exec_driver_sql(statement)
         return
-    # MySQL refuses to remove a table that another table refers to, even if one statement removes both
+    # MySQL refuses to remove a table that another table refers to, even if one statement removes both tables
     conn.exec_driver_sql("SET SESSION foreign_key_checks = 0")
     try:
         _execute_patiently(conn, statement)

@@ -294,7 +294,8 @@ def _downgrade(story: DoorStory) -> None:
     agent.program.stop()
     agent.run_by("compute_agent.cmd.main", library)
     agent.program.start()
-    # It knows neither flavors nor rules, and what was set by hand in the next release is not its own.
+    # The earlier release knows neither flavors nor rules, and ignores what was set by hand in the next
+    # release.
     story.expected = dict.fromkeys(GUESTS, "LS")
 
 

@@ -75,8 +75,8 @@ class PidWatch(Generic[Key]):
         except ProcessLookupError:
             return False
         # pidfd_open() takes the process that has the pid at that moment. Only a check after it proves that it
-        # is the right one.
-        if procfs.identify_process(pid) not in (process, None):  # None: a zombie; its end is seen at once
+        # is the right one. A zombie has the identity None; its end is seen at once.
+        if procfs.identify_process(pid) not in (process, None):
             os.close(descriptor)
             return False
         with self._lock:

@@ -226,8 +226,8 @@ def may_be_limited(watch: InterferenceWatch, victim: GuestReading, other: GuestR
         and not its.protected
         and lower
         and ThrottleControl(watch.signal.lever.name, domain) in its.allotments
-        # On a domain, both guests use the same cache. Without a domain both have to share CPUs. If the CPUs
-        # of the victim are unknown, any guest may share them.
+        # On a domain, both guests use the same cache. Without a domain both guests have to share CPUs. If the
+        # CPUs of the victim are unknown, any guest may share them.
         and (bool(domain) or not (reach := watch.signal.reach(victim)) or not other.cpus.isdisjoint(reach))
     )
 

@@ -228,7 +228,7 @@ def check_together(watermarks: Iterable[WatermarkSection]) -> None:
 
     Watermarks in preview are checked separately from watermarks in force.
 
-    :raises ConfigError: two watermarks contradict each other; the text names both.
+    :raises ConfigError: two watermarks contradict each other; the text names both watermarks.
     """
     by_metric: dict[tuple[str, bool], list[WatermarkSection]] = {}
     for watermark in watermarks:

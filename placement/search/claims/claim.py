@@ -253,7 +253,7 @@ class ClaimScenario:
         # the counter is copied before the change, because the search uses this scenario again for other
         # choices
         count = Counter(self.members_beside(wanted.group))
-        # a member on two hosts counts at both, so the size of the group is counted separately
+        # a member on two hosts counts at both hosts, so the size of the group is counted separately
         count.update(choice.hosts)
         name = wanted.group.name
         sizes = {**self.sizes, name: self.size_of(wanted.group) + 1}

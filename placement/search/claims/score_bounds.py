@@ -131,6 +131,7 @@ class ScoreUpperBounds:
             least = list(map(mean_share, zip(*(each for each, _ in bounds), strict=True)))
             most = least
             # without sharing providers the lower and upper bounds are equal, and one list serves as both
+            # lists
             if any(map(self._is_shared, amounts)):
                 most = list(map(mean_share, zip(*(each for _, each in bounds), strict=True)))
             self._used = least, most

@@ -40,8 +40,9 @@ _RECENT: Final = 0.1
 class ClaimLimits:
     """Limits of one call that places and writes claims.
 
-    ``searching`` is the limit of CPU time for all searches, and ``explaining`` for the reasons of a refusal,
-    both in seconds. ``retries`` is the maximum number of further attempts after lost races.
+    ``searching`` is the limit of CPU time for all searches, and ``explaining`` the limit for the reasons of a
+    refusal. The unit of both limits is seconds. ``retries`` is the maximum number of further attempts after
+    lost races.
     """
 
     searching: float

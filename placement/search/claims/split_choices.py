@@ -368,7 +368,7 @@ class _SplitSearch:
             for name, at, slot in places:
                 provider = tree.members[at]
                 inventory = provider.inventories[name]
-                # None asks for the rooms of the host without any usage
+                # The value None asks for the rooms of the host without any usage
                 free = inventory.capacity if others is None else tree.free[slot]
                 mine = taken.get(provider.id, {}).get(name, 0)
                 rooms.setdefault(name, []).append(ZoneRoom.from_inventory(at, inventory, free, mine))

@@ -31,7 +31,7 @@ class FunnelStep:
 
     clause: RequestClause
     hosts: int
-    # None for conditions on whole hosts
+    # The number is None for conditions on whole hosts
     providers: int | None = None
 
 
@@ -54,7 +54,7 @@ class NearestMiss:
 
     root: Provider
     provider: Provider | None = None
-    # None for conditions without an amount, such as traits
+    # The amount is None for conditions without an amount, such as traits
     found: int | None = None
 
 
@@ -92,7 +92,7 @@ class LargestAmount:
     """The largest amount of a resource class that fits if nothing else changes; None if no amount fits."""
 
     clause: RequestClause
-    # None instead of 0: if no amount fits, the obstacle is another condition
+    # The number is None instead of 0: if no amount fits, the obstacle is another condition
     fits: int | None
 
 

@@ -147,8 +147,8 @@ class RelaxationSearch:
         """
         changed = self._found.clauses_of(bits)
         asked = [clause for clause in changed if clause in self._asked]
-        # None stands for leaving out the clause. Amounts come first, as the smaller change; the caller
-        # enlarges them later
+        # The value None stands for leaving out the clause. Amounts come first, as the smaller change; the
+        # caller enlarges them later
         for choice in product(*((None, *self._smallest_amounts(clause)) for clause in asked)):
             amounts = {
                 clause: amount for clause, amount in zip(asked, choice, strict=True) if amount is not None

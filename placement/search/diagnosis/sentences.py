@@ -33,7 +33,7 @@ def explanation_sentence(explanation: RequestExplanation) -> str:
         return "there are no resource providers"
     if explanation.topology is not None:
         return _topology_sentence(explanation, explanation.topology)
-    # None: the budget was spent before the rules between groups were checked
+    # The number is None if the budget was spent before the rules between groups were checked
     fitting = "an unknown number" if explanation.fitting is None else _format_number(explanation.fitting)
     text = f"{fitting} of {counted_noun(explanation.hosts, 'host')}"
     reasons = [
