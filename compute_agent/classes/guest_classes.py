@@ -256,7 +256,7 @@ def parse_annotation(text: str) -> ShareSpec:
     # A tenant may write any text: json raises RecursionError for thousands of nested brackets.
     except RecursionError as error:
         raise BadShareError("the annotation is nested too deeply") from error
-    except ValueError as error:  # Python also raises it for integers of more than 4300 digits
+    except ValueError as error:  # Python also raises ValueError for integers of more than 4300 digits
         raise BadShareError(f"the annotation is not JSON: {error}") from error
     top = _json_object("the annotation", body, ("LLC", "MB", "L2"))
     ranges = {"range": _json_range}
@@ -316,7 +316,7 @@ def _annotation_part(
         if len(keys) != 1:
             raise BadShareError(f"{where} has {'both' if keys else 'no'} {' and '.join(keys or parsers)}")
         cache = _whole_number(f"{where}.cacheid", override.get("cacheid", 0))
-        # Which of two values for one cache should count is not defined.
+        # Two values for one cache are refused, because no rule says which of the two counts.
         if cache in per_cache:
             raise BadShareError(f"{where}: cache {cache} is named twice")
         per_cache[cache] = parsers[keys[0]](f"{where}.{keys[0]}", override[keys[0]])

@@ -185,7 +185,7 @@ def resolve_settings(
 
 
 def _position_problems(settings: GuestSettings, sources: Mapping[str, str]) -> Iterator[str]:
-    """Sentences about settings of the choice of CPUs that have no effect, because Nova chooses the CPUs."""
+    """Messages about settings for the choice of CPUs, which have no effect because Nova chooses the CPUs."""
     nova_reads = (SettingSource.FLAVOR, SettingSource.IMAGE)
     for setting, spec in _POSITION_SPECS.items():
         is_known = setting != "spread" and sources[setting] in nova_reads

@@ -165,8 +165,8 @@ def read_online(root: Path) -> frozenset[int]:
 def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[CpuPackage, ...]:
     """Read the packages, with the kernel's ids. CPUs without a known package count as package 0.
 
-    CPUs with the same id belong to several packages if they do not list each other as siblings. That happens
-    on old Itanium machines, which number boards instead.
+    CPUs with the same id belong to several packages if they do not list each other as siblings. Such ids
+    exist on old Itanium machines, where the id is the number of the board.
     """
     ids = {
         cpu: _known_id(files.read_number(f"{_topology_folder(cpu)}/physical_package_id")) for cpu in online

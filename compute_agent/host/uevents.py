@@ -65,7 +65,7 @@ class PciEvents:
 
         :raises OSError: no event waits, or the socket fails.
         """
-        # For the type checker: count_events() calls this only if there is a socket.
+        # This line is for the type checker: count_events() calls this only if there is a socket.
         assert self._socket is not None
         content, sender = self._socket.recvfrom(_MAX_BYTES)
         return is_pci_event(content, sender[0])

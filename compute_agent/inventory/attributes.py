@@ -143,7 +143,7 @@ def of_zone(
     nodes = [other for other in zones if other.node is not None and other.node.id in told]
     if 1 < len(nodes) <= _MAX_DISTANCES:
         for other in nodes:
-            # For the type checker: the list above contains only zones with a node.
+            # This line is for the type checker: the list above contains only zones with a node.
             assert other.node is not None
             found[DISTANCE + child_uuid(root_uuid, other.name)] = told[other.node.id]
     return found

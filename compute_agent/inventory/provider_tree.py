@@ -205,7 +205,7 @@ def load_or_create(state_path: Path) -> str:
     """
     secure_folder(state_path)
     path = state_path / FILE_NAME
-    # A separate file for the lock, because a write replaces the file of the uuid.
+    # This is a separate file for the lock, because a write replaces the file of the uuid.
     lock = open_own(state_path / f"{FILE_NAME}.lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

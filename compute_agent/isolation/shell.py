@@ -66,7 +66,8 @@ class IsolationStatus:
 
     :ivar refused: by uuid of the guest, messages about partitions that the guest does not have.
     :ivar balancers: messages about irqbalance processes that do not avoid the quiet CPUs.
-    :ivar unlocked: the reason why another agent may write the same masks; empty if none can.
+    :ivar unlocked: the reason why another agent could write the same masks at the same time; empty if no
+        agent could.
     """
 
     quiet: CpuSet = frozenset()

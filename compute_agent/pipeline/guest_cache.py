@@ -216,7 +216,7 @@ def view_guest(entry: CachedGuest, topology: HostTopology | None = None) -> Gues
         entry.refusal,
         entry.stray,
         entry.refused,
-        # A copy, because the worker changes the limits while other threads read the view.
+        # This is a copy, because the worker changes the limits while other threads read the view.
         dict(entry.limits),
         tuple(sorted(entry.pending)),
         entry.migration,

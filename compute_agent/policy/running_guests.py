@@ -161,9 +161,9 @@ MEMORY_MOVED: Final = 2.0
 # With the whole gain as the limit, guests with equal peaks would stay together; benchmarks/policies.md has
 # the numbers.
 LEARNT_GAIN: Final = 1 / 16
-"""The part of the minimum gain that is enough for a move if the hours of all these guests are known."""
+"""The part of the minimum gain that is enough for a move if the load profiles of all guests are known."""
 RECENT_LOSS: Final = 0.5
-"""The part of the minimum gain that a move for the use of the last minutes may cost by hour of the week."""
+"""Maximum loss of a move that separates guests that are busy now, as a part of the minimum gain."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -308,7 +308,7 @@ class HostReporter:
             # The remembered providers may be wrong, as after an older database was restored.
             self.forget_providers()
             raise
-        # For the type checker: the last attempt either returns or raises.
+        # This line is for the type checker: the last attempt either returns or raises.
         raise AssertionError("unreachable")
 
     def plan_reshape(
@@ -364,7 +364,7 @@ class HostReporter:
                     "Another program changed providers meanwhile; the agent plans the reshape again: %s",
                     error,
                 )
-        # For the type checker: the last attempt either returns or raises.
+        # This line is for the type checker: the last attempt either returns or raises.
         raise AssertionError("unreachable")
 
     def _carry_out(self, tree: ProviderTree, planned: ReshapePlan) -> None:

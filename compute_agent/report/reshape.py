@@ -209,7 +209,7 @@ class _ReshapePlanner:
                 # If only the name of the class changes, between the agent's name and the standard one, amount
                 # and provider stay.
                 elif (other := _OTHER_NAME.get(name)) in self._wanted[uuid]:
-                    # For the type checker: None is not a key of the inventories.
+                    # This line is for the type checker: None is not a key of the inventories.
                     assert other is not None
                     self._record_move(consumer, (name, other), {uuid: amount}, {uuid: amount})
                 elif name in MOVABLE and name in self._free.homes:

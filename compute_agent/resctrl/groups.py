@@ -185,8 +185,8 @@ def move_tasks(files: ResctrlFilesystem, group: str, thread_ids: Callable[[], It
         if not outside:
             return moved
         for thread in sorted(outside):
-            # One write for each thread: Linux before 6.7 accepts no list, and an error in a list skips the
-            # rest of it.
+            # The code uses one write for each thread: Linux before 6.7 accepts no list, and an error in a
+            # list skips the rest of it.
             try:
                 files.write_file(group_path(group, "tasks"), f"{thread}\n")
                 moved += 1

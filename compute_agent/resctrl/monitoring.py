@@ -99,7 +99,7 @@ def make_monitoring_group(files: ResctrlFilesystem, group: str, name: str) -> bo
 def parse_counter(text: str) -> CounterValue | None:
     """The value in the text of a counter file; None for a text that no kernel writes."""
     text = text.strip()
-    # A regular expression, because int() would also accept a sign and blanks.
+    # This is a regular expression, because int() would also accept a sign and blanks.
     if re.fullmatch(r"[0-9]+", text, re.ASCII):
         return int(text)
     try:

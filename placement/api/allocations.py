@@ -65,7 +65,8 @@ def list_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     with call.service.database.read() as conn:
         # generation and allocations are read in one snapshot of the database, so that they match
         held = store.of_consumer(conn, uuid)
-        # looked up only with allocations, because a consumer without allocations has no row
+        # the consumer is looked up only if there are allocations, because a consumer without allocations has
+        # no row
         consumer = consumers.find_consumer(conn, uuid) if held else None
     by_provider: dict[str, Any] = {}
     for each in held:

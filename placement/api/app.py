@@ -56,7 +56,7 @@ def create_app() -> Flask:
     The application belongs to no service: each request brings its own service
     (:func:`placement.api.call.provide_service`).
     """
-    # no static files, because Flask would add a route for them
+    # static files are off, because Flask would add a route for them
     app = Flask("placement", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
     # a path with a double slash is a different path, and must not be redirected

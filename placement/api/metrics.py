@@ -94,7 +94,8 @@ class ServiceMetrics:
             registry=self._registry,
         )
         self._seconds = Histogram(
-            "placement_request_seconds",  # a literal, because the reference of metrics reads the source
+            # this is a literal, because the reference of metrics reads the source
+            "placement_request_seconds",
             "Time until the answer, in seconds.",
             ["operation"],
             buckets=_BUCKETS,
@@ -137,7 +138,7 @@ class ServiceMetrics:
     def exemplar_text(self, exemplars: RequestExemplars) -> bytes:
         """Return all current series with exemplars, in the format OpenMetrics."""
         families = exemplars.add_to(chain(self._counter_registry().collect(), self._current_gauges()))
-        # one registry for all, because the format has a mark at its end
+        # the code uses one registry for all, because the format has a mark at its end
         registry = _OnceRegistry(families)
         text: bytes = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]  # of prometheus_client
         return text
@@ -157,7 +158,7 @@ class ServiceMetrics:
             families = list(self._of_model.make_gauges())
         # all other metrics are shown, and this message has the reason why gauges are missing
         except Unavailable as error:
-            # no warning, because scrapes every few seconds would fill the log
+            # the service logs no warning, because scrapes every few seconds would fill the log
             LOG.debug("Metrics without the database: %s", error)
             up.add_metric([], 0)
             families = []

@@ -85,7 +85,7 @@ class EmptyAnswerExplainer:
             LOG.info("There are no allocation candidates: %s.", said)
         else:
             arguments = (question, request, caller)
-            # a daemon thread, so that an explanation does not keep the process from ending
+            # this is a daemon thread, so that an explanation does not keep the process from ending
             threading.Thread(target=self._run, args=arguments, name="explain", daemon=True).start()
 
     def _run(self, question: Question, request: CandidatesRequest, caller: RequestContext) -> None:

@@ -37,7 +37,7 @@ _MAX_BYTES: Final = 4 << 20
 _HIDDEN: Final = "***"
 _SECRETS: Final = (
     (re.compile(r"(?<=://)([^/\s:@]*):\S+@"), r"\1:***@"),
-    # the rest of the line, as a password may have any character
+    # the pattern takes the rest of the line, because a password may have any character
     (
         re.compile(
             r"(?i)((?:password|passwd|secret|token|authorization)[\w-]*[\"']?[ |,]*[=:|,])[ \"']*[^ |,\"'].*"
@@ -164,7 +164,7 @@ def run_program(command: Sequence[str]) -> str:
     If the program fails, its exit status or the error follows.
     """
     end = ""
-    # a file, because the output has no limit
+    # this is a file, because the output has no limit
     with tempfile.TemporaryFile() as output:
         try:
             done = subprocess.run(

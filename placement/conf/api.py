@@ -79,7 +79,7 @@ counts empty answers. The next line has their number.
 """,
     ),
     cfg.IntOpt(
-        # without a default, because only placement-api knows its number of threads
+        # the option has no default, because only placement-api knows its number of threads
         "waiting_requests",
         min=0,
         help="""

@@ -105,7 +105,7 @@ class StatementAnswer:
         """
         if self.received is None:
             self._batch.send()
-        # for the type checker: send() has received it, or raised an error
+        # this line is for the type checker: send() has received it, or raised an error
         assert self.received is not None
         return self.received
 
@@ -194,8 +194,8 @@ def bind_parameters(name: str, count: int, type_: Any = sa.String) -> list[sa.Bi
     """
     if count > _MAX_PARAMETERS:
         raise InvalidRequest("The request names more objects than can be handled at once.")
-    # one parameter for each value, because SQLAlchemy makes the text of a statement with an expanding
-    # parameter again for each execution
+    # the code uses one parameter for each value, because SQLAlchemy makes the text of a statement with an
+    # expanding parameter again for each execution
     return [sa.bindparam(f"{name}_{index}", type_=type_) for index in range(count)]
 
 

@@ -141,8 +141,8 @@ class WriteTransaction:
         """
         for provider_id in provider_ids:
             before = self._changed.get(provider_id, _NO_CHANGE)
-            # recorded now and written once at the end, because an operation may change a provider several
-            # times
+            # the change is recorded now and written once at the end, because an operation may change a
+            # provider several times
             self._changed[provider_id] = _ProviderChange(
                 before.bumps + generation, before.usage_only and usage_only
             )
@@ -209,8 +209,8 @@ class ServiceDatabase:
         self._reader = engine.create_engine(
             url, "REPEATABLE READ", replace(options, idle_timeout=0), ping=True
         )
-        # for the query of the version before each answer: a server that does not answer it in time counts as
-        # unreachable
+        # this time limit is for the query of the version before each answer: a server that does not answer
+        # the query in time counts as unreachable
         brief = replace(options, statement_timeout=options.connect_timeout)
         self._autocommitting = engine.create_engine(url, "AUTOCOMMIT", brief)
         self._change_probe = ChangeProbe(self._autocommitting)
@@ -341,7 +341,7 @@ class ServiceDatabase:
                     _refuse_unless_defect(error)
                     raise
                 LOG.debug("transaction attempt %d failed: %s", attempt, error)
-            # a random pause, so that two transactions in conflict do not meet again
+            # this is a random pause, so that two transactions in conflict do not meet again
             time.sleep(random.uniform(0, 0.002 * 2**attempt))
         raise AssertionError("not reached")
 

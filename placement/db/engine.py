@@ -178,7 +178,7 @@ def _postgresql_arguments(options: PoolOptions) -> dict[str, Any]:
         "idle_in_transaction_session_timeout": options.idle_timeout,
     }
     return {
-        # limits of the server, so that locks are freed even if the worker hangs
+        # the server enforces these limits, so that locks are freed even if the worker hangs
         "options": " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in settings.items()),
         "connect_timeout": options.connect_timeout,
         # the operating system ends the connection to a silent server when data or keepalives are not
@@ -228,7 +228,7 @@ def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> No
         if returned is None or time.monotonic() - returned < trusted:
             return
         dbapi = engine.dialect.dbapi
-        # for the type checker: an engine with a connection has loaded its driver
+        # this line is for the type checker: an engine with a connection has loaded its driver
         assert dbapi is not None
         try:
             with nullcontext() if timeout is None else _brief_timeout(connection, timeout):
@@ -290,8 +290,8 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
         @sa.event.listens_for(engine, "begin")
         def _begin_transaction(connection: sa.Connection) -> None:
             writes = connection.get_execution_options().get(WRITES, False)
-            # takes the write lock at the beginning: otherwise SQLite refuses the first write if another
-            # transaction has written meanwhile
+            # this statement takes the write lock at the beginning: otherwise SQLite refuses the first write
+            # if another transaction has written meanwhile
             connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine

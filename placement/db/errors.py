@@ -67,7 +67,7 @@ def of_driver(dialect: sa.Dialect, error: Any, connection: Any) -> exc.DBAPIErro
     base = dialect.loaded_dbapi.Error
     lost = is_elsewhere(error) or dialect.is_disconnect(error, connection, None)
     made = exc.DBAPIError.instance(None, None, error, base, dialect=dialect, connection_invalidated=lost)
-    # for the type checker: instance() wraps all errors of the driver
+    # this line is for the type checker: instance() wraps all errors of the driver
     assert isinstance(made, exc.DBAPIError)
     return made
 

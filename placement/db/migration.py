@@ -264,7 +264,7 @@ def stamp_revision(url: str, revision: str) -> None:
 @contextmanager
 def exclusive_connection(url: str) -> Iterator[sa.Connection]:
     """Open a transaction for a migration; the whole deployment has only one of these at a time."""
-    # statements without a time limit, because a migration may rewrite large tables
+    # the statements have no time limit, because a migration may rewrite large tables
     options = replace(WHOLE_DATABASE, lock_timeout=_LOCK_TIMEOUT)
     with _own_connection(url, "READ COMMITTED", options) as connection:
         conn = connection.execution_options(**{engine.WRITES: True})

@@ -106,7 +106,7 @@ class _ProcessLock:
         self._conn = conn
         self._migrating = migrating
         self._in_cluster = in_cluster
-        # a random part, because containers often have the same host name and process id
+        # this is a random part, because containers often have the same host name and process id
         self._me = f"{socket.gethostname()}:{os.getpid()}:{token_hex(8)}"
         self._using = threading.Lock()
         self._confirmed = 0.0

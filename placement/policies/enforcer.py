@@ -24,8 +24,8 @@ LOG = logging.getLogger(__name__)
 # the check of the files does not run at each request, because it takes tens of microseconds
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
 """Seconds between two checks whether the files have changed."""
-# several checks, because a tool may just be replacing the file, and the defaults without a file may allow
-# more
+# the file is checked several times, because a tool may just be replacing the file, and the defaults without a
+# file may allow more
 _LOOKS_WITHOUT_FILE: Final = 60
 """Number of checks that find no policy file, after which its rules are dropped."""
 _REMEMBERED: Final = 1024

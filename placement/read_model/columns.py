@@ -147,7 +147,7 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
     owned = [each for some in distinct["inventories"].values for each in some.values()]
     columns.add("inventories.values", "I", map(inventories.number_of, owned))
     columns.add("used.values", "q", [each for some in distinct["used"].values for each in some.values()])
-    # a column for each field, because arrays of numbers can be read without parsing
+    # this is a column for each field, because arrays of numbers can be read without parsing
     for name in _PLAIN:
         columns.add(f"inventory.{name}", "q", map(attrgetter(name), inventories.values))
     columns.add("inventory.allocation_ratio", "d", map(attrgetter("allocation_ratio"), inventories.values))
@@ -330,7 +330,8 @@ def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[in
     for name, values in _distinct_parts(columns, times).items():
         found[name] = _looked_up(columns, name, values)
     for inventories, written in zip(found["inventories"], found["inventory_times"], strict=True):
-        # times in the short form of Provider.inventory_times: one for each inventory, or one for all
+        # times have the short form of Provider.inventory_times: one time for each inventory, or one time for
+        # all
         if len(written) not in (len(inventories), min(1, len(inventories))):
             raise DamagedFile("inventories lack the time of their last write")
     seqs = described.copy()

@@ -62,7 +62,8 @@ class ReadGate:
     """
 
     def __init__(self, long_requests: int = LONG_REQUESTS) -> None:
-        #: limits the requests that have yielded: each of them holds it until the request ends
+        #: the semaphore limits the requests that have yielded: each of these requests holds it until the
+        #: request ends
         self.long_requests = threading.BoundedSemaphore(long_requests)
         #: this lock is : held by the request that may update the model
         self.first = threading.RLock()
@@ -112,7 +113,7 @@ class ReadTurn:
         # the first yield gives up the lock for updates; later yields only release the lock of long requests
         # for a moment
         if self._kept is None:
-            # does not wait, because a waiting thread could not serve short requests
+            # this attempt does not wait, because a waiting thread could not serve short requests
             if not self._gate.long_requests.acquire(blocking=False):
                 raise Unavailable(
                     "This worker serves the maximum number of long requests. "
@@ -144,8 +145,8 @@ class ReadTurn:
 
 LOG = logging.getLogger(__name__)
 
-# the pause after an attempt without effect: by a slow clock of the server for writes, the allocation has not
-# expired yet
+# after an attempt without effect the thread pauses: if the clock of the server for writes is slow, the
+# allocation has not expired there yet
 _PAUSE: Final = 1.0
 """Seconds until the next attempt to release expired allocations, after an attempt that released none."""
 
@@ -180,7 +181,7 @@ class ModelView:
         self._turn.yield_lock(self.snapshot)
 
     def yield_after(self, check: Callable[[], None]) -> Callable[[], None]:
-        """Return a function for long searches: it calls ``check``, which may raise, and yields the lock."""
+        """Return a function for long searches that runs ``check``, which may raise, and yields the lock."""
 
         def yield_lock() -> None:
             check()
@@ -247,7 +248,7 @@ class ReadModel:
                     position = self._database.position()
                 if position != self._position:
                     self._update_state(position.history)
-                # for the type checker: the model has been updated by now, so there is a state
+                # this line is for the type checker: the model has been updated by now, so there is a state
                 assert self._state is not None
                 self._current_at = max(self._current_at, asked_at)
                 if position.clock < self._state.next_expiry or not expires:
@@ -270,7 +271,7 @@ class ReadModel:
         with ReadTurn(self._gate) as turn:
             known = self._state is not None and self._position is not None
             if known and time.monotonic() - self._current_at <= seconds:
-                # for the type checker: the variable above says that the state exists
+                # this line is for the type checker: the variable above says that the state exists
                 assert self._state is not None
                 yield ModelView(self._state.snapshot, self._state.names, turn, self._state.stamps)
                 return
@@ -281,7 +282,7 @@ class ReadModel:
         """Release expired allocations; return whether some may have been released."""
         # fresh_view() calls this only if the function exists
         assert self._give_back_expired is not None
-        # does not wait: one thread releases the allocations for all
+        # this attempt does not wait: one thread releases the allocations for all threads
         with self._expiring:
             if self._state is None or now < self._state.next_expiry:
                 return True

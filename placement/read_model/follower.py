@@ -58,8 +58,8 @@ class ModelState:
 
     def note_stamp(self, row: rows.ProviderVersion, provider: Provider) -> None:
         """Record the stamp of the last change of a provider."""
-        # if both numbers are equal, which is the usual case, one object serves as both numbers: a large cloud
-        # has a million of these numbers
+        # the two numbers are usually equal, so one object serves as both numbers; this saves memory, because
+        # a large cloud has a million of these numbers
         described = provider.described_seq
         seq = described if row.change_seq == described else row.change_seq
         stamps = self.stamps.setdefault(row.bucket, {})

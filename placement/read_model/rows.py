@@ -31,10 +31,10 @@ _CHUNK: Final = 500
 # rows become providers in batches, because a large cloud has millions of rows
 _MANY: Final = 10_000
 """Maximum number of rows in memory at the same time when a whole table is read."""
-# a limit for the memory: values of deleted providers are kept until this number is reached
+# this limits the memory: values of deleted providers are kept until this number is reached
 _MAX_SHARED: Final = 100_000
 """Maximum number of distinct values; above it, all of them are dropped."""
-# a low limit: most updates have few pairs, and each one is a further alternative for the query planner
+# the limit is low: most updates have few pairs, and each pair is a further alternative for the query planner
 _MAX_PAIRS: Final = 64
 """Maximum number of pairs of bucket and counter in one statement."""
 # low bits only, because a sum of stamps of 64 bits would exceed the integers of SQLite

@@ -251,7 +251,8 @@ class ModelSnapshot:
                 if other is None:
                     continue
                 for one in self.by_attribute[name]:
-                    # only nodes of this host: an attribute may name another one, by mistake or after a move
+                    # only nodes of this host count: an attribute may name a node of another host, by mistake
+                    # or after a move
                     value = self.providers[one].attributes[name]
                     if isinstance(value, float) and self._are_together(one, other):
                         pair = (one, other) if one < other else (other, one)
@@ -295,7 +296,7 @@ class ModelSnapshot:
             self._forget_attributes()
 
     def _forget_changed(self, before: Mapping[str, Attribute], after: Mapping[str, Attribute]) -> None:
-        # only changed names, because agents often write measurements, which no search reads
+        # only changed names are updated, because agents often write measurements, which no search reads
         for name in {*before, *after}:
             if before.get(name) != after.get(name):
                 self._ranges.pop(name, None)

@@ -75,7 +75,8 @@ def arrange_tree(
             [(within.get(lineages[at][1], -1), tuple([rank for rank, _ in of.get(at, ())])) for at in members]
         )
         sorted_out.append((code, members))
-    # branches are sorted by a code of each branch's content, so that the order does not depend on ids
+    # each branch has a code for its content, and branches are sorted by these codes, so that the order does
+    # not depend on ids
     sorted_out.sort()
     positions, places = [root], [(-1, tuple([rank for rank, _ in of.get(root, ())]))]
     for code, members in sorted_out:
@@ -90,7 +91,7 @@ def slot_picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
     """Return a function that picks these slots from the free amounts of a tree, as a tuple."""
     if not slots:
         return lambda _: ()
-    # a separate case, because an itemgetter with a single index returns no tuple
+    # this is a separate case, because an itemgetter with a single index returns no tuple
     if len(slots) == 1:
         (slot,) = slots
         return lambda free: (free[slot],)
@@ -386,7 +387,7 @@ class _EqualObjects:
         slots, free = self.kind.shape.slots, self.capacities.copy()
         for at, amounts in used:
             for name, amount in amounts.items():
-                # ignored without an inventory: usage may outlast it, and has no slot then
+                # usage without an inventory is ignored: usage may outlast its inventory, and then has no slot
                 slot = slots.get((at, name))
                 if slot is not None:
                     free[slot] -= amount
@@ -397,7 +398,7 @@ class TreeClasses:
     """All structures and classes of current trees."""
 
     def __init__(self) -> None:
-        # weak references, so that the structure disappears with its last tree
+        # the references are weak, so that the structure disappears with its last tree
         self._shapes: WeakValueDictionary[Hashable, TreeStructure] = WeakValueDictionary()
         self._kinds: WeakValueDictionary[Hashable, TreeClass] = WeakValueDictionary()
         #: tuples of aggregates; trees with equal aggregates share one tuple

@@ -131,6 +131,6 @@ def _consumer_schema(base: type[StrictSchema], version: Microversion, **fields: 
 
 def _make_schema(base: type[StrictSchema], fields: dict[str, Any]) -> StrictSchema:
     schema = base.from_dict(fields, name=base.__name__)()
-    # for the type checker: from_dict() makes a subclass of the base
+    # this line is for the type checker: from_dict() makes a subclass of the base
     assert isinstance(schema, StrictSchema)
     return schema

@@ -51,7 +51,7 @@ def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
     providers and groups.
     """
     resting: deque[Source] = deque()
-    # a generator, because sources that rest are appended to the deque while it is read
+    # this is a generator, because sources that rest are appended to the deque while it is read
     for source in chain(sources, drain_waiting(resting)):
         provider_set, batches = source
         for batch in batches:
@@ -64,7 +64,7 @@ def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
 def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
     """Yield one batch of each source, then a second batch of each, and so on; open a source when needed."""
     active: deque[Source] = deque()
-    # a generator, because a limit may be reached before most sources are opened
+    # this is a generator, because a limit may be reached before most sources are opened
     for provider_set, batches in chain(sources, drain_waiting(active)):
         left = iter(batches)
         for batch in left:
@@ -93,7 +93,8 @@ def limit_offers(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
             return
 
 
-# a compromise: small batches end a search with a low limit early, large batches have less overhead
+# the size is a compromise: small batches end a search with a low limit early, large batches have less
+# overhead
 BATCH: Final = 16
 """Largest number of candidates of one tree that are searched for at once."""
 # the check adds up the sizes of all patterns; if it ran for each offer, it would cost more than finding the
@@ -160,7 +161,8 @@ class CandidateSearch:
         self._plans: dict[Hashable, CompiledRequest | None] = {}
         self._distinct_plans: dict[Hashable, CompiledRequest | None] = {}
         self._met_in: list[MetPositions] = [each.met_in(snapshot) for each in self._rules.conditions]
-        # one cache for all plans, because trees of two structures may have the same positions of options
+        # the code uses one cache for all plans, because trees of two structures may have the same positions
+        # of options
         self._searched = SearchResults(1, distinct_only=distinct_only)
         #: patterns of unused trees; the keys are a compiled request, a class of trees, and the positions
         #: outside of pools
@@ -237,7 +239,8 @@ class CandidateSearch:
     def _has_too_little(self, tree: HostTree) -> bool:
         """Return whether an unshared class has too little free, for one need or for all needs together."""
         max_free = tree.max_free
-        for name, amount in self._least:  # a loop, because it takes less time than any() with a generator
+        # this is a loop, because it takes less time than any() with a generator
+        for name, amount in self._least:
             if max_free.get(name, -1) < amount:
                 return True
         free, having = tree.free, tree.shape.having
@@ -461,7 +464,8 @@ def find_candidates(
         offers = _drop_repeated(offers, looking)
     if limit is not None:
         offers = limit_offers(offers, limit)
-    # the outermost iterator, so that a spent budget ends the answer and all candidates found so far are kept
+    # this is the outermost iterator, so that a spent budget ends the answer and all candidates found so far
+    # are kept
     offers = _while_it_lasts(offers)
     chunk = looking.chunk_size()
     found = list(islice(offers, chunk))

@@ -114,8 +114,8 @@ class CompiledRequest:
         self._options = options
         self._searched = searched
         self._shared_ids = tuple([each.id for each in shared])
-        # each list of options once: groups that ask for many devices are mostly equal, and have the same
-        # options
+        # each list of options is computed once: groups that ask for many devices are mostly equal, and have
+        # the same options
         self._distinct = [options[index] for index in sorted(set(rules.first_alike))]
         #: the number of steps for a check of all options
         self._steps = sum([len(own) + len(sharing) for own, sharing in self._distinct])
@@ -131,7 +131,7 @@ class CompiledRequest:
         if not rules.by_options_alone:
             lineages = self._shape.lineages
             used = {at for own, _ in self._distinct for at, _ in own}
-            # lineages of options only, because no other provider can serve a need of a same_subtree rule
+            # only options have lineages, because no other provider can serve a need of a same_subtree rule
             related = tuple([lineages[at] for at in sorted(used)]) if rules.by_lineage else ()
             # positions of sharing providers begin after those of the tree; their free amounts are not in the
             # key
@@ -312,7 +312,7 @@ class CompiledRequest:
         found = []
         for each in self._contested_classes:
             least = each.least
-            # without min() and max(), which would be half of the cost of this loop
+            # the loop does without min() and max(), which would be half of its cost
             here = [
                 0 if (amount := free[slot]) < least else amount if amount < most else most
                 for slot, most in each.places

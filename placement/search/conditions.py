@@ -50,7 +50,8 @@ class _RememberedValues(dict[_K, bool], Generic[_K]):
     def __init__(self, answer: Callable[[_K], bool]) -> None:
         self._answer = answer
 
-    # a dict with __missing__(), so that a known value is looked up in C and no Python function is called
+    # this is a dict with __missing__(), so that a known value is looked up in C and no Python function is
+    # called
     def __missing__(self, value: _K) -> bool:
         met = self[value] = self._answer(value)
         return met
@@ -109,7 +110,7 @@ class ProviderCondition(ABC):
     of its own. A provider meets the condition if it meets every piece.
     """
 
-    # class variables, because the registry reads these values from the class and has no instance
+    # these are class variables, because the registry reads these values from the class and has no instance
     name: ClassVar[str]
     """The name of the condition in explanations."""
     field: ClassVar[str]
@@ -494,7 +495,7 @@ class _AggregateCondition(ProviderCondition):
         known: dict[Names | None, _RememberedValues[Names]] = {}
 
         def met_positions(tree: HostTree) -> tuple[bool, ...]:
-            # for a root this is the same set twice, which does no harm
+            # a root has the same set twice, which does no harm
             root = tree.root.aggregates if self.or_root else None
             beside = known.get(root)
             if beside is None:
@@ -531,8 +532,8 @@ class MemberOf(_AggregateCondition):
         own = partial(replace(self, or_root=False).met_by, snapshot=snapshot)
         if not self.or_root:
             return (own,)
-        # two alternatives, so that a relaxation can leave out the sets that the provider fails, or those that
-        # its root fails
+        # the condition has two alternatives, so that a relaxation can leave out the sets that the provider
+        # fails, or those that its root fails
         return own, lambda provider: own(snapshot.providers[provider.root_id])
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
@@ -602,7 +603,7 @@ class ProviderNeed:
     @property
     def serving_terms(self) -> Hashable:
         """Everything that decides which providers can serve the need."""
-        # without the suffix, so that the options of groups with equal terms are computed once
+        # the key is without the suffix, so that the options of groups with equal terms are computed once
         return self.resources, self.conditions
 
     def served_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:

@@ -358,7 +358,8 @@ def _roots_telling(snapshot: ModelSnapshot, conditions: Iterable[ProviderConditi
     """
     found: set[int] = set()
     for each in conditions:
-        # all roots, because without an index any tree may have a provider with one of the names
+        # the filter takes all roots, because without an index any tree may have a provider with one of the
+        # names
         if each.index is None:
             return set(snapshot.trees)
         index = getattr(snapshot, each.index)

@@ -95,7 +95,7 @@ def available_amount(provider: Provider, name: str) -> int:
 def _amounts_fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: SearchBudget) -> bool:
     """Return False if these amounts of one class certainly cannot all find a provider."""
     sizes = {amount for amount, _ in asked}
-    # no check of volumes if all amounts are equal, because then the matchings below are exact
+    # volumes are not checked if all amounts are equal, because then the matchings below are exact
     if len(sizes) > 1 and any(
         sum(amounts) > _max_sum(amounts, volumes, budget) for amounts, volumes in _list_volumes(asked, free)
     ):
@@ -180,8 +180,8 @@ def _match_all(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> boo
                 break
         if free is None:
             return False
-        # go back along the path: each need takes the next provider of the path, which frees the need's
-        # previous provider
+        # the loop goes back along the path: each need takes the next provider of the path, which frees the
+        # need's previous provider
         while free is not None:
             who, previous = came_from[free]
             served[free].append(who)
@@ -220,8 +220,8 @@ class RequestRules:
             dict.fromkeys(
                 [
                     *chain.from_iterable(need.conditions for need in needs),
-                    # one condition for each piece, because different providers of the group may meet
-                    # different pieces
+                    # the code uses one condition for each piece, because different providers of the group may
+                    # meet different pieces
                     *(piece for each in together for piece in each.single_pieces()),
                 ]
             )

@@ -93,8 +93,8 @@ def lock_claimed(
     :param more: uuids of further providers to lock; ``buckets`` are further buckets.
     :param others: uuids of further consumers to lock; their holdings are read, too.
     """
-    # no lookup if the client declares all consumers as new, because they mostly are; otherwise the insertion
-    # fails
+    # if the client declares all consumers as new, no lookup is needed: consumers mostly are new, and the
+    # insertion fails otherwise
     new_only = all(claim.generation is None and claim.takes_anything for claim in claims)
     looked_up = [] if tx.optimistic and new_only else [claim.consumer for claim in claims]
     locked = _lock(tx, [*looked_up, *others])
@@ -159,7 +159,7 @@ def write_claims(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: 
     emptied = {claim.consumer for claim in claims if not claim.takes_anything}
     left = {each.provider_id for each in locked.holdings if each.consumer in emptied}
     raised = left.union(supply.provider_id for supply in supplies.values())
-    # usage_only, so that readers do not read inventories, traits and aggregates again
+    # the change is usage_only, so that readers do not read inventories, traits and aggregates again
     tx.note_changed(raised, generation=True, usage_only=True)
     tx.note_changed(locked.provider_ids - raised, generation=False, usage_only=True)
 
@@ -173,7 +173,7 @@ def _held_by(count: int) -> PreparedStatement:
             resource_providers.c.uuid,
             allocations.c.resource_class_id,
             allocations.c.used,
-            # includes expired consumers, because their holdings still occupy resources
+            # the rows include expired consumers, because their holdings still occupy resources
             sa.not_(COUNTS),
         )
         .select_from(allocations)
@@ -184,7 +184,7 @@ def _held_by(count: int) -> PreparedStatement:
 
 
 def _remove(tx: WriteTransaction, consumer_ids: Sequence[int]) -> None:
-    # an early return, because a statement without consumers would be a useless round trip
+    # this is an early return, because a statement without consumers would be a useless round trip
     if consumer_ids:
         tx.queue(_allocation_removal(len(consumer_ids)), bind_values("id", consumer_ids))
 
@@ -196,7 +196,7 @@ def _allocation_removal(count: int) -> PreparedStatement:
     return PreparedStatement(sa.delete(allocations).where(chosen))
 
 
-# a correlated sub-query instead of a join with GROUP BY, so that only allocations of a claim's few
+# this is a correlated sub-query instead of a join with GROUP BY, so that only allocations of a claim's few
 # inventories are read
 _used: Final = (
     sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0))
@@ -220,8 +220,8 @@ def _supply_lookup(count: int) -> PreparedStatement:
             *INVENTORY_COLUMNS,
         )
         .select_from(resource_providers)
-        # outer joins, because the error for a provider without inventories differs from the error for an
-        # unknown provider
+        # the joins are outer joins, because the error for a provider without inventories differs from the
+        # error for an unknown provider
         .outerjoin(inventories, inventories.c.provider_id == resource_providers.c.id)
         .outerjoin(resource_classes, resource_classes.c.id == inventories.c.resource_class_id)
         .where(resource_providers.c.uuid.in_(bind_parameters("uuid", count)))
@@ -312,7 +312,7 @@ def delete(tx: WriteTransaction, consumer: str) -> None:
 
     :raises NotFound: the consumer holds nothing, or has expired.
     """
-    # simpler than lock_claimed(), because nothing is created and no supply is read
+    # this function is simpler than lock_claimed(), because nothing is created and no supply is read
     locked = _lock(tx, [consumer])
     if not locked.consumers or locked.expired:
         raise no_allocations(consumer)
@@ -377,7 +377,8 @@ _shown: Final = (
     .order_by(consumers.c.id, resource_providers.c.id, resource_classes.c.id)
 )
 _of_consumer: Final = _shown.where(consumers.c.uuid == sa.bindparam("consumer"), COUNTS)
-# without the condition COUNTS, because callers need the holdings even if the consumer has expired
+# the query is without the condition COUNTS, because callers need the holdings even if the consumer has
+# expired
 _of_consumers: Final = _shown.where(consumers.c.uuid.in_(sa.bindparam("consumers", expanding=True)))
 _of_providers: Final = _shown.where(
     resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True)), COUNTS

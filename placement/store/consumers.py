@@ -91,7 +91,7 @@ def rows(locked: StatementAnswer) -> list[ConsumerRow]:
 
 @lru_cache(KEPT_SIZES)
 def _locking_lookup(count: int) -> PreparedStatement:
-    # includes expired consumers, because writers have to see their rows
+    # the rows include expired consumers, because writers have to see their rows
     chosen = sa.select(*_columns).where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
     return PreparedStatement(chosen.order_by(consumers.c.uuid).with_for_update())
 
@@ -104,7 +104,8 @@ def check_generation(present: ConsumerRow | None, given: Generation) -> None:
     """
     expected = None if present is None else present.generation
     if given is not ANY_GENERATION and given != expected:
-        # a separate exception, because the caller of a claim can release an expired consumer and continue
+        # this is a separate exception, because the caller of a claim can release an expired consumer and
+        # continue
         refusal = ConsumerExists if given is None else ConcurrentUpdate
         raise refusal(
             "consumer generation conflict - "
@@ -165,7 +166,7 @@ _advance: Final = PreparedStatement(
 
 def remove(tx: WriteTransaction, ids: Iterable[int]) -> None:
     """Delete these consumers, which have no allocations any more."""
-    # an early return, because a statement without consumers would be a useless round trip
+    # this is an early return, because a statement without consumers would be a useless round trip
     if chosen := list(ids):
         tx.queue(_consumer_removal(len(chosen)), bind_values("id", chosen))
 

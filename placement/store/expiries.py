@@ -28,14 +28,15 @@ def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) 
     :param known: the ids of these consumers that existed before.
     :returns: rows of the uuid of a consumer and the time when its claim expires; None if no claim expires.
     """
-    # no statement for the common case, claims that do not expire
+    # claims that do not expire, the common case, need no statement
     if not seconds:
         return None
     # rows of earlier claims are deleted, because a consumer has at most one row
     if known:
         tx.queue(_expiry_removal(len(known)), bind_values("id", sorted(known)))
     chosen = sorted(seconds)
-    # one statement for each consumer: few claims of a call expire, and a single text is prepared once
+    # the code uses one statement for each consumer: few claims of a call expire, and a single text is
+    # prepared once
     for consumer in chosen:
         tx.queue(_insertion, {"consumer": consumer, "seconds": seconds[consumer]})
     # this counter is incremented, so that all workers read the next expiry again
@@ -133,7 +134,7 @@ def confirm_claim(
     )
     if seconds is not None:
         answer = write(tx, {consumer: seconds}, [row.id])
-        # for the type checker: there is an answer, because one claim expires
+        # this line is for the type checker: there is an answer, because one claim expires
         assert answer is not None
         return float(answer.rows[0][1])
     # the row is deleted although the new generation already makes it ineffective, because it would stay until

@@ -31,7 +31,8 @@ def list_holders(
     :param limit: the maximum number of consumers, after the first ``skip``.
     :returns: the amounts, and whether more consumers have allocations of these providers.
     """
-    # two queries: first the consumers up to the limit, then their rows, because a consumer may have several
+    # the first query reads the consumers up to the limit, the second query their rows, because a consumer may
+    # have several rows
     ids: set[int] = set()
     # each chunk gives its first consumers, so that the union has the first consumers of all chunks
     for chunk in split_rows(sorted(uuids)):

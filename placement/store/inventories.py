@@ -76,7 +76,8 @@ def add(
         raise InvalidRequest(f"No such resource class {resource_class}.")
     class_id = ids[resource_class]
     if class_id in present:
-        # a conflict and no wrong request, because another client may have created the inventory meanwhile
+        # this is a conflict and no wrong request, because another client may have created the inventory
+        # meanwhile
         raise ConcurrentUpdate(f"Update conflict: Inventory for '{resource_class}' already exists on {uuid}.")
     insert(tx, {row.id: {class_id: values}})
     tx.note_changed([row.id], generation=True)
@@ -197,7 +198,7 @@ def remove_some(
     # an early return for the common case, in which a client only changes amounts
     if not going:
         return
-    # includes inventories of expired consumers that were not released yet
+    # the amounts include those of expired consumers that were not released yet
     used = (
         sa.select(resource_classes.c.name)
         .where(
@@ -301,7 +302,7 @@ def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, InventoryValu
         for provider_id, values in wanted.items()
         for class_id, each in values.items()
     ]
-    # one statement for all providers, because trees are written at once
+    # the code uses one statement for all providers, because trees are written at once
     tx.insert(inventories, rows)
 
 

@@ -45,7 +45,7 @@ class ProviderRow:
 
 def find_providers(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ProviderRow]:
     """Return the rows of existing providers by uuid."""
-    # an early return, because not every database accepts an empty IN list
+    # this is an early return, because not every database accepts an empty IN list
     if not uuids:
         return {}
     found = tx.queue(_by_uuid(len(uuids)), bind_values("uuid", uuids))
@@ -168,13 +168,13 @@ def _creation_at(parent: sa.ColumnElement[int], root: sa.ColumnElement[int]) -> 
 
 
 def _of_parent(column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """Return a column of the parent, or an id without a provider, which the foreign key forbids."""
+    """Return a column of the parent. Without a parent, the id is one that the foreign key refuses."""
     found = sa.select(column).where(_parent.c.uuid == sa.bindparam("its_parent", type_=sa.String))
     return sa.func.coalesce(found.scalar_subquery(), NO_ID)
 
 
 _creation: Final = _creation_at(sa.bindparam("parent"), sa.bindparam("root"))
-# an alias, because the insertion itself concerns the same table
+# this is an alias, because the insertion itself concerns the same table
 _parent: Final = resource_providers.alias("parent")
 _creation_below: Final = _creation_at(
     _of_parent(_parent.c.id), _of_parent(sa.func.coalesce(_parent.c.root_id, _parent.c.id))

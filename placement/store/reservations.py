@@ -223,8 +223,8 @@ def remaining_claim(
         # changed
         if row is None or found is None or not found.serves_claim(project_id, group):
             raise unusable_reservation(reservation, project_id)
-    # for the type checker: there is at least one claim, and the loop has refused it if the consumer is
-    # missing
+    # this line is for the type checker: there is at least one claim, and the loop has refused it if the
+    # consumer is missing
     assert row is not None
     held = [each for each in locked.holdings if each.consumer == reservation]
     names = _class_names(tx, {each.class_id for each in held})
@@ -278,8 +278,8 @@ def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction]
             return database.write(work)
         except Conflict as conflict:
             if isinstance(conflict, ConcurrentUpdate) and not isinstance(conflict, ConsumerExists):
-                raise  # no room would help
-            # in a new transaction, because the failed transaction holds no locks any more
+                raise  # the claim fails for another reason than missing room
+            # this runs in a new transaction, because the failed transaction holds no locks any more
             with database.read() as conn:
                 some = any(conn.execute(query.limit(1)).first() for query in expired.UUIDS)
             if not some or not give_back_expired(database):
@@ -295,7 +295,7 @@ def give_back_expired(database: ServiceDatabase) -> int:
 
 
 def _give_back_expired(tx: WriteTransaction) -> int:
-    # at most 100 of each kind; later calls release the rest
+    # one call releases at most 100 of each kind; later calls release the rest
     found = [
         uuid
         for query in expired.UUIDS

@@ -44,7 +44,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection
     :raises InvalidRequest: no such trait.
     :raises ConcurrentUpdate: the generation is stale.
     """
-    # a set, because a client may repeat a name, and the statement below counts names
+    # this is a set, because a client may repeat a name, and the statement below counts names
     wanted = sorted(set(wanted))
     if optimistic_write.is_worthwhile(tx, generation, len(wanted)):
         values = {"count": len(wanted), **bind_values("trait", wanted)}

@@ -113,7 +113,7 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     _refuse_taken(wanted, {name: uuid for name, uuid in taken.rows if uuid not in by_uuid})
     known = [each for each in wanted if each.uuid in rows]
     present = _read(tx, [rows[each.uuid] for each in known])
-    # no check for a provider that equals its description, because a repeated request has an old generation
+    # a provider that equals its description is not checked, because a repeated request has an old generation
     changing = [each for each in known if present[rows[each.uuid].id].differs_from(each)]
     for each in changing:
         _check_generation(each, rows[each.uuid])
@@ -179,7 +179,7 @@ def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[Pro
 def _described_subtree(
     top: ProviderDescription, below: Mapping[str | None, Sequence[ProviderDescription]]
 ) -> Iterator[ProviderDescription]:
-    # a loop instead of recursion, because the client determines the depth
+    # this is a loop instead of recursion, because the client determines the depth
     waiting = [top]
     while waiting:
         each = waiting.pop()
@@ -207,9 +207,11 @@ def _check_places(
             if each.generation is not None:
                 given = f"generation {each.generation} was given"
                 raise ConcurrentUpdate(f"{each} does not exist (any more); {given}.")
-        # a conflict and no wrong request, because another client may have moved or renamed the provider
+        # this is a conflict and no wrong request, because another client may have moved or renamed the
+        # provider
         elif row.name != each.name or row.parent_id != (
-            # an id without a provider for a parent that does not exist yet, so that the parents differ
+            # this is an id without a provider for a parent that does not exist yet, so that the parents
+            # differ
             None if each.parent is None else _NOT_THERE if parent is None else parent.id
         ):
             raise ConcurrentUpdate(
@@ -338,7 +340,7 @@ def _write_changes(
         aggregate_store.put(tx, {row.id: wanted.aggregates})
     if wanted.attributes is not None and wanted.attributes != present.attributes:
         attribute_store.put(tx, {row.id: wanted.attributes})
-    # one call for all parts, so that the generation increases by one
+    # the code uses one call for all parts, so that the generation increases by one
     tx.note_changed([row.id], generation=True)
 
 

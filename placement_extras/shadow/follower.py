@@ -142,7 +142,7 @@ class ShadowFollower:
             with connection, suppress(EOFError, OSError):
                 while True:
                     delivery = connection.recv()
-                    # for the type checker: recv() unpickles any object
+                    # this line is for the type checker: recv() unpickles any object
                     assert isinstance(delivery, OutboxDelivery)
                     # an answering process that ended before it connected has lost all its copies
                     if delivery.predecessors >= self.status.processes:

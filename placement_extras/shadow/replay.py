@@ -275,7 +275,7 @@ class RequestReplay:
         """
         self._note_write(copy)
         outcome = self._try_outcome(copy, last=True)
-        # for the type checker: with ``last`` there is always an outcome
+        # this line is for the type checker: with ``last`` there is always an outcome
         assert outcome is not None
         self._remember_number(copy.number)
         why = "the database was copied meanwhile"

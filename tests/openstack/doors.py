@@ -363,7 +363,7 @@ def _evacuate(story: DoorStory) -> None:
         _wait_for_host(story, name, B)
         story.servers.wait(name, "SHUTOFF")
     story.act("os-start", None, "ACTIVE")
-    story.move_to(B)  # where it was set by hand before, likewise
+    story.move_to(B)  # on this host, the guest had settings by hand before
 
 
 def _host_comes_back(story: DoorStory) -> None:

@@ -213,8 +213,8 @@ class MemoryBinding:
 class DomainDefinition:
     """The settings in the definition of a domain, which take effect at its next start.
 
-    :ivar persistent: whether the domain has a definition. If not, the settings are those of the running
-        domain.
+    :ivar persistent: whether the domain has a definition. Without a definition, the settings are those of the
+        running domain.
     :ivar shares: the CPU shares (``<cputune><shares>``); None: the definition has none.
     :ivar noted: the shares that the agent wrote, by its note.
     :ivar quota: the quota of the whole domain in cores; None: no limit.

@@ -484,7 +484,7 @@ class ProcessDriver:
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
         """Write the limits that differ from ``wanted``, and read them back.
 
-        The limits are first noted as the agent's.
+        Before the write, the record of the guest gets a note that the limits are the agent's.
         """
         record = self._table.running_record(guest.uuid)
         pids, wanted = _guest_processes(record)[0], self._scores.without_refused(guest, wanted)

@@ -48,8 +48,8 @@ class WantedClaim:
     owner: ConsumerOwnership
     request: CandidatesRequest
     version: Microversion
-    # a complete request, because any part may differ from ``request``: Nova's fallback asks for VCPU instead
-    # of PCPU
+    # this is a complete request, because any part may differ from ``request``: Nova's fallback asks for VCPU
+    # instead of PCPU
     fallback: CandidatesRequest | None = None
     warnings: tuple[str, ...] = ()
     only: frozenset[str] | None = None
@@ -236,7 +236,7 @@ class ClaimScenario:
 
     def members_beside(self, group: ConsumerGroup | None) -> Mapping[int, int]:
         """Return the number of other members of the claim's group at each host, by the root of the host."""
-        # one empty mapping for all scenarios, because this is called for each choice
+        # the code uses one empty mapping for all scenarios, because this is called for each choice
         return NO_MEMBERS if group is None else self.groups.get(group.name, NO_MEMBERS)
 
     def size_of(self, group: ConsumerGroup | None) -> int:

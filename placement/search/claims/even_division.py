@@ -128,7 +128,7 @@ def _most_even(
     found = _least_squares(amount, values, most, budget)
     if found is None or _widest_gap(found) <= unit:
         return found
-    # one loop for each possible smallest part: all other parts exceed it by at most the unit
+    # the code uses one loop for each possible smallest part: all other parts exceed it by at most the unit
     best: Division | None = None
     for least in sorted({value for each in values for value in each if value * len(values) <= amount}):
         window = [[value for value in each if least <= value <= least + unit] for each in values]

@@ -46,7 +46,7 @@ def fitting_roots(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudge
 
     :raises BudgetExhausted: the budget is spent.
     """
-    # a fixed seed, so that equal questions get equal answers; hosts need no random order here
+    # this is a fixed seed, so that equal questions get equal answers; hosts need no random order here
     roots, at = choices_at_hosts(world, wanted, budget, random.Random(0))
     for root in roots:
         if any(choice is not None for choice in at(root)):
@@ -203,7 +203,7 @@ def _explain_split(
     budget: SearchBudget,
 ) -> RequestExplanation:
     """Return the explanation with the hosts that fit the topology, and with changes that would help."""
-    # lists that grow with each result, so that earlier results remain if the budget ends
+    # these lists grow with each result, so that earlier results remain if the budget ends
     changes, others, incomplete = (
         list[RequestRelaxation](),
         list[TopologyPolicy](),

@@ -33,7 +33,8 @@ from placement.search.claims.topology import LOCAL, REMOTE, SPLIT
 from placement.search.conditions import needs_of
 from placement.search.roots import SharingProviders
 
-# a margin for rounding errors, because ``scores`` adds the shares of sharing providers in another order
+# this is a margin for rounding errors, because ``scores`` adds the shares of sharing providers in another
+# order
 _SLACK: Final = 1e-12
 """Assumed relative rounding error of shares that are added up in another order than in ``scores``."""
 
@@ -63,7 +64,7 @@ class ScoreUpperBounds:
 
     def highest_first(self) -> Iterator[tuple[Rank, int]]:
         """Yield a rank (the upper bound) and the root of each host: best first, ties in the given order."""
-        # lists of numbers instead of an object for each host, so that a few list comprehensions score ten
+        # lists of numbers replace an object for each host, so that a few list comprehensions score ten
         # thousand hosts
         totals = [0.0] * len(self._roots)
         for name, weight in self._wanted.order:

@@ -90,7 +90,7 @@ class ClaimService:
             exist, or the search takes too long.
         :raises Unavailable: every attempt lost a race.
         """
-        # one budget for all attempts, because the client waits for all of them
+        # the code uses one budget for all attempts, because the client waits for all of them
         end = thread_time() + self._limits.searching
         at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
         # attempt 0 uses a recent snapshot; its failure only shows that the snapshot was outdated, so it is no
@@ -175,7 +175,7 @@ class ClaimService:
         with self._model.recent_view(_RECENT) as view:
             try:
                 self._check_names(view, wanted)
-                # an empty dict of group members, because _takes_any_place() excludes claims of groups
+                # this is an empty dict of group members, because _takes_any_place() excludes claims of groups
                 placed = self._place_in(view, view.snapshot, {}, wanted, seconds)
             except InvalidRequest:
                 # a name that the recent snapshot lacks may exist in the current state

@@ -109,7 +109,7 @@ def best_splits(
     if topology is TopologyPolicy.BEST_EFFORT:
         return _of_sizes(every, asked, zones, apart, budget, accepts)
     found = _of_sizes(reversed(every), asked, zones, apart, budget, accepts, even=True)
-    # negative, because the lowest rank wins and this policy prefers many zones
+    # the rank is negative, because the lowest rank wins and this policy prefers many zones
     return found and (found[0]._replace(zones=-found[0].zones), found[1])
 
 

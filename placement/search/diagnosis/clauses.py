@@ -108,7 +108,8 @@ def _on_inventories(need: ProviderNeed) -> Iterator[ClauseCheck]:
             RequestClause(condition, need.suffix, (name,), amount), resource_clause(need.suffix, name), met_by
         )
 
-    # one loop for each kind of check, because explanations check all resource classes before any amount
+    # the code uses one loop for each kind of check, because explanations check all resource classes before
+    # any amount
     for name, amount in need.resources:
         yield ClauseCheck(
             RequestClause("resource_class", need.suffix, (name,), amount),
@@ -166,7 +167,7 @@ def root_checks(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[Cl
     for condition in root_conditions(request):
         for piece in condition.single_pieces():
             clause = clause_of(piece)
-            # a check for each piece, so that a relaxation can leave out a single trait
+            # this is a check for each piece, so that a relaxation can leave out a single trait
             found.append(ClauseCheck(clause, clause, partial(piece.met_by, snapshot=snapshot)))
     return tuple(found)
 

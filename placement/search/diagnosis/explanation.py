@@ -144,7 +144,7 @@ def explain_request(
     :param relaxing: whether to look for changes that would help, and for the largest amounts.
     :raises BudgetExhausted: the budget did not suffice for the conditions on single providers.
     """
-    # outside the try block: without a complete survey, the caller refuses the request
+    # this call is outside the try block: without a complete survey, the caller refuses the request
     whole = _WholeFunnel(survey_hosts(snapshot, request, budget, among), budget)
     # if the budget ends in some step, this list names the incomplete fields, and earlier results stay
     incomplete: list[str] = []
@@ -183,7 +183,7 @@ T = TypeVar("T")
 
 def gather_found(found: Iterable[T], into: list[T]) -> bool:
     """Append items as they are found; return False if the budget is spent before the last item."""
-    # a list of the caller, so that results found before the error are kept
+    # this is a list of the caller, so that results found before the error are kept
     try:
         for each in found:
             into.append(each)
@@ -271,7 +271,7 @@ class _WholeFunnel:
         self._keep_passing(last, [host in fitting for host in self.left])
 
     def _serving_function(self, request: CandidatesRequest) -> Callable[[LikeHosts], bool]:
-        # one check function for all hosts of a step, so that the request is compiled once
+        # the code uses one check function for all hosts of a step, so that the request is compiled once
         tell = serving_check(self.found.snapshot, request, self._budget)
         return lambda host: tell(host.alike.tree, host.alike.shared_providers)
 
@@ -389,7 +389,7 @@ def _distance_function(
     clause: RequestClause, positions: tuple[int, ...], host: LikeHosts
 ) -> Callable[[HostTree], int]:
     """Return a function that computes how far a host is from the amount of a clause."""
-    # conditions without an amount: all providers are equally near
+    # for conditions without an amount, all providers are equally near
     if not positions or clause.amount is None:
         return lambda _: 0
     amount, kin = clause.amount, host.alike.kin
@@ -408,7 +408,7 @@ def _distance_function(
     pickers: dict[TreeStructure, Callable[[tuple[int, ...]], tuple[int, ...]]] = {}
 
     def missing_of_capacity(tree: HostTree) -> int:
-        # a picker for each structure, because thousands of trees have the same slots
+        # this is a picker for each structure, because thousands of trees have the same slots
         pick = pickers.get(tree.shape)
         if pick is None:
             within = tree.shape.layout_of(kin.where).slots
@@ -442,7 +442,8 @@ def _found_amount(clause: RequestClause, provider: Provider) -> int:
     name = clause.names[0]
     inventory = provider.inventories[name]
     if clause.condition == "capacity":
-        # at least 0, because a negative free amount of an overcommitted provider would confuse readers
+        # the amount is at least 0, because a negative free amount of an overcommitted provider would confuse
+        # readers
         return max(0, provider.free(name))
     return {
         "min_unit": inventory.min_unit,

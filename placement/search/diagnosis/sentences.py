@@ -39,7 +39,8 @@ def explanation_sentence(explanation: RequestExplanation) -> str:
     reasons = [
         _count_predicate(each.hosts, _reason_text(each)) for each in explanation.reasons[:_MAX_REASONS]
     ]
-    # only some reasons, because the sentence goes to a log; the JSON document has all of them
+    # the sentence has only some reasons, because the sentence goes to a log; the JSON document has all of
+    # them
     if others := explanation.reasons[_MAX_REASONS:]:
         reasons.append(_count_predicate(sum(each.hosts for each in others), "have other reasons"))
     if reasons:
@@ -49,7 +50,7 @@ def explanation_sentence(explanation: RequestExplanation) -> str:
         text += " fit"
     if explanation.relaxations:
         text += "; " + best_relaxation(explanation.relaxations)
-    # names the option, so that the operator knows what to raise
+    # the text names the option, so that the operator knows which limit to raise
     if explanation.incomplete:
         text += " (incomplete: [api] explanations_deadline)"
     return text
@@ -116,7 +117,7 @@ def _reason_text(reason: UnmetReason) -> str:
     if clause.condition == "capacity":
         return f"have {_too_little_free(reason)}"
     if clause.condition == "step_size" and len(reason.steps) > 1:
-        # no step size in the text, because it would be right only for some of the hosts
+        # the text has no step size, because it would be right only for some of the hosts
         return f"give {clause.names[0]} in other steps{_of_group(clause)}"
     words = words_of(clause.condition)
     lacking = words.render(words.lacking, clause.names, clause.amount, example.found)
@@ -134,7 +135,7 @@ def _too_little_free(reason: UnmetReason) -> str:
     if reason.places == {ProviderPlace.ROOT}:
         has = f"less than {amount}"
     else:
-        # no place in the text, because hosts differ in the place
+        # the text has no place, because hosts differ in the place
         (place,) = reason.places if len(reason.places) == 1 else (ProviderPlace.ELSEWHERE,)
         has = f"no {place.value} with {amount}"
     # the first example has most, because it is the nearest miss
