@@ -133,7 +133,7 @@ def _ended_in_time(plain: socket.socket, left: float, deadline: float) -> Iterat
                 raise
         finally:
             timer.cancel()
-            # A timer that still runs could shut down a descriptor that another socket has by then.
+            # A timer that still runs could shut down another socket that has got the same descriptor.
             timer.join()
     if late.is_set():
         raise TimeoutError(late_message(deadline))

@@ -144,7 +144,8 @@ def read_own(path: Path) -> bytes:
     :raises OSError: the file is absent, cannot be read, or has more than ``MAX_BYTES``.
     """
     with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
-        # One byte more than allowed tells a file that is too large; its size may change meanwhile.
+        # One byte more than allowed is read, to notice a file that is too large; the size may change during
+        # the read.
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise OSError(errno.EFBIG, f"larger than {MAX_BYTES} bytes", str(path))

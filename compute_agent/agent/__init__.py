@@ -3,7 +3,8 @@
 The package is separate from :mod:`compute_agent.loops`, so that loops can be read, created and tested without
 a process. This package creates, starts and queries the loops, and the loops import nothing of it.
 
-- :mod:`~compute_agent.agent.assembly` makes all parts in one function, from top to bottom. Start there.
+- :mod:`~compute_agent.agent.assembly` makes all parts in one function, from top to bottom. New readers should
+  start with this function.
 - :mod:`~compute_agent.agent.service` is the agent as a whole: start, main thread, stop, and the answers to
   requests of the socket.
 - :mod:`~compute_agent.agent.configured_host` makes the host state and the controllers from a configuration,

@@ -338,7 +338,7 @@ def open_drivers(conf: cfg.ConfigOpts, folder: Path, locks: Mapping[str, DriverL
 
 
 def unlimited_reason(name: str, conf: cfg.ConfigOpts) -> str:
-    """The reason why the CPU use of guests cannot be limited; empty if that of some guests can be.
+    """The reason why the CPU use of guests cannot be limited; empty if the agent can limit some guests.
 
     :param name: the name of the driver, or of several drivers with commas between.
     """

@@ -181,7 +181,7 @@ class HostIsolator:
         return self.status
 
     def _set_bans(self, quiet: CpuSet) -> tuple[str, ...]:
-        """Make each irqbalance also ban the quiet CPUs; return messages about those that do not.
+        """Make each irqbalance also ban the quiet CPUs; return messages about processes that do not.
 
         :raises OSError: bans cannot be kept; nothing is written then.
         """
@@ -218,7 +218,7 @@ class HostIsolator:
             self._store.keep_originals(kept)
 
     def _set_masks(self, demand: IsolationDemand, partitioned: CpuSet) -> tuple[tuple[StuckMask, ...], int]:
-        """Set the masks; return those that could not be set, and the number that differ from originals."""
+        """Set the masks; return the refused masks, and the number of masks that differ from originals."""
         failures: dict[str, str] = {}
         full: CpuSet = frozenset()
         plan = MaskPlan(OriginalMasks())

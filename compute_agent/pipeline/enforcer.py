@@ -65,14 +65,14 @@ class ExpectedGuests:
         one = self._expected.get(guest.uuid)
         if one is None:
             return None
-        # Only the pid is taken: settings of the expected guest are resolved already, those of ``guest`` are
-        # not.
+        # Only the pid is taken, because the settings of the expected guest are resolved already, and the
+        # settings of ``guest`` are not.
         found = replace(one, guest=replace(one.guest, pid=guest.pid), until=self._now() + STARTING_SECONDS)
         self._expected[guest.uuid] = found
         return found
 
     def waiting_guests(self) -> list[ExpectedGuest]:
-        """The expected guests that are not in the cache yet, without those that are late or have ended."""
+        """The expected guests outside the cache, without guests that are late or have ended."""
         now = self._now()
         # Late and ended guests are dropped at each call, because no event reports a start that has failed.
         self._expected = {
@@ -222,7 +222,7 @@ class GuestEnforcer:
         if one is None or one.guest.settings.preserve:
             return
         self._sync(host_state)
-        # Memory is bound first, because pages that QEMU has pinned by then cannot move any more.
+        # Memory is bound first, because pages that QEMU has pinned cannot move any more.
         for controller in sorted(self._controllers, key=lambda controller: controller.acts_early):
             try:
                 controller.begin_guest(_target_of(one, host_state))

@@ -45,7 +45,7 @@ def use_per_cpu(profile: LoadProfile, count: int) -> LoadProfile:
 # Only the busiest hours, because the mean of all 168 hours would hide the peaks of guests that work in 40 of
 # them.
 BUSIEST_HOURS: Final = 24
-"""The number of hours of the week by which two guests are compared: those with most common use."""
+"""The number of hours of the week for a comparison of two guests; the hours with most common use count."""
 
 
 @lru_cache(maxsize=2048)

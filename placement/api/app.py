@@ -26,7 +26,7 @@ from placement.api import (
 from placement.api.ext import attributes, changes, claims, explanations, reservations, trees
 from placement.api.ext import root as ext
 
-# the size limit of a body in placement.server, which this constant applies to other WSGI servers, too
+# placement.server has this size limit of a body; the constant applies the same limit to other WSGI servers
 _MAX_BODY: Final = 64 * 1024 * 1024
 
 BLUEPRINTS: Final = (

@@ -33,7 +33,9 @@ from placement.db import migration, tables
 _SECONDS: Final = 60
 """Seconds that one part may take."""
 _MAX_BYTES: Final = 4 << 20
-"""Bytes that the archive has of one part: of a log the last ones, of other parts the first ones."""
+"""Maximum number of bytes of one part in the archive. A log keeps its last bytes, any other part its first
+bytes.
+"""
 _HIDDEN: Final = "***"
 _SECRETS: Final = (
     (re.compile(r"(?<=://)([^/\s:@]*):\S+@"), r"\1:***@"),

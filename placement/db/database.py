@@ -215,7 +215,7 @@ class ServiceDatabase:
         self._autocommitting = engine.create_engine(url, "AUTOCOMMIT", brief)
         self._change_probe = ChangeProbe(self._autocommitting)
         self._history: str | None = None
-        self._is_elsewhere = False  # whether the log already says that this server is the wrong one
+        self._is_elsewhere = False  # whether the log already has the message that this is the wrong server
         self._is_not_ours = False  # whether the log already says that another program owns the database
 
     def close(self) -> None:
@@ -235,7 +235,7 @@ class ServiceDatabase:
             self._is_elsewhere = self._is_not_ours = False
             if position.history != self._history:
                 known, self._history = self._history, position.history
-                # the log has a line only for a change: the first history replaces no other
+                # the log has a line only if a history replaces another history, not for the first history
                 if known is not None:
                     LOG.info("the database shows another history: %s, after %s", position.history, known)
                     self._renew_connections()

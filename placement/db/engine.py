@@ -200,7 +200,7 @@ def _mysql_arguments(options: PoolOptions) -> dict[str, Any]:
         "idle_transaction_timeout": round(options.idle_timeout),
     }
     of_mariadb = "".join(f", {name}={value}" for name, value in ours.items())
-    # InnoDB only allows whole seconds, at least one
+    # InnoDB allows only a whole number of seconds, which is at least 1
     lock_timeout = max(1, int(options.lock_timeout))
     return {
         "init_command": f"SET SESSION innodb_lock_wait_timeout={lock_timeout} /*M!100300 {of_mariadb} */",

@@ -1,8 +1,8 @@
 """Indexes of a snapshot, updated with each change.
 
 The indexes find providers by trait, aggregate and resource class. Other indexes find trees by their free
-amount of a resource class; searches of crowded clouds begin with these. Sums by resource class have the used
-amounts and capacities of whole trees.
+amount of a resource class; searches of crowded clouds begin with these indexes. Sums by resource class have
+the used amounts and capacities of whole trees.
 """
 
 from __future__ import annotations

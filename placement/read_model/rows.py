@@ -142,7 +142,8 @@ class SharedValues:
     def __call__(self, value: Any) -> Any:
         """Return the object that is kept for all values equal to this value."""
         if len(self._kept) >= _MAX_SHARED:
-            # dropped together; existing providers keep their objects, and providers read later share new ones
+            # all values are dropped together; existing providers keep their objects, and providers that are
+            # read later share new objects
             self._kept.clear()
             # inventories are dropped, too, because the keys of this mapping are the identities of kept
             # inventories
@@ -243,7 +244,7 @@ def _stamped_statements(count: int) -> tuple[PreparedStatement, PreparedStatemen
     chosen = bind_parameters("bucket", count, sa.Integer)
     pairs = zip(chosen, bind_parameters("counter", count, sa.BigInteger), strict=True)
     stamped = sa.or_(*(sa.and_(_rp.bucket == bucket, _rp.change_seq > counter) for bucket, counter in pairs))
-    # sums over all providers of a bucket, changed or not, to prove that the model has the unchanged ones, too
+    # sums over all providers of a bucket, to prove that the model also has the unchanged providers
     total = sa.func.sum(_rp.change_seq.bitwise_and(_SUMMED_BITS))
     return (
         PreparedStatement(_providers.where(stamped)),

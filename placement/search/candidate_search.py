@@ -456,7 +456,8 @@ def find_candidates(
     limits = [limit for limit in (request.limit, max_candidates) if limit is not None and limit != NO_LIMIT]
     limit = min(limits, default=None)
     looking = CandidateSearch(snapshot, request, random.Random() if randomize else None, budget)
-    # batches of one candidate, if roots take turns or if repeated candidates have to be dropped one by one
+    # each batch has one candidate if roots take turns, or if repeated candidates have to be dropped one by
+    # one
     in_turn = randomize or strategy == "breadth-first"
     by_root = looking.by_root(1 if in_turn or looking.may_repeat else min(BATCH, limit or BATCH))
     offers = round_robin(by_root) if in_turn else one_by_one(by_root)

@@ -34,7 +34,7 @@ from placement.search.symmetry import AssignmentKinds, never_pooled
 # below this number, recognising equivalent ways would cost more than listing all ways, which fit into one
 # batch
 _WIDE: Final = 17
-"""From this number of ways at a tree on, one of all equivalent ways comes before the others."""
+"""If a tree has at least this number of ways, one way of each set of equivalent ways comes first."""
 
 _BatchEnd = Literal["full", "rest", "done"]
 """Why a batch ends: it is full, the search rests, or there are no more patterns."""

@@ -392,7 +392,7 @@ class NeedAssignment:
         )
 
     def _subtree_in_reach(self, rule: Sequence[int], index: int, provider: Provider) -> bool:
-        """Return whether one provider of the rule can be the root of the subtree with all the others."""
+        """Return whether one provider of the rule can be the root of a subtree with all other providers."""
         above = self._lineage_of(provider)
         open_ones, chosen = [], [provider.id]
         for other in rule:

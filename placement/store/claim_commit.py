@@ -184,7 +184,7 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
             "consumer": claim.consumer,
             "provider": chosen[uuid].id,
             # the capacity comes from the read model, because with an unchanged described_seq the database has
-            # the same
+            # the same capacity
             "described": chosen[uuid].described_seq,
             "class": name,
             "used": amount,

@@ -294,8 +294,8 @@ def _set_roots(tx: WriteTransaction, row: ProviderRow, parent: ProviderRow | Non
     new_root = row.id if parent is None else parent.tree_root
     if below:
         tx.conn.execute(sa.update(resource_providers).where(_rp.id.in_(below)).values(root_id=new_root))
-    # a separate statement for the provider itself: as a new root it has no root_id, but its descendants have
-    # one
+    # the provider itself has a separate statement: as a new root it has no root_id, but its descendants have
+    # a root_id
     own_root = None if parent is None else new_root
     tx.conn.execute(sa.update(resource_providers).where(_rp.id == row.id).values(root_id=own_root))
 

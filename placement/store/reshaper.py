@@ -62,6 +62,6 @@ def reshape_providers(
         kept = {lookup.ids[name] for name in new.inventories}
         going = set(present[uuid].scalars) - kept
         inventories.remove_some(tx, rows[uuid], going, said_before=inventories.UPDATE_CONFLICT)
-        # a second increment for providers with new inventories, which clients expect; all other providers get
-        # one
+        # providers with new inventories get a second increment, which clients expect; all other providers get
+        # one increment
         tx.note_changed([rows[uuid].id], generation=bool(new.inventories))

@@ -51,7 +51,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection
         # the statement finds the provider only if its traits differ: without a change, the generation must
         # not increase
         optimistic_write.find_provider(tx, _other_traits(len(wanted)), uuid, generation, **values)
-        # removes all traits, because an optimistic write does not know the current ones
+        # the statement removes all traits, because an optimistic write does not know the current traits
         tx.queue(_removal_there, {})
         optimistic_write.insert(tx, provider_traits.c.trait_id, [{"name": name} for name in wanted], traits)
         if (stale := _stale_attributes_there()) is not None:

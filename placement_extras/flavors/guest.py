@@ -294,7 +294,7 @@ class FlavorGuest:
         return flavor or image
 
     def agreed_choice(self, name: str, prefix: str = "hw") -> str | None:
-        """Return the value of a feature that has a fixed set of values; None if flavor and image have none.
+        """Return the value of a feature that has a fixed set of values; None: it has no value.
 
         :raises InvalidRequest: the value is unknown, or flavor and image have different values.
         """

@@ -116,7 +116,7 @@ def pack_guests(
 
 
 class _PackingSearch:
-    """The search for the best packing. It chooses a number of guests for one way after the other."""
+    """The search for the best packing: it chooses the number of guests for one way after the other."""
 
     def __init__(self, found: FlavorFootprints, free: Free, budget: SearchBudget) -> None:
         self._budget = budget

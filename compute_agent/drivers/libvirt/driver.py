@@ -123,7 +123,7 @@ class LibvirtDriver:
         # its start.
         tried.wait(_FIRST_LOOK)
 
-    # What runs
+    # Running guests
 
     @property
     def outage_reason(self) -> str:
@@ -348,7 +348,7 @@ class LibvirtDriver:
         if self._listener is not None:
             self._listener(change)
 
-    # What it can
+    # Abilities of the driver
 
     @property
     def starting_driver(self) -> None:
@@ -389,7 +389,7 @@ class LibvirtDriver:
         return frozenset(tid for tid, role in threads.items() if role.runs_guest) or frozenset(threads)
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """A dict from the id of each thread that is not pinned as ``settings`` say to its present CPUs."""
+        """The present CPUs of each thread with other pins than ``settings`` say, by thread id."""
         known = self._table.find_living(guest)
         found = {tid: has for tid, (_, has) in known.process.misplaced_threads(settings).items()}
         found |= self._helpers.misplaced_tasks(known, settings.emulator_cpus)

@@ -58,7 +58,7 @@ class ProcessDriver:
         self._records = RecordStore(folder, look_only)
         self._table = ProcessTable(self._records, look_only)
 
-    # What runs
+    # Running guests
 
     @property
     def outage_reason(self) -> str:
@@ -292,7 +292,7 @@ class ProcessDriver:
         launch.end_held(child)
         self._table.forget_guest(record)
 
-    # What it can
+    # Abilities of the driver
 
     @property
     def starting_driver(self) -> ProcessDriver:
@@ -329,7 +329,7 @@ class ProcessDriver:
         return self.thread_ids(guest)
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """The present affinity of each thread that is not pinned as ``settings`` say, by thread id."""
+        """The present affinity of each thread with other pins than ``settings`` say, by thread id."""
         wanted = _process_cpus(settings)
         record = self._table.running_record(guest.uuid)
         pids, left_group = _guest_processes(record)

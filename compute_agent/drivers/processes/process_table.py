@@ -285,7 +285,7 @@ class ProcessTable:
             record = self._records.get(guest_uuid)
             if record is None or self._is_running(record.identity):
                 return record
-            # The oldest process, so that each reader of the record chooses the same one.
+            # The oldest process is chosen, so that each reader of the record chooses the same process.
             heir = launch.oldest_process(record.member_pids()) if record.whole_group else None
             if heir is None:
                 return None
@@ -368,7 +368,7 @@ class ProcessTable:
     def handle_end(self, record: ProcessRecord) -> None:
         """Remove record and group of an ended guest, and report its end.
 
-        If several threads see the end, only the first does this.
+        If several threads see the end, only the first thread handles it.
         """
         if record.whole_group and self.current_record(record.uuid) is not None:
             return

@@ -394,7 +394,8 @@ class RecordStore:
             # A copy of a record under another name would make one process two guests.
             if path != self._path(record.uuid):
                 raise ValueError(f"it is the record of guest {record.uuid}")
-        # The file may contain anything, and one unusable record must not keep the others from being read.
+        # The file may contain anything, and one unusable record must not prevent the reading of other
+        # records.
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return UnusableRecord(path, f"{type(error).__name__}: {error}")
         # The path of the log is derived from the uuid and not read from the file: the folder may have moved,

@@ -25,7 +25,7 @@ A worked example
     by steps, as long as usage would stay below the threshold of throttling up. A limit that reaches all 4
     CPUs is removed.
 
-What always holds
+Invariants
     - If the effect of limits can be computed, throttling stops when the gap is closed. Otherwise each guest
       gets one step in a round.
     - No limit is raised in a round with a breach. A limit is raised only if the expected usage is no breach.

@@ -9,7 +9,7 @@ Nouns
     The first metric of an expression is its *subject*. The lever, the order of guests, the way of evictions
     and the priority of the expression are those of the subject.
 
-What always holds
+Invariants
     - An expression is parsed once, by this module, into functions over numbers. The module never runs code.
     - The length and the number of words of an expression are bounded.
     - An expression with different units is refused.

@@ -243,8 +243,7 @@ def _first_unplaced(
         if choice is None:
             return UnplacedClaim(number, world)
         world = world.with_choice(each, choice)
-    # the caller knows that not all claims have a place: if all earlier claims have one, the last claim has
-    # none
+    # the caller knows that a claim has no place: if all earlier claims have a place, it is the last claim
     return UnplacedClaim(len(before), world)
 
 

@@ -98,7 +98,7 @@ _MAX_SAID: Final = 5
 def claim_refusal(
     wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, budget: SearchBudget
 ) -> NoCandidate:
-    """Return the refusal that explains why the first claim without a place has none."""
+    """Return the refusal with the explanation of the first claim without a place."""
     each, world = wanted[unplaced.number], unplaced.world
     prefix = _no_candidate(wanted, unplaced)
     # both the request and its fallback are explained, because an operator cannot know which of the two

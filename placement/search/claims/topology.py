@@ -45,7 +45,10 @@ def distance_of(distances: Distances, one: int, other: int) -> int:
 
 
 class TopologyPolicy(StrEnum):
-    """How many zones a split may use. The first three policies are those of Kubernetes' Topology Manager."""
+    """Rules for the number of zones that a split may use.
+
+    The first three policies are those of Kubernetes' Topology Manager.
+    """
 
     SINGLE_NUMA = "single-numa-node"
     RESTRICTED = "restricted"

@@ -75,7 +75,7 @@ def _topology_sentence(explanation: RequestExplanation, fit: TopologyFit) -> str
 
 
 def best_relaxation(relaxations: Sequence[RequestRelaxation]) -> str:
-    """Return the text of the best relaxation: of those with the fewest changes, the one for most hosts."""
+    """Return the text of the best relaxation: it has the fewest changes, and then fits most hosts."""
     fewest = min(map(_count_changes, relaxations))
     return _relaxation_text(
         max(

@@ -20,8 +20,7 @@ Bits = int
 class FilterResult(NamedTuple):
     """The result of one provider for a part; free amounts are ignored.
 
-    - ``first`` is the index of the first check that the provider fails, or the number of checks if it fails
-      none.
+    - ``first`` is the index of the first check that the provider fails, or the number of all checks.
     - ``spared`` has alternative sets of clauses: if all clauses of one set are left out, the provider passes.
       These sets are minimal: no set contains another.
     - ``demands`` has slot, amount, index and clause of each check that depends on free amounts.
