@@ -292,7 +292,7 @@ class _SelectiveNames:
         for provider_id in self._sharing_it:
             aggregates = snapshot.providers[provider_id].aggregates
             self.size += sum([len(snapshot.by_aggregate[aggregate]) for aggregate in aggregates])
-        #: whether the root alone decides if a tree has one of the names; False if names of other members count
+        #: whether the root alone decides if a tree has one of the names, not names of other members
         self.of_roots = not self._sharing_it and all(roots.alone for roots in self._roots)
 
     def _who_shares(self) -> set[int]:
