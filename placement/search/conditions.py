@@ -128,8 +128,8 @@ class ProviderCondition(ABC):
     index: ClassVar[str | None] = None
     """Attribute of the snapshot that maps the names of ``sets`` to providers; None without such an index.
 
-    With an index, the condition has one result for all providers without any of the names, in trees whose
-    root also has no name.
+    With an index, the condition has one result for all providers without any of the names, in trees with
+    a root without these names.
     """
     excludes: ClassVar[bool] = False
     """Whether providers with a name of ``sets`` fail the condition."""
