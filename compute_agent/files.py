@@ -36,7 +36,7 @@ class UnsafeFileError(OSError):
 def secure_folder(folder: Path) -> None:
     """Make ``folder`` if it is absent (mode 0750), and check that no other user can replace it.
 
-    :raises UnsafeFileError: another user owns it or a folder above it, or may write there.
+    :raises UnsafeFileError: another user owns the folder or a folder above it, or may write to one of them.
     :raises OSError: the folder cannot be made.
     """
     # The folder is checked before mkdir, so that nothing is made below a folder of another user; and after

@@ -180,8 +180,8 @@ def _check_weights(classes: Mapping[str, QosClass]) -> None:
     for one in classes.values():
         if one.rank <= best_effort.rank and (one.cpu.cpu_weight or 0) > most:
             raise ConfigError(
-                f"[{QOS_CLASS}{one.name}] cpu_weight: {one.cpu.cpu_weight} is more than the {most} of"
-                f" {BEST_EFFORT}, and the class ranks no higher"
+                f"[{QOS_CLASS}{one.name}] cpu_weight: {one.cpu.cpu_weight} is above {most}, the weight of"
+                f" {BEST_EFFORT}, but the rank is not above the rank of {BEST_EFFORT}"
             )
 
 
@@ -234,7 +234,9 @@ def _share_spec(section: str, options: cfg.ConfigOpts.GroupAttr) -> ShareSpec:
             option = f"{name}_per_cache"
             more = parse_per_cache(options[option] or "", parse)
             if twice := more.keys() & mb_per_cache.keys():
-                raise BadShareError(f"cache {min(twice)} has a percent, too: remove one")
+                raise BadShareError(
+                    f"cache {min(twice)} has a percent and a bandwidth: remove one of the two"
+                )
             mb_per_cache |= more
     except BadShareError as error:
         raise ConfigError(f"{section} {option}: {error}") from error

@@ -271,5 +271,5 @@ def _read(path: Path) -> str:
     except ValueError as error:
         raise IdentityError(
             f"{path} holds {content[:60]!r} instead of a uuid: restore the uuid that this host's provider"
-            " has in Placement, or remove the file if it has none"
+            " has in Placement, or remove the file if Placement has no provider of this host"
         ) from error

@@ -313,7 +313,7 @@ class CollectorLoops:
         self._file.save(dump(self.known), self._clock())
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with the classes of collectors withheld, except for the amounts offered now."""
+        """Return the tree with the classes of collectors. Amounts that are not offered now are reserved."""
         return withhold_classes(tree, self._current_classes, self._clock())
 
     def list_rows(self, tree: ProviderTree) -> list[dict[str, Any]]:

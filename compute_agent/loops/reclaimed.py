@@ -299,7 +299,7 @@ class ReclaimLoop:
             except Exception as error:  # the error is raised after the other parts were measured
                 failures.append(error)
         if failures:
-            raise ExceptionGroup("not all was measured", failures)
+            raise ExceptionGroup("some values could not be measured", failures)
 
     def _collect(self) -> bool:
         return self._collectors.run_round(self._pipeline.host_state.tree)

@@ -174,7 +174,7 @@ def parse_node_use(text: str) -> float:
     """
     total, free, inactive = _read_kib(text, "MemTotal", "MemFree", "Inactive(file)")
     if min(total, free, inactive) < 0 or free + inactive > total:
-        raise ValueError(f"{total} KiB are fewer than {free} free ones and {inactive} of inactive files")
+        raise ValueError(f"{total} KiB are less than {free} KiB free and {inactive} KiB of inactive files")
     return (total - free - inactive) / 1024
 
 

@@ -106,7 +106,7 @@ def resolve_holdings(
             found[guest.uuid] = GuestHolding(guest.own)
         # Known migrations are matched first: a new match could swap the claims of equal guests.
         elif guest.migration in free:
-            # This claim is used now, because a claim belongs to one guest only.
+            # The claim is removed from the list, because a claim belongs to only one guest.
             found[guest.uuid] = GuestHolding(
                 free.pop(guest.migration).allocation, GuestMigration(guest.migration)
             )

@@ -237,7 +237,11 @@ class ServiceDatabase:
                 known, self._history = self._history, position.history
                 # the log has a line only if a history replaces another history, not for the first history
                 if known is not None:
-                    LOG.info("the database shows another history: %s, after %s", position.history, known)
+                    LOG.info(
+                        "the database has the history %s, and had the history %s before",
+                        position.history,
+                        known,
+                    )
                     self._renew_connections()
         return position
 

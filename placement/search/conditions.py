@@ -287,7 +287,7 @@ class _TraitCondition(ProviderCondition):
 
     __slots__ = ()
 
-    # traits decide alone, and in all trees of a class they are equal at each position
+    # only traits decide this condition, and all trees of a class have the same traits at each position
     reads = ("traits",)
     index = "by_trait"
 

@@ -40,7 +40,7 @@ it."""
 
 
 Comparison = Callable[[GuestUsage, MetricSeries], float]
-"""The sort key of a guest for actions because of a series; a smaller key is acted on first."""
+"""A function that returns the sort key of a guest for actions of a series; smaller keys come first."""
 
 Sorter = tuple[Comparison, ...]
 """An order of guests: sort keys in descending precedence."""
@@ -323,9 +323,9 @@ class WatermarkMetric:
         # A contradiction in a metric of another package is an error when the metric is loaded, and not later
         # in a plan.
         if self.throttle_quantified and not self.can_throttle:
-            raise ValueError(f"{self.name}: what a throttle frees is known, but it cannot throttle")
+            raise ValueError(f"{self.name}: throttle_quantified needs a metric that can throttle")
         if (self.evict_quantified or self.evict) and not self.evictable:
-            raise ValueError(f"{self.name}: what an eviction does is known, but it cannot evict")
+            raise ValueError(f"{self.name}: evict and evict_quantified need a metric that can evict")
 
     @property
     def measured_names(self) -> tuple[str, ...]:

@@ -253,8 +253,8 @@ def _hosts_left(
     left, left_out = set(snapshot.roots()), dict[str, int]()
     named = {root for root in left if wanted.only and snapshot.providers[root].uuid in wanted.only}
     avoided = {root for root in left if snapshot.providers[root].uuid in wanted.avoid}
-    # the size of the group is checked only if choices stay at their host; otherwise the roots of sharing
-    # providers count as the group's hosts
+    # the size of the group is checked only if each choice stays at its host; otherwise roots of sharing
+    # providers would also count as hosts of the group
     full = set[int]()
     if group is not None and all(stays_at_its_host(snapshot, way.request) for way in ways):
         full = {root for root in left if not group.allows_hosts((root,), beside)}
