@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 MAX_ASIDE: Final = 5
-"""Maximum number of damaged files that are kept under one name; put_aside() removes the oldest ones."""
+"""Maximum number of damaged files that are kept under one name; put_aside() removes the oldest files."""
 
 MAX_BYTES: Final = 64 << 20
 """Upper limit, in bytes, of a file that is read into memory: hostile content cannot exhaust it."""

@@ -59,8 +59,8 @@ class WakeSignal:
     def wait(self, seconds: float | None) -> None:
         """Wait until woken, ``seconds`` at most (None: without end); for the thread of the task."""
         self._event.wait(seconds)
-        # The event is cleared before the round, not after it: what changes during the round is for the next
-        # one.
+        # The event is cleared before the round, not after it: a change during the round is for the next
+        # round.
         self._event.clear()
 
 

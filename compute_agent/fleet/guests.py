@@ -63,9 +63,8 @@ def parse(revision: Written) -> dict[str, dict[str, str | int | bool]]:
         if guest in found:
             raise FleetError(f"[{section}]: another section is of the same guest")
         if unknown := sorted(options.keys() - set(OPTIONS)):
-            raise FleetError(
-                f"[{section}] {unknown[0]}: there is no such setting of guests; there are {', '.join(OPTIONS)}"
-            )
+            known = ", ".join(OPTIONS)
+            raise FleetError(f"[{section}] {unknown[0]}: there is no such setting; there are {known}")
         try:
             found[guest] = {name: _plain_value(name, text) for name, text in options.items()}
         except ValueError as error:

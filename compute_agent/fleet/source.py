@@ -37,7 +37,7 @@ class TlsIdentity:
     """The certificates of a connection over HTTPS.
 
     :ivar cafile: the file with trusted certificates; None: the certificates that the system trusts.
-    :ivar certfile: the file with the agent's own certificate, for servers that ask for one.
+    :ivar certfile: the file with the agent's own certificate, for servers that ask for a client certificate.
     :ivar keyfile: the file with the private key of ``certfile``.
     """
 

@@ -39,7 +39,10 @@ class PciEvents:
         self._count = 0
 
     def count_events(self) -> int:
-        """Read the waiting events, and return the number of all events so far. Lost events count as one."""
+        """Read the waiting events, and return the number of all events so far.
+
+        Lost events count as one event.
+        """
         for _ in range(_MAX_READ if self._socket is not None else 0):
             try:
                 found = self._read_event()

@@ -84,7 +84,7 @@ class SeenBan:
 
 @dataclass(frozen=True, slots=True)
 class BanPlan:
-    """The bans to save first, and the writes by key after that.
+    """The bans to save, and the writes by key to make after the bans are saved.
 
     A write without CPUs lifts the ban.
     """

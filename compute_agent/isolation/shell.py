@@ -249,7 +249,7 @@ class HostIsolator:
     def _list_targets(
         self, demand: IsolationDemand
     ) -> tuple[list[PartitionTarget], dict[str, tuple[str, ...]]]:
-        """The groups that should be partitions, and the reasons of guests that get none."""
+        """The groups that should be partitions, and the reasons for guests without partitions."""
         targets: list[PartitionTarget] = []
         refused: dict[str, tuple[str, ...]] = {}
         for guest in demand.guests:

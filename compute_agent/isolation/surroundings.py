@@ -69,7 +69,7 @@ def _option_cpus(files: SysFiles, line: list[str], option: str) -> CpuSet:
             words = value.split(",") if option == ISOLCPUS else [value]
             flags = [word for word in words if word in _FLAGS]
             cpus = cpuset.parse_or_empty(",".join(word for word in words if word not in _FLAGS))
-            # If an option occurs several times, the kernel uses the last one.
+            # If an option occurs several times, the kernel uses its last value.
             found = cpus if not flags or _DOMAIN in flags else frozenset()
     return found
 

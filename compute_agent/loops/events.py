@@ -150,7 +150,7 @@ REASONS: Final = {
 def kills_on_host(vmstat: str) -> int | None:
     """Read the number of processes that the kernel has killed for lack of memory since boot; None if unknown.
 
-    ``vmstat`` is the path of /proc/vmstat. Kernels before 4.13 have no ``oom_kill`` there.
+    ``vmstat`` is the path of /proc/vmstat. Kernels before 4.13 have no ``oom_kill`` in this file.
     """
     try:
         words = kernel_files.read(vmstat).partition(b"\noom_kill ")[2].split(None, 1)

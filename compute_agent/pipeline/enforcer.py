@@ -201,7 +201,7 @@ class GuestEnforcer:
             try:
                 controller.apply(target)
             except GuestGoneError:
-                # The limits of a guest that has ended are gone, too.
+                # The limits of a guest end with the guest.
                 return
             except (DriverError, OSError) as error:
                 self._note_failure(controller, error)

@@ -174,7 +174,8 @@ class GuestPlacer:
         except GuestGoneError:
             return  # The guest has ended; its stop event is in the queue.
         before, entry.refusal = entry.assignment, ""
-        # The agent moves the memory of a followed guest to the wanted type, but not that of a preserved one.
+        # The agent moves the memory of a followed guest to the wanted type, but not the memory of a preserved
+        # guest.
         if self.host_state.follows_kernel and not entry.guest.settings.preserve:
             found = replace(found, mems=self._memory_of_kind(entry, found.mems))
         self._cache.assign_cpus(
@@ -313,7 +314,7 @@ class GuestPlacer:
         if unsure or isinstance(decision, PlacementRefusal):
             decision = confine_guest(supply, request)
         if decision is not None and current is not None:
-            # The memory stays on its nodes, because the nodes of the allocation are unknown, too.
+            # The memory stays on its nodes, because the nodes of the allocation are also unknown.
             decision = replace(decision, mems=current.mems)
         self._cache.assign_cpus(entry, decision)
 

@@ -1,6 +1,6 @@
 """Load profiles: the CPU use of guests by hour of the week, and the time in which two are both busy.
 
-Two guests with equal means may be busy at the same hours or at opposite ones. Only in the first case do they
+Two guests with equal means may be busy at the same hours or at opposite hours. Only in the first case do they
 contend for a core that they share.
 """
 

@@ -6,7 +6,7 @@ restart of the agent.
 A guest may run without an assignment: the operator has over-allocated the host, or the guest has no
 allocation and the host has no shared CPUs. It would then run on all CPUs, including CPUs of other guests. The
 agent *confines* such a guest to the shared CPUs of no pool. Without shared CPUs, it is confined to all CPUs
-that no guest holds, and to CPUs of pools only if there are no others. A confined guest holds no CPU, and
+that no guest holds, and to CPUs of pools only if no other CPUs exist. A confined guest holds no CPU, and
 leaves each CPU that another guest gets. An example: CPUs 0-1 are dedicated, CPU 2 belongs to the host, and no
 CPU is shared. A confined guest runs on 0-2. It runs on 1-2 while a guest holds CPU 0, and on 2 while guests
 hold both CPUs.

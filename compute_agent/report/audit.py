@@ -438,7 +438,7 @@ def _amount_differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
 
 
 def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
-    """The allocation for a guest that has none on this host, or the reason why it cannot have one.
+    """The allocation for a guest without an allocation on this host, or the reason why it cannot get one.
 
     The result is the allocation that the agent remembers. If there is none, it is on the providers of the
     CPUs on which the guest runs.

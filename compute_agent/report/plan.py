@@ -351,7 +351,7 @@ def _plan_steps(
     classes = {name for node in derived.ours for name in node.inventories}
     yield from map(CreateResourceClass, sorted(classes - known.classes))
     traits = {name for node in derived.ours for name in node.traits}
-    # Clients can create custom traits only; unknown_traits() returns the others.
+    # Clients can create only custom traits; unknown_traits() returns the other traits.
     yield from (CreateTrait(name) for name in sorted(traits - known.traits) if name.startswith(CUSTOM_PREFIX))
 
     current: dict[str, ReportedProvider] = {}

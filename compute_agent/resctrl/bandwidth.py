@@ -1,7 +1,7 @@
 """Codecs for memory bandwidth: percent and MB/s to values of schemata, for each kind of hardware.
 
 - Intel RDT takes the percent of a throttling delay. Values are ``min_bandwidth + N * bandwidth_gran``, and
-  the kernel rounds up to the next one.
+  the kernel rounds up to the next such value.
 - With the mount option ``mba_MBps``, values are MiB/s, which a control loop in the kernel keeps.
 - AMD QoS takes units of 1/8 GB/s for an L3 domain, which all tasks of a group share.
 - ARM MPAM takes percents. The kernel converts them to fractions of a few bits, and back when they are read.

@@ -22,7 +22,7 @@ NOT_GROUPS: Final = frozenset({"info", "mon_data", "mon_groups"})
 
 MAX_PASSES: Final = 100
 """Maximum number of passes over the threads of a guest. Each pass moves threads that were created during the
-last one.
+last pass.
 """
 
 

@@ -7,9 +7,9 @@ for a request, masks can always be moved so that the request fits. A mask can be
 A *block* is the exclusive mask of one group, a run of ways. Free ways that lie apart are joined by as few
 moves of blocks as possible. The method is a search (A*) over the positions of the blocks. The search
 estimates the remaining moves by the smallest number of blocks in any window of the wanted size. A move takes
-at most one block out of a window, so the estimate never exceeds the truth, and the first solution is a
-shortest one. Pushing all blocks aside always works, so its number of moves is an upper bound for the search.
-After each step no two exclusive masks overlap, and none is empty.
+at most one block out of a window, so the estimate never exceeds the true number of moves, and the first
+solution is a shortest solution. Pushing all blocks aside always works, so its number of moves is an upper
+bound for the search. After each step no two exclusive masks overlap, and none is empty.
 """
 
 from __future__ import annotations

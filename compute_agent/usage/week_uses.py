@@ -20,8 +20,9 @@ MIN_SECONDS: Final = 1800.0
 """An hour counts if at least this number of its seconds was measured."""
 
 NEW_SHARE: Final = 0.5
-"""The weight of a new hour; the same hours of former weeks have the rest. The hour of a month ago has
-1/16."""
+"""The weight of a new hour; the same hours of former weeks have the remaining weight. The hour of a month ago
+has 1/16.
+"""
 
 # A stopped guest may return, as after the night or a week of holidays.
 ABSENT_SECONDS: Final = 14 * 86400.0

@@ -1,4 +1,4 @@
-"""Interference: pure decisions about guests that disturb others.
+"""Interference: pure decisions about guests that disturb other guests.
 
 A limit begins as a trial, and stays if it helps.
 

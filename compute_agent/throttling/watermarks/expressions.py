@@ -366,8 +366,8 @@ def _amount_of(part: _ExpressionPart, unit: MetricUnit, other: _ExpressionPart) 
     """
     if part.unit is not None:
         return part.compute
-    # The last argument is True for an expression of several metrics, because the code below has its own error
-    # for that.
+    # The last argument is True for an expression of several metrics, because the code below raises its own
+    # error for such an expression.
     threshold = parse_threshold(part.text, unit, other.has_capacity or not other.metric)
     if not threshold.relative:
         return lambda values: threshold.value

@@ -70,7 +70,7 @@ def test_parts_may_be_missing(text, wish):
         ('{"LLC": {"schema": {}}}', "LLC has an unknown key 'schema'"),
         ('{"LLC": {"schemata": {"percent": 20}}}', "LLC.schemata has an unknown key 'percent'"),
         ('{"MB": {"schemata": {"range": [0, 5]}}}', "MB.schemata has an unknown key 'range'"),
-        ('{"LLC": {"schemata": {"range": [80, 20]}}}', "LLC.schemata.range: range 80-20 ends"),
+        ('{"LLC": {"schemata": {"range": [80, 20]}}}', "LLC.schemata.range: range 80-20 has to end"),
         ('{"LLC": {"schemata": {"range": [20, 20]}}}', "has to end above its beginning"),
         ('{"LLC": {"schemata": {"range": [-1, 20]}}}', "-1 is not within 0..100"),
         ('{"LLC": {"schemata": {"range": [0, 101]}}}', "101 is not within 0..100"),
