@@ -29,8 +29,9 @@ ABSENT_SECONDS: Final = 14 * 86400.0
 """Seconds after which the use of a guest that is gone is forgotten."""
 
 MAX_GUESTS: Final = 512
-"""The use of at most this number of guests, those seen last, is kept. A guest takes about 1 kB of the
-file."""
+"""Maximum number of guests with kept values. The values of the guests that were seen last are kept. A guest
+takes about 1 kB of the file.
+"""
 
 _MAX_CORES: Final = 1e6
 """The largest plausible number of cores."""

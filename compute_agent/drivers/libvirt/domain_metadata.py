@@ -338,7 +338,8 @@ def _read(instance: ElementTree.Element, flavor: ElementTree.Element, prefix: st
         found = instance.find(f"{prefix}owner/{prefix}{name}")
         return "" if found is None else found.get("uuid", "")
 
-    # Without the root disk of a guest that boots from a volume, because it is not on this host.
+    # The root disk does not count for a guest that boots from a volume, because the volume is not on this
+    # host.
     boots_from = instance.find(f"{prefix}root")
     disk = flavor_amount("disk") if boots_from is not None and boots_from.get("type") == "image" else 0
     # Nova rounds swap, which flavors have in MiB, up to whole GiB of DISK_GB.
