@@ -33,7 +33,7 @@ class LoadProfile:
 
 
 ALWAYS_BUSY: Final = LoadProfile.from_mean(1.0)
-"""The profile for a guest of unknown use: each hour of another guest counts in full."""
+"""The profile for a guest of unknown use. With it, each hour of the other guest counts in full."""
 
 
 @lru_cache(maxsize=1024)
