@@ -83,7 +83,8 @@ class GuestPromises:
     :ivar given: whether another program placed the guest.
     :ivar devices: the number of PCI devices that the guest holds, by the address of the card.
     :ivar priority: the guest's realtime priority; None: no promise.
-    :ivar core_group: the guests that may share the guest's cores, in words; empty: all guests, so no promise.
+    :ivar core_group: the guests that may share the guest's cores, in words; empty: all guests may share the
+        cores, so the host promises nothing.
     """
 
     uuid: str

@@ -75,7 +75,7 @@ class HoldingsListing:
 
 
 class ProviderReader:
-    """Reads the providers of one host, and remembers them. For one thread at a time.
+    """Reads the providers of one host, and remembers them. Only one thread at a time may use the object.
 
     :ivar reported: the providers by uuid, as last read. Code that changes a provider in Placement also
         changes it here.
@@ -251,7 +251,7 @@ def _provider_generations(providers: Mapping[str, ReportedProvider]) -> Generati
 
 
 class HostReporter:
-    """Reports the trees of one host to one Placement. For one thread at a time."""
+    """Reports the trees of one host to one Placement. Only one thread at a time may use the object."""
 
     def __init__(
         self,

@@ -57,7 +57,7 @@ GUESTS: Final[Mapping[str, DoorGuest]] = {
     "hand": DoorGuest("plain", "plain.large", "`guest set`", "BE (by hand)"),
 }
 UNSET: Final = "LS (default)"
-"""The class of the guest that was set by hand where its agent does not know that."""
+"""The class of a guest if its agent does not know the settings by hand."""
 
 
 class DoorClosedError(Exception):

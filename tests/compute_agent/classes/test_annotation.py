@@ -1,4 +1,4 @@
-"""The annotation of guests, as Koordinator spells it."""
+"""The annotation of guests, in the spelling of Koordinator."""
 
 import json
 

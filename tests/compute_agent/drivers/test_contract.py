@@ -37,13 +37,13 @@ def open_driver(kind, request, tmp_path):
             return LibvirtDriver(request.getfixturevalue("libvirtd").uri)
         case "fake":
             return FakeDriver(ALL)
-    # Of several drivers, the one under test is the last, and another one comes before it.
+    # Several drivers: the tested driver is the last, and another driver comes before it.
     kind = kind.removesuffix(" beside another")
     return CombinedDriver([FakeDriver(ALL, "another"), open_driver(kind, request, tmp_path)])
 
 
 def only(driver):
-    """The driver under test, without the one beside it."""
+    """The tested driver, without the driver beside it."""
     return driver.drivers[-1] if isinstance(driver, CombinedDriver) else driver
 
 

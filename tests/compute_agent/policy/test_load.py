@@ -182,7 +182,7 @@ def test_a_small_part_of_the_gain_is_enough_for_learnt_hours():
     assert moved(beside, {"a": learnt(part), "b": part}) is None
     assert moved(beside, {"a": learnt(part), "b": learnt(part)}).gain == pytest.approx(1)
     assert moved(beside, {"a": learnt(part), "b": learnt(part)}, min_gain=17.0) is None
-    # No core is free. The use of the guest beside the new place has to be known, too.
+    # No core is free. The agent also has to know the use of the guest beside the new place.
     full = {"a": [0], "b": [1], "c": [2], "d": [4], "e": [6]}
     loads = {guest: learnt(part) for guest in full} | {"d": learnt(hours())}
     assert moved(full, loads).assignment.dedicated == (5,)

@@ -268,7 +268,7 @@ def test_allocations_are_read_by_consumer_and_by_provider(host, client):
 
 
 def set_through_api(client, provider, **classes):
-    """Set some fields of some inventories, as an operator does, and leave the rest."""
+    """Set some fields of some inventories, as an operator does, and keep all other values."""
     inventories, generation = client.get_inventories(provider)
     changed = {name: {**record, **classes.get(name, {})} for name, record in inventories.items()}
     client.set_inventories(provider, changed, generation)

@@ -291,7 +291,7 @@ class FakeResctrl(ResctrlFilesystem):
         (self.root / path).write_text(f"{mode}\n")
 
     def _initial(self) -> schemata.Schemata:
-        """The ways that a new group may fill: all that are not exclusive to others."""
+        """The ways that a new group may fill: all ways that are not exclusive to other groups."""
         lines: dict[str, dict[int, int]] = {}
         for name, domain, value in self._schemata(""):
             if name not in self.caches:

@@ -15,7 +15,7 @@ from placement.search.request import CandidatesRequest
 from tests.placement.search import brute
 
 _MAX_STATES = 20_000
-"""Of a cloud, after claims; to try a state takes about a tenth of a millisecond."""
+"""Maximum number of states of a cloud after claims; each state takes about a tenth of a millisecond."""
 Amounts = frozenset[tuple[int, str, int]]
 PLENTY = 10_000
 State = frozenset[tuple[int, str, int]]

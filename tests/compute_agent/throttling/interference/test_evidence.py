@@ -38,7 +38,9 @@ def test_few_samples_or_chance_are_no_evidence():
 
 
 def samples(**uses):
-    """Two quiet minutes each, and two in which the server waits; guests use what is said in either."""
+    """Two quiet minutes, then two minutes in which the server waits; the arguments are the guests' use in
+    each part.
+    """
     rng = random.Random(1)
     found = []
     for number in range(60):
