@@ -341,7 +341,7 @@ class GuestEnforcer:
 
 
 def _target_of(one: ExpectedGuest, host_state: HostState) -> GuestTarget:
-    # No assignment, because libvirt itself sets CPUs and memory during the start.
+    # The target has no assignment, because libvirt itself sets CPUs and memory during the start.
     mems = frozenset[int]() if one.allocation is None else memory_nodes(host_state, one.guest, one.allocation)
     return GuestTarget(one.guest, None, host_state.topology.online, one.allocation, starting_mems=mems)
 

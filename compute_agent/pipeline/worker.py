@@ -171,7 +171,7 @@ class GuestPipeline:
         """The time, in monotonic seconds, at which the controllers last ran."""
         # The queue has no bound: a sender that waited for space might hold a lock that the worker needs.
         self._queue: queue.SimpleQueue[tuple[Event, Future[Any], float]] = queue.SimpleQueue()
-        # Reentrant, because code that runs within an event also calls guests() and guest_views().
+        # The lock is reentrant, because code that runs within an event also calls guests() and guest_views().
         self._lock = threading.RLock()
         self._thread = PeriodicTask(
             WORKER_THREAD,

@@ -114,7 +114,7 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
         is_application = "application_credential_id" in how
         plugin = v3.ApplicationCredential(url, **how) if is_application else v3.Password(url, **how)
         access = self._identity_server.request_access(plugin, self._session)
-        # seconds instead of a time, because sessions expire by the clock of the database
+        # the function returns seconds instead of a time, because sessions expire by the clock of the database
         left = (access.expires - datetime.now(UTC)).total_seconds()
         return TokenAccess(access.auth_token, left, access.username or "", access.project_name or "")
 

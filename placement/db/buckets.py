@@ -60,7 +60,7 @@ _MAX_STEP: Final = 1 << 24
 
 def bucket_of(uuid: str) -> int:
     """Return the bucket of the provider with this uuid."""
-    # CRC-32, because Python's hash() differs between processes
+    # the bucket comes from CRC-32, because Python's hash() differs between processes
     return crc32(uuid.encode()) % PROVIDER_BUCKETS
 
 

@@ -164,7 +164,8 @@ class _ProcessLock:
             "owner": row.owner,
             "beat": row.beat,
         }
-        # the time before the statement, because other processes may count the lease from that moment
+        # the lease counts from the time before the statement, because other processes may count the lease
+        # from that moment
         self._confirmed = time.monotonic()
         return bool(self._retry_step(lambda: self._conn.execute(_TAKE, values).rowcount))
 

@@ -156,8 +156,8 @@ class _PipelineExchange:
         else:
             name = self._names.get(text) or self._new.get(text)
             if name is None:
-                # random names, because a pooler may give this session to another worker, which has names of
-                # its own
+                # names are random, because a pooler may give this session to another worker, which has names
+                # of its own
                 name = self._new[text] = uuid.uuid4().hex.encode()
                 self._pgconn.send_prepare(name, text.encode())
                 self._sent.append(text)

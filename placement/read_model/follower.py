@@ -232,7 +232,7 @@ def _forget_deleted(conn: sa.Connection, state: ModelState, bucket: int) -> None
 @contextmanager
 def without_collection() -> Iterator[None]:
     """Exclude all objects made in this context from garbage collection: they live as long as the worker."""
-    # collects garbage before the freeze, because frozen garbage would never be freed
+    # garbage is collected before the freeze, because frozen garbage would never be freed
     gc.collect()
     gc.disable()
     try:

@@ -225,7 +225,7 @@ class MergedIds(Sequence[int]):
         return [*iter(self)]
 
     def __iter__(self) -> Iterator[int]:
-        # positions instead of iterators, so that slices are merged by set operations in C
+        # the code uses positions instead of iterators, so that slices are merged by set operations in C
         left = [(ids, 0) for ids in self._of if ids]
         while left:
             # all ids up to this one are in the current slices

@@ -76,8 +76,8 @@ class ModelMetrics:
         too_many = series > self._max_provider_series
         left_out.add_metric([], series if too_many else 0)
         yield left_out
-        # all series or none, because sums over some of the providers would be wrong, and nothing would show
-        # this
+        # either all series are shown or no series, because sums over some of the providers would be wrong,
+        # and nothing would show this
         if too_many:
             return
         # labels and metric names are those of openstack-exporter, so that existing dashboards work

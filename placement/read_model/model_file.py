@@ -129,7 +129,7 @@ class ModelFileWriter:
     def __init__(self, file: ModelFile, model: Callable[[], WritableModel]) -> None:
         self._file = file
         self._model = model
-        # monotonic time, so that a change of the system clock does not stop the writes for hours
+        # the time is monotonic, so that a change of the system clock does not stop the writes for hours
         self._not_before = -math.inf
         self._busy = False
 

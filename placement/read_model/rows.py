@@ -37,7 +37,7 @@ _MAX_SHARED: Final = 100_000
 # the limit is low: most updates have few pairs, and each pair is a further alternative for the query planner
 _MAX_PAIRS: Final = 64
 """Maximum number of pairs of bucket and counter in one statement."""
-# low bits only, because a sum of stamps of 64 bits would exceed the integers of SQLite
+# only the low bits are summed, because a sum of stamps of 64 bits would exceed the integers of SQLite
 _SUMMED_BITS: Final = (1 << 32) - 1
 """The bits of a stamp that the sum of a fingerprint includes."""
 
@@ -56,7 +56,7 @@ _providers: Final = sa.select(
     _rp.change_seq,
     _rp.described_seq,
 )
-# columns in the order of the fields, because rows are passed to the constructor unchanged
+# the columns have the order of the fields, because rows are passed to the constructor unchanged
 INVENTORY_COLUMNS: Final = (
     inventories.c.total,
     inventories.c.reserved,

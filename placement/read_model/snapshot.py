@@ -45,7 +45,7 @@ class ModelSnapshot:
         self.providers: dict[int, Provider] = {}
         self.by_uuid: dict[str, int] = {}
         self.by_name: dict[str, int] = {}
-        # members as ids, so that replacing a provider does not change this index
+        # members are ids, so that replacing a provider does not change this index
         self.trees = FamilyIndex()
         #: the ids of all roots in ascending order; computed on demand
         self._roots: tuple[int, ...] | None = None
@@ -165,7 +165,7 @@ class ModelSnapshot:
         present = sorted([root for root in self._stale if root in self.trees])
         members = [tuple([self.providers[each] for each in self.trees[root]]) for root in present]
         made = self._kinds.make_trees([self.providers[root] for root in present], members)
-        # indexes first, because their update needs the old trees
+        # indexes are updated first, because their update needs the old trees
         if not anew:
             new = dict(zip(present, made, strict=True))
             for root in self._stale:

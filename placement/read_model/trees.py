@@ -155,7 +155,7 @@ class TreeStructure:
         #: for each slot, an inventory with the portions of the slot
         self.portions = [members[at].inventories[name] for at, name in inventories]
         self._giving: dict[tuple[str, ...], Sequence[Places]] = {}
-        # caches in the structure, so that they are dropped with its last tree
+        # these caches are in the structure, so that they are dropped with its last tree
         self._layouts: dict[Where, TreeLayout] = {}
         self._portions_of: dict[str, tuple[int, int]] = {}
         self._with_most: dict[tuple[int, ...], tuple[tuple[int, ...], Mapping[str, int]]] = {}

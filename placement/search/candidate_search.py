@@ -529,7 +529,8 @@ class CandidatesByHost:
             elif self._each_root or not looking.may_repeat:
                 yield from candidates_of([(provider_set, batch)])
             else:
-                # one candidate at a time, because a batch may have both repeated and new candidates
+                # the loop takes one candidate at a time, because a batch may have both repeated and new
+                # candidates
                 for pattern in batch:
                     offer = provider_set, PatternBatch((pattern,))
                     home = looking.home_of(offer)

@@ -50,7 +50,7 @@ class ConsumerGroup:
         :param present: as for :meth:`allows_hosts`.
         :param size: the number of other members; a member on several hosts counts once.
         """
-        # max(), because a member on several hosts is beside the members on all of them
+        # max() is needed, because a member on several hosts is beside the members on all of them
         here = max((present.get(host, 0) for host in hosts), default=0)
         if self.policy in (GroupPolicy.AFFINITY, GroupPolicy.SOFT_AFFINITY):
             # the share of members on this host: 1 if all members are on this host

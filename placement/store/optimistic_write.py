@@ -92,7 +92,7 @@ def _part_insertion(
         # coalesce() turns an unknown name into an id that the foreign key forbids
         what = sa.func.coalesce(names.c.id, NO_ID)
         source = given.outerjoin(names, names.c.name == given.c.name)
-    # cast, because the server does not know the types of parameters in VALUES
+    # the cast is needed, because the server does not know the types of parameters in VALUES
     values = (sa.cast(given.c[name], types[name]) for name in more)
     chosen = sa.select(PROVIDER, what, *values).select_from(source)
     return PreparedStatement(sa.insert(table).from_select(["provider_id", column.name, *more], chosen))

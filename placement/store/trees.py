@@ -121,7 +121,7 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     # everything is checked before the first write, so that a late error causes no useless writes
     for each in (*changing, *(one for level in new for one in level)):
         ids.check_names(each)
-    # level by level, because new providers need the ids of their parents
+    # providers are created level by level, because new providers need the ids of their parents
     for level in filter(None, new):
         for each in level:
             providers.insert(tx, each.uuid, each.name, None if each.parent is None else rows[each.parent])

@@ -101,7 +101,8 @@ def _on_inventories(need: ProviderNeed) -> Iterator[ClauseCheck]:
     ) -> ClauseCheck:
         def met_by(provider: Provider) -> bool:
             inventory = provider.inventories.get(name)
-            # True without an inventory, because a missing inventory already counts for resource_class
+            # the result is True without an inventory, because a missing inventory already counts for
+            # resource_class
             return inventory is None or met(provider, inventory)
 
         return ClauseCheck(

@@ -48,7 +48,7 @@ def test_sources_are_read_from_sections(tmp_path):
         ("[metric:and]\ncommand = a", r"\[metric:and\]: 'and' is not a name of a metric"),
         (
             "[metric:x]\ncommand = a\nunit = bytes\n[watermark:w]\nmetric = x\nevict = 80%",
-            r"\[watermark:w\] evict: 80%: the metric has no capacity of which this is a part",
+            r"\[watermark:w\] evict: 80%: a percentage needs a capacity",
         ),
         (
             "[watermark:w]\nmetric = cpu_usage - 2\nevict = 80%",

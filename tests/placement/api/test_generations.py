@@ -13,7 +13,7 @@ Amounts = dict[str, dict[str, int]]
 
 
 class ProviderPair:
-    """Two providers of a test's own, with something to give, and two consumers."""
+    """Two providers with inventories, and two consumers, for one test."""
 
     def __init__(self, admin: Admin) -> None:
         self.send = admin

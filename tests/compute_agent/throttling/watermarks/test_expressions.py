@@ -108,7 +108,7 @@ def test_share_of_an_unknown_capacity_has_no_value():
         ("a + memory_usage > 1", "a is in cores, and memory_usage in bytes"),
         ("a > 1G", "G is for bytes, and the metric is in cores"),
         ("a > 120%", "120% is above 100 percent"),
-        ("part > 80%", "80%: the metric has no capacity of which this is a part; write an amount"),
+        ("part > 80%", "80%: a percentage needs a capacity, which the metric does not have; write an amount"),
         ("a / 0 > 1", "'a / 0' divides by 0"),
         ("a / (0.00) > 1", "'a / 0.00' divides by 0"),
         ("a * 2G > memory_usage", "2G has a unit; multiply and divide by plain numbers"),
