@@ -54,7 +54,10 @@ def test_sources_are_read_from_sections(tmp_path):
             "[watermark:w]\nmetric = cpu_usage - 2\nevict = 80%",
             r"\[watermark:w\] evict: 80%: a percentage needs a capacity",
         ),
-        ("[watermark:w]\nmetric = swap_in\nevict = 8%", r"\[watermark:w\] evict: 8%: a percentage needs a capacity"),
+        (
+            "[watermark:w]\nmetric = swap_in\nevict = 8%",
+            r"\[watermark:w\] evict: 8%: a percentage needs a capacity",
+        ),
         ("[metric:cpu_usage]\ncommand = a", r"\[metric:cpu_usage\]: there are two metrics cpu_usage"),
         (
             "[metric:x]\ncommand = a\n[watermark:w]\nmetric = x\nthrottle_down = 1\nthrottle_up = 0.5",
