@@ -27,10 +27,12 @@ properties of their images.
 GUESTS_OPTS: Final = [
     cfg.ListOpt(
         "drivers",
-        item_type=types.String(choices=["libvirt", "process"]),
+        item_type=types.String(choices=["libvirt", "process", "systemd"]),
         deprecated_name="driver",
         help="Kinds of the guests on this host, with a comma between. libvirt: QEMU domains of the libvirtd"
-        " on this host. process: plain processes, started by the agent or adopted. Two drivers may report"
+        " on this host. process: plain processes, started by the agent or adopted."
+        " systemd (experimental): services with a section [X-ComputeAgent]; this needs the Python package"
+        " jeepney. Two drivers may report"
         " guests with the same uuid. The agent then manages the guest of the driver that comes first in this"
         " list. If the option is not set, the agent keeps the drivers of its last start. At its first start"
         " the agent chooses libvirt if libvirt-python is installed and the socket of [libvirt] uri exists,"
