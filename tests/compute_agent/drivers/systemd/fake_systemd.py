@@ -1,7 +1,7 @@
 """A message bus with a systemd on it: D-Bus over a UNIX socket, real processes, and folders as groups.
 
-It speaks the protocol of the bus to any number of clients, with jeepney's encoder. It knows the calls that the
-agent makes, and takes values as systemd 252 does: it answers first, and writes to the groups afterwards.
+It speaks the protocol of the bus to any number of clients, with jeepney's encoder. It knows the calls that
+the agent makes, and takes values as systemd 252 does: it answers first, and writes to the groups afterwards.
 """
 
 import contextlib
