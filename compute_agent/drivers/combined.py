@@ -2,8 +2,8 @@
 
 The drivers have an order, which is that of the option. If two drivers report the same uuid, the guest of the
 first driver in this order is managed. The other one counts as a lost guest, with the reason. The same holds
-for one process with two guests: a process guest without a group of its own may run in the group of a service
-that is a guest, too.
+for two guests that share processes: a process guest without a group of its own may run in the group of a
+service.
 
 A driver may be away: its daemon does not answer. The guests of the other drivers are then managed as always.
 A driver that has not listed its guests since the start of the agent is *awaited*. Its guests are not known,
@@ -279,7 +279,7 @@ class CombinedDriver:
         return driver
 
     def _join_guests(self, listed: Mapping[str, Sequence[Guest]]) -> list[Guest]:
-        """Join the guests of several drivers, and note those with uuid or processes of another driver's guest.
+        """Join the guests of several drivers, and note those with the uuid or processes of an earlier one.
 
         :param listed: the guests by the name of the driver, in the order of the drivers.
         """
@@ -288,8 +288,8 @@ class CombinedDriver:
         for guest in (guest for guests in listed.values() for guest in guests):
             if (outer := _find_sharing(guest, kept.values())) is not None and guest.uuid not in kept:
                 doubles[guest.uuid] = (
-                    f"guest {guest} of driver {guest.driver} (pid {guest.pid}) has processes of guest {outer} of"
-                    f" driver {outer.driver}, which comes first in [guests] drivers, so the agent does not"
+                    f"guest {guest} of driver {guest.driver} (pid {guest.pid}) has processes of guest {outer}"
+                    f" of driver {outer.driver}, which comes first in [guests] drivers, so the agent does not"
                     " manage it: remove one of the two"
                 )
             elif (first := kept.setdefault(guest.uuid, guest)) is not guest:
@@ -335,8 +335,8 @@ _GROUPS: Final = Path("/sys/fs/cgroup")
 def _find_sharing(guest: Guest, others: Iterable[Guest]) -> Guest | None:
     """The guest of another driver that has processes of this guest; None if there is none.
 
-    Guests with groups of their own share no process. So one of the two has no group, and its main process is in
-    the group of the other one.
+    Guests with groups of their own share no process. So one of the two has no group, and its main process is
+    in the group of the other one.
     """
     found = (
         other for other in others if other.driver != guest.driver and bool(other.cgroup) != bool(guest.cgroup)

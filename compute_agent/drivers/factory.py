@@ -34,8 +34,8 @@ from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.processes.driver import ProcessDriver
 from compute_agent.drivers.systemd.bus import bus_opener
 from compute_agent.drivers.systemd.driver import SystemdDriver
+from compute_agent.drivers.systemd.editor import HostFolders
 from compute_agent.drivers.systemd.records import UnitRecords
-from compute_agent.drivers.systemd.tuning import HostFolders
 from compute_agent.files import UnsafeFileError, check_folder, secure_folder
 from compute_agent.host import kernel_files
 from compute_agent.model.messages import DriverError

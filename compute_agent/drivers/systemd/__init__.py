@@ -4,7 +4,7 @@ Terms: a *service* is a unit of type ``.service`` of the host's systemd. A servi
 ``[X-ComputeAgent]`` is a guest while it has a main process. A *property* is a setting of a service that
 systemd keeps (``AllowedCPUs``). A property *of its own* has the value that the service had before the agent.
 
-``driver.py`` is the driver and its thread. ``unit_table.py`` finds guests, ``tuning.py`` sets properties and
+``driver.py`` is the driver and its thread. ``unit_table.py`` finds guests, ``editor.py`` sets properties and
 gives them back, ``records.py`` keeps values on disk. Pure functions decide: ``unit_settings.py`` (the
 section), ``unit_state.py`` (answers of systemd), ``unit_properties.py`` (values to set) and
 ``kernel_values.py`` (drift). ``manager.py`` calls systemd, ``bus.py`` is the connection.

@@ -123,14 +123,14 @@ class BusConnection:
         try:
             self._socket.settimeout(seconds)
             self._socket.connect(str(path))
-            self._authenticate()
+            self._prove_identity()
             self._limit_sending()
         except (OSError, self._jeepney.AuthenticationError) as error:
             self._socket.close()
             raise DriverError(f"the message bus at {path} does not answer: {error}") from error
         self._thread = start_thread(BUS_THREAD, self._run)
         try:
-            self.call(BUS_NAME, BUS_PATH, BUS_NAME, "Hello")
+            self.call_method(BUS_NAME, BUS_PATH, BUS_NAME, "Hello")
         except DriverError:
             self.close()
             raise
@@ -154,7 +154,7 @@ class BusConnection:
             answer.set_exception(self._broken_error())
         self._on_closed()
 
-    def call(
+    def call_method(
         self,
         destination: str,
         path: str,
@@ -204,7 +204,7 @@ class BusConnection:
     def _broken_error(self) -> DriverError:
         return DriverError(f"the connection to the message bus at {self._path} ended: {self._reason}")
 
-    def _authenticate(self) -> None:
+    def _prove_identity(self) -> None:
         authenticator = self._jeepney.auth.Authenticator()
         # The time limit of the socket is for each read, and a bus may send one byte a read.
         deadline = time.monotonic() + self._seconds

@@ -32,9 +32,9 @@ from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.memory_limits import OomScores, OomWatch
 from compute_agent.drivers.systemd import unit_properties
 from compute_agent.drivers.systemd.bus import BusOpener
+from compute_agent.drivers.systemd.editor import GoalChoice, HostFolders, UnitComparison, UnitEditor
 from compute_agent.drivers.systemd.manager import SystemdManager, UnitHint
 from compute_agent.drivers.systemd.records import UnitRecords
-from compute_agent.drivers.systemd.tuning import GoalChoice, HostFolders, UnitComparison, UnitTuning
 from compute_agent.drivers.systemd.unit_properties import CPUS, NODES
 from compute_agent.drivers.systemd.unit_table import UnitEntry, UnitTable
 from compute_agent.model import cpuset
@@ -99,7 +99,7 @@ class SystemdDriver:
         self._folders = folders
         self._manager = SystemdManager(open_bus, self._hints.put)
         self._table = UnitTable(self.name, self._manager, host, folders.groups, self._report_change)
-        self._tuning = UnitTuning(self._manager, records, folders)
+        self._editor = UnitEditor(self._manager, records, folders)
         self._oom, self._scores = OomWatch(), OomScores()
         self._listener: Listener | None = None
         self._absence = ""
@@ -167,7 +167,7 @@ class SystemdDriver:
     def oom_kills(self) -> Sequence[OomKill]:
         """The OOM kills of running services since the last call."""
         for entry in self._table.all_entries():
-            self._oom.look_at_group(entry.guest, entry.running.cgroup)
+            self._oom.look_at_group(entry.guest, entry.running.own_group)
         return self._oom.take_news()
 
     def stop(self, guest: Guest, timeout: float) -> None:
@@ -208,7 +208,7 @@ class SystemdDriver:
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
         """The pids of the service, the main process first."""
-        members = self._table.find_living(guest).running.cgroup.process_ids()
+        members = self._table.find_living(guest).running.own_group.process_ids()
         return [guest.pid, *(pid for pid in members if pid != guest.pid)]
 
     def usage_group(self, guest: Guest) -> str:
@@ -235,7 +235,7 @@ class SystemdDriver:
         thread counts as misplaced.
         """
         wanted = _unit_cpus(settings)
-        found = self._compare(guest, self._cpu_choice(wanted))
+        found = self._compare_unit(guest, self._cpu_choice(wanted))
         goal = found.goals.get(CPUS, frozenset())
         allowed = goal if isinstance(goal, frozenset) and goal else wanted
         affinities = {tid: procfs.thread_affinity(tid) for tid in self.thread_ids(guest)}
@@ -311,7 +311,7 @@ class SystemdDriver:
 
         A weight of the service's own, and a lower quota of its own, are no difference.
         """
-        found = self._compare(guest, self._limit_choice(wanted))
+        found = self._compare_unit(guest, self._limit_choice(wanted))
         return unit_properties.present_limits(found.present) if found.differing else None
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
@@ -332,7 +332,7 @@ class SystemdDriver:
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
         """``AllowedMemoryNodes`` of the service if it differs from ``wanted``."""
-        found = self._compare(guest, partial(unit_properties.node_goal, wanted))
+        found = self._compare_unit(guest, partial(unit_properties.node_goal, wanted))
         nodes = found.present[NODES]
         return nodes if found.differing and isinstance(nodes, frozenset) else None
 
@@ -346,18 +346,18 @@ class SystemdDriver:
 
     def memory_use(self, guest: Guest) -> int | None:
         """The bytes that the service uses, page cache included; None without the controller memory."""
-        return self._table.find_living(guest).running.cgroup.memory_use()
+        return self._table.find_living(guest).running.own_group.memory_use()
 
     def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
         """The bytes in huge pages that the service uses, by page size in KiB."""
-        return memory_limits.huge_page_use(self._table.find_living(guest).running.cgroup)
+        return memory_limits.huge_page_use(self._table.find_living(guest).running.own_group)
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """The limits of the service if they differ from ``wanted``; None if they agree.
 
         systemd has no property for ``oom_group`` and ``huge_pages`` that can change at run time.
         """
-        found = self._compare(guest, partial(unit_properties.memory_goals, wanted))
+        found = self._compare_unit(guest, partial(unit_properties.memory_goals, wanted))
         score = self._differing_score(guest, wanted)
         if not found.differing and score is None:
             return None
@@ -369,20 +369,20 @@ class SystemdDriver:
         if self._differing_score(guest, wanted) is None or wanted.oom_score_adj is None:
             return changed
         # The note comes first: after a crash in between, the next agent still knows the score as its own.
-        self._tuning.note_score(guest, True)
+        self._editor.note_score(guest, True)
         try:
             self._scores.write(guest, self.process_ids(guest), wanted.oom_score_adj)
         except OSError as error:
             raise DriverError(f"the oom_score_adj of guest {guest} cannot be set: {error}") from error
         if wanted.oom_score_adj == 0:
-            self._tuning.note_score(guest, False)
+            self._editor.note_score(guest, False)
         return True
 
     # Block I/O
 
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
         """A text with the weight of block I/O if it differs from ``wanted``."""
-        found = self._compare(guest, self._io_choice(wanted))
+        found = self._compare_unit(guest, self._io_choice(wanted))
         return ", ".join(
             f"{name} is {unit_properties.value_text(found.present[name])}" for name in found.differing
         )
@@ -407,17 +407,17 @@ class SystemdDriver:
 
     # Inner parts: one guest
 
-    def _compare(self, guest: Guest, choose: GoalChoice) -> UnitComparison:
+    def _compare_unit(self, guest: Guest, choose: GoalChoice) -> UnitComparison:
         self._table.find_living(guest)
         with self._checked_end(guest):
-            return self._tuning.compare(guest, choose)
+            return self._editor.compare_unit(guest, choose)
 
     def _apply(self, guest: Guest, choose: GoalChoice) -> bool:
         self._table.find_living(guest)
         if self._look_only:
             raise DriverError(f"guest {guest} is not changed in a dry run")
         with self._checked_end(guest):
-            return self._tuning.apply(guest, choose)
+            return self._editor.apply(guest, choose)
 
     @contextlib.contextmanager
     def _checked_end(self, guest: Guest) -> Iterator[None]:
@@ -445,7 +445,7 @@ class SystemdDriver:
     def _differing_score(self, guest: Guest, wanted: MemoryLimits) -> int | None:
         """The ``oom_score_adj`` of the service if the agent would change it; None if not."""
         asked = MemoryLimits(oom_score_adj=self._scores.without_refused(guest, wanted).oom_score_adj)
-        own = {memory_limits.OOM_SCORE} if self._tuning.record_of(guest).scored else frozenset[str]()
+        own = {memory_limits.OOM_SCORE} if self._editor.record_of(guest).scored else frozenset[str]()
         pids = self.process_ids(guest)
         if not memory_limits.differing_limits(None, pids, asked, own):
             return None
@@ -488,7 +488,7 @@ class SystemdDriver:
 
     def _give_back(self) -> None:
         if not self._look_only:
-            self._tuning.give_back(self._table.is_managed)
+            self._editor.give_back(self._table.is_managed)
 
     def _handle_hints(self) -> None:
         """Wait for the next hint or the next look, and look at the services."""

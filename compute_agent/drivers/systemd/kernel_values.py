@@ -57,10 +57,10 @@ def differing_files(values: Values, texts: Mapping[str, str | None], whole: Valu
     :param texts: the contents of the files by their names; None: the file does not exist.
     :param whole: all CPUs and all NUMA nodes, by the name of the property.
     """
-    return [name for name, value in values.items() if not _agrees(name, value, texts, whole)]
+    return [name for name, value in values.items() if not _value_agrees(name, value, texts, whole)]
 
 
-def _agrees(name: str, value: Value, texts: Mapping[str, str | None], whole: Values) -> bool:
+def _value_agrees(name: str, value: Value, texts: Mapping[str, str | None], whole: Values) -> bool:
     text = texts[FILES[name]]
     if text is None:
         # The controller is not enabled for a group without a value. io.weight exists only with io.cost.

@@ -1,6 +1,6 @@
 """systemd's manager of units over the message bus (org.freedesktop.systemd1(5)): calls and signals.
 
-A shell without decisions. Signals are hints only: the names of services whose state may have changed. The
+A shell without decisions. Signals are hints only: names of services with a state that may have changed. The
 table of guests then reads the state.
 """
 
@@ -98,11 +98,11 @@ class SystemdManager:
         bus = self._open_bus(self._on_signal, lambda: self._on_hint(UnitHint()))
         try:
             for rule in _RULES:
-                bus.call(BUS_NAME, BUS_PATH, BUS_NAME, "AddMatch", "s", (rule,))
+                bus.call_method(BUS_NAME, BUS_PATH, BUS_NAME, "AddMatch", "s", (rule,))
             # The owner is called by its unique name, so that no later owner of the name can answer.
-            (self._owner,) = bus.call(BUS_NAME, BUS_PATH, BUS_NAME, "GetNameOwner", "s", (SYSTEMD,))
-            bus.call(self._owner, MANAGER_PATH, MANAGER, "Subscribe")
-            ((_, version),) = bus.call(
+            (self._owner,) = bus.call_method(BUS_NAME, BUS_PATH, BUS_NAME, "GetNameOwner", "s", (SYSTEMD,))
+            bus.call_method(self._owner, MANAGER_PATH, MANAGER, "Subscribe")
+            ((_, version),) = bus.call_method(
                 self._owner, MANAGER_PATH, PROPERTIES, "Get", "ss", (MANAGER, "Version")
             )
             self._version = _leading_number(version)
@@ -122,7 +122,7 @@ class SystemdManager:
 
     def list_services(self) -> Mapping[str, str]:
         """The ``ActiveState`` of each service that systemd has loaded, by name."""
-        (units,) = self._call("ListUnitsByPatterns", "asas", ([], [f"*{SUFFIX}"]))
+        (units,) = self._call_manager("ListUnitsByPatterns", "asas", ([], [f"*{SUFFIX}"]))
         try:
             return {unit[0]: unit[3] for unit in units if is_service_name(unit[0])}
         except (LookupError, TypeError) as error:
@@ -142,19 +142,19 @@ class SystemdManager:
         :raises BusError: systemd refuses a value.
         """
         pairs = [(key, encode_value(key, value)) for key, value in values.items()]
-        self._call("SetUnitProperties", "sba(sv)", (name, True, pairs))
+        self._call_manager("SetUnitProperties", "sba(sv)", (name, True, pairs))
 
     def stop_unit(self, name: str) -> None:
         """Begin to stop a service. systemd then does not start it again by itself."""
-        self._call("StopUnit", "ss", (name, "replace"))
+        self._call_manager("StopUnit", "ss", (name, "replace"))
 
     def kill_unit(self, name: str) -> None:
         """Send SIGKILL to all processes of a service."""
-        self._call("KillUnit", "ssi", (name, "all", _SIGKILL))
+        self._call_manager("KillUnit", "ssi", (name, "all", _SIGKILL))
 
     def _read_all(self, name: str, interface: str) -> Mapping[str, Any] | None:
         try:
-            (found,) = self._invoke(unit_path(name), PROPERTIES, "GetAll", "s", (interface,))
+            (found,) = self._call_object(unit_path(name), PROPERTIES, "GetAll", "s", (interface,))
         except BusError as error:
             if error.name in _UNKNOWN:
                 return None
@@ -165,20 +165,20 @@ class SystemdManager:
             raise DriverError(f"systemd gives an unexpected answer about {name}")
         return found
 
-    def _call(self, member: str, signature: str, body: tuple[Any, ...]) -> tuple[Any, ...]:
-        return self._invoke(MANAGER_PATH, MANAGER, member, signature, body)
+    def _call_manager(self, member: str, signature: str, body: tuple[Any, ...]) -> tuple[Any, ...]:
+        return self._call_object(MANAGER_PATH, MANAGER, member, signature, body)
 
-    def _invoke(
+    def _call_object(
         self, path: str, interface: str, member: str, signature: str, body: tuple[Any, ...]
     ) -> tuple[Any, ...]:
         bus = self._bus
         if bus is None:
             raise DriverError("systemd does not answer: there is no connection to the message bus")
-        return bus.call(self._owner, path, interface, member, signature, body)
+        return bus.call_method(self._owner, path, interface, member, signature, body)
 
     def _on_signal(self, signal: BusSignal) -> None:
         if signal.sender == BUS_NAME:
-            # systemd was started again (systemctl daemon-reexec). It forgets who subscribed.
+            # systemd was started again (systemctl daemon-reexec), and may have forgotten the subscription.
             if (
                 signal.member == "NameOwnerChanged"
                 and signal.body[:1] == (SYSTEMD,)

@@ -4,7 +4,7 @@ Pure functions. The names are those of systemd.resource-control(5) and of org.fr
 is a set of numbers (CPUs and NUMA nodes) or a whole number. :data:`INFINITY` stands for "no limit" and "not
 set".
 
-Who decides on a property
+Decisions on a property
     The CPUs and the NUMA nodes of a guest are the agent's. A weight or a limit of memory that the service
     has of its own, from its unit file or ``systemctl set-property``, stays. Of two quotas the lower one
     applies.
@@ -190,16 +190,16 @@ def memory_goals(wanted: MemoryLimits, present: Values, noted: Values) -> Values
 def present_memory(present: Values, wanted: MemoryLimits, oom_score: int | None) -> MemoryLimits:
     """The limits of memory of a service, for the fields that ``wanted`` has."""
 
-    def amount(name: str, asked: int | None) -> int | None:
+    def shown_amount(name: str, asked: int | None) -> int | None:
         value = present[name]
         assert isinstance(value, int)
         return None if asked is None else min(value, UNLIMITED)
 
     return MemoryLimits(
-        maximum=amount(MEMORY_MAX, wanted.maximum),
-        high=amount(MEMORY_HIGH, wanted.high),
-        low=amount(MEMORY_LOW, wanted.low),
-        minimum=amount(MEMORY_MIN, wanted.minimum),
+        maximum=shown_amount(MEMORY_MAX, wanted.maximum),
+        high=shown_amount(MEMORY_HIGH, wanted.high),
+        low=shown_amount(MEMORY_LOW, wanted.low),
+        minimum=shown_amount(MEMORY_MIN, wanted.minimum),
         oom_score_adj=oom_score,
     )
 

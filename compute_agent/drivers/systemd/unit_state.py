@@ -1,8 +1,7 @@
 """The state of one service as systemd reports it, and whether it is a running guest.
 
-Pure functions, apart from :func:`find_guest`, which reads /proc. The agent checks each value, because parts
-of it come from programs: a service chooses its main process (``MAINPID=`` of sd_notify(3)), and any user of
-the bus may have made the names of units that it sees.
+Pure functions, apart from :func:`find_guest`, which reads /proc. The agent checks each value, because
+programs choose parts of it. For example, a service names its main process (``MAINPID=`` of sd_notify(3)).
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ class RunningUnit:
     folder: Path
 
     @property
-    def cgroup(self) -> GuestCgroup:
+    def own_group(self) -> GuestCgroup:
         """The control group of the service."""
         return GuestCgroup(self.folder)
 

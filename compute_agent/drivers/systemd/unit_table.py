@@ -56,11 +56,12 @@ class UnitEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Finding:
-    """What a look at a service found.
+class _UnitFinding:
+    """The result of a look at a service.
 
-    :ivar managed: whether the service has the section, and may have values that the agent has set.
+    :ivar managed: the uuid of a service that is a guest, or is one again in a moment.
     :ivar lost: the uuid of a service that cannot be a guest, and the reason.
+    :ivar is_other: whether the service does not have the section.
     """
 
     entry: UnitEntry | None = None
@@ -190,35 +191,35 @@ class UnitTable:
             new = ChangeKind.STARTED if has_started else ChangeKind.FOUND
             self._report(GuestChange(ChangeKind.CHANGED if same else new, now.guest))
 
-    def _look_closely(self, name: str) -> _Finding:
+    def _look_closely(self, name: str) -> _UnitFinding:
         properties = self._manager.read_unit(name)
         if properties is None:
-            return _Finding()
+            return _UnitFinding()
         try:
             unit = parse_unit(properties)
         except ValueError as error:
             LOG.warning("Service %s is left out: %s", name, error)
-            return _Finding(is_other=True)
+            return _UnitFinding(is_other=True)
         # An alias is left out: systemd lists the service under its own name, too.
         if unit.name != name or not unit.loaded:
-            return _Finding(is_other=unit.loaded)
+            return _UnitFinding(is_other=unit.loaded)
         guest_uuid = made_uuid(self._host, name)
         try:
             settings = read_settings(unit.files)
             if settings is None:
-                return _Finding(is_other=True)
+                return _UnitFinding(is_other=True)
             guest_uuid = settings.guest_uuid or guest_uuid
             return self._find_entry(unit, guest_uuid, settings)
         except (BadSectionError, UnfitUnitError) as error:
             if not unit.may_run:
-                return _Finding()
+                return _UnitFinding()
             reason = f"service {name} cannot be a guest: {error}"
-            return _Finding(lost=(guest_uuid, printable_text(reason)))
+            return _UnitFinding(lost=(guest_uuid, printable_text(reason)))
 
-    def _find_entry(self, unit: UnitState, guest_uuid: str, settings: UnitSettings) -> _Finding:
+    def _find_entry(self, unit: UnitState, guest_uuid: str, settings: UnitSettings) -> _UnitFinding:
         properties = self._manager.read_service(unit.name)
         if properties is None or unit.has_ended:
-            return _Finding()
+            return _UnitFinding()
         try:
             unit = parse_service(unit, properties)
         except ValueError as error:
@@ -233,7 +234,7 @@ class UnitTable:
             raise UnfitUnitError(f"service {namesakes[0]} has the same uuid: change Uuid= of one of the two")
         running = find_guest(unit, self._groups)
         if running is None:
-            return _Finding(managed=guest_uuid)
+            return _UnitFinding(managed=guest_uuid)
         guest = Guest(
             guest_uuid,
             self._driver,
@@ -246,7 +247,7 @@ class UnitTable:
             declared_by=SettingSource.UNIT,
             declared_problems=settings.problems,
         )
-        return _Finding(UnitEntry(guest, running), guest_uuid)
+        return _UnitFinding(UnitEntry(guest, running), guest_uuid)
 
 
 def _is_same_run(before: UnitEntry, now: UnitEntry) -> bool:

@@ -23,7 +23,7 @@ def systemd(tmp_path):
 
 @pytest.fixture
 def open_driver(systemd, tmp_path):
-    """Open a driver, whose records another one reads later; its changes are in ``driver.changes``."""
+    """Open a driver with records that stay; its changes are in ``driver.changes``."""
     opened = []
 
     def open_driver(seconds=5.0, **options):

@@ -16,8 +16,8 @@ from pathlib import Path
 import jeepney
 from jeepney.low_level import HeaderFields, MessageType, Parser
 
+from compute_agent.drivers.systemd.editor import HostFolders
 from compute_agent.drivers.systemd.manager import MANAGER, MANAGER_PATH, PROPERTIES, SERVICE, SYSTEMD, UNIT
-from compute_agent.drivers.systemd.tuning import HostFolders
 from compute_agent.drivers.systemd.unit_properties import (
     DEFAULTS,
     IDLE,

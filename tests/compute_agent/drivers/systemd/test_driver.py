@@ -289,7 +289,7 @@ class TestSetting:
             driver.apply_cpu_limits(guest, CpuLimits(300))
         assert str(caught.value).isprintable()
 
-    def test_nothing_is_set_before_the_record_is_written(self, systemd, rig, tmp_path):
+    def test_a_property_is_set_after_its_record_is_written(self, systemd, rig, tmp_path):
         driver, guest = rig
         (tmp_path / "records").rmdir()
         with pytest.raises(DriverError, match="record cannot be written"):
@@ -304,7 +304,7 @@ class TestSetting:
         assert driver.missing_limits(guest, CpuLimits(idle=True)) == ["cpu_idle: this needs systemd 252"]
         assert driver.cpu_limits(guest, CpuLimits(idle=True)) is None
 
-    def test_what_cannot_be_set_is_named(self, rig):
+    def test_settings_that_cannot_be_set_are_named(self, rig):
         driver, guest = rig
         assert driver.missing_limits(guest, CpuLimits(quota=1, burst=0.5))
         wanted = BlockIo(None, DeviceRates(1), 10, frozenset({"8:0"}), True)

@@ -1,4 +1,4 @@
-"""Values of properties, and who decides on them."""
+"""Values of properties, and the rules for them."""
 
 import pytest
 from hypothesis import given
@@ -128,7 +128,7 @@ def test_a_weight_of_the_service_stays(wanted, present, noted, weight):
         (0.000001, {}, {}, 10_000),
     ],
 )
-def test_of_two_quotas_the_lower_one_applies(cores, present, noted, quota):
+def test_the_lower_one_of_two_quotas_applies(cores, present, noted, quota):
     assert limit_goals(CpuLimits(quota=cores), unit(**present), noted)[QUOTA] == quota
 
 

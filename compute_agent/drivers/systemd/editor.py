@@ -86,7 +86,7 @@ class UnitComparison:
     differing: tuple[str, ...]
 
 
-class UnitTuning:
+class UnitEditor:
     """Compares and sets the properties of services. Methods may be called from any thread."""
 
     def __init__(self, manager: SystemdManager, records: UnitRecords, folders: HostFolders) -> None:
@@ -100,7 +100,7 @@ class UnitTuning:
         with self._lock:
             return self._records.record_of(guest.uuid, guest.name)
 
-    def compare(self, guest: Guest, choose: GoalChoice) -> UnitComparison:
+    def compare_unit(self, guest: Guest, choose: GoalChoice) -> UnitComparison:
         """Compare a service with its goals.
 
         :raises GuestGoneError: systemd does not know the service any more.
@@ -123,14 +123,14 @@ class UnitTuning:
         :raises DriverError: systemd or the kernel refuses a value, or systemd does not answer.
         """
         with self._lock:
-            found = self.compare(guest, choose)
+            found = self.compare_unit(guest, choose)
             if not found.differing:
                 return False
             writes = {name: found.goals[name] for name in found.differing}
-            record = self._note(self.record_of(guest), found.present, writes)
-            self._write(guest, writes)
+            record = self._note_values(self.record_of(guest), found.present, writes)
+            self._write_values(guest, writes)
             own = {name for name in writes if writes[name] == own_value(name, found.present, record.values)}
-            self._forget(record, own)
+            self._forget_values(record, own)
         return True
 
     def note_score(self, guest: Guest, scored: bool) -> None:
@@ -163,14 +163,14 @@ class UnitTuning:
 
     def _give_back(self, record: UnitRecord) -> None:
         try:
-            self._widen(record.unit, record.values)
+            self._widen_sets(record.unit, record.values)
             if record.values:
                 self._manager.set_properties(record.unit, record.values)
         except BusError as error:
             # A service that was removed has no values, only files.
             if not is_unknown_unit(error):
                 raise
-        self._forget(record, record.values.keys())
+        self._forget_values(record, record.values.keys())
         self._save(UnitRecord(record.guest_uuid, record.unit))
         LOG.info("Service %s has its own limits again", record.unit)
 
@@ -189,7 +189,7 @@ class UnitTuning:
         whole = {CPUS: self._folders.online_cpus, NODES: procfs.nodes_with_memory()}
         return differing_files(values, texts, whole)
 
-    def _note(self, record: UnitRecord, present: Values, writes: Values) -> UnitRecord:
+    def _note_values(self, record: UnitRecord, present: Values, writes: Values) -> UnitRecord:
         """Note the values of the service's own before the first write."""
         new = {name: present[name] for name in writes if name not in record.values}
         if not new:
@@ -199,10 +199,10 @@ class UnitTuning:
         self._save(record)
         return record
 
-    def _write(self, guest: Guest, writes: Values) -> None:
+    def _write_values(self, guest: Guest, writes: Values) -> None:
         names = ", ".join(f"{name}={value_text(value)}" for name, value in writes.items())
         try:
-            self._widen(guest.name, writes, guest)
+            self._widen_sets(guest.name, writes, guest)
             self._manager.set_properties(guest.name, writes)
         except BusError as error:
             if is_unknown_unit(error):
@@ -211,7 +211,7 @@ class UnitTuning:
         if left := self._await_values(guest, writes):
             raise DriverError(f"guest {guest}: the kernel did not accept {', '.join(left)} of {names}")
 
-    def _widen(self, unit: str, writes: Values, guest: Guest | None = None) -> None:
+    def _widen_sets(self, unit: str, writes: Values, guest: Guest | None = None) -> None:
         """Set all CPUs or NUMA nodes before a value is removed.
 
         The kernel refuses an empty set for a group with processes (ENOSPC), so the group would keep its
@@ -236,7 +236,7 @@ class UnitTuning:
                 return left
             time.sleep(_APPLY_PAUSE)
 
-    def _forget(self, record: UnitRecord, names: Collection[str]) -> None:
+    def _forget_values(self, record: UnitRecord, names: Collection[str]) -> None:
         """Forget properties with values of the service's own, and remove systemd's files of them."""
         known = [name for name in names if name in record.values]
         if not known:
