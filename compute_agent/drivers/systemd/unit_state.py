@@ -166,10 +166,14 @@ def find_guest(unit: UnitState, groups: Path) -> RunningUnit | None:
     pids = GuestCgroup(folder).process_ids()
     if os.getpid() in pids:
         raise UnfitUnitError("the agent itself is in it")
-    alive = (identity for pid in pids if (identity := procfs.identify_process(pid)) is not None)
-    # systemd may name a process outside of the group, which is not the service's.
-    by_age = sorted(alive, key=lambda one: (one.pid != unit.main_pid, one.start_time, one.pid))
-    # A service that has only a process of ExecStartPre= is not a guest yet.
-    if not by_age or (unit.main_pid not in pids and unit.active != "active"):
-        return None
-    return RunningUnit(by_age[0], folder)
+    # systemd may name a process outside of the group, which is not the service's. A main process that has
+    # ended has no successor, because systemd ends the others, too.
+    if unit.main_pid in pids:
+        main = procfs.identify_process(unit.main_pid)
+    # A service that is starting and has only a process of ExecStartPre= is not a guest yet.
+    elif unit.active == "active":
+        alive = (identity for pid in pids if (identity := procfs.identify_process(pid)) is not None)
+        main = min(alive, key=lambda one: (one.start_time, one.pid), default=None)
+    else:
+        main = None
+    return None if main is None else RunningUnit(main, folder)

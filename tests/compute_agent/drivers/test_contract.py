@@ -4,6 +4,7 @@ import os
 import queue
 import re
 import uuid
+from typing import Any
 
 import pytest
 
@@ -84,7 +85,7 @@ def services(tmp_path):
     from compute_agent.drivers.systemd.bus import bus_opener
     from tests.compute_agent.drivers.systemd.fake_systemd import FakeSystemd
 
-    fake = FakeSystemd(tmp_path)
+    fake: Any = FakeSystemd(tmp_path)
     records = UnitRecords(tmp_path / "records")
     fake.driver = SystemdDriver(bus_opener(fake.path), "host", records, fake.folders)
     yield fake

@@ -1,6 +1,7 @@
 """A fake systemd, and a driver of its services."""
 
 import queue
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,9 @@ def open_driver(systemd, tmp_path):
     def open_driver(seconds=5.0, **options):
         options = {"look_interval": 60.0, **options}
         records = UnitRecords(tmp_path / "records", options.get("look_only", False))
-        driver = SystemdDriver(bus_opener(systemd.path, seconds), HOST, records, systemd.folders, **options)
+        driver: Any = SystemdDriver(
+            bus_opener(systemd.path, seconds), HOST, records, systemd.folders, **options
+        )
         driver.changes = queue.Queue()
         driver.watch_guests(driver.changes.put)
         opened.append(driver)

@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def connect(systemd):
 
     def connect(seconds=5.0, on_signal=lambda signal: None):
         ended = queue.Queue()
-        connection = BusConnection(systemd.path, on_signal, lambda: ended.put(None), seconds)
+        connection: Any = BusConnection(systemd.path, on_signal, lambda: ended.put(None), seconds)
         connection.ended = ended
         opened.append(connection)
         return connection

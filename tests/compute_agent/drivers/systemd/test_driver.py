@@ -113,6 +113,21 @@ class TestFinding:
         systemd.start(DB)
         assert open_driver().guests()[0].pid == unit.processes[0].pid
 
+    def test_a_main_process_that_has_ended_has_no_successor(self, systemd, open_driver):
+        unit = systemd.start(DB, processes=2)
+        driver = open_driver()
+        unit.processes[0].kill()
+        unit.processes[0].wait()
+        systemd.changed(unit)
+        assert next_change(driver) == (ChangeKind.STOPPED, DB)
+        assert driver.guests() == []
+
+    def test_a_service_without_a_main_process_has_its_oldest_one(self, systemd, open_driver):
+        unit = systemd.define(DB)
+        unit.main_pid = 0
+        systemd.start(DB, processes=2)
+        assert open_driver().guests()[0].pid == unit.processes[0].pid
+
     @pytest.mark.parametrize(
         ("section", "reason"),
         [
