@@ -143,6 +143,8 @@ class UnitTable:
         if everything:
             self._others.clear()
         services = self._manager.list_services()
+        # Services with names that occur once, such as run-r1f.service, are forgotten when they are gone.
+        self._others &= services.keys()
         off = {name for name, active in services.items() if active in ("inactive", "failed")}
         # Services with a reason are looked at each time, because no signal reports that the cause is gone.
         suspects = (services.keys() - off - self._others) | self._managed.keys() | self._lost.keys()
