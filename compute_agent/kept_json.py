@@ -134,7 +134,7 @@ class KeptFile(Generic[T]):
         """Read the content; None where it cannot be used. A file with other content is put aside."""
         try:
             return self._parse(read_own(self._path))
-        # There is no file before the first save.
+        # The file does not exist before the first save.
         except FileNotFoundError:
             pass
         except UnsafeFileError as error:
@@ -161,7 +161,7 @@ class KeptFile(Generic[T]):
 
     def save(self, content: bytes, now: float) -> None:
         """Write the content. A full disk costs only what is learnt meanwhile, and is logged once."""
-        # Also before a write that fails: a full disk is tried again at the usual interval.
+        # The time is set also before a write that fails: a full disk is tried again at the usual interval.
         self._saved = now
         try:
             write_durably(self._path, content)

@@ -44,7 +44,7 @@ class _MadeEngine:
 
 @dataclass
 class _Scope:
-    """Engines and services that were made during one test, one module, or outside of both."""
+    """Engines and services that were made during one test, one module, or outside of tests and modules."""
 
     engines: list[_MadeEngine] = field(default_factory=list)
     services: list[ServiceDatabase] = field(default_factory=list)

@@ -1,8 +1,8 @@
 """Assembles the agent: one function makes all objects of the agent, each from objects that were made before.
 
-No object refers to an object that is made later. If an earlier object has to call a later one, both use a
-third object that is made before them. A :class:`WakeSignal` wakes the reports. :class:`ConfigurationInForce`
-passes a reload to the loops. The worker's queue takes all events.
+No object refers to an object that is made later. If an earlier object has to call a later object, both
+objects use a third object that is made first. A :class:`WakeSignal` wakes the reports.
+:class:`ConfigurationInForce` passes a reload to the loops. The worker's queue takes all events.
 """
 
 from __future__ import annotations
@@ -262,7 +262,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             read_oversold=reclaimed.read_oversold,
         )
         # Monitoring and watermarks need each other: monitoring exports the usage that watermarks measure, and
-        # watermarks read the counters of monitoring. So monitoring gets the watermarks after both are made.
+        # watermarks read the counters of monitoring. So monitoring gets the watermarks after both objects are
+        # made.
         monitored.use_usage(watermarks)
         guest_reader = GuestReader(
             driver, lambda: in_force.current.settings.classes, options.host.root, monitoring.reader
@@ -283,7 +284,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             promises,
         )
         in_force.add_followers((*early, *late))
-        # Nothing has failed: the callbacks that would close the driver are dropped.
+        # The start has not failed, so the callbacks that would close the driver are dropped.
         undo.pop_all()
     return AssembledAgent(
         state,

@@ -74,7 +74,7 @@ def make_state_folder(conf: cfg.ConfigOpts) -> Path:
 
 
 def _folder_fault(folder: Path, see_to: Callable[[Path], None]) -> str:
-    """The reason why the state folder, or its folder of guests, cannot be used; empty if both are usable.
+    """The reason why the state folder, or its folder of guests, is not usable; empty without a reason.
 
     :param see_to: checks a folder, and may create it.
     :raises ConfigError: other users may write there.

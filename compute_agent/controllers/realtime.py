@@ -282,7 +282,8 @@ class RealtimeController(KernelController):
         has_others = bool(self._driver.thread_ids(guest) - present.keys())
         chosen, reason = choose_threads(threads, place, has_others)
         has_names = bool(self._driver.vcpu_affinity(guest))
-        # A process may itself bind its threads to CPUs that it does not hold. Only a cpuset prevents this.
+        # A process may itself bind its threads to CPUs that it does not hold. Only a cpuset prevents such a
+        # move.
         if chosen and not has_names and not _is_bound(guest, place.held_cpus):
             chosen, reason = frozenset(), NOT_BOUND
         # If QEMU's threads have no names, several guest CPUs may share a CPU, so they get a schedule with

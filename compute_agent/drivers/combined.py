@@ -53,7 +53,7 @@ class CombinedDriver:
         self._doubles: Mapping[str, str] = {}
         """The reasons why guests with the uuid of another driver's guest are not managed, by uuid."""
 
-    # What runs
+    # Running guests
 
     @property
     def outage_reason(self) -> str:

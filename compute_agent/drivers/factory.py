@@ -258,7 +258,7 @@ def choose_driver(
             f" {_PROCESS}",
         )
     if remembered != _PROCESS:
-        # These are several drivers, or a later release knows the driver: open_drivers() gives the remedy.
+        # The agent had several drivers, or a later release knows the driver: open_drivers() gives the remedy.
         return DriverChoice(remembered)
     if count:
         return DriverChoice(
@@ -358,7 +358,7 @@ def open_drivers(
 
 
 def unlimited_reason(name: str, conf: cfg.ConfigOpts) -> str:
-    """The reason why the CPU use of guests cannot be limited; empty if that of some guests can be.
+    """The reason why the CPU use of guests cannot be limited; empty if the agent can limit some guests.
 
     :param name: the name of the driver, or of several drivers with commas between.
     """

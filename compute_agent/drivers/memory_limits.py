@@ -214,8 +214,8 @@ def huge_page_use(group: GuestCgroup | None) -> dict[int, int]:
 
     The larger of the two counts.
     """
-    # Used and reserved pages have separate limits, and the agent sets both to the same value. So the larger
-    # number has to fit.
+    # Used and reserved pages have separate limits, and the agent sets both limits to the same value. So the
+    # larger number has to fit.
     if group is None:
         return {}
     found = {}

@@ -360,7 +360,7 @@ def hand_over(pipeline: GuestPipeline, event: AllocationsRead) -> None:
 
 
 def _find_losses(views: Iterable[GuestView], changed: Mapping[str, GuestHolding]) -> list[AllocationLoss]:
-    """The losses of guests: the guest, or its migration, had an allocation and now has a different one."""
+    """The losses of guests: the guest, or its migration, had another allocation before."""
     return [
         AllocationLoss(view.guest.uuid, view.guest.name, view.allocation, now)
         for view in views

@@ -124,7 +124,7 @@ def read_applied(path: Path) -> dict[str, dict[str, str | int | bool]]:
     try:
         found = json.loads(read_own(path))
         if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
-            raise ValueError("it has another form")
+            raise ValueError("it does not have the form of this record")
     except FileNotFoundError:
         # Nothing was applied so far.
         return {}

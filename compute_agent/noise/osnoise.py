@@ -66,7 +66,7 @@ class TracedNoise:
     threads: int = 0
 
     def joined_with(self, other: TracedNoise) -> TracedNoise:
-        """The sums of this measurement and another one, with the longest interruption of both."""
+        """The sums of two measurements, with the longest interruption of the two."""
         return TracedNoise(
             self.runtime_us + other.runtime_us,
             self.noise_us + other.noise_us,

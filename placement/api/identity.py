@@ -245,8 +245,8 @@ class _IdentityServer:
             raise CannotAsk(error.detail) from None
         except Exception as error:
             if not self._outage.is_unanswered(error):
-                # not after a missing answer, because signing in again would slow down a slow service even
-                # more
+                # the token is not dropped after a missing answer, because signing in again would slow down a
+                # slow service even more
                 self.invalidate()
                 LOG.exception("The Identity service could not be asked to validate a token")
             raise CannotAsk(str(error)) from error

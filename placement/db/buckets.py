@@ -101,7 +101,7 @@ def lock(batch: StatementBatch, buckets: Iterable[int], *, in_order: bool) -> No
     :param in_order: whether the statement has to enforce the order of locks. A plain UPDATE may lock several
         rows in any order, and so cause a deadlock.
     """
-    # all transactions lock in this order, so that no two of them wait for each other
+    # all transactions lock in this order, so that two transactions never wait for each other
     chosen = sorted(set(buckets))
     if not chosen:
         return

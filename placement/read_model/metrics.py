@@ -41,7 +41,7 @@ class ModelMetrics:
     def count_updates(self) -> None:
         """Count the updates of the model since the last call."""
         seen, self._seen = self._seen, (self._model.refreshed, self._model.reread)
-        # at least 0, because one of two simultaneous scrapes may have read older numbers
+        # the difference is at least 0, because one of two simultaneous scrapes may have read older numbers
         self._refreshed.inc(max(0, self._seen[0] - seen[0]))
         self._reread.inc(max(0, self._seen[1] - seen[1]))
 

@@ -138,7 +138,7 @@ class FakeCgroups:
 
 
 class KernelCgroups:
-    """The same on the kernel's file system."""
+    """The same operations on the kernel's file system."""
 
     def __init__(self):
         self.folder = Path(ROOT) / f"test-{uuid.uuid4()}"

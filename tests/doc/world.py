@@ -1,7 +1,7 @@
 """A machine for one page, which runs the page's blocks in order, as a reader would type them.
 
-The machine consists of new namespaces on this one. Mounts: empty folders replace those that pages write to.
-Network: a loopback device with every port free. Processes: all end with the machine. Therefore paths,
+The machine consists of new namespaces on this one. Mounts: empty folders replace the folders to which pages
+write. Network: a loopback device with every port free. Processes: all end with the machine. Therefore paths,
 ports and commands are those of the page, and nothing is left afterwards. The programs in `stand_ins` replace
 commands that need a network or systemd.
 """

@@ -294,7 +294,8 @@ def _downgrade(story: DoorStory) -> None:
     agent.program.stop()
     agent.run_by("compute_agent.cmd.main", library)
     agent.program.start()
-    # It knows neither flavors nor rules, and what was set by hand in the next release is not its own.
+    # The earlier release knows neither flavors nor rules, and ignores what was set by hand in the next
+    # release.
     story.expected = dict.fromkeys(GUESTS, "LS")
 
 
@@ -362,7 +363,7 @@ def _evacuate(story: DoorStory) -> None:
         _wait_for_host(story, name, B)
         story.servers.wait(name, "SHUTOFF")
     story.act("os-start", None, "ACTIVE")
-    story.move_to(B)  # where it was set by hand before, likewise
+    story.move_to(B)  # on this host, the guest had settings by hand before
 
 
 def _host_comes_back(story: DoorStory) -> None:

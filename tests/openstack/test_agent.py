@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.openstack]
 
 
 _UPDATES: Final = 100
-"""Number of updates of both."""
+"""Minimum number of updates of nova-compute, and of the agent."""
 _SECONDS: Final = 600.0
 _ATTEMPTS: Final = 3
 _CONFIG: Final = 2

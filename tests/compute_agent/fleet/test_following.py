@@ -80,7 +80,7 @@ def test_an_older_generation_and_another_content_of_the_same_are_refused(host):
         ("[events]\nmax_mb = 1\nmax_events = ${max_mb}\n", "may not refer to other options"),
         ("[events]\nmax_mb = ${placement.password}\n", "may not refer to other options"),
         ("[interference:a]\nescalate_command = /bin/sh\n", r"a revision may not have it \(a program\)"),
-        ("[guest:web]\npriority = 1\n", "is the uuid of a guest"),
+        ("[guest:web]\npriority = 1\n", "has to be the uuid of a guest"),
         ("[DEFAULT]\nconfig_dir = /tmp\n", "config_dir: a revision may not have it"),
     ],
 )

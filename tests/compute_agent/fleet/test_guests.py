@@ -68,8 +68,8 @@ def test_sections_are_read():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ({"guest:web": {"priority": "1"}}, "is the uuid of a guest"),
-        ({f"guest:{GUEST}": {"cpus": "1"}}, "cpus: guests have"),
+        ({"guest:web": {"priority": "1"}}, "has to be the uuid of a guest"),
+        ({f"guest:{GUEST}": {"cpus": "1"}}, "cpus: there is no such setting"),
         ({f"guest:{GUEST}": {"priority": "high"}}, "priority = 'high': a whole number"),
         ({f"guest:{GUEST}": {}, f"guest:{GUEST.replace('-', '')}": {}}, "of the same guest"),
     ],

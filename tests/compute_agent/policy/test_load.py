@@ -77,7 +77,7 @@ def test_cpus_that_are_set_apart_are_for_guests_that_are_alone(name, policy):
     # One thread of each core counts more than the boot options.
     expected = {2, 0} if policy is ThreadPolicy.SPREAD else {2, 3}
     assert set(POLICIES[name](here, alone).dedicated) == expected
-    # Others get them last, and never lack a CPU.
+    # Other guests get these CPUs last, and never lack a CPU.
     six = replace(here, holdings={"others": frozenset({0, 1, 4, 5, 6, 7})})
     assert POLICIES[name](six, request("late", 2)).dedicated == (2, 3)
 
@@ -192,7 +192,9 @@ def test_a_small_part_of_the_gain_is_enough_for_learnt_hours():
 
 
 def test_guests_that_are_busy_together_now_are_separated_unless_their_hours_get_worse():
-    """Opposite peaks, but today both are busy at once; the other cores have guests, too."""
+    """The guests have opposite peaks, but today both guests are busy at once; the other cores have guests,
+    too.
+    """
     holdings = {"a": [0], "b": [1], "c": [2], "d": [4], "e": [6]}
     now = {"a": 0.9, "b": 0.9, "c": 0.1, "d": 0.8, "e": 0.8}
     part = LoadProfile.from_mean(0.2)

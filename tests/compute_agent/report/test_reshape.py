@@ -235,7 +235,7 @@ def test_too_little_room_is_told_with_consumer_class_and_what_is_free():
 
 
 def test_allocations_of_classes_without_inventory_stay():
-    """Floating guests keep the VCPU of the root when all CPUs become dedicated; an ordinary report tells."""
+    """If all CPUs become dedicated, floating guests keep their VCPU, and the root keeps its inventory."""
     before, after = tree(TWO_NODES, "flat"), tree(TWO_NODES, "numa", dedicated="0-15")
     held = {GUEST: {"h": {"VCPU": 4, "MEMORY_MB": 64}}}
     found = plan(before, after, held, {GUEST: CpuLocation(floating=frozenset(range(8)))})

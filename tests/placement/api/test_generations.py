@@ -108,7 +108,7 @@ TRAITS: list[tuple[list[str], int]] = [
 def test_generations_of_providers_rise_as_clients_expect(
     admin: Admin, step: Callable[[ProviderPair], Any], raised: tuple[int, int]
 ) -> None:
-    """The guest has an allocation of one provider, its neighbour of both."""
+    """The guest has an allocation of one provider, its neighbour has one of both providers."""
     pair = ProviderPair(admin)
     pair.post({pair.guest: {pair.one: ONE}, pair.neighbour: {pair.one: ONE, pair.other: ONE}})
     before = pair.generations()

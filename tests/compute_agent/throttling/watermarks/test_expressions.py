@@ -107,7 +107,7 @@ def test_share_of_an_unknown_capacity_has_no_value():
         ("a > memory_usage", "'a > memory_usage': a is in cores, and memory_usage in bytes"),
         ("a + memory_usage > 1", "a is in cores, and memory_usage in bytes"),
         ("a > 1G", "G is for bytes, and the metric is in cores"),
-        ("a > 120%", "120% is more than there is"),
+        ("a > 120%", "120% is above 100 percent"),
         ("part > 80%", "80%: the metric has no capacity of which this is a part; write an amount"),
         ("a / 0 > 1", "'a / 0' divides by 0"),
         ("a / (0.00) > 1", "'a / 0.00' divides by 0"),

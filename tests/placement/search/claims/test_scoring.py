@@ -201,7 +201,7 @@ def chosen(
 
 
 def nodes(name: str, *used: int) -> list[Spec]:
-    """A host with NUMA nodes of PCPU 8 each, and these numbers of used ones."""
+    """A host with NUMA nodes of 8 PCPU each; the arguments are the numbers of used PCPU."""
     return [Spec(name)] + [
         Spec(f"{name}_{number}", name, {"PCPU": 8}, [ZONE], used={"PCPU": each})
         for number, each in enumerate(used)
