@@ -29,26 +29,16 @@ GUESTS_OPTS: Final = [
         "drivers",
         item_type=types.String(choices=["libvirt", "process", "systemd"]),
         deprecated_name="driver",
-<<<<<<< HEAD
-        help="Kinds of the guests on this host, with a comma between. libvirt: QEMU domains of the libvirtd"
-        " on this host. process: plain processes, started by the agent or adopted."
-        " systemd (experimental): services with a section [X-ComputeAgent]; this needs the Python package"
-        " jeepney. Two drivers may report"
-        " guests with the same uuid. The agent then manages the guest of the driver that comes first in this"
-        " list. If the option is not set, the agent keeps the drivers of its last start. At its first start"
-        " the agent chooses libvirt if libvirt-python is installed and the socket of [libvirt] uri exists,"
-        " else process. At a later start the agent changes from process to libvirt by itself, if libvirtd"
-        " runs and no process guest does. Any other change needs this option and a restart.",
-=======
         help="Kinds of guests on this host, separated by commas. The kind libvirt stands for QEMU domains"
         " of the libvirtd on this host. The kind process stands for plain processes that the agent has"
-        " started or adopted. Two drivers may report guests with the same uuid. The agent then manages the"
+        " started or adopted. The kind systemd (experimental) stands for services with a section"
+        " [X-ComputeAgent], and needs the Python package jeepney. Two drivers may report guests with the"
+        " same uuid. The agent then manages the"
         " guest of the driver that comes first in this list. If the option is not set, the agent keeps the"
         " drivers of its last start. At its first start the agent chooses libvirt if libvirt-python is"
         " installed and the socket of [libvirt] uri exists, else process. At a later start the agent"
         " changes from process to libvirt by itself, if libvirtd runs and no process guest does. Any other"
         " change needs this option and a restart.",
->>>>>>> main
     ),
     cfg.StrOpt(
         "unallocated",
