@@ -226,7 +226,7 @@ def update(
         tx.lock_trees()
         subtree = _lock_subtree(tx, row)
         parent = _new_parent(tx, row, name, parent_uuid, may_move, subtree)
-        # the current parent is no move, and must not stamp the subtree
+        # a request with the current parent moves nothing, so the subtree must get no stamp
         if (parent and parent.id) != row.parent_id:
             _set_roots(tx, row, parent, subtree)
             values["parent_id"] = parent and parent.id

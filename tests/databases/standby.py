@@ -19,7 +19,7 @@ from tests.waits import wait_for
 
 
 class Member(PostgreSQL):
-    """One of the two servers, in either role."""
+    """One of the two servers, as primary or as standby."""
 
     def __init__(self) -> None:
         super().__init__(durable=False)

@@ -48,7 +48,7 @@ EMPTY: Final = (
 """Folders that are new and empty in the machine."""
 
 COPIED: Final = (Path("/etc"),)
-"""Folders that the machine has a copy of."""
+"""Folders of which the machine has a copy."""
 
 _LOCK: Final = Path(tempfile.gettempdir(), "placement-doc-machines")
 """Each machine has it locked, shared. Its lines are the folders that machines have made."""

@@ -35,7 +35,7 @@ priority = -5
 
 @dataclass(frozen=True)
 class DoorGuest:
-    """A guest, and what says its class.
+    """A guest, and the source of its class.
 
     :param by: what says it, in words.
     :param expected: class and source, as the table has them.

@@ -1,4 +1,4 @@
-"""The agent on a host where `nova-compute` runs: neither undoes what the other one does."""
+"""The agent on a host with `nova-compute`: neither program undoes changes of the other program."""
 
 import os
 from collections.abc import Sequence

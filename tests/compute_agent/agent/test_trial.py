@@ -1,4 +1,4 @@
-"""A trial finds what an agent would refuse at its start, before the configuration applies."""
+"""A trial finds the errors for which an agent would refuse to start, before the configuration applies."""
 
 import pytest
 

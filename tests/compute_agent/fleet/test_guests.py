@@ -57,7 +57,7 @@ def test_settings_by_hand_stay_and_all_others_reach_the_wanted_value(present, mo
         present = found.changes.get(GUEST, {}).get("qos_class", present)
         applied = found.applied
         assert wanted is None or present == wanted or found.conflicts
-        assert plan_settings(one(wanted), applied, one(present)).changes == {}  # it comes to rest
+        assert plan_settings(one(wanted), applied, one(present)).changes == {}  # no further change follows
 
 
 def test_sections_are_read():

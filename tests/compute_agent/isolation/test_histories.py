@@ -46,7 +46,7 @@ EVENTS = st.one_of(
 
 
 class IsolationWorld:
-    """A host with guests, and what each mask would be without the agent, several things where it is unclear.
+    """A host with guests, and the possible values that each mask would have without the agent.
 
     Guest ``a`` is alone at first.
     """
@@ -123,7 +123,7 @@ class IsolationWorld:
                 movable = path in self.natural and path not in self.kernel.managed
                 # The kernel itself gives large sets to its threads when partitions change.
                 movable = movable and (not path.endswith("/status") or len(cpus) < 3)
-                # What the agent has written itself does not tell its writer.
+                # A value that the agent itself has written shows no other writer.
                 if movable and cpus & self.kernel.online and cpus not in (*written, *shadows):
                     self.kernel.change(path, cpus)
                     # A group with all CPUs has no mask.

@@ -78,7 +78,7 @@ class Watchful(FakeDriver):
 
 
 class History:
-    """A host, its guests and what they hold, at random; checked after every event."""
+    """A host with guests and allocations at random; the test checks the host after each event."""
 
     def __init__(self, seed):
         self.chance = random.Random(seed)

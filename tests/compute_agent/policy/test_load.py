@@ -1,4 +1,4 @@
-"""Policies and rebalance go by how busy guests keep their CPUs, where that was measured.
+"""Policies and rebalancing consider the measured use of CPUs by guests.
 
 Two threads a core: CPUs 0-1, 2-3, 4-5, 6-7; all are dedicated.
 """
@@ -153,7 +153,7 @@ def test_moves_by_contention_end_and_each_has_a_gain(owners, measured):
 
 
 def hours(*busy):
-    """A profile that is wholly busy in some hours of each day, and idle in the others."""
+    """A profile that is fully busy in some hours of each day, and idle in all other hours."""
     return LoadProfile(tuple(float(number % 24 in busy) for number in range(WEEK_HOURS)))
 
 
@@ -164,7 +164,7 @@ def test_guests_with_opposite_peaks_share_a_core_and_those_with_equal_peaks_do_n
     """All four guests are busy half of the time."""
     assert moved({"a": [0], "b": [1]}, {"a": DAY, "b": NIGHT}, min_gain=0.5) is None
     assert moved({"a": [0], "b": [1]}, {"a": DAY, "b": DAY}, min_gain=0.5).gain == pytest.approx(4)
-    # Where no core is free, a guest moves beside the one with the opposite peak.
+    # If no core is free, a guest moves beside the guest with the opposite peak.
     full = {"a": [0], "b": [1], "c": [2], "d": [4], "e": [6]}
     loads = {"a": DAY, "b": DAY, "c": DAY, "d": NIGHT, "e": DAY}
     found = moved(full, loads)

@@ -1,4 +1,4 @@
-"""Each promise is kept, limited, broken or unknown by what the kernel shows, whatever the agent wrote."""
+"""The kernel's state alone decides whether a promise is kept, limited, broken or unknown."""
 
 import os
 from dataclasses import replace

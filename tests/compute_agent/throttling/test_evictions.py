@@ -1,6 +1,4 @@
-"""Guests leave: stopped, seen to be gone, and this host's part of what they hold given back to the real
-service.
-"""
+"""Guests leave: the agent stops them, sees their end, and removes their allocation on this host."""
 
 import threading
 

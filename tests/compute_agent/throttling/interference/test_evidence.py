@@ -51,7 +51,7 @@ def samples(**uses):
 
 
 def test_cycles_are_disturbed_only_by_guests_on_the_same_cache():
-    """Replayed: the server takes twice the cycles while "thief", on other CPUs, burns."""
+    """A recorded run: the server needs twice the cycles while "thief" is busy on other CPUs."""
     rng, played = random.Random(1), []
     for number in range(60):
         loud, readings = number >= 40, {}

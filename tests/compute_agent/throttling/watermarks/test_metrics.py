@@ -48,7 +48,7 @@ def test_built_in_metrics_are_those_of_the_specification():
         "reclaimed_cpu_oversold": (None, False, True, True),
         "reclaimed_memory_oversold": (None, False, True, True),
     }
-    # What metrics of other packages have to go between.
+    # Metrics of other packages need priorities between these.
     assert {metric.name: metric.action_priority for metric in BUILT_IN} == {
         "memory_usage": 9,
         "reclaimed_memory_oversold": 9,

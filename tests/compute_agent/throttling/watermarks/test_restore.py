@@ -1,4 +1,4 @@
-"""Giving back what was taken."""
+"""The agent restores limited guests."""
 
 from dataclasses import replace
 
@@ -57,7 +57,7 @@ def test_others_follow_as_long_as_usage_stays_below_throttle_up():
 def test_no_restore_that_would_lead_above_throttle_down():
     by = rules(line(throttle_down=8.2, throttle_up=8))
     now = snapshot(guest("a", 0.2), guest("b", 2.0), own=5.7)
-    # b would take half a core, and go on to 8.4; what a gets fits.
+    # b would take half a core, and reach 8.4; the amount for a fits.
     assert restores(by, now, throttled(a=0.4, b=2.0)) == [("a", 0.5)]
 
 
