@@ -217,7 +217,7 @@ class BusConnection:
         self._socket.sendall(self._jeepney.auth.BEGIN)
 
     def _limit_sending(self) -> None:
-        # From here on, reading waits without limit and sending does not. settimeout() would limit reading, too.
+        # From here on, only sending has a time limit. settimeout() would limit reading, too.
         self._socket.settimeout(None)
         whole, part = divmod(self._seconds, 1)
         limit = struct.pack("ll", int(whole), int(part * 1e6))
