@@ -137,7 +137,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         recorder = EventRecorder(events.add)
         ProcessCollector(registry=metrics.registry)  # CPU time and memory of the agent itself
         holder = f"pid {os.getpid()}, agent of {host.host_state.tree.root.name}, state folder {folder}"
-        host_driver = open_host_driver(options, state, folder / GUESTS_FOLDER, holder, metrics)
+        name = host.host_state.tree.root.name
+        host_driver = open_host_driver(options, state, folder / GUESTS_FOLDER, holder, metrics, name)
         # The driver has threads, connections and a lock, which must end if anything below fails.
         undo.callback(host_driver.close)
         driver = host_driver.driver

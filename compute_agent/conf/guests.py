@@ -27,11 +27,13 @@ properties of their images.
 GUESTS_OPTS: Final = [
     cfg.ListOpt(
         "drivers",
-        item_type=types.String(choices=["libvirt", "process"]),
+        item_type=types.String(choices=["libvirt", "process", "systemd"]),
         deprecated_name="driver",
         help="Kinds of guests on this host, separated by commas. The kind libvirt stands for QEMU domains"
         " of the libvirtd on this host. The kind process stands for plain processes that the agent has"
-        " started or adopted. Two drivers may report guests with the same uuid. The agent then manages the"
+        " started or adopted. The kind systemd (experimental) stands for services with a section"
+        " [X-ComputeAgent], and needs the Python package jeepney. Two drivers may report guests with the"
+        " same uuid. The agent then manages the"
         " guest of the driver that comes first in this list. If the option is not set, the agent keeps the"
         " drivers of its last start. At its first start the agent chooses libvirt if libvirt-python is"
         " installed and the socket of [libvirt] uri exists, else process. At a later start the agent"

@@ -24,6 +24,7 @@ SECTIONS: Final[Mapping[str, str]] = {
     "host": "where the host is read",
     "libvirt": "a connection, which may run programs",
     "cgroup": "a path",
+    "systemd": "a path",
     "tracing": "where spans are sent",
 }
 """The sections that no revision may have, each with its subject for messages."""

@@ -155,6 +155,8 @@ class SettingSource(enum.StrEnum):
     """A section ``[guest:UUID]`` of the fleet's settings."""
     DOMAIN = "domain"
     """The metadata of the guest's libvirt domain."""
+    UNIT = "unit"
+    """The section ``[X-ComputeAgent]`` of the guest's systemd service."""
     START = "start"
     """Options of ``guest run`` or ``guest adopt``."""
     FLAVOR = "flavor"
