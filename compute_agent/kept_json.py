@@ -156,7 +156,7 @@ class KeptFile(Generic[T]):
 
     def is_due(self, now: float) -> bool:
         """Tell whether a save is due by time alone; ``now`` is on the clock of save()."""
-        # A clock that was set back must not stop saves until it catches up.
+        # If the clock was set back, ``now`` is before the last save, and a save is due at once.
         return now - self._saved >= SAVE_SECONDS or now < self._saved
 
     def save(self, content: bytes, now: float) -> None:

@@ -157,7 +157,7 @@ def resolve_settings(
     :param vcpus: the number of guest CPUs.
     :param declared: the settings that the driver found for the guest, for example in the domain's metadata.
     :param declared_by: the source of ``declared``.
-    :param manual: the settings that an operator made for this guest, and those of the fleet.
+    :param manual: the settings for this guest that an operator made by hand or in the fleet's settings.
     """
     found, manual = _SourceFindings(policy.known), manual or {}
     rule = first_match(policy.rules, facts)

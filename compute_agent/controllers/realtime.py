@@ -237,7 +237,7 @@ class RealtimeController(KernelController):
         return main is not None and note_of(notes, guest.uuid, main) is not None
 
     def _keep_note(self, guest: Guest, priority: int | None) -> None:
-        """Note that the agent gives realtime priorities to a guest.
+        """Record in the guest's note the realtime priority that the agent gives; None removes the priority.
 
         :raises GuestGoneError: the guest has ended.
         :raises OSError: the note cannot be written.

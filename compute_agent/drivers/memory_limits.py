@@ -30,7 +30,7 @@ from compute_agent.host import kernel_files
 from compute_agent.model.guest import Guest
 from compute_agent.model.resource import HUGE_PAGES
 
-# Python has no function for setfsuid(2). Its seteuid() changes all threads of the process; setfsuid changes
+# Python has no function for setfsuid(2). os.seteuid() changes all threads of the process; setfsuid changes
 # the calling thread only.
 _LIBC = ctypes.CDLL(None)
 

@@ -254,8 +254,8 @@ class ClaimWatch:
         try:
             client.confirm_claim(view.guest.uuid, claim.generation)
         except NotFoundError:
-            # Another client has confirmed the claim, or it has expired, which the next read of allocations
-            # finds.
+            # Another client has confirmed the claim, or the claim has expired. The next read of allocations
+            # shows which of the two happened.
             return True
         except ConflictError:
             return False

@@ -317,7 +317,7 @@ class MonitorLoop:
         before, self.monitor = self.monitor, self._next_monitor
         if before is not None and before is not self.monitor:
             before.close()
-            # The totals of the new monitor begin at 0, so that no rate can be computed over the change.
+            # The totals of the new monitor begin at 0, so no rate can be computed across the change.
             self._kept, self._kept_at = None, -math.inf
 
     def _switch_off(self) -> None:

@@ -235,7 +235,7 @@ def _check_remembered(conn: sa.Connection, known: Mapping[int, int]) -> None:
 
 
 def _stamped_rows(conn: sa.Connection, known: Mapping[int, int], limit: int) -> list[_StampedRow]:
-    """Return the first changed providers, by bucket.
+    """Return at most about ``limit`` changed providers, ordered by the bucket of their counter.
 
     The answer includes all providers that changed in the same transaction as its last provider.
     """

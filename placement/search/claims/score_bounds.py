@@ -161,7 +161,7 @@ class ScoreUpperBounds:
         least, most = [], []
         for root in self._roots:
             own, via = sums.get(root), self._via_aggregates.get(root)
-            # without sharing providers, the host itself gives the whole amount, or has no choice at all
+            # without sharing providers, the host itself gives the whole amount, or has no candidate
             if via is None:
                 least.append(part := 1.0 if own is None else used_share(*own, amount))
                 most.append(0.0 if own is None else part)

@@ -72,7 +72,7 @@ Split = tuple[ZoneShare, ...]
 
 
 class SplitRank(NamedTuple):
-    """The rank of a split under a policy; a lower rank is better.
+    """The rank of a split of a guest over zones, as the claim's policy orders them; a lower rank is better.
 
     ``unevenness`` has for each class the sum of squares of its parts, if the policy asks for even parts.
     """

@@ -18,11 +18,11 @@ Bits = int
 
 
 class FilterResult(NamedTuple):
-    """The result of one provider for a part; free amounts are ignored.
+    """The result of one provider in the checks of one part of a request; free amounts are ignored.
 
     - ``first`` is the index of the first check that the provider fails, or the number of all checks.
-    - ``spared`` has alternative sets of clauses: if all clauses of one set are left out, the provider passes.
-      These sets are minimal: no set contains another.
+    - ``spared`` has sets of clauses of these checks. Each set is enough alone: without its clauses, the
+      provider passes all checks. No set contains another.
     - ``demands`` has slot, amount, index and clause of each check that depends on free amounts.
     """
 
