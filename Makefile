@@ -43,7 +43,7 @@ LIBVIRT := $(VENV)/.libvirt
 COSMIC_RAY := $(VENV)/.cosmic-ray
 CYCLONEDX := $(VENV)/.cyclonedx
 CONSTRAINTS := etc/constraints.txt
-EXTRAS := postgresql,mysql,memcached,console,tracing,test,lint,doc,dist
+EXTRAS := postgresql,mysql,memcached,console,tracing,systemd,test,lint,doc,dist
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 # A module stays in one process, so that it starts its servers once; tests/conftest.py says what else does.
 BY_MODULE := --dist loadfile --no-loadscope-reorder

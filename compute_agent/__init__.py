@@ -4,7 +4,7 @@ Rooms
     - ``cmd``: the commands of ``compute-agent``; each one asks the running agent or works without it
     - ``agent``: assembles the agent, serves its sockets, and follows changes of the configuration
     - ``loops``: the rounds of the agent, one thread or one part of the main loop each
-    - ``throttling``: limits guests of lower classes for the sake of others
+    - ``throttling``: limits guests of lower classes to protect other guests
     - ``pipeline``: gives each guest its place, and repairs drift through ``controllers``
     - ``report``: keeps Placement's providers, inventories and allocations as the host has them
     - ``classification``, ``classes``, ``policy``: settings of a guest, and the CPUs that fit them

@@ -56,7 +56,7 @@ def read_address(
     port = parts.port or (http.client.HTTPS_PORT if is_secure else http.client.HTTP_PORT)
     began = time.monotonic()
     plain = _connect(parts.hostname, port, began + deadline)
-    # From here on the timer alone ends it: the socket's own timeout would come at the same moment.
+    # From here on only the timer ends the connection: the socket's own timeout would come at the same moment.
     plain.settimeout(None)
     left = max(0.0, began + deadline - time.monotonic())
     with ExitStack() as stack:
@@ -72,7 +72,7 @@ def read_address(
         if answer.status != _OK:
             message = f"it answers {answer.status} for {parts.path}"
             raise AnswerRefusedError(message, answer.read(_MAX_REFUSAL))
-        # One byte more tells an answer that is too large.
+        # One more byte than the maximum is read, to notice an answer that is too large.
         content = answer.read(max_bytes + 1)
         if len(content) > max_bytes:
             raise OSError(f"the answer is larger than {max_bytes} bytes")
@@ -112,7 +112,7 @@ def _ended_in_time(plain: socket.socket, left: float, deadline: float) -> Iterat
     :raises OSError: no thread can be started for the deadline.
     """
     late = threading.Event()
-    # A second descriptor, because wrapping in TLS detaches the original socket.
+    # The timer needs a second descriptor, because wrapping in TLS detaches the original socket.
     with plain, plain.dup() as same:
 
         def end_connection() -> None:
@@ -127,17 +127,18 @@ def _ended_in_time(plain: socket.socket, left: float, deadline: float) -> Iterat
         try:
             yield
         except (OSError, http.client.HTTPException, ValueError):
-            # Otherwise the connection was shut down in time, and the error below says so.
+            # If acquire() fails, the timer has shut the connection down, and the error below reports the
+            # timeout.
             if not late.is_set():
                 raise
         finally:
             timer.cancel()
-            # A timer that still runs could shut down a descriptor that another socket has by then.
+            # A timer that still runs could shut down another socket that has got the same descriptor.
             timer.join()
     if late.is_set():
         raise TimeoutError(late_message(deadline))
 
 
 def late_message(deadline: float) -> str:
-    """The words for an answer that took too long."""
+    """The text of the error for an answer that took too long."""
     return f"the answer was not complete after {deadline:g} seconds"

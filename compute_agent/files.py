@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 MAX_ASIDE: Final = 5
-"""Maximum number of damaged files that are kept under one name; put_aside() removes the oldest ones."""
+"""Maximum number of damaged files that are kept under one name; put_aside() removes the oldest files."""
 
 MAX_BYTES: Final = 64 << 20
 """Upper limit, in bytes, of a file that is read into memory: hostile content cannot exhaust it."""
@@ -36,11 +36,11 @@ class UnsafeFileError(OSError):
 def secure_folder(folder: Path) -> None:
     """Make ``folder`` if it is absent (mode 0750), and check that no other user can replace it.
 
-    :raises UnsafeFileError: another user owns it or a folder above it, or may write there.
+    :raises UnsafeFileError: another user owns the folder or a folder above it, or may write to one of them.
     :raises OSError: the folder cannot be made.
     """
-    # Checked before mkdir, so that nothing is made below a folder of another user; and after it, as
-    # the new folders have the modes that the umask leaves them.
+    # The folder is checked before mkdir, so that nothing is made below a folder of another user; and after
+    # it, as the new folders have the modes that the umask leaves them.
     check_folder(folder)
     folder.mkdir(mode=0o750, parents=True, exist_ok=True)
     check_folder(folder)
@@ -144,7 +144,8 @@ def read_own(path: Path) -> bytes:
     :raises OSError: the file is absent, cannot be read, or has more than ``MAX_BYTES``.
     """
     with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
-        # One byte more than allowed tells a file that is too large; its size may change meanwhile.
+        # One byte more than allowed is read, to notice a file that is too large; the size may change during
+        # the read.
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise OSError(errno.EFBIG, f"larger than {MAX_BYTES} bytes", str(path))

@@ -134,7 +134,7 @@ class KeptFile(Generic[T]):
         """Read the content; None where it cannot be used. A file with other content is put aside."""
         try:
             return self._parse(read_own(self._path))
-        # There is no file before the first save.
+        # The file does not exist before the first save.
         except FileNotFoundError:
             pass
         except UnsafeFileError as error:
@@ -156,12 +156,12 @@ class KeptFile(Generic[T]):
 
     def is_due(self, now: float) -> bool:
         """Tell whether a save is due by time alone; ``now`` is on the clock of save()."""
-        # A clock that was set back must not stop saves until it catches up.
+        # If the clock was set back, ``now`` is before the last save, and a save is due at once.
         return now - self._saved >= SAVE_SECONDS or now < self._saved
 
     def save(self, content: bytes, now: float) -> None:
         """Write the content. A full disk costs only what is learnt meanwhile, and is logged once."""
-        # Also before a write that fails: a full disk is tried again at the usual interval.
+        # The time is set also before a write that fails: a full disk is tried again at the usual interval.
         self._saved = now
         try:
             write_durably(self._path, content)

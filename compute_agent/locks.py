@@ -58,7 +58,7 @@ def hold_lock(path: Path, holder: str) -> int:
 def is_held(path: Path, descriptor: int) -> bool:
     """Whether ``descriptor`` is still the file ``path``.
 
-    The file may have been removed, and another process may have locked the next one.
+    The file may have been removed, and another process may have created and locked a new file.
     """
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))

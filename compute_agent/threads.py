@@ -59,7 +59,8 @@ class WakeSignal:
     def wait(self, seconds: float | None) -> None:
         """Wait until woken, ``seconds`` at most (None: without end); for the thread of the task."""
         self._event.wait(seconds)
-        # Cleared before the round, not after it: what changes during the round is for the next one.
+        # The event is cleared before the round, not after it: a change during the round is for the next
+        # round.
         self._event.clear()
 
 
@@ -181,7 +182,8 @@ class PeriodicTask:
         with self._lock:
             if not self._stopped.is_set() and self._is_needed():
                 return True
-            # Cleared first, so that a later start() makes another thread, whatever fails below.
+            # The attribute is cleared first, so that a later start() makes another thread, whatever fails
+            # below.
             self._thread = None
             if not self._stopped.is_set():
                 self._rest()

@@ -73,7 +73,7 @@ class ConsumerExists(ConcurrentUpdate):
 
 
 class NoCandidate(Conflict):
-    """No candidate serves a claim: 409. The answer has an explanation if there is one."""
+    """No candidate serves a claim: 409. The answer contains the explanation, if one was made."""
 
     def __init__(self, detail: str, explanation: Mapping[str, Any] | None) -> None:
         super().__init__(detail, NO_CANDIDATE)

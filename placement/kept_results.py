@@ -7,7 +7,8 @@ from typing import Final, Generic, TypeVar
 
 Result = TypeVar("Result")
 
-# a generous factor, because results have fields for each parameter of a query, and Python objects are large
+# this is a generous factor, because results have fields for each parameter of a query, and Python objects are
+# large
 _EXPANSION: Final = 64
 """Assumed number of bytes of a result and its key, for each character of the argument."""
 

@@ -43,8 +43,8 @@ class PeerOutage(ABC):
         :raises Unavailable: the peer did not answer the last request, and another request is trying the peer
             now.
         """
-        # read once, because another thread may begin or end the outage meanwhile, and this thread may release
-        # the lock only if it took it
+        # the attribute is read once, because another thread may begin or end the outage meanwhile, and this
+        # thread may release the lock only if it took it
         alone = self._since is not None
         if alone and not self._trying.acquire(blocking=False):
             raise Unavailable(self.refusal)

@@ -45,7 +45,7 @@ DECIDING: Final = {
     **{f"placement/{name}": [] for name in ("search", "read_model")},
     "placement/store": ["tests/placement/api"],
 }
-"""Folders that decide, with further folders of tests beside their own and those that import the module."""
+"""Folders of code that decides, each with further folders of tests to run."""
 
 _CPU_SECONDS, _SECONDS = 40, 400  # of one test
 _OURS: Final = ("tests", "placement", "compute_agent")

@@ -6,8 +6,8 @@ lines to format a traceback. If this happens within ``ast.parse``, the outer par
 its count of nested nodes is shared. Hypothesis parses modules of tests while it draws examples, and then
 reports "Inconsistent data generation".
 
-So each test closes what it opens. Services that run in the process are closed here. A connection of any
-other engine fails the test or module that made the engine.
+So each test closes the databases that it opens. Services that run in the process are closed here. A
+connection of any other engine fails the test or module that made the engine.
 """
 
 import sqlite3
@@ -44,7 +44,7 @@ class _MadeEngine:
 
 @dataclass
 class _Scope:
-    """Engines and services that were made during one test, one module, or outside of both."""
+    """Engines and services that were made during one test, one module, or outside of tests and modules."""
 
     engines: list[_MadeEngine] = field(default_factory=list)
     services: list[ServiceDatabase] = field(default_factory=list)

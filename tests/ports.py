@@ -6,7 +6,8 @@ import socket
 from typing import Final
 
 _PORTS: Final = range(15000, 32000)
-"""Below the ephemeral ports of Linux and BSD, so that no connection takes one between check and bind."""
+"""Ports below the ephemeral ports of Linux and BSD: no connection takes such a port between check and bind.
+"""
 
 
 def free_port() -> int:

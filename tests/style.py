@@ -35,6 +35,31 @@ BANNED: Final = re.compile(
     re.IGNORECASE,
 )
 
+PRONOUN: Final = re.compile(
+    r"(?:It|There|Those|Others|(?:These|Both|Such) (?:is|are|was|were|has|have|do|may|can|must|need))\b"
+)
+"""A pronoun at the beginning of a comment. The reader does not know yet to which noun it refers."""
+
+_PARTICIPLE: Final = r"(?:(?!need)\w+ed|read|held|made|written|kept|left|taken|sent|set|done|put|found|built)"
+FRAGMENT: Final = re.compile(
+    rf"(?:not |also |only )?{_PARTICIPLE}"
+    r"(?:, (?:because|so)| (?:because|so that|only|once|again|before|after|here)\b)"
+    r"|(?:sorted|True|False|None|Empty|Enough|Nothing|Unbuffered)"
+    r"(?:,|:| (?:because|so|if|for|stands|means|leaves|by|while|until|before|after)\b)"
+    r"|(?:not|also|only) (?:after|at|before|because|during|for|if|in|while)\b",
+    re.IGNORECASE,
+)
+"""A comment without a subject: "Cached, because ..." instead of "The text is cached, because ..."."""
+
+BOTH: Final = re.compile(
+    r"\bboth(?=[.,;:)]|\s*$|\s+(?:are|is|have|has|do|may|can|must|were|was|in|on|at|by|for|with|as|if|because)\b)",
+    re.IGNORECASE,
+)
+"""The word "both" without its noun."""
+
+EMPTY_FIELD: Final = re.compile(r"^\s*:(?:raises|param|ivar) [^:\n]*:\s*$(?!\n\s+[^\s:])", re.MULTILINE)
+"""A field of a docstring without a text."""
+
 HEADING: Final = re.compile(
     r"^(Nouns|Imports|Modules|Invariants|A worked example|(?:The )?[Oo]rder of calls) [A-Z*`]", re.MULTILINE
 )
@@ -74,20 +99,36 @@ def problems_of_text(text: str, *, opens: bool) -> Iterator[tuple[str, str]]:
         yield "heading without a line of its own", found.group()
     if opens and (found := OPENING.match(text.lstrip())):
         yield "opening word", found[0]
+    if found := PRONOUN.match(text.lstrip()):
+        yield "pronoun without a noun", found[0]
+    if found := EMPTY_FIELD.search(text):
+        yield "field without text", found[0].strip()
     plain = _CODE.sub("Code", text)  # capital: a sentence may start with code
     for rule, pattern in (("person for code", PERSON), ("banned word", BANNED)):
         for found in pattern.finditer(plain):
             yield rule, found[0]
+    for found in BOTH.finditer(plain):
+        yield "both without a noun", " ".join(plain[: found.end()].split()[-5:])
     for sentence in _SENTENCE_END.split(plain) if opens else ():
         if len(sentence.split()) > MAX_WORDS:
             yield f"sentence of {len(sentence.split())} words", " ".join(sentence.split()[:8]) + " ..."
 
 
+def problems_of_comment(text: str) -> Iterator[tuple[str, str]]:
+    """Find the rules that a comment of one or more lines breaks, each with the words that break it."""
+    if found := FRAGMENT.match(text):
+        yield "comment without a subject", found[0]
+    yield from problems_of_text(text, opens=False)
+
+
 def problems_of_file(path: Path) -> Iterator[StyleProblem]:
     """Find all problems of one Python file."""
     source = (ROOT / path).read_text()
-    for line, text, opens in (*_docstrings_and_helps(source), *_comments(source)):
+    for line, text, opens in _docstrings_and_helps(source):
         for rule, words in problems_of_text(text, opens=opens):
+            yield StyleProblem(path, line, rule, words)
+    for line, text in _comments(source):
+        for rule, words in problems_of_comment(text):
             yield StyleProblem(path, line, rule, words)
     for line, name in _test_names(source):
         words = name.replace("_", " ").removeprefix("test ")
@@ -120,10 +161,23 @@ def _literal(node: ast.expr) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
-def _comments(source: str) -> Iterator[tuple[int, str, bool]]:
+def _comments(source: str) -> Iterator[tuple[int, str]]:
+    """Find the comments, each with its first line. Adjacent lines with one indentation are one comment."""
+    start, end, column, lines = 0, 0, -1, list[str]()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string.lstrip("#: "), False
+        if token.type != tokenize.COMMENT:
+            continue
+        line, at = token.start
+        stands_alone = not token.line[:at].strip()
+        if lines and not (stands_alone and line == end + 1 and at == column):
+            yield start, " ".join(lines)
+            lines = []
+        if not lines:
+            start, column = line, at if stands_alone else -1
+        lines.append(token.string.lstrip("#: "))
+        end = line
+    if lines:
+        yield start, " ".join(lines)
 
 
 def _test_names(source: str) -> Iterator[tuple[int, str]]:

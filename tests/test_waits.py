@@ -1,4 +1,4 @@
-"""Waits return what they waited for, and say what did not come."""
+"""A wait returns the awaited value, or names the value that did not come."""
 
 import pytest
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 SECONDS: Final = float(os.environ.get("PLACEMENT_WAIT_SECONDS", "120"))
-"""Many times what it takes anywhere: a test that gives up earlier finds slow machines, not defects."""
+"""A limit far above any usual duration, so that a test does not fail on a slow machine."""
 PAUSE: Final = 0.02
 
 Value = TypeVar("Value")

@@ -3,13 +3,14 @@
 The package is separate from :mod:`compute_agent.loops`, so that loops can be read, created and tested without
 a process. This package creates, starts and queries the loops, and the loops import nothing of it.
 
-- :mod:`~compute_agent.agent.assembly` makes all parts in one function, from top to bottom. Start there.
+- :mod:`~compute_agent.agent.assembly` makes all parts in one function, from top to bottom. New readers should
+  start with this function.
 - :mod:`~compute_agent.agent.service` is the agent as a whole: start, main thread, stop, and the answers to
   requests of the socket.
 - :mod:`~compute_agent.agent.configured_host` makes the host state and the controllers from a configuration,
   and :mod:`~compute_agent.agent.reload` replaces them while guests run.
 - :mod:`~compute_agent.agent.dry_run` lists the changes of a start, and :mod:`~compute_agent.agent.release`
-  undoes them; both use all controllers.
+  undoes these changes; both modules use all controllers.
 - :mod:`~compute_agent.agent.documents` builds the JSON of ``status``, ``guest list``, ``watermark list`` and
   ``resctrl groups``.
 

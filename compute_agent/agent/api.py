@@ -518,7 +518,7 @@ class ApiMethods:
             LOG.warning(
                 "Guest %s gets its last known allocation, as Placement does not answer: %s", guest_uuid, error
             )
-            as_of, resources = 0.0, known.allocation  # 0.0: any later answer of Placement is newer
+            as_of, resources = 0.0, known.allocation  # each later answer of Placement is newer
         except PlacementError as error:
             raise RequestError(f"the allocation of guest {guest_uuid} cannot be read: {error}") from error
         if not self._agent.pipeline.host_state.root_known:
@@ -551,7 +551,8 @@ def _refuse_request(*kinds: type[Exception], intro: str = "") -> Iterator[None]:
     """
     try:
         yield
-    # The timeout comes first: it is also an OSError, which may be one of the kinds, and has no text.
+    # The timeout is caught first, because TimeoutError is an OSError, which ``kinds`` may contain, and has no
+    # text.
     except FutureTimeoutError as error:
         raise RequestError(_BUSY) from error
     except kinds as error:

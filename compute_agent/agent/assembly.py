@@ -1,8 +1,8 @@
 """Assembles the agent: one function makes all objects of the agent, each from objects that were made before.
 
-No object refers to an object that is made later. If an earlier object has to call a later one, both use a
-third object that is made before them. A :class:`WakeSignal` wakes the reports. :class:`ConfigurationInForce`
-passes a reload to the loops. The worker's queue takes all events.
+No object refers to an object that is made later. If an earlier object has to call a later object, both
+objects use a third object that is made first. A :class:`WakeSignal` wakes the reports.
+:class:`ConfigurationInForce` passes a reload to the loops. The worker's queue takes all events.
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         recorder = EventRecorder(events.add)
         ProcessCollector(registry=metrics.registry)  # CPU time and memory of the agent itself
         holder = f"pid {os.getpid()}, agent of {host.host_state.tree.root.name}, state folder {folder}"
-        host_driver = open_host_driver(options, state, folder / GUESTS_FOLDER, holder, metrics)
+        name = host.host_state.tree.root.name
+        host_driver = open_host_driver(options, state, folder / GUESTS_FOLDER, holder, metrics, name)
         # The driver has threads, connections and a lock, which must end if anything below fails.
         undo.callback(host_driver.close)
         driver = host_driver.driver
@@ -261,7 +262,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             read_oversold=reclaimed.read_oversold,
         )
         # Monitoring and watermarks need each other: monitoring exports the usage that watermarks measure, and
-        # watermarks read the counters of monitoring. So monitoring gets the watermarks after both are made.
+        # watermarks read the counters of monitoring. So monitoring gets the watermarks after both objects are
+        # made.
         monitored.use_usage(watermarks)
         guest_reader = GuestReader(
             driver, lambda: in_force.current.settings.classes, options.host.root, monitoring.reader
@@ -282,7 +284,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             promises,
         )
         in_force.add_followers((*early, *late))
-        # Nothing has failed: the callbacks that would close the driver are dropped.
+        # The start has not failed, so the callbacks that would close the driver are dropped.
         undo.pop_all()
     return AssembledAgent(
         state,

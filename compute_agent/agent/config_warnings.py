@@ -104,7 +104,7 @@ def cold_memory_warnings(conf: cfg.ConfigOpts, unusable_levers: Mapping[str, str
     """
     if not conf.capacity.cold_memory:
         return
-    # Probes need what the lever needs: a cgroup v2 of each guest, and swap.
+    # The search for cold memory needs the same as the lever: a cgroup v2 of each guest, and swap.
     if reason := unusable_levers.get(MEMORY_HIGH):
         yield f"[capacity] cold_memory: no memory is found, because {reason}"
     elif conf.capacity.mode == OFF or not conf.capacity.memory:

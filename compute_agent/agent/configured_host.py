@@ -599,7 +599,7 @@ class ConfiguredHost:
     def with_controllers(
         self, client: PlacementClient, controllers: tuple[KernelController, ...]
     ) -> ReloadedConfiguration:
-        """Add the client and the controllers, which gives the configuration that the loops use."""
+        """Add the client and the controllers, and return the complete configuration, which the loops use."""
         dedicated = self.host_state.cpu_sets.dedicated
         domains = self.host_state.topology.l3_domains
         return ReloadedConfiguration(

@@ -243,7 +243,8 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     counted = count_guests(guest.driver for guest in saved.guests.values())
     choice = choose_driver(conf.guests.drivers, usable, saved.driver, counted)
     # No lock is needed, because the drivers are only read.
-    driver = open_drivers(conf, folder / GUESTS_FOLDER, dict.fromkeys(split_names(choice.name)))
+    locks = dict.fromkeys(split_names(choice.name))
+    driver = open_drivers(conf, folder / GUESTS_FOLDER, locks, host_state.tree.root.name)
     try:
         if driver.outage_reason:
             raise DriverError(driver.outage_reason)

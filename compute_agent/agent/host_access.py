@@ -74,7 +74,7 @@ def make_state_folder(conf: cfg.ConfigOpts) -> Path:
 
 
 def _folder_fault(folder: Path, see_to: Callable[[Path], None]) -> str:
-    """The reason why the state folder, or its folder of guests, cannot be used; empty if both are usable.
+    """The reason why the state folder, or its folder of guests, is not usable; empty without a reason.
 
     :param see_to: checks a folder, and may create it.
     :raises ConfigError: other users may write there.
@@ -186,12 +186,13 @@ def _is_up(driver: GuestDriver, name: str) -> float:
 
 
 def open_host_driver(
-    conf: cfg.ConfigOpts, state: StateFile, folder: Path, holder: str, metrics: AgentMetrics
+    conf: cfg.ConfigOpts, state: StateFile, folder: Path, holder: str, metrics: AgentMetrics, host: str = ""
 ) -> HostDriver:
     """Choose, lock and open the driver of this host, or its drivers.
 
     :param folder: the folder with the records of guests that are plain processes.
     :param holder: a description of this agent, for the error of another agent that finds the lock held.
+    :param host: the name of the host's resource provider.
     :raises DriverError: the driver cannot be opened, or another agent manages its guests.
     :raises OSError: the lock file or a record cannot be read or written.
     """
@@ -208,7 +209,7 @@ def open_host_driver(
         LOG.warning("%s", choice.notice)
     locks = {name: lock_for(name, conf, holder) for name in names}
     try:
-        driver = open_drivers(conf, folder, locks)
+        driver = open_drivers(conf, folder, locks, host)
     except BaseException:
         for lock in locks.values():
             lock.release()

@@ -106,7 +106,7 @@ class AdoptSchema(SettingsSchema):
     @validates_schema
     def _one_origin(self, data: Mapping[str, Any], **_: Any) -> None:
         if ("pid" in data) == ("cgroup" in data):
-            raise ValidationError("either this or cgroup has to be given", "pid")
+            raise ValidationError("either this parameter or cgroup is needed", "pid")
 
 
 class AnnounceSchema(Schema):

@@ -18,7 +18,8 @@ from compute_agent.model.resource import GUEST_DISKS, BlockIoClass, DeviceRates
 _RATES: Final = ("read_bytes", "write_bytes", "read_operations", "write_operations")
 _POWERS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _AMOUNT: Final = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)([KMGT]?)", re.ASCII)
-# The kernel has rates as unsigned numbers of 64 bits. The largest signed one is above the rate of any device.
+# The kernel stores rates as unsigned numbers of 64 bits. The largest signed number is above the rate of any
+# device.
 _MAX_RATE: Final = (1 << 63) - 1
 
 

@@ -29,7 +29,7 @@ def parse_cpu_classes(conf: cfg.ConfigOpts) -> dict[str, CpuClass]:
 
 def _cpu_class(name: str, options: Any) -> CpuClass:
     section = class_section(CPU_CLASS, name)
-    # The agent writes these words to sysfs unchanged, so that each has to be a single word.
+    # The agent writes these words to sysfs unchanged, so each value has to be a single word.
     for option in ("governor", "energy_performance_preference"):
         _check_word(section, option, options[option])
     for state in options.disabled_c_states:

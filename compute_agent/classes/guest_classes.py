@@ -180,8 +180,8 @@ def _check_weights(classes: Mapping[str, QosClass]) -> None:
     for one in classes.values():
         if one.rank <= best_effort.rank and (one.cpu.cpu_weight or 0) > most:
             raise ConfigError(
-                f"[{QOS_CLASS}{one.name}] cpu_weight: {one.cpu.cpu_weight} is more than the {most} of"
-                f" {BEST_EFFORT}, and the class ranks no higher"
+                f"[{QOS_CLASS}{one.name}] cpu_weight: {one.cpu.cpu_weight} is above {most}, the weight of"
+                f" {BEST_EFFORT}, but the rank is not above the rank of {BEST_EFFORT}"
             )
 
 
@@ -234,7 +234,9 @@ def _share_spec(section: str, options: cfg.ConfigOpts.GroupAttr) -> ShareSpec:
             option = f"{name}_per_cache"
             more = parse_per_cache(options[option] or "", parse)
             if twice := more.keys() & mb_per_cache.keys():
-                raise BadShareError(f"cache {min(twice)} has a percent, too: remove one")
+                raise BadShareError(
+                    f"cache {min(twice)} has a percent and a bandwidth: remove one of the two"
+                )
             mb_per_cache |= more
     except BadShareError as error:
         raise ConfigError(f"{section} {option}: {error}") from error
@@ -256,7 +258,7 @@ def parse_annotation(text: str) -> ShareSpec:
     # A tenant may write any text: json raises RecursionError for thousands of nested brackets.
     except RecursionError as error:
         raise BadShareError("the annotation is nested too deeply") from error
-    except ValueError as error:  # Python also raises it for integers of more than 4300 digits
+    except ValueError as error:  # Python also raises ValueError for integers of more than 4300 digits
         raise BadShareError(f"the annotation is not JSON: {error}") from error
     top = _json_object("the annotation", body, ("LLC", "MB", "L2"))
     ranges = {"range": _json_range}
@@ -316,7 +318,7 @@ def _annotation_part(
         if len(keys) != 1:
             raise BadShareError(f"{where} has {'both' if keys else 'no'} {' and '.join(keys or parsers)}")
         cache = _whole_number(f"{where}.cacheid", override.get("cacheid", 0))
-        # Which of two values for one cache should count is not defined.
+        # Two values for one cache are refused, because no rule says which of the two counts.
         if cache in per_cache:
             raise BadShareError(f"{where}: cache {cache} is named twice")
         per_cache[cache] = parsers[keys[0]](f"{where}.{keys[0]}", override[keys[0]])

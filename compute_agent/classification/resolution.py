@@ -154,10 +154,10 @@ def resolve_settings(
     """Resolve the settings of a guest, each from its strongest source.
 
     :param facts: the properties that rules match, with extra specs and image properties.
-    :param vcpus: the number of the guest's virtual CPUs.
+    :param vcpus: the number of guest CPUs.
     :param declared: the settings that the driver found for the guest, for example in the domain's metadata.
     :param declared_by: the source of ``declared``.
-    :param manual: the settings that an operator made for this guest, and those of the fleet.
+    :param manual: the settings for this guest that an operator made by hand or in the fleet's settings.
     """
     found, manual = _SourceFindings(policy.known), manual or {}
     rule = first_match(policy.rules, facts)
@@ -185,7 +185,7 @@ def resolve_settings(
 
 
 def _position_problems(settings: GuestSettings, sources: Mapping[str, str]) -> Iterator[str]:
-    """Sentences about settings of the choice of CPUs that have no effect, because Nova chooses the CPUs."""
+    """Messages about settings for the choice of CPUs, which have no effect because Nova chooses the CPUs."""
     nova_reads = (SettingSource.FLAVOR, SettingSource.IMAGE)
     for setting, spec in _POSITION_SPECS.items():
         is_known = setting != "spread" and sources[setting] in nova_reads

@@ -49,9 +49,8 @@ class AuditCommand(AgentLister):
             type=float,
             default=DEFAULT_MIN_AGE,
             metavar="SECONDS",
-            help="seconds that an allocation must have been without a guest, as far as the agent knows,"
-            " before it is deleted; after a restart of the agent the count begins again."
-            f" The default is {DEFAULT_MIN_AGE:.0f}.",
+            help="minimum time without a guest, in seconds, before an allocation is deleted; after a"
+            f" restart of the agent this time begins again. The default is {DEFAULT_MIN_AGE:.0f}.",
         )
         parser.add_argument(
             "--consumer",

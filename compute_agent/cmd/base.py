@@ -65,8 +65,8 @@ class ConfigMixin:
 
         These files are enough to find the daemon's socket, because fleet settings cannot change it.
         """
-        # imported here, because this import takes half of the time of printing a help text, which needs no
-        # options
+        # the package is imported here, because this import takes half of the time of printing a help text,
+        # which needs no options
         from compute_agent import conf
 
         return conf.load([], self.app.options.config_file or None)

@@ -33,15 +33,15 @@ class _EventLister(AgentLister):
         parser.add_argument(
             "--follow",
             action="store_true",
-            help="after the stored events, print a line for each new event until interrupted; with -f json,"
-            " each line is an object",
+            help="print the stored events, then a line for each new event until the command is"
+            " interrupted; with -f json, each line is an object",
         )
         parser.add_argument(
             "--kind",
             action="append",
             choices=list(map(str, EventKind)),
             metavar="KIND",
-            help=f"only events of this kind: {', '.join(EventKind)}; may be given several times",
+            help=f"list only events of this kind: {', '.join(EventKind)}; may be given several times",
         )
         return parser
 
@@ -106,7 +106,9 @@ class EventList(_EventLister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the command's options."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--guest", metavar="GUEST", help="only events of this guest: its uuid or name")
+        parser.add_argument(
+            "--guest", metavar="GUEST", help="list only events of this guest; uuid or name of the guest"
+        )
         parser.add_argument(
             "--since",
             type=parse_moment,

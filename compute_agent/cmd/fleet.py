@@ -95,7 +95,8 @@ class FleetSign(_SigningCommand):
         parser.add_argument(
             "--days",
             type=float,
-            help="days after which a host that has not applied the revision refuses it; default: no limit",
+            help="number of days in which a host can apply this revision for the first time; default: no"
+            " limit",
         )
         return parser
 

@@ -21,11 +21,14 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 
     An operator may also change these settings while a guest runs.
     """
-    parser.add_argument("--qos-class", help="class: BE, LS, LSR, or the name of a section [qos_class:NAME]")
+    parser.add_argument(
+        "--qos-class", help="QoS class of the guest: BE, LS, LSR, or the name of a section [qos_class:NAME]"
+    )
     parser.add_argument(
         "--priority",
         type=int,
-        help="priority; within a class, guests of a lower priority are limited and evicted first",
+        help="priority of the guest; within a class, guests of a lower priority are limited and evicted"
+        " first",
     )
     parser.add_argument("--thread-policy", choices=[policy.value for policy in ThreadPolicy])
     parser.add_argument("--emulator-policy", choices=[policy.value for policy in EmulatorPolicy])
@@ -35,20 +38,21 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--cpu-class",
-        help="class of the guest's dedicated CPUs: the name of a section [cpu_class:NAME]; if empty, the"
-        " option cpu_class of its QoS class applies",
+        help="class of the guest's dedicated CPUs: the name of a section [cpu_class:NAME]; if the name is"
+        " empty, the option cpu_class of the guest's QoS class applies",
     )
     parser.add_argument(
         "--isolation",
         choices=ISOLATION_LEVELS,
         help="whether interrupts and other work of the host may run on the guest's dedicated CPUs (shared)"
-        " or not (quiet); default: the option isolation of its class",
+        " or not (quiet); default: the option isolation of the guest's QoS class",
     )
     parser.add_argument(
         "--spread",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="choose dedicated CPUs on as many cores as possible; only with the thread policy prefer",
+        help="choose dedicated CPUs on as many cores as possible; the option applies only with the thread"
+        " policy prefer",
     )
     parser.add_argument(
         "--preserve",
@@ -151,8 +155,9 @@ class GuestAdopt(_GuestStart):
         origin.add_argument(
             "--cgroup",
             metavar="PATH",
-            help="folder of a cgroup (version 2), such as /sys/fs/cgroup/work; all its processes move to a"
-            " cgroup of the guest, and the guest ends when the last of them ends",
+            help="folder of a cgroup (version 2), such as /sys/fs/cgroup/work. The agent moves all"
+            " processes of this cgroup to a cgroup of the guest. The guest ends when the last of these"
+            " processes ends.",
         )
         return parser
 
@@ -252,7 +257,7 @@ class GuestSet(_OneGuest):
             default=[],
             metavar="SETTING",
             choices=SETTING_NAMES,
-            help="remove a setting that an earlier guest set has made, such as qos_class; may be given"
+            help="setting to remove that an earlier `guest set` has made, such as qos_class; may be given"
             " several times",
         )
         return parser

@@ -468,7 +468,11 @@ class HostDisable(ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the command's options."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--reason", required=True, help="reason that `compute-agent status` shows")
+        parser.add_argument(
+            "--reason",
+            required=True,
+            help="reason for which the host is disabled; `compute-agent status` shows this text",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

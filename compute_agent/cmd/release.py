@@ -47,12 +47,13 @@ class ReleaseCommand(AgentLister):
         parser.add_argument(
             "--dry-run",
             action="store_true",
-            help="list the changes that would be undone, and undo none; a running agent continues",
+            help="list the changes that the command would undo, and undo none of them; a running agent"
+            " continues to run",
         )
         parser.add_argument(
             "--undo",
             action="store_true",
-            help="undo the release itself: allow the agent to start on this host again",
+            help="cancel an earlier release, so that the agent may start on this host again",
         )
         return parser
 

@@ -135,7 +135,7 @@ def run_program(command: Sequence[str]) -> str:
     If the program fails, its exit status or the error follows.
     """
     end = ""
-    # a file, because the output has no limit
+    # this is a file, because the output has no limit
     with tempfile.TemporaryFile() as output:
         try:
             done = subprocess.run(

@@ -47,8 +47,8 @@ class RunCommand(AgentLister):
         parser.add_argument(
             "--dry-run",
             action="store_true",
-            help="list the changes that a start would make, in Placement, and for each guest in the kernel"
-            " and in libvirt, and make none. The other options of the command format this list.",
+            help="list the changes that a start of the agent would make in Placement, in the kernel and in"
+            " libvirt, and make none. The other options of the command format this list.",
         )
         return parser
 

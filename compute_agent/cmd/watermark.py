@@ -35,8 +35,8 @@ class WatermarkList(AgentLister):
         parser.add_argument(
             "--metrics",
             action="store_true",
-            help="list the available metrics instead: built-in metrics, and metrics of installed packages;"
-            " needs no daemon",
+            help="list the available metrics instead of the watermarks: built-in metrics, and metrics of"
+            " installed packages; the option needs no daemon",
         )
         return parser
 
@@ -140,7 +140,9 @@ class WatermarkTest(AgentLister):
             required=True,
             help="assumed usage of the host, in the format of thresholds: 92%% or 12G",
         )
-        parser.add_argument("--metric", default="cpu_usage", help="the metric; default: cpu_usage")
+        parser.add_argument(
+            "--metric", default="cpu_usage", help="metric of the watermarks; default: cpu_usage"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

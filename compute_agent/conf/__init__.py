@@ -55,6 +55,7 @@ from compute_agent.conf import (
     policy,
     qos,
     resctrl,
+    systemd,
     tracing,
     written,
 )
@@ -70,6 +71,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     policy,
     libvirt,
     cgroup,
+    systemd,
     isolation,
     qos,
     interference,

@@ -27,8 +27,8 @@ OPTS: Final = [
     cfg.FloatOpt(
         "latency_ms",
         min=0.001,
-        help="Target latency of the devices for guests of the class, in milliseconds. The kernel slows down"
-        " other guests to reach the target (io.latency). Not every kernel has this feature.",
+        help="Target latency of the devices for guests of the class, in milliseconds. The kernel slows"
+        " down other guests to reach the target (io.latency). Some kernels do not have this feature.",
     ),
     cfg.ListOpt(
         "devices",

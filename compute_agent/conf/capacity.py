@@ -20,34 +20,34 @@ OPTS: Final = [
             ("act", "the agent offers the unused part by changing the reserved amount of the inventory"),
         ],
         help="Whether the agent offers the unused part of the shared CPUs as CUSTOM_RECLAIMED_VCPU, on a"
-        " child of each NUMA node's provider. Guests of class BE can hold CUSTOM_RECLAIMED_VCPU. They use"
-        " CPU time that other guests leave unused.",
+        " child provider of each NUMA node's provider. Guests of class BE (best effort) can hold"
+        " CUSTOM_RECLAIMED_VCPU. These guests use CPU time that other guests leave unused.",
     ),
     cfg.BoolOpt(
         "memory",
         default=False,
         help="Whether the option mode also applies to memory that guests leave unused. This memory is"
-        " offered as CUSTOM_RECLAIMED_MEMORY_MB on the same providers. Memory cannot be taken back as"
-        " quickly as CPU time. So limit the guests that hold it (memory_high of [qos_class:BE]), and set a"
-        " watermark of memory_usage that evicts these guests.",
+        " offered as CUSTOM_RECLAIMED_MEMORY_MB on the same providers. The agent cannot take memory back"
+        " as quickly as CPU time. So limit the guests that hold CUSTOM_RECLAIMED_MEMORY_MB (memory_high of"
+        " [qos_class:BE]), and set a watermark of memory_usage that evicts these guests.",
     ),
     cfg.BoolOpt(
         "cold_memory",
         default=False,
-        help="Whether the agent looks for memory that guests do not use. Every 6 seconds, the agent has the"
-        " kernel move 1/2000 of a guest's memory to swap (memory.reclaim of cgroup v2), unless the guest"
-        " waits for memory. Memory that stays in swap for 10 minutes counts as unused for the option memory."
-        " The host needs swap. The agent does this only for guests up to [qos] highest_class that have no"
-        " dedicated CPUs.",
+        help="Whether the agent looks for memory that guests do not use. Every 6 seconds, the agent has"
+        " the kernel move 1/2000 of a guest's memory to swap (memory.reclaim of cgroup v2), unless the"
+        " guest waits for memory. Memory that stays in swap for 10 minutes counts as unused for the option"
+        " memory. The host needs swap. The agent moves memory only of guests that have a class up to [qos]"
+        " highest_class and no dedicated CPUs.",
     ),
     cfg.FloatOpt(
         "cold_pressure",
         default=0.1,
         min=0.01,
         max=10.0,
-        help="Limit of the time that a guest waits for memory, in percent. Above this limit cold_memory"
-        " takes no memory from the guest. A larger value finds more unused memory, and slows guests down"
-        " more.",
+        help="Maximum share of time that a guest waits for memory, in percent. If a guest waits longer,"
+        " cold_memory takes no memory from the guest. With a larger value the agent finds more unused"
+        " memory, and slows guests down more.",
     ),
     cfg.StrOpt(
         "steal",
@@ -64,9 +64,9 @@ OPTS: Final = [
     cfg.ListOpt(
         "collectors",
         default=[],
-        help="Names of collectors: functions of installed packages (entry points compute_agent.capacity)"
-        " that report amounts of resource classes. If a report is missing or too old, the agent reserves the"
-        " whole amount of the class. Collectors run inside the agent.",
+        help="Names of collectors. A collector is a function of an installed package (entry point"
+        " compute_agent.capacity) that reports amounts of resource classes. If a report is missing or too"
+        " old, the agent reserves the whole amount of the resource class. Collectors run inside the agent.",
     ),
     cfg.FloatOpt(
         "sigma",
@@ -74,9 +74,9 @@ OPTS: Final = [
         min=0.0,
         max=20.0,
         help="Safety margin, as a number of standard deviations. The agent expects that the host and all"
-        " guests without reclaimed CPUs use at most their mean CPU time plus this number of deviations. The"
-        " agent computes mean and deviation from the last two hours, and again from the hourly peaks of the"
-        " last day.",
+        " guests without CUSTOM_RECLAIMED_VCPU use at most their mean CPU time plus this number of"
+        " standard deviations. The agent computes mean and standard deviation of the last two hours, and"
+        " also of the hourly peaks of the last day.",
     ),
     cfg.FloatOpt(
         "percentile",
@@ -92,15 +92,15 @@ OPTS: Final = [
         min=0.0,
         max=1000.0,
         help="Percent that the agent adds to the sum of the peaks of all guests (see percentile). The"
-        " sum is one of the values from which the agent takes the largest as the expected use.",
+        " expected use is the largest of several estimates, and this sum is one of them.",
     ),
     cfg.FloatOpt(
         "burst",
         default=1.0,
         min=0.0,
         max=100.0,
-        help="Percent of hours in which the agent assumes that the largest guest uses all its CPUs. The"
-        " assumption stands for rare peaks that one day of measurements does not show. A larger value, up to"
+        help="Percent of hours in which the agent assumes that the largest guest uses all its CPUs. So the"
+        " estimate includes rare peaks that one day of measurements does not show. A larger value, up to"
         " 50, lowers the offer.",
     ),
 ]

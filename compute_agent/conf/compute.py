@@ -123,15 +123,16 @@ COMPUTE_OPTS: Final = [
         "memory_overhead",
         default=64,
         min=0,
-        help="MiB that a process guest may use above its MEMORY_MB before the kernel kills it (memory.max of"
-        " its cgroup). The memory that the kernel itself uses for the guest counts towards this limit.",
+        help="MiB that a process guest may use above its MEMORY_MB before the kernel kills it (memory.max"
+        " of its cgroup). Memory that the kernel itself uses for the guest counts towards memory.max.",
     ),
     cfg.BoolOpt(
         "huge_pages",
         default=False,
         help="Whether huge pages of the host are offered to guests, as CUSTOM_HUGE_PAGES_2MB and similar"
-        " classes on the provider of their NUMA node. MEMORY_MB then does not contain this memory. The agent"
-        " reduces MEMORY_MB as soon as the allocations of guests fit the smaller amount.",
+        " classes on the provider of their NUMA node. MEMORY_MB then does not contain this memory. If"
+        " guests have allocations of more than the smaller amount of MEMORY_MB, the agent waits until the"
+        " allocations fit.",
     ),
     cfg.MultiStrOpt(
         "reserved_huge_pages",
@@ -150,27 +151,29 @@ COMPUTE_OPTS: Final = [
         "heartbeat_interval",
         default=0,
         min=0,
-        help="Seconds between two heartbeats of the agent, which it writes to Placement as attributes of its"
-        " first provider. The console marks hosts without recent heartbeats. 0 disables heartbeats, and the"
-        " console then cannot show whether an agent runs. Placement makes no decision from heartbeats.",
+        help="Seconds between two heartbeats. A heartbeat is a time that the agent writes to Placement, in"
+        " attributes of its first provider. The console marks hosts without recent heartbeats. 0 disables"
+        " heartbeats, and the console then cannot show whether an agent runs. Heartbeats do not change"
+        " which hosts Placement chooses.",
     ),
     cfg.IntOpt(
         "neighbours_interval",
         default=600,
         min=0,
         help="Seconds between two reports of memory bandwidth and cache use to Placement, as attributes of"
-        " the agent's first provider. The attributes have the use of each L3 cache, the guests that use"
-        " most, and the limited guests. The console shows these on the page Neighbours. Each report is one"
-        " write to Placement. A host without counters of caches and without limited guests reports nothing."
-        " 0 disables the reports. Placement makes no decision from these attributes.",
+        " the agent's first provider. The attributes have the use of each L3 cache, the guests with the"
+        " largest use, and the guests that the agent limits. The page Neighbours of the console shows"
+        " these attributes. Each report is one write to Placement. A host without counters of caches and"
+        " without limited guests reports nothing. 0 disables the reports. The attributes do not change"
+        " which hosts Placement chooses.",
     ),
     cfg.BoolOpt(
         "report_positions",
         default=False,
         help="Whether the CPUs and cache ways of guests and the thresholds of watermarks are reported to"
         " Placement, as attributes of the agent's first provider. The console draws the CPUs, ways and"
-        " thresholds. Each start or end of a guest then causes one more write to Placement. Placement makes"
-        " no decision from these attributes.",
+        " thresholds. Each start or end of a guest then causes one more write to Placement. The attributes"
+        " do not change which hosts Placement chooses.",
     ),
 ]
 

@@ -18,8 +18,8 @@ OPTS: Final = [
         default=0,
         min=0,
         help="Number of CPUs of cpu_dedicated_set in the pool, as an alternative to the option cpus. The"
-        " agent chooses whole cores in the first NUMA node that has enough of them, from the highest CPU"
-        " numbers on.",
+        " agent chooses whole cores in the first NUMA node that has enough CPUs of cpu_dedicated_set."
+        " Within the node, the agent starts with the highest CPU numbers.",
     ),
     cfg.IntOpt(
         "shared_cpus",

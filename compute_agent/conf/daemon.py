@@ -24,7 +24,7 @@ OPTS: Final = [
         "http_port",
         default=9464,
         min=0,
-        help="Port of /healthz and /metrics. 0 disables both.",
+        help="Port of /healthz and /metrics. With 0 the daemon serves neither /healthz nor /metrics.",
     ),
 ]
 

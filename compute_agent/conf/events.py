@@ -13,14 +13,15 @@ OPTS: Final = [
         min=2,
         max=200000,
         help="Maximum number of events kept for `compute-agent event list`, in events.jsonl in [DEFAULT]"
-        " state_path. Above this number the agent removes the older half.",
+        " state_path. Above this number the agent removes the older half of the events.",
     ),
     cfg.IntOpt(
         "max_mb",
         default=16,
         min=1,
         max=32,
-        help="Maximum size of the stored events, in MB. Above this size the agent removes the older half.",
+        help="Maximum size of the stored events, in MB. Above this size the agent removes the older half"
+        " of the events.",
     ),
 ]
 

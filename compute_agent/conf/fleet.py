@@ -20,13 +20,15 @@ OPTS: Final = [
     ),
     cfg.StrOpt(
         "source",
-        help="Folder that has the file of the group: an absolute path, or an address (https://HOST/FOLDER).",
+        help="Folder with the file GROUP.conf of the group: an absolute path, or an address"
+        " (https://HOST/FOLDER).",
     ),
     cfg.ListOpt(
         "public_keys",
         default=[],
         help="Public keys that `compute-agent fleet key` has printed. The agent accepts settings with a"
-        " signature of any of these keys. To replace a key, list both keys for a while.",
+        " signature of any of these keys. To replace a key, list the old and the new key until all"
+        " settings are signed with the new key.",
     ),
     cfg.StrOpt(
         "cafile",

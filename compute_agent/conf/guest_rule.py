@@ -47,7 +47,9 @@ _EMULATOR_POLICIES: Final = {
 }
 
 _MATCHES: Final = [
-    cfg.ListOpt("match_driver", default=[], help=f"Driver of the guest, libvirt or process: {_PATTERNS}."),
+    cfg.ListOpt(
+        "match_driver", default=[], help=f"Driver of the guest, libvirt, process or systemd: {_PATTERNS}."
+    ),
     cfg.ListOpt("match_flavor", default=[], help=f"Name of the flavor in Nova: {_PATTERNS}."),
     cfg.ListOpt("match_extra_specs", default=[], help=f"Extra specs of the flavor: {_PAIRS}."),
     cfg.ListOpt("match_project", default=[], help=f"Id or name of the project: {_PATTERNS}."),

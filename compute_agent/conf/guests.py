@@ -27,15 +27,18 @@ properties of their images.
 GUESTS_OPTS: Final = [
     cfg.ListOpt(
         "drivers",
-        item_type=types.String(choices=["libvirt", "process"]),
+        item_type=types.String(choices=["libvirt", "process", "systemd"]),
         deprecated_name="driver",
-        help="Kinds of the guests on this host, with a comma between. libvirt: QEMU domains of the libvirtd"
-        " on this host. process: plain processes, started by the agent or adopted. Two drivers may report"
-        " guests with the same uuid. The agent then manages the guest of the driver that comes first in this"
-        " list. If the option is not set, the agent keeps the drivers of its last start. At its first start"
-        " the agent chooses libvirt if libvirt-python is installed and the socket of [libvirt] uri exists,"
-        " else process. At a later start the agent changes from process to libvirt by itself, if libvirtd"
-        " runs and no process guest does. Any other change needs this option and a restart.",
+        help="Kinds of guests on this host, separated by commas. The kind libvirt stands for QEMU domains"
+        " of the libvirtd on this host. The kind process stands for plain processes that the agent has"
+        " started or adopted. The kind systemd (experimental) stands for services with a section"
+        " [X-ComputeAgent], and needs the Python package jeepney. Two drivers may report guests with the"
+        " same uuid. The agent then manages the"
+        " guest of the driver that comes first in this list. If the option is not set, the agent keeps the"
+        " drivers of its last start. At its first start the agent chooses libvirt if libvirt-python is"
+        " installed and the socket of [libvirt] uri exists, else process. At a later start the agent"
+        " changes from process to libvirt by itself, if libvirtd runs and no process guest does. Any other"
+        " change needs this option and a restart.",
     ),
     cfg.StrOpt(
         "unallocated",
@@ -44,8 +47,8 @@ GUESTS_OPTS: Final = [
             ("shared", "the agent moves the guests to the shared CPUs"),
             ("ignore", "the guests keep their current CPUs"),
         ],
-        help="CPUs of guests that have no allocation on this host. The agent reports such guests with either"
-        " value.",
+        help="CPUs of guests that have no allocation on this host. With each of the values the agent"
+        " reports such guests.",
     ),
     cfg.StrOpt(
         "unplaced",
@@ -57,10 +60,10 @@ GUESTS_OPTS: Final = [
             ),
             ("refuse", "as shared, but the agent stops such a guest at once when it starts"),
         ],
-        help="CPUs of guests for which the agent finds no CPUs. This happens if Placement has allocated more"
-        " CPUs than the host has. On hosts without cpu_shared_set it also happens to guests without an"
-        " allocation. Such guests run on CPUs that another guest holds only if guests hold all CPUs of the"
-        " host. The agent never stops guests that already run.",
+        help="Treatment of guests for which the agent finds no CPUs. The agent finds no CPUs if Placement"
+        " has allocated more CPUs than the host has. On hosts without cpu_shared_set, the agent also finds"
+        " none for guests without an allocation. Such a guest shares CPUs that another guest holds only if"
+        " guests hold all CPUs of the host. The agent never stops guests that already run.",
     ),
     cfg.StrOpt(
         "default_qos_class",
@@ -102,8 +105,9 @@ GUESTS_OPTS: Final = [
         default=10.0,
         min=0.1,
         help="Seconds between two comparisons of all guests with the kernel. Each comparison moves threads"
-        " back to their CPUs. Every sixth comparison also corrects values that another program has changed"
-        " (drift): limits, frequencies and block I/O. Every third comparison corrects masks of interrupts.",
+        " back to their CPUs. Every sixth comparison also corrects limits, frequencies and block I/O that"
+        " another program has changed (drift). Every third comparison also corrects the masks of"
+        " interrupts.",
     ),
     cfg.Opt(
         "verify_interval",

@@ -24,8 +24,8 @@ HOST_OPTS: Final = [
     cfg.StrOpt(
         "root",
         default="/",
-        help="Folder below which the agent reads /sys and /proc. Set another folder than / to read copies of"
-        " these files, such as those of another host.",
+        help="Folder below which the agent reads /sys and /proc. With a folder other than /, the agent"
+        " reads copies of these files, such as the files of another host.",
     ),
 ]
 

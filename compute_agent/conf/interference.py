@@ -35,7 +35,7 @@ OPTS: Final = [
             ("preview", "the agent only logs, records and counts the guests that it would limit"),
             ("act", "the agent limits the suspect, and checks whether the limit helps"),
         ],
-        help="Whether the agent limits suspects: guests that probably disturb another one.",
+        help="Whether the agent limits suspects. A suspect is a guest that probably disturbs another guest.",
     ),
     cfg.ListOpt(
         "victims",
@@ -53,16 +53,16 @@ OPTS: Final = [
         "escalate_after",
         default=3,
         min=1,
-        help="Number of times within a day that the agent finds that one guest disturbs the same other"
-        " guest. At this number the agent calls escalate_command.",
+        help="Number of findings within a day after which the agent calls escalate_command. Each finding"
+        " says that the same guest disturbs the same other guest.",
     ),
     cfg.StrOpt(
         "escalate_command",
-        help="Program that the agent calls if a guest disturbs another one again and again"
-        " (escalate_after). The program may, for example, migrate the guest that disturbs. The last"
-        " argument of the program is the uuid of this guest. The agent calls the program at most once a"
-        " day, and ends it after ten minutes. Blanks separate arguments, and quotes work as in a shell,"
-        " but no shell is started. The program does not inherit the agent's OS_* environment variables.",
+        help="Program that the agent calls if a guest repeatedly disturbs another guest (escalate_after)."
+        " The program may, for example, migrate the guest that disturbs. The last argument of the program"
+        " is the uuid of this guest. The agent calls the program at most once a day, and ends it after ten"
+        " minutes. Blanks separate arguments, and quotes work as in a shell, but no shell is started. The"
+        " program does not inherit the agent's OS_* environment variables.",
     ),
 ]
 

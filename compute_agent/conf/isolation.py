@@ -19,10 +19,11 @@ OPTS: Final = [
             ),
             (MOVE, "threads go to shared CPUs of the guest's NUMA nodes"),
         ],
-        help="Treatment of emulator and I/O threads, workers of vhost and helpers such as swtpm on dedicated"
-        " CPUs of guests, with [policy] name = follow. Nova leaves these threads on dedicated CPUs, unless"
-        " cpu_shared_set and hw:emulator_threads_policy move them. With other policies than follow, such"
-        " threads always run on shared CPUs.",
+        help="Treatment of a guest's helper threads on its dedicated CPUs, with [policy] name = follow."
+        " Helper threads are emulator threads, I/O threads, workers of vhost, and programs such as swtpm."
+        " Nova leaves helper threads on dedicated CPUs, unless cpu_shared_set and"
+        " hw:emulator_threads_policy move them. With policies other than follow, helper threads always run"
+        " on shared CPUs.",
     ),
 ]
 

@@ -27,6 +27,7 @@ _SECTIONS: Final = {
     "pci": EXPERIMENTAL,
     "qos": BETA,
     "qos_class:NAME": BETA,
+    "systemd": EXPERIMENTAL,
     "tracing": BETA,
     "watermark:NAME": BETA,
 }

@@ -28,10 +28,10 @@ OPTS: Final = [
         "nova_config",
         default=["/etc/nova/nova.conf"],
         help="Configuration files of nova-compute. The agent reads device_spec and report_in_placement of"
-        " their section pci when it starts, when it reloads and when the files change. The agent does"
-        " not offer devices that nova-compute gives to guests without Placement, because two guests"
-        " could get the same device. If the agent cannot read a file or one of its entries, it offers no"
-        " devices. A missing file is not an error. With an empty value the agent reads no file.",
+        " their section pci when it starts, when it reloads and when the files change. The agent does not"
+        " offer devices that nova-compute gives to guests without Placement, because two guests could get"
+        " the same device. If the agent cannot read a file or one of its entries, it offers no devices."
+        " The agent ignores a missing file. If the option is empty, the agent reads no file.",
     ),
     cfg.StrOpt(
         "nodes",
@@ -41,8 +41,8 @@ OPTS: Final = [
             ("attributes", "the provider of each device gets the attributes numa_node and pci_path"),
         ],
         help="Whether the agent adds the NUMA node and the PCI path to providers of PCI devices that"
-        " nova-compute reports. Nova keeps attributes that other programs write. OpenStack Placement"
-        " has no attributes: the option needs the service of this project.",
+        " nova-compute reports. Nova does not remove these attributes. The option needs the service of"
+        " this project, because OpenStack Placement has no attributes of providers.",
     ),
 ]
 

@@ -50,30 +50,28 @@ POLICY_OPTS: Final = [
         default=2.0,
         min=0.5,
         help="Minimum gain of a move, in points. A guest gains 1 point for each L3 domain that it no"
-        " longer uses, 3 more for each NUMA node, and 6 more for each package. It gains 1 point for"
-        " each core that it no longer shares with another guest. It gains 4 points for each CPU that"
-        " it leaves because the CPU is no longer in cpu_dedicated_set. A move of memory to other"
-        " NUMA nodes costs 2 points.",
+        " longer uses, 3 more for each NUMA node, and 6 more for each package. The guest gains 1 point for"
+        " each core that it no longer shares with another guest, and 4 points for each CPU that is no"
+        " longer in cpu_dedicated_set. A move of memory to other NUMA nodes costs 2 points.",
     ),
     cfg.BoolOpt(
         "load_aware",
         default=False,
-        help="Whether the agent considers how busy dedicated CPUs are. It learns the mean use of each guest"
-        " for each hour of the week. For a guest that it has measured for less than a day, it uses the mean"
-        " over load_minutes. If other criteria are equal, a guest then shares cores with guests that are"
-        " busy at other hours."
-        " For rebalance_gain, a core that two guests share then counts 0 to 4 points instead of 1. The"
-        " number is 4 times the share of time in which both are busy, in their 24 busiest common hours of"
-        " the week."
-        " If these hours are known of all guests of these cores, a sixteenth of rebalance_gain is enough"
-        " for a move. If there is no such move, the agent separates guests that are busy together now.",
+        help="Whether the agent considers the load of dedicated CPUs. The agent learns the mean CPU use of"
+        " each guest for each hour of the week. For a guest with less than a day of measurements, the"
+        " agent takes the mean over load_minutes. If other criteria are equal, a guest shares cores with"
+        " guests that are busy at other hours. For rebalance_gain, a core that two guests share counts 0"
+        " to 4 points instead of 1. The points are 4 times the share of time in which the two guests are"
+        " busy together, in their 24 busiest common hours of the week. If the agent knows these hours for"
+        " all guests of the cores, a sixteenth of rebalance_gain is enough for a move. If no such move"
+        " exists, the agent separates guests that are busy together now.",
     ),
     cfg.FloatOpt(
         "load_minutes",
         default=5.0,
         min=1.0,
-        help="Minutes over which the agent averages use. The use of a guest counts after it has run for this"
-        " time.",
+        help="Minutes over which the agent averages the CPU use of a guest. The agent ignores the use of"
+        " guests that have run for a shorter time.",
     ),
 ]
 

@@ -38,8 +38,9 @@ OPTS: Final = [
         default=10.0,
         min=0.0,
         max=100.0,
-        help="Percent by which throttling and eviction free more than the usage above the watermark. Usage"
-        " then falls well below the watermark, so that throttling does not start and stop all the time.",
+        help="Percent that throttling and eviction free in addition to the usage above the watermark."
+        " Usage then falls well below the watermark, so that throttling does not start and stop all the"
+        " time.",
     ),
     cfg.FloatOpt(
         "step",
@@ -88,17 +89,17 @@ WATERMARK_OPTS: Final = [
     cfg.StrOpt(
         "metric",
         help="Metric that the watermark watches, such as cpu_usage, or an expression over metrics, such as"
-        " memory_pressure > 10 and swap_in > 50M. `compute-agent watermark list --metrics` lists all metrics."
-        " Expressions have + - * /, comparisons, and, or, not, and parentheses. Guests are throttled and"
-        " evicted as for the first metric of the expression. For a condition, which is true or"
-        " false, set throttle_down and evict to true, and throttle_up to false.",
+        " memory_pressure > 10 and swap_in > 50M. `compute-agent watermark list --metrics` lists all"
+        " metrics. An expression can contain + - * /, comparisons, and, or, not, and parentheses. The"
+        " agent throttles and evicts guests in the same way as for the first metric of the expression. If"
+        " the expression is true or false, set throttle_down and evict to true, and throttle_up to false.",
     ),
     cfg.StrOpt(
         "throttle_down",
         help="Usage above which the agent throttles guests: a percentage of the host's capacity, such as"
-        " 80%, or a number in the unit of the metric. K, M, G and T are powers of 1024. Other"
-        " amounts for periods of the week may follow: 85%, 22:00-06:00 95%, sat-sun 95%. Times are"
-        " in the time zone of the host. If periods overlap, the last one counts.",
+        " 80%, or a number in the unit of the metric. K, M, G and T are powers of 1024. Other values for"
+        " periods of the week may follow: 85%, 22:00-06:00 95%, sat-sun 95%. Times are in the time zone of"
+        " the host. If periods overlap, the last period in the list applies.",
     ),
     cfg.StrOpt(
         "throttle_up", help="Usage below which throttled guests are restored, in the format of throttle_down."
@@ -106,10 +107,10 @@ WATERMARK_OPTS: Final = [
     cfg.StrOpt(
         "reclaim",
         help="Usage above which the agent has the kernel move memory of guests to swap (memory.reclaim of"
-        " cgroup v2), in the format of throttle_down. The option is valid only for the metric memory_usage,"
-        " and the host needs swap. The kernel takes the memory that guests have not used for longest. A"
-        " guest gives at most 256 MiB in 10 seconds, and keeps min_share of its memory. A guest that uses"
-        " such memory again waits until it is read back.",
+        " cgroup v2), in the format of throttle_down. The option is valid only for the metric"
+        " memory_usage, and the host needs swap. The kernel takes the memory that guests have not used for"
+        " longest. A guest loses at most 256 MiB in 10 seconds, and keeps min_share of its memory. A guest"
+        " that uses memory in swap waits until the kernel has read the memory back.",
     ),
     cfg.StrOpt("evict", help="Usage above which guests are evicted, in the format of throttle_down."),
     cfg.StrOpt(
@@ -128,8 +129,8 @@ WATERMARK_OPTS: Final = [
         min=0.0,
         help="Seconds that the metric has to stay below all thresholds before the agent restores throttled"
         " guests, or lets new guests in. For some metrics, such as pressures, the agent cannot compute the"
-        " effect of a restore. For such metrics this time doubles after each restore that led to a new"
-        " breach, up to 16 times its value.",
+        " effect of a restore. For such metrics, cool_down doubles after each restore that makes the"
+        " metric cross a threshold again, up to 16 times the value of the option.",
     ),
     cfg.StrOpt(
         "mode",
@@ -171,8 +172,8 @@ WATERMARK_OPTS: Final = [
         "step",
         min=1.0,
         max=90.0,
-        help="Like [qos] step, for guests that this watermark throttles. If several watermarks set the same"
-        " kind of limit with different steps, the agent removes limits by the smallest step.",
+        help="Like [qos] step, for guests that this watermark throttles. If several watermarks set the"
+        " same kind of limit with different steps, the agent restores these limits by the smallest step.",
     ),
     cfg.FloatOpt(
         "min_share",
@@ -187,19 +188,17 @@ WATERMARK_OPTS: Final = [
         "evict_at_once",
         min=1,
         help="Maximum number of guests that the agent evicts at the same time if it cannot compute the"
-        " amount that an eviction frees. It evicts the next guests after for_samples further rounds"
-        " above the threshold. Default: 1 for expressions and for sections [metric:NAME], else all"
-        " guests.",
+        " amount that an eviction frees. The agent evicts the next guests after for_samples further rounds"
+        " above the threshold. Default: 1 for expressions and for sections [metric:NAME], else all guests.",
     ),
 ]
 
 QOS_CLASS_OPTS: Final = [
     cfg.IntOpt(
         "rank",
-        help="Position among the classes: guests of classes with a lower rank are throttled and evicted"
-        " first. BE is 0,"
-        " LS 10, LSR 20. A class with another name needs a rank. Guests of classes with at most the"
-        " rank of BE have the CPU weight of BE, which is a hundredth of the normal weight.",
+        help="Position among the classes. Guests of classes with a lower rank are throttled and evicted"
+        " first. BE is 0, LS 10, LSR 20. A class with another name needs a rank. Guests of classes with at"
+        " most the rank of BE have the CPU weight of BE, which is a hundredth of the normal weight.",
     ),
     cfg.StrOpt(
         "llc_range",
@@ -208,10 +207,13 @@ QOS_CLASS_OPTS: Final = [
     ),
     cfg.StrOpt(
         "llc_code_range",
-        help="Range for code only, in place of llc_range. The option needs separate masks for code and data"
-        " (mount option cdp), and overrides llc_range and llc_range_per_cache.",
+        help="Part of the last-level cache for code only, in place of llc_range. The option needs separate"
+        " masks for code and data (mount option cdp), and overrides llc_range and llc_range_per_cache.",
     ),
-    cfg.StrOpt("llc_data_range", help="Range for data only. The conditions of llc_code_range apply."),
+    cfg.StrOpt(
+        "llc_data_range",
+        help="Part of the last-level cache for data only. The conditions of llc_code_range apply.",
+    ),
     cfg.StrOpt(
         "l2_range",
         help="Part of each level-2 cache that only guests of the class may fill: a range of percent. The"
@@ -257,8 +259,8 @@ QOS_CLASS_OPTS: Final = [
         "memory_min",
         min=0,
         max=100,
-        help="Percent of a process guest's MEMORY_MB that the kernel never reclaims (memory.min). If memory"
-        " runs out, the kernel kills processes instead. Default: 0.",
+        help="Percent of a process guest's MEMORY_MB that the kernel never reclaims (memory.min). If"
+        " memory runs out, the kernel kills processes instead of reclaiming this memory. Default: 0.",
     ),
     cfg.BoolOpt(
         "oom_group",
@@ -270,9 +272,9 @@ QOS_CLASS_OPTS: Final = [
         min=-1000,
         max=1000,
         help="The kernel's oom_score_adj of guests. When memory runs out, the kernel kills guests with a"
-        " higher value first, and guests with -1000 never. Default: 500 for BE and all classes with at most"
-        " its rank, 0 for LSR, else 100. Values below 0 need CAP_SYS_RESOURCE, which the systemd unit does"
-        " not grant.",
+        " higher value first. The kernel never kills guests with the value -1000. Default: 500 for BE and"
+        " all classes with at most its rank, 0 for LSR, else 100. Values below 0 need CAP_SYS_RESOURCE,"
+        " which the systemd unit does not grant.",
     ),
     cfg.IntOpt(
         "cpu_weight",
@@ -285,9 +287,9 @@ QOS_CLASS_OPTS: Final = [
     cfg.BoolOpt(
         "cpu_idle",
         help="Whether guests run only while no other guest needs their CPUs (cpu.idle, Linux 5.15). Such"
-        " guests get even less CPU time than guests with the lowest weight. The share of all guests together"
-        " against processes of the host stays the same; it depends on the weight of their slice. Default:"
-        " false.",
+        " guests get even less CPU time than guests with the lowest weight. The option does not change how"
+        " guests and processes of the host share CPU time; the weight of the guests' slice (systemd)"
+        " decides this. Default: false.",
     ),
     cfg.IntOpt(
         "cpu_burst",
@@ -307,10 +309,10 @@ QOS_CLASS_OPTS: Final = [
         "realtime_priority",
         min=1,
         max=49,
-        help="Realtime priority of guest CPUs on dedicated CPUs (SCHED_FIFO; SCHED_RR for process"
-        " guests). The agent does not change guests with realtime threads of another program,"
-        " as Nova makes them for hw:cpu_realtime. The kernel's interrupt threads have priority 50."
-        " Default: no realtime priority.",
+        help="Realtime priority of guest CPUs on dedicated CPUs (SCHED_FIFO; SCHED_RR for process guests)."
+        " The agent does not change guests in which another program has made realtime threads, as Nova"
+        " does for hw:cpu_realtime. The kernel's interrupt threads have priority 50. Default: no realtime"
+        " priority.",
     ),
     cfg.StrOpt(
         "core_scheduling",
@@ -325,8 +327,8 @@ QOS_CLASS_OPTS: Final = [
     ),
     cfg.StrOpt(
         "cpu_class",
-        help="Name of a section [cpu_class:NAME]. The section applies to dedicated CPUs that only guests of"
-        " the class hold. Default: the CPUs stay unchanged.",
+        help="Class of CPUs: the name of a section [cpu_class:NAME]. The section applies to dedicated CPUs"
+        " that only guests of the class hold. Default: the CPUs stay unchanged.",
     ),
     cfg.StrOpt(
         "isolation",

@@ -15,17 +15,17 @@ OPTS: Final = [
     cfg.StrOpt(
         "mount_options",
         default="",
-        help="Mount options, separated by commas. With cdp, code and data have separate masks of cache ways."
-        " With mba_MBps, bandwidth limits are in MB/s, and the kernel enforces them; this needs"
-        " memory_bandwidth_gbps.",
+        help="Mount options of resctrl, separated by commas. With cdp, code and data have separate masks"
+        " of cache ways. With mba_MBps, bandwidth limits are in MB/s, and the kernel enforces these"
+        " limits. mba_MBps needs the option memory_bandwidth_gbps.",
     ),
     cfg.IntOpt(
         "shared_ways",
         default=2,
         min=1,
         help="Number of ways of each L3 cache that no guest gets exclusively. QoS classes and processes of"
-        " the host can always use these ways. They are reserved in the inventory of LLC. The agent uses a"
-        " higher number if the processor requires it, or if devices fill more ways.",
+        " the host can always use these ways. The ways are reserved in the inventory of LLC. The agent"
+        " uses a higher number if the processor requires more shared ways, or if devices fill more ways.",
     ),
     cfg.StrOpt(
         "group_prefix",

@@ -23,6 +23,7 @@ _OWN: Final = (
     ("guests", "drivers"),
     ("libvirt", "uri"),
     ("cgroup", "root"),
+    ("systemd", "bus_socket"),
     ("daemon", "socket"),
     ("daemon", "http_address"),
     ("daemon", "http_port"),

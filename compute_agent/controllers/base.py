@@ -204,7 +204,8 @@ class KernelController(Protocol):
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
         """All settings of the controller's kind that an agent wrote and that are still in the kernel.
 
-        The present configuration does not matter, because an earlier agent may have had another one.
+        The present configuration does not matter, because an earlier agent may have had another
+        configuration.
 
         :param guests: the running guests.
         :param online: the online CPUs, all of which an unpinned guest may use.

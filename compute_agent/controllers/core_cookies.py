@@ -61,8 +61,8 @@ class CoreCookieController(KernelController):
     ) -> None:
         """Begin with these scopes for the classes of guests.
 
-        :param scopes: for each class, whether each of its guests has a cookie of its own, or all of them
-            share one.
+        :param scopes: for each class, whether each guest of the class has its own cookie, or all guests of
+            the class share one cookie.
         :param store: keeps notes of the guests that have a cookie of the agent, durably.
         :param cookies: the kernel's interface for cookies.
         :param count_drift: called for each guest with threads that lost their cookie.
@@ -168,7 +168,7 @@ class CoreCookieController(KernelController):
     def _keep_notes(self, notes: RunNotes, guests: Sequence[Guest], failed: Collection[str]) -> None:
         """Write the notes of the plan, and keep the notes of other guests that are still alive.
 
-        The notes of guests that could not be read are kept, too.
+        Notes of guests with unreadable cookies are kept, too.
 
         :raises OSError: the notes cannot be written.
         """

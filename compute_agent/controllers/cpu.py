@@ -138,7 +138,8 @@ def _target_settings(target: GuestTarget, assignment: CpuAssignment) -> CpuSetti
     """
     online = target.online
     # sched_setaffinity(2) refuses a set without an online CPU (EINVAL). The kernel itself moves a thread to
-    # any CPU when its own CPUs go offline, so all online CPUs are no worse a choice than none.
+    # any CPU when all CPUs of the thread go offline. So all online CPUs are as good as this choice of the
+    # kernel.
     rest = (assignment.cpus & online) or (assignment.emulator_cpus & online) or target.spare or online
     return CpuSettings(
         vcpu_cpus=tuple((cpus & online) or rest for cpus in assignment.vcpu_cpus),
@@ -227,7 +228,8 @@ class CpuController(GuestController):
             usual = CpuLimits(_DEFAULT_WEIGHT)
             give_back = self._driver.apply_cpu_limits
             has = self._driver.cpu_limits(guest, CpuLimits())
-            # Whether a group is idle belongs to its weight, so only the item of the weight changes that.
+            # The setting cpu.idle belongs to the weight of a group, so only the item of the weight changes
+            # cpu.idle.
             free = CpuLimits(idle=has is not None and has.idle)
             if has is not None and has.quota is not None:
                 yield ReleaseItem(

@@ -329,7 +329,7 @@ class _PlanBuilder:
                     self._settings[path] = FileSetting("1", frozenset({cpu}), wanted.name)
 
     def park_cpu(self, cpu: int, claim: CpuClassClaim) -> None:
-        """Note a CPU to park. If parking takes CPUs offline, also note the file for that."""
+        """Note a CPU to park. If parking takes CPUs offline, also note the file ``online`` of these CPUs."""
         if claim.parked:
             self._parked.add(cpu)
             if claim.frozen:

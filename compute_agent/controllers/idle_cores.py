@@ -28,7 +28,7 @@ NO_CPUS: CpuSet = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class ParkingRules:
-    """How idle cores are parked.
+    """The ways to park idle cores.
 
     :ivar mode: how CPUs are parked: offline, in a deep idle state, or with a slow governor.
     :ivar after: the seconds without use after which a core is parked.
@@ -94,7 +94,7 @@ def choose_parked(
 
 
 def _spare_domains(topology: HostTopology, cores: Iterable[CpuSet]) -> list[CpuSet]:
-    """The cores, without those that must stay online as the last core of an L3 cache or a NUMA node."""
+    """The cores that may be parked: the last online core of an L3 cache or of a NUMA node is left out."""
     domains = [cache.cpus for cache in topology.l3_domains]
     # A NUMA node that has only memory has no CPU to keep online.
     domains += [node.cpus for node in topology.numa_nodes if node.cpus]

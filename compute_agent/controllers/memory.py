@@ -164,7 +164,8 @@ def _nodes_text(nodes: frozenset[int]) -> str:
 
 _MIB: Final = 1 << 20
 
-# These are the values of a new group. An empty tuple for huge pages lifts the agent's own limits on them.
+# The constant has the values of a new group. An empty tuple for huge pages lifts the agent's own limits on
+# them.
 _NO_LIMITS: Final = MemoryLimits(UNLIMITED, UNLIMITED, 0, 0, (), 0, False)
 
 PageLimits = tuple[tuple[int, int], ...]

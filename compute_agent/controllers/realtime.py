@@ -237,7 +237,7 @@ class RealtimeController(KernelController):
         return main is not None and note_of(notes, guest.uuid, main) is not None
 
     def _keep_note(self, guest: Guest, priority: int | None) -> None:
-        """Note that the agent gives realtime priorities to a guest.
+        """Record in the guest's note the realtime priority that the agent gives; None removes the priority.
 
         :raises GuestGoneError: the guest has ended.
         :raises OSError: the note cannot be written.
@@ -282,7 +282,8 @@ class RealtimeController(KernelController):
         has_others = bool(self._driver.thread_ids(guest) - present.keys())
         chosen, reason = choose_threads(threads, place, has_others)
         has_names = bool(self._driver.vcpu_affinity(guest))
-        # A process may itself bind its threads to CPUs that it does not hold. Only a cpuset prevents this.
+        # A process may itself bind its threads to CPUs that it does not hold. Only a cpuset prevents such a
+        # move.
         if chosen and not has_names and not _is_bound(guest, place.held_cpus):
             chosen, reason = frozenset(), NOT_BOUND
         # If QEMU's threads have no names, several guest CPUs may share a CPU, so they get a schedule with

@@ -1,4 +1,4 @@
-"""Drivers: each one manages guests of one kind, either domains of libvirt or plain processes.
+"""Drivers: each one manages guests of one kind, such as domains of libvirt.
 
 A host may have several drivers at once.
 
@@ -8,10 +8,11 @@ Parts:
   CPUs, memory, block I/O, launching.
 - :mod:`~compute_agent.drivers.libvirt`: domains, which libvirtd starts.
 - :mod:`~compute_agent.drivers.processes`: processes, which the agent starts or adopts.
+- :mod:`~compute_agent.drivers.systemd`: services, which operators start.
 - :mod:`~compute_agent.drivers.combined`: several drivers as one, which passes orders on by guest.
 - :mod:`~compute_agent.drivers.factory`: the choice of drivers, and the locks against a second agent.
 - :mod:`~compute_agent.drivers.cgroup`, :mod:`~compute_agent.drivers.memory_limits` and
-  :mod:`~compute_agent.drivers.procfs`: access to cgroup v2 and /proc, which both drivers use.
+  :mod:`~compute_agent.drivers.procfs`: access to cgroup v2 and /proc, which all drivers use.
 
 Order of calls: when the agent starts, it calls ``choose_driver``, ``lock_for`` and ``open_drivers``, then
 ``guests`` and ``watch_guests``. From then on the driver reports starts, changes and ends of guests from a

@@ -1,7 +1,9 @@
 """Several drivers as one: each guest belongs to one driver, and orders go to the driver of the guest.
 
 The drivers have an order, which is that of the option. If two drivers report the same uuid, the guest of the
-first driver in this order is managed. The other one counts as a lost guest, with the reason.
+first driver in this order is managed. The other one counts as a lost guest, with the reason. The same holds
+for two guests that share processes: a process guest without a group of its own may run in the group of a
+service.
 
 A driver may be away: its daemon does not answer. The guests of the other drivers are then managed as always.
 A driver that has not listed its guests since the start of the agent is *awaited*. Its guests are not known,
@@ -11,9 +13,12 @@ so :meth:`CombinedDriver.guests` raises an error until no driver is awaited.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
 
+from compute_agent.drivers import procfs
 from compute_agent.drivers.base import (
     ChangeKind,
     CpuLimits,
@@ -48,7 +53,7 @@ class CombinedDriver:
         self._doubles: Mapping[str, str] = {}
         """The reasons why guests with the uuid of another driver's guest are not managed, by uuid."""
 
-    # What runs
+    # Running guests
 
     @property
     def outage_reason(self) -> str:
@@ -274,14 +279,20 @@ class CombinedDriver:
         return driver
 
     def _join_guests(self, listed: Mapping[str, Sequence[Guest]]) -> list[Guest]:
-        """Join the guests of several drivers, and note those with the uuid of another driver's guest.
+        """Join the guests of several drivers, and note those with the uuid or processes of an earlier one.
 
         :param listed: the guests by the name of the driver, in the order of the drivers.
         """
         kept: dict[str, Guest] = {}
         doubles: dict[str, str] = {}
         for guest in (guest for guests in listed.values() for guest in guests):
-            if (first := kept.setdefault(guest.uuid, guest)) is not guest:
+            if (outer := _find_sharing(guest, kept.values())) is not None and guest.uuid not in kept:
+                doubles[guest.uuid] = (
+                    f"guest {guest} of driver {guest.driver} (pid {guest.pid}) has processes of guest {outer}"
+                    f" of driver {outer.driver}, which comes first in [guests] drivers, so the agent does not"
+                    " manage it: remove one of the two"
+                )
+            elif (first := kept.setdefault(guest.uuid, guest)) is not guest:
                 doubles[guest.uuid] = (
                     f"guest {guest} of driver {guest.driver} (pid {guest.pid}) has the uuid of guest {first}"
                     f" of driver {first.driver} (pid {first.pid}), which comes first in [guests] drivers, so"
@@ -308,12 +319,34 @@ class _OwnChanges:
         asked, so two drivers never wait for each other.
         """
         # The end of a guest is always passed on: the worker compares the pid.
-        if change.kind is ChangeKind.STOPPED or not self._is_taken(change.guest.uuid):
+        if change.kind is ChangeKind.STOPPED or not self._is_taken(change.guest):
             self._listener(change)
 
-    def _is_taken(self, guest_uuid: str) -> bool:
-        earlier = (driver for driver in self._earlier if not driver.awaited_drivers)
-        return any(guest.uuid == guest_uuid for driver in earlier for guest in driver.guests())
+    def _is_taken(self, guest: Guest) -> bool:
+        earlier = [driver for driver in self._earlier if not driver.awaited_drivers]
+        others = [other for driver in earlier for other in driver.guests()]
+        return any(other.uuid == guest.uuid for other in others) or _find_sharing(guest, others) is not None
+
+
+# Where systemd mounts the hierarchy of cgroup v2.
+_GROUPS: Final = Path("/sys/fs/cgroup")
+
+
+def _find_sharing(guest: Guest, others: Iterable[Guest]) -> Guest | None:
+    """The guest of another driver that has processes of this guest; None if there is none.
+
+    Guests with groups of their own share no process. So one of the two has no group, and its main process is
+    in the group of the other one.
+    """
+    found = (
+        other for other in others if other.driver != guest.driver and bool(other.cgroup) != bool(guest.cgroup)
+    )
+    for other in found:
+        inner, outer = (guest, other) if other.cgroup else (other, guest)
+        path = procfs.cgroup_path(inner.pid)
+        if path and (_GROUPS / path.strip("/")).is_relative_to(outer.cgroup):
+            return other
+    return None
 
 
 class _OwnFlavors:

@@ -32,6 +32,10 @@ from compute_agent.drivers.cgroup import CgroupRoot
 from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.processes.driver import ProcessDriver
+from compute_agent.drivers.systemd.bus import bus_opener
+from compute_agent.drivers.systemd.driver import SystemdDriver
+from compute_agent.drivers.systemd.editor import HostFolders
+from compute_agent.drivers.systemd.records import UnitRecords
 from compute_agent.files import UnsafeFileError, check_folder, secure_folder
 from compute_agent.host import kernel_files
 from compute_agent.model.messages import DriverError
@@ -172,6 +176,16 @@ def cgroup_lock(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
     )
 
 
+def systemd_lock(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
+    """The lock on the services of the systemd at ``[systemd] bus_socket``."""
+    return DriverLock(
+        holder,
+        "the services of systemd",
+        "remove systemd from [guests] drivers of this one",
+        lock_path(conf) / _name("systemd", os.path.realpath(conf.systemd.bus_socket)),
+    )
+
+
 def lock_path(conf: cfg.ConfigOpts) -> Path:
     """The folder of the lock files. All agents of this host that run as the same user share it."""
     if conf.lock_path:
@@ -244,7 +258,7 @@ def choose_driver(
             f" {_PROCESS}",
         )
     if remembered != _PROCESS:
-        # These are several drivers, or a later release knows the driver: open_drivers() gives the remedy.
+        # The agent had several drivers, or a later release knows the driver: open_drivers() gives the remedy.
         return DriverChoice(remembered)
     if count:
         return DriverChoice(
@@ -284,14 +298,14 @@ class DriverKind:
     """The functions that lock and open a driver, and check its limits before it is open.
 
     :ivar lock: makes the lock on the guests, from the options and the name of the agent.
-    :ivar open: makes the driver from the options, the folder of records and the lock. Without a lock the
-        driver only reads.
+    :ivar open: makes the driver from the options, the folder of records, the lock and the name of the host's
+        resource provider. Without a lock the driver only reads.
     :ivar unlimited_reason: the reason why the CPU use of guests cannot be limited; empty if it can be.
     """
 
     name: str
     lock: Callable[[cfg.ConfigOpts, str], DriverLock]
-    open: Callable[[cfg.ConfigOpts, Path, DriverLock | None], GuestDriver]
+    open: Callable[[cfg.ConfigOpts, Path, DriverLock | None, str], GuestDriver]
     unlimited_reason: Callable[[cfg.ConfigOpts], str]
 
 
@@ -304,11 +318,14 @@ def lock_for(name: str, conf: cfg.ConfigOpts, holder: str) -> DriverLock:
     return _find_kind(name).lock(conf, holder)
 
 
-def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -> GuestDriver:
+def open_driver(
+    name: str, conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None, host: str = ""
+) -> GuestDriver:
     """Open the driver of that name.
 
     :param folder: the folder with the records of process guests.
     :param lock: the lock on the guests; None: the driver only reads, as in a dry run.
+    :param host: the name of the host's resource provider.
     :raises DriverError: the driver is not available, or another agent holds the lock on its guests.
     :raises OSError: the folder of records cannot be used.
     """
@@ -316,29 +333,32 @@ def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path, lock: DriverLock 
     # The lock is checked before anything is opened: opening a driver takes over guests, which may be another
     # agent's.
     _lock_check(lock)()
-    return kind.open(conf, folder, lock)
+    return kind.open(conf, folder, lock, host)
 
 
-def open_drivers(conf: cfg.ConfigOpts, folder: Path, locks: Mapping[str, DriverLock | None]) -> GuestDriver:
+def open_drivers(
+    conf: cfg.ConfigOpts, folder: Path, locks: Mapping[str, DriverLock | None], host: str = ""
+) -> GuestDriver:
     """Open one driver, or several that act as one.
 
     :param folder: the folder with the records of process guests.
     :param locks: the lock on the guests of each driver, by the name of the driver in the order of the
         drivers; None: the driver only reads.
+    :param host: the name of the host's resource provider, of which the driver systemd makes uuids.
     :raises DriverError: a driver is not available, or another agent holds the lock on its guests.
     :raises OSError: the folder of records cannot be used.
     """
     with contextlib.ExitStack() as undo:
         opened = []
         for name, lock in locks.items():
-            opened.append(open_driver(name, conf, folder, lock))
+            opened.append(open_driver(name, conf, folder, lock, host))
             undo.callback(opened[-1].close)
         undo.pop_all()
     return opened[0] if len(opened) == 1 else CombinedDriver(opened)
 
 
 def unlimited_reason(name: str, conf: cfg.ConfigOpts) -> str:
-    """The reason why the CPU use of guests cannot be limited; empty if that of some guests can be.
+    """The reason why the CPU use of guests cannot be limited; empty if the agent can limit some guests.
 
     :param name: the name of the driver, or of several drivers with commas between.
     """
@@ -361,7 +381,7 @@ def _lock_domains(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
     return libvirt_lock(conf, socket_paths(conf.libvirt.uri), holder)
 
 
-def _open_libvirt(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -> GuestDriver:
+def _open_libvirt(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None, host: str) -> GuestDriver:
     return LibvirtDriver(conf.libvirt.uri, conf.guests.reconcile_interval, _lock_check(lock))
 
 
@@ -370,11 +390,32 @@ def _lock_processes(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
     return cgroup_lock(conf, holder) if conf.cgroup.root else DriverLock(holder)
 
 
-def _open_processes(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -> GuestDriver:
+def _open_processes(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None, host: str) -> GuestDriver:
     look_only = lock is None
     # Opening the delegated group enables controllers, and a dry run must change nothing.
     groups = CgroupRoot.open(Path(conf.cgroup.root)) if conf.cgroup.root and not look_only else None
     return ProcessDriver(folder, groups, look_only)
+
+
+def _open_systemd(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None, host: str) -> GuestDriver:
+    look_only = lock is None
+    # The folder is beside that of process guests, in the state folder.
+    records = UnitRecords(folder.with_name("units"), look_only)
+    root = Path(conf.host.root)
+    return SystemdDriver(
+        bus_opener(Path(conf.systemd.bus_socket)),
+        host,
+        records,
+        HostFolders(root, root / "sys/fs/cgroup", root / "run/systemd/system.control"),
+        conf.guests.reconcile_interval,
+        _lock_check(lock),
+        look_only,
+    )
+
+
+def _systemd_unlimited(conf: cfg.ConfigOpts) -> str:
+    groups = Path(conf.host.root) / "sys/fs/cgroup"
+    return "" if (groups / "cgroup.controllers").exists() else f"{groups} is not a group of cgroup v2"
 
 
 def _processes_unlimited(conf: cfg.ConfigOpts) -> str:
@@ -398,6 +439,7 @@ KINDS: Final[Mapping[str, DriverKind]] = {
     for kind in (
         DriverKind(_LIBVIRT, _lock_domains, _open_libvirt, lambda conf: ""),
         DriverKind(_PROCESS, _lock_processes, _open_processes, _processes_unlimited),
+        DriverKind(SystemdDriver.name, systemd_lock, _open_systemd, _systemd_unlimited),
     )
 }
 """All drivers by their names in ``[guests] drivers``."""

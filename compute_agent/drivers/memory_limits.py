@@ -30,7 +30,7 @@ from compute_agent.host import kernel_files
 from compute_agent.model.guest import Guest
 from compute_agent.model.resource import HUGE_PAGES
 
-# Python has no function for setfsuid(2). Its seteuid() changes all threads of the process; setfsuid changes
+# Python has no function for setfsuid(2). os.seteuid() changes all threads of the process; setfsuid changes
 # the calling thread only.
 _LIBC = ctypes.CDLL(None)
 
@@ -214,8 +214,8 @@ def huge_page_use(group: GuestCgroup | None) -> dict[int, int]:
 
     The larger of the two counts.
     """
-    # Used and reserved pages have separate limits, and the agent sets both to the same value. So the larger
-    # number has to fit.
+    # Used and reserved pages have separate limits, and the agent sets both limits to the same value. So the
+    # larger number has to fit.
     if group is None:
         return {}
     found = {}

@@ -17,7 +17,7 @@ from compute_agent.model import cpuset
 # reconcile.
 MAX_PASSES: Final = 16
 
-# Clock ticks per second, the unit of start times in /proc. The kernel's timer frequency may be another.
+# Clock ticks per second, the unit of start times in /proc. The kernel's timer may have another frequency.
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 # Maximum number of bytes of a command line that are read. A process may make its command line as long as its
@@ -212,8 +212,8 @@ def misplaced_threads(pid: int, cpus: frozenset[int]) -> dict[int, frozenset[int
 def descendants_of(pid: int) -> list[int]:
     """The pids of a process and all its descendants (/proc/PID/task/TID/children), parents first."""
     found = [pid]
-    # The list grows during the loop, so that each child is visited as a parent, too. Each thread has its own
-    # list of children in /proc.
+    # The list grows during the loop, so that the loop also visits the children of each child. Each thread has
+    # its own list of children in /proc.
     for parent in found:
         for tid in thread_ids(parent):
             try:

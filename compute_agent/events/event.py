@@ -143,7 +143,7 @@ class EventSubject(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NamedSubject:
-    """A guest of which only uuid and name are known, such as one that has ended."""
+    """A guest with a known uuid and name and no other data, such as a guest that has ended."""
 
     uuid: str
     name: str = ""
@@ -170,7 +170,7 @@ class EventRecorder:
     ) -> None:
         """Record a decision about a guest that was carried out.
 
-        The guest is the first argument of ``message``, and ``args`` are the others.
+        The guest is the first argument of ``message``, and ``args`` are the other arguments.
 
         :param log: the method of a logger that logs the message.
         """

@@ -21,8 +21,8 @@ An example
         cpu_allocation_ratio = 4
 
     Hosts with generation 6 adopt this revision. Hosts with generation 8 refuse this revision, because
-    generations never go down. Hosts of other groups refuse this revision, and hosts without the named CPUs
-    refuse it, too. To go back, the settings of generation 6 are signed as generation 8.
+    generations never go down. Hosts of other groups refuse this revision, and so do hosts without the named
+    CPUs. To go back, the settings of generation 6 are signed as generation 8.
 
 Invariants
     - Only a revision signed by one of the keys in the host's own configuration files has an effect.

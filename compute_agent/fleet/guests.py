@@ -59,11 +59,12 @@ def parse(revision: Written) -> dict[str, dict[str, str | int | bool]]:
         try:
             guest = str(uuid.UUID(section.removeprefix(GUEST)))
         except ValueError as error:
-            raise FleetError(f"[{section}]: the name of such a section is the uuid of a guest") from error
+            raise FleetError(f"[{section}]: the name of the section has to be the uuid of a guest") from error
         if guest in found:
             raise FleetError(f"[{section}]: another section is of the same guest")
         if unknown := sorted(options.keys() - set(OPTIONS)):
-            raise FleetError(f"[{section}] {unknown[0]}: guests have {', '.join(OPTIONS)}")
+            known = ", ".join(OPTIONS)
+            raise FleetError(f"[{section}] {unknown[0]}: there is no such setting; there are {known}")
         try:
             found[guest] = {name: _plain_value(name, text) for name, text in options.items()}
         except ValueError as error:

@@ -24,6 +24,7 @@ SECTIONS: Final[Mapping[str, str]] = {
     "host": "where the host is read",
     "libvirt": "a connection, which may run programs",
     "cgroup": "a path",
+    "systemd": "a path",
     "tracing": "where spans are sent",
 }
 """The sections that no revision may have, each with its subject for messages."""
@@ -40,8 +41,8 @@ OPTIONS: Final[Mapping[tuple[str, str], str]] = {
 }
 """The options that no revision may set, each with its subject for messages.
 
-The key is the section and the name of the option. A section that ends with a colon stands for all sections
-that begin so.
+The key is the section and the name of the option. A name that ends with a colon stands for all sections with
+names that begin with this text.
 """
 
 IN_DEFAULT: Final = frozenset(

@@ -37,7 +37,7 @@ class TlsIdentity:
     """The certificates of a connection over HTTPS.
 
     :ivar cafile: the file with trusted certificates; None: the certificates that the system trusts.
-    :ivar certfile: the file with the agent's own certificate, for servers that ask for one.
+    :ivar certfile: the file with the agent's own certificate, for servers that ask for a client certificate.
     :ivar keyfile: the file with the private key of ``certfile``.
     """
 
@@ -136,8 +136,8 @@ def _read_within(deadline: float, source: str, read: Callable[[], bytes]) -> byt
     :raises TimeoutError: the read took too long, or the last read of the source still hangs.
     """
     before = _waiting.get(source)
-    # A thread that hangs cannot be ended. Its source is not read again meanwhile, so such threads do not pile
-    # up.
+    # A thread that hangs cannot be ended. The source of the thread is not read again while it hangs, so that
+    # hanging threads do not pile up.
     if before is not None and not before.done():
         raise TimeoutError("the last read still hangs")
     for each in [each for each, look in _waiting.items() if look.done()]:

@@ -120,10 +120,10 @@ _UNKNOWN_ID: Final = 0xFFFF
 """The value, besides -1, that some kernels print for an id that the firmware does not have."""
 
 _SIBLING_FILES: Final = ("core_cpus_list", "core_cpus", "thread_siblings_list", "thread_siblings")
-"""The files that list the threads of a core: the name since Linux 5.3, then the older ones."""
+"""The names of the file that lists the threads of a core: the name since Linux 5.3, then older names."""
 
 _PACKAGE_FILES: Final = ("package_cpus_list", "package_cpus", "core_siblings_list", "core_siblings")
-"""The files that list the CPUs of a package: the name since Linux 5.3, then the older ones."""
+"""The names of the file that lists the CPUs of a package: the name since Linux 5.3, then older names."""
 
 _HYBRID_PMUS: Final = {"cpu_core": "performance", "cpu_atom": "efficiency", "cpu_lowpower": "low-power"}
 """The performance monitoring units of hybrid x86 processors. Each one lists the CPUs of one kind of core."""
@@ -165,8 +165,8 @@ def read_online(root: Path) -> frozenset[int]:
 def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[CpuPackage, ...]:
     """Read the packages, with the kernel's ids. CPUs without a known package count as package 0.
 
-    CPUs with the same id belong to several packages if they do not list each other as siblings. That happens
-    on old Itanium machines, which number boards instead.
+    CPUs with the same id belong to several packages if they do not list each other as siblings. Such ids
+    exist on old Itanium machines, where the id is the number of the board.
     """
     ids = {
         cpu: _known_id(files.read_number(f"{_topology_folder(cpu)}/physical_package_id")) for cpu in online

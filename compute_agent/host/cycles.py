@@ -87,8 +87,8 @@ class PerfEvents:
         """Count these threads and no others, and return their counts."""
         most = _threads_allowed() if self._most is None else self._most
         if len(threads) > most:
-            # The error is that of a refused file, because the remedy is the same: a higher limit of open
-            # files.
+            # The error is the same as for a refused file, because the remedy is the same: a higher limit of
+            # open files.
             threads, self.missing_reason = (
                 (),
                 _explain_error(OSError(errno.EMFILE, os.strerror(errno.EMFILE))),

@@ -39,7 +39,10 @@ class PciEvents:
         self._count = 0
 
     def count_events(self) -> int:
-        """Read the waiting events, and return the number of all events so far. Lost events count as one."""
+        """Read the waiting events, and return the number of all events so far.
+
+        Lost events count as one event.
+        """
         for _ in range(_MAX_READ if self._socket is not None else 0):
             try:
                 found = self._read_event()
@@ -65,7 +68,7 @@ class PciEvents:
 
         :raises OSError: no event waits, or the socket fails.
         """
-        # For the type checker: count_events() calls this only if there is a socket.
+        # This line is for the type checker: count_events() calls this only if there is a socket.
         assert self._socket is not None
         content, sender = self._socket.recvfrom(_MAX_BYTES)
         return is_pci_event(content, sender[0])

@@ -59,7 +59,8 @@ REPORT_DUE: Final = "agent.report_due"
 
 # A provider can have 256 attributes, and other programs need some of them.
 _MAX_DISTANCES: Final = 200
-"""Maximum number of NUMA nodes for which distances are reported. A host with more nodes reports none."""
+"""Maximum number of NUMA nodes for which distances are reported. A host with more nodes reports no distances.
+"""
 _OURS: Final = frozenset(
     {
         *(MEMORY_TIER, CPU_CAPACITY, FLEET_GROUP, FLEET_GENERATION, FLEET_TROUBLE),
@@ -143,7 +144,7 @@ def of_zone(
     nodes = [other for other in zones if other.node is not None and other.node.id in told]
     if 1 < len(nodes) <= _MAX_DISTANCES:
         for other in nodes:
-            # For the type checker: the list above contains only zones with a node.
+            # This line is for the type checker: the list above contains only zones with a node.
             assert other.node is not None
             found[DISTANCE + child_uuid(root_uuid, other.name)] = told[other.node.id]
     return found
@@ -224,7 +225,7 @@ def zone_layout(
     NUMA nodes are zones in ``numa`` and ``l3``. L3 domains are zones in ``l3``, and in any shape if resctrl
     controls their cache. An L3 domain inside a node is the node's child. If an L3 cache spans whole nodes
     (sub-NUMA clustering), these nodes are its children. If an L3 cache and a node overlap only in part, as on
-    some virtual machines, both are children of the host.
+    some virtual machines, the cache and the node are children of the host.
 
     :param controlled_l3: the ids of the L3 caches that resctrl controls.
     """

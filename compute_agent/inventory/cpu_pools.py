@@ -64,7 +64,7 @@ def lay_out_pools(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: HostTop
         )
     _check_traits(pools)
     found: dict[str, CpuSet] = {}
-    # Pools with named CPUs come first; the other pools get CPUs from the rest.
+    # Pools with named CPUs come first; the other pools get CPUs from the remaining CPUs.
     for pool in sorted(pools, key=lambda pool: (not pool.cpus, pool.name)):
         taken = frozenset[int]().union(*found.values())
         if pool.cpus:

@@ -242,7 +242,7 @@ def _host_inventories(
 
     :param places: the CPUs in no pool, first of the root and then of each zone.
     """
-    # None for the root, which comes first: the memory of nodes is on the zones of the nodes.
+    # The list has no nodes for the root, which comes first: the memory of nodes is on the zones of the nodes.
     nodes: list[Sequence[NumaNode]] = [(), *((zone.node,) if zone.node else () for zone in zones)]
     memory_mb = [sum(node.memory_kib for node in here) // 1024 for here in nodes]
     # No zone has memory in a flat tree, or if the kernel shows only the sum. The root then offers all of it.

@@ -154,7 +154,7 @@ def _offer_mediated(
 
 
 def _find_conflict(address: str, group: Sequence[tuple[PciDevice, DeviceSpec]]) -> str:
-    """The reason why a card gets no provider; empty if it gets one."""
+    """The reason why a card gets no provider; empty if the card gets a provider."""
     functions = [(device, spec) for device, spec in group if device.is_virtual]
     if functions and len(functions) < len(group):
         return (

@@ -149,7 +149,7 @@ def _with_provider(
     """The providers of the tree with a new one for the set, between ``above`` and its ``branches``.
 
     :param above: the provider that gets the new one as a child.
-    :param branches: the uuids of the children of ``above`` that move below the new one.
+    :param branches: the uuids of the children of ``above`` that move below the new provider.
     """
     first = min(wanted.addresses)
     place = f"{wanted.name}_{len(wanted.addresses)}_{first}"
@@ -166,7 +166,7 @@ def _with_provider(
         if node.uuid not in branches:
             yield node
             continue
-        # Inserted before its children, because parents come before children.
+        # The set is inserted before its children, because parents come first.
         if not is_added:
             is_added = True
             yield new

@@ -256,7 +256,7 @@ def _parse_count(entry: Mapping[str, Any], key: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{key} is {value!r}, not a number from 1")
+        raise ValueError(f"{key} is {value!r}, not a whole number above 0")
     if not entry.get("mdev_type"):
         raise ValueError(f"{key} is for mediated devices: name their mdev_type")
     return value

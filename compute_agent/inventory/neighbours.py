@@ -29,7 +29,7 @@ LIMIT: Final = NEIGHBOUR + "limit."
 _MAX_CACHES: Final = 64
 _MAX_LIMITED: Final = 20
 _TOP: Final = 3
-"""Number of guests with the most bandwidth, and of those with the most cache, as in recorded series."""
+"""Number of reported guests with the most bandwidth, and of reported guests with the most cache."""
 _MB: Final = 1e6
 _MIB: Final = 1 << 20
 _CLASS: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")

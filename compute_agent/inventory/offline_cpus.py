@@ -105,8 +105,8 @@ def _join_groups(
         if at is None:
             found.append(replace(group, cpus=missing))
         else:
-            # The id is taken from the remembered group: some ids are that of the lowest CPU, which may be
-            # parked.
+            # The id is taken from the remembered group, because the kernel may use the id of the lowest CPU,
+            # which may be parked now.
             found[at] = replace(group, cpus=found[at].cpus | missing)
     return found
 
@@ -146,7 +146,8 @@ def is_consistent(topology: HostTopology, memory: HostTopology) -> bool:
 
 
 def _group_places(topology: HostTopology, cpus: CpuSet) -> frozenset[tuple[Any, ...]]:
-    # Ids of dies, clusters, cores and caches are not compared: some are those of the lowest online CPU.
+    # Ids of dies, clusters, cores and caches are not compared, because the kernel may use the id of the
+    # lowest online CPU.
     groups: list[tuple[Any, ...]] = [("package", each.id, each.cpus & cpus) for each in topology.packages]
     groups += [("die", each.package, each.cpus & cpus) for each in topology.dies]
     groups += [("cluster", each.package, each.cpus & cpus) for each in topology.clusters]

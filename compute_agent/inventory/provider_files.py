@@ -139,7 +139,7 @@ def _parse(path: Path, content: bytes, warnings: list[str]) -> Iterator[Provider
 
 
 def _load(content: bytes) -> Any:
-    import yaml  # Imported here, because most hosts have no such files.
+    import yaml  # The module is imported here, because most hosts have no such files.
 
     class BoundedLoader(yaml.SafeLoader):
         """A loader with a limit for merges (``<<``).

@@ -205,7 +205,7 @@ def load_or_create(state_path: Path) -> str:
     """
     secure_folder(state_path)
     path = state_path / FILE_NAME
-    # A separate file for the lock, because a write replaces the file of the uuid.
+    # This is a separate file for the lock, because a write replaces the file of the uuid.
     lock = open_own(state_path / f"{FILE_NAME}.lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -271,5 +271,5 @@ def _read(path: Path) -> str:
     except ValueError as error:
         raise IdentityError(
             f"{path} holds {content[:60]!r} instead of a uuid: restore the uuid that this host's provider"
-            " has in Placement, or remove the file if it has none"
+            " has in Placement, or remove the file if Placement has no provider of this host"
         ) from error

@@ -117,7 +117,7 @@ class StuckMask:
 
 @dataclass(frozen=True, slots=True)
 class MaskPlan:
-    """The originals to save first, and the writes after that.
+    """The originals to save, and the writes to make after the originals are saved.
 
     ``changed`` lists the masks that another program has changed.
     """

@@ -404,7 +404,8 @@ class MaskReader:
             # entry would take more time.
             names = self._files.list_names(f"{INTERRUPTS}/{number}")
             actions = printable_text(", ".join(name for name in names if name not in _INTERRUPT_FILES))
-            # An interrupt without an action never fires, and takes the default when it gets one.
+            # An interrupt without an action never fires. When the interrupt gets an action, its mask becomes
+            # the default mask.
             if actions or path in known:
                 yield from self._read_mask(path, MaskKind.INTERRUPT, actions)
 

@@ -84,7 +84,7 @@ class SeenBan:
 
 @dataclass(frozen=True, slots=True)
 class BanPlan:
-    """The bans to save first, and the writes by key after that.
+    """The bans to save, and the writes by key to make after the bans are saved.
 
     A write without CPUs lifts the ban.
     """
@@ -161,7 +161,7 @@ class BalancerSockets:
         self._memories: dict[str, _BalancerMemory] = {}
 
     def read_bans(self) -> tuple[dict[str, SeenBan], dict[str, str]]:
-        """The bans of the irqbalance processes that answer, and the errors of the others, both by key."""
+        """The bans and errors of all irqbalance processes, by key. A process that answers has bans."""
         seen: dict[str, SeenBan] = {}
         failures: dict[str, str] = {}
         keys = sorted(self._list_keys())

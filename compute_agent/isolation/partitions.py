@@ -262,7 +262,7 @@ class PartitionFiles:
     def list_targets(
         self, uuid: str, group: str, cpus: CpuSet, vcpu_cpus: tuple[CpuSet, ...]
     ) -> tuple[list[PartitionTarget], str]:
-        """The groups of a guest that should be partitions, and a message about guest CPUs without one.
+        """The groups of a guest that should be partitions, and a message about its other guest CPUs.
 
         :param group: the group of the whole guest.
         :param cpus: the CPUs that the guest holds.
@@ -272,7 +272,7 @@ class PartitionFiles:
         names = self._files.list_names(f"{CONTROL_GROUPS}/{group}/libvirt")
         found = {int(match["number"]): name for name in names if (match := _VCPU.fullmatch(name))}
         if not found:
-            # Only the CPUs of guest CPUs count for a process guest, because its group has no others.
+            # Only the CPUs of guest CPUs count for a process guest, because its group has no other CPUs.
             wanted = frozenset[int]().union(*vcpu_cpus)
             if not wanted <= cpus:
                 others = cpuset.named_cpus(wanted - cpus)

@@ -66,7 +66,8 @@ class IsolationStatus:
 
     :ivar refused: by uuid of the guest, messages about partitions that the guest does not have.
     :ivar balancers: messages about irqbalance processes that do not avoid the quiet CPUs.
-    :ivar unlocked: the reason why another agent may write the same masks; empty if none can.
+    :ivar unlocked: the reason why another agent could write the same masks at the same time; empty if no
+        agent could.
     """
 
     quiet: CpuSet = frozenset()
@@ -180,7 +181,7 @@ class HostIsolator:
         return self.status
 
     def _set_bans(self, quiet: CpuSet) -> tuple[str, ...]:
-        """Make each irqbalance also ban the quiet CPUs; return messages about those that do not.
+        """Make each irqbalance also ban the quiet CPUs; return messages about processes that do not.
 
         :raises OSError: bans cannot be kept; nothing is written then.
         """
@@ -217,7 +218,7 @@ class HostIsolator:
             self._store.keep_originals(kept)
 
     def _set_masks(self, demand: IsolationDemand, partitioned: CpuSet) -> tuple[tuple[StuckMask, ...], int]:
-        """Set the masks; return those that could not be set, and the number that differ from originals."""
+        """Set the masks; return the refused masks, and the number of masks that differ from originals."""
         failures: dict[str, str] = {}
         full: CpuSet = frozenset()
         plan = MaskPlan(OriginalMasks())
@@ -248,7 +249,7 @@ class HostIsolator:
     def _list_targets(
         self, demand: IsolationDemand
     ) -> tuple[list[PartitionTarget], dict[str, tuple[str, ...]]]:
-        """The groups that should be partitions, and the reasons of guests that get none."""
+        """The groups that should be partitions, and the reasons for guests without partitions."""
         targets: list[PartitionTarget] = []
         refused: dict[str, tuple[str, ...]] = {}
         for guest in demand.guests:

@@ -1,7 +1,7 @@
 """Finds boot options and programs of the host that affect quiet CPUs or shared CPUs.
 
 Boot options: Documentation/admin-guide/kernel-parameters.txt of Linux. ``isolcpus`` takes CPUs out of load
-balancing, and ``nohz_full`` stops their tick while one thread runs. The kernel shows both in
+balancing, and ``nohz_full`` stops their tick while one thread runs. The kernel shows both lists in
 /sys/devices/system/cpu. For a kernel without these files, the agent reads the boot line.
 
 TuneD runs as the process ``tuned``, and its profile is in /etc/tuned/active_profile.
@@ -69,7 +69,7 @@ def _option_cpus(files: SysFiles, line: list[str], option: str) -> CpuSet:
             words = value.split(",") if option == ISOLCPUS else [value]
             flags = [word for word in words if word in _FLAGS]
             cpus = cpuset.parse_or_empty(",".join(word for word in words if word not in _FLAGS))
-            # If an option occurs several times, the kernel uses the last one.
+            # If an option occurs several times, the kernel uses its last value.
             found = cpus if not flags or _DOMAIN in flags else frozenset()
     return found
 

@@ -254,8 +254,8 @@ class ClaimWatch:
         try:
             client.confirm_claim(view.guest.uuid, claim.generation)
         except NotFoundError:
-            # Another client has confirmed the claim, or it has expired, which the next read of allocations
-            # finds.
+            # Another client has confirmed the claim, or the claim has expired. The next read of allocations
+            # shows which of the two happened.
             return True
         except ConflictError:
             return False
@@ -360,7 +360,7 @@ def hand_over(pipeline: GuestPipeline, event: AllocationsRead) -> None:
 
 
 def _find_losses(views: Iterable[GuestView], changed: Mapping[str, GuestHolding]) -> list[AllocationLoss]:
-    """The losses of guests: the guest, or its migration, had an allocation and now has a different one."""
+    """The losses of guests: the guest, or its migration, had another allocation before."""
     return [
         AllocationLoss(view.guest.uuid, view.guest.name, view.allocation, now)
         for view in views

@@ -88,7 +88,7 @@ class PreStartHook:
         self._last = 0.0
         self._others = False
         """Whether processes of announced guests are still missing."""
-        # True while the driver has not answered the latest look.
+        # the value is True while the driver has not answered the latest look.
         self._troubled = False
         self._thread = PeriodicTask(
             ANNOUNCEMENTS_THREAD,

@@ -121,7 +121,7 @@ class _CollectorRunner:
     def _read_answer(self) -> _CollectorAnswer:
         if self._collector is None:
             loaded = self._point.load()
-            # An entry point names a collector, or a class or function that returns one.
+            # An entry point names a collector, or a class or function that returns a collector.
             self._collector = loaded() if callable(loaded) else loaded
         classes = frozenset(self._collector.resource_classes)
         if not classes or not all(isinstance(name, str) and name.isprintable() for name in classes):
@@ -195,7 +195,7 @@ class CollectorLoops:
         self.use_collectors(names)
 
     def use_collectors(self, names: Sequence[str]) -> None:
-        """Use the collectors with these names from now on, and stop all others."""
+        """Use the collectors with these names from now on, and stop all other collectors."""
         before = self.runners
         if names and not before:
             # The file is read only for the first collectors. Later, the amounts in memory are newer.
@@ -313,7 +313,7 @@ class CollectorLoops:
         self._file.save(dump(self.known), self._clock())
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with the classes of collectors withheld, except for the amounts offered now."""
+        """Return the tree with the classes of collectors. Amounts that are not offered now are reserved."""
         return withhold_classes(tree, self._current_classes, self._clock())
 
     def list_rows(self, tree: ProviderTree) -> list[dict[str, Any]]:

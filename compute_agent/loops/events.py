@@ -150,7 +150,7 @@ REASONS: Final = {
 def kills_on_host(vmstat: str) -> int | None:
     """Read the number of processes that the kernel has killed for lack of memory since boot; None if unknown.
 
-    ``vmstat`` is the path of /proc/vmstat. Kernels before 4.13 have no ``oom_kill`` there.
+    ``vmstat`` is the path of /proc/vmstat. Kernels before 4.13 have no ``oom_kill`` in this file.
     """
     try:
         words = kernel_files.read(vmstat).partition(b"\noom_kill ")[2].split(None, 1)
@@ -223,7 +223,8 @@ class OomEvents:
             self._on_host, self._looks_due = on_host, _LOOKS
         if self._looks_due == 0:
             return
-        kills = self._driver.oom_kills()  # read before the decrement, so that a failed read is repeated
+        # the counter is read before the decrement, so that a failed read is repeated
+        kills = self._driver.oom_kills()
         self._looks_due -= 1
         for kill in kills:
             self._report_kill(kill)

@@ -78,7 +78,7 @@ class FleetGuests:
         # configuration.
         wanted = parse(written.read([revision]))
         path = revision.with_name(FILE)
-        applied = _read_applied(path)
+        applied = read_applied(path)
         if not wanted and not applied:
             return []
         planned = plan_settings(wanted, applied, self._present_settings())
@@ -90,7 +90,7 @@ class FleetGuests:
             for guest, each in planned.applied.items()
         }
         if after != applied:
-            _write_applied(path, after)
+            write_applied(path, after)
         return [*planned.conflicts, *refused.values()]
 
     def _present_settings(self) -> ByGuest:
@@ -116,11 +116,15 @@ class FleetGuests:
         return refused
 
 
-def _read_applied(path: Path) -> dict[str, dict[str, str | int | bool]]:
+def read_applied(path: Path) -> dict[str, dict[str, str | int | bool]]:
+    """Read the applied settings by guest and option; empty if the file does not exist.
+
+    :raises FleetError: the file cannot be read, or is damaged.
+    """
     try:
         found = json.loads(read_own(path))
         if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
-            raise ValueError("it has another form")
+            raise ValueError("it does not have the form of this record")
     except FileNotFoundError:
         # Nothing was applied so far.
         return {}
@@ -132,7 +136,11 @@ def _read_applied(path: Path) -> dict[str, dict[str, str | int | bool]]:
     return found
 
 
-def _write_applied(path: Path, applied: ByGuest) -> None:
+def write_applied(path: Path, applied: ByGuest) -> None:
+    """Write the applied settings.
+
+    :raises FleetError: the file cannot be written.
+    """
     try:
         write_durably(path, json.dumps(applied).encode())
     except OSError as error:

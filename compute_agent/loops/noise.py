@@ -47,7 +47,10 @@ class CpuHolder:
 
 
 class NoiseSource(Collector):
-    """Lists guests with dedicated CPUs, and collects metrics of the noise there. Any thread may use it."""
+    """Lists guests with dedicated CPUs, and collects metrics of the noise on these CPUs.
+
+    Any thread may use it.
+    """
 
     def __init__(
         self,

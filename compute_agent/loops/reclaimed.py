@@ -1,4 +1,4 @@
-"""The reclaim loop: measures shared CPUs and memory that guests leave unused, and offers them to others."""
+"""The reclaim loop: measures shared CPUs and memory that guests leave unused, and offers them."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ class ReclaimLoop:
         if metric not in registry:
             return
         names = registry[metric].measured_names
-        # An eviction because of a smaller offer must not make the next offer smaller, too.
+        # An eviction because of a smaller offer must not make the next offer even smaller.
         if OVERSOLD.issuperset(names):
             return
         of_memory = registry[metric].sorter is MEMORY_ORDER or names[0] == MEMORY_PRESSURE
@@ -296,10 +296,10 @@ class ReclaimLoop:
             try:
                 if part():
                     self._changed()
-            except Exception as error:  # raised after the other parts were measured
+            except Exception as error:  # the error is raised after the other parts were measured
                 failures.append(error)
         if failures:
-            raise ExceptionGroup("not all was measured", failures)
+            raise ExceptionGroup("some values could not be measured", failures)
 
     def _collect(self) -> bool:
         return self._collectors.run_round(self._pipeline.host_state.tree)
@@ -372,7 +372,8 @@ def oversold_capacity(
         guest: unit * sum(amount for provider, amount in amounts.items() if provider in short)
         for guest, amounts in held.items()
     }
-    # Only guests on a provider with too small an offer count, because other guests free nothing there.
+    # Only guests on a provider with too small an offer count, because other guests free nothing on this
+    # provider.
     return OversoldCapacity(
         unit * sum(beyond[provider] for provider in short),
         {guest: amount for guest, amount in guests.items() if amount},

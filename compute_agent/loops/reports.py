@@ -251,7 +251,8 @@ class ReportLoop:
         self._thread.stop(timeout)
 
     def _report_round(self) -> None:
-        self._failures += 1  # counted before the report, so that an unexpected error counts as a failure, too
+        # the failure is counted before the report, so that an unexpected error counts as a failure, too
+        self._failures += 1
         if self.report_now():
             self._failures = 0
 

@@ -247,7 +247,7 @@ class WatermarkLoop:
     def _finish_round(self, snapshot: UsageSnapshot) -> None:
         self._trigger.run_round(snapshot)
         # Both values are assigned as one tuple, so that other threads read values of the same round. The
-        # guests have the values of the latest round with rates.
+        # values of guests are from the latest round that measured rates, which may be an earlier round.
         self._latest = (replace(snapshot, guests=self._guests), self._trigger.all_streaks)
 
 

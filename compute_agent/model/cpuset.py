@@ -17,7 +17,7 @@ CpuSet = frozenset[int]
 """Logical CPUs, by the number that the kernel gives them."""
 
 Parser = Callable[[str], frozenset[int]]
-"""Parses a text with CPU numbers; raises :class:`BadCpuSet` for a wrong one."""
+"""Parses a text with CPU numbers; raises :class:`BadCpuSet` for a wrong text."""
 
 MAX_CPU: Final = 65535
 """Highest CPU number that is accepted.
@@ -168,7 +168,7 @@ class CpuSets:
         :param reach: the CPUs that the guest may have: those of its pools or, if the guest has no pool, the
             CPUs outside of all pools. None if the host has no pools.
         """
-        # An offline CPU is reported as offline only, although it is not in the dedicated set either.
+        # An offline CPU is reported only as offline, although it is also missing in the dedicated set.
         gone, offline = held & online - self.dedicated, held - online
         pooled = held & online & self.dedicated - reach if reach is not None else frozenset[int]()
         reasons = [

@@ -64,7 +64,7 @@ _TRUTHS: Final = {
 
 
 class ThreadPolicy(enum.StrEnum):
-    """How a dedicated guest's CPUs relate to hardware threads (``hw:cpu_thread_policy``)."""
+    """The choice of hardware threads for dedicated CPUs of a guest (``hw:cpu_thread_policy``)."""
 
     PREFER = "prefer"
     REQUIRE = "require"
@@ -73,7 +73,7 @@ class ThreadPolicy(enum.StrEnum):
 
 
 class EmulatorPolicy(enum.StrEnum):
-    """Where emulator and I/O threads run (``hw:emulator_threads_policy``)."""
+    """The CPUs on which emulator and I/O threads run (``hw:emulator_threads_policy``)."""
 
     SHARE = "share"
     ISOLATE = "isolate"
@@ -155,6 +155,8 @@ class SettingSource(enum.StrEnum):
     """A section ``[guest:UUID]`` of the fleet's settings."""
     DOMAIN = "domain"
     """The metadata of the guest's libvirt domain."""
+    UNIT = "unit"
+    """The section ``[X-ComputeAgent]`` of the guest's systemd service."""
     START = "start"
     """Options of ``guest run`` or ``guest adopt``."""
     FLAVOR = "flavor"

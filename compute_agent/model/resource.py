@@ -75,7 +75,7 @@ RESOURCE_CLASSES: Final = (
 STOCK_NAMES: Final[Mapping[str, str]] = {
     one.name: one.stock_name for one in RESOURCE_CLASSES if one.stock_name
 }
-"""The custom class that replaces a class on an OpenStack Placement that does not know it, by the class."""
+"""Custom resource classes for an OpenStack Placement without LLC and MBA, by the class that they replace."""
 
 OWN_CLASSES: Final = frozenset(
     name for one in RESOURCE_CLASSES for name in (one.name, one.stock_name) if name

@@ -117,7 +117,7 @@ FLUSH_SECONDS: Final = 30.0
 
 # The number of seconds is for short intervals. With 0.1 s, one late round would already exceed five rounds.
 STALE_ROUNDS, STALE_SECONDS = 5, 3.0
-"""A reading is out of date if it is older than both: this number of rounds, and this number of seconds."""
+"""Numbers of rounds and of seconds. A reading is out of date if it is older than both numbers."""
 
 # Counters are not read while no one uses the values, because a host with 250 guests has thousands of
 # counters.
@@ -212,7 +212,8 @@ class MonitorLoop:
 
         After a time without requests, the call waits for a new reading, at most ten seconds.
         """
-        interval, monitor = self.settings.interval, self.monitor  # read once: a reload may remove the monitor
+        # the attributes are read once: a reload may remove the monitor
+        interval, monitor = self.settings.interval, self.monitor
         if monitor is None or interval <= 0:
             return None
         now = time.monotonic()
@@ -316,7 +317,7 @@ class MonitorLoop:
         before, self.monitor = self.monitor, self._next_monitor
         if before is not None and before is not self.monitor:
             before.close()
-            # The totals of the new monitor begin at 0, so that no rate can be computed over the change.
+            # The totals of the new monitor begin at 0, so no rate can be computed across the change.
             self._kept, self._kept_at = None, -math.inf
 
     def _switch_off(self) -> None:

@@ -210,7 +210,7 @@ class MonitoringGroups:
         self.unmonitored_guests: frozenset[str] = frozenset()
         """Uuids of guests without a monitoring group, because RMIDs or counters are too few."""
         self.exhaustion_count = 0
-        """The number of times that guests had to be left without a group after all guests had one."""
+        """The number of times that groups became too few after all guests had a group."""
         self.control_groups: tuple[str, ...] = ()
         """All control groups of the mount, including the default group and groups of other programs."""
 
@@ -266,8 +266,8 @@ class MonitoringGroups:
         rmids = rmids_to_use(self._platform, present, self._is_ours)
         if not self._assigned:
             return rmids
-        # Each control group needs a counter of its own. If a monitoring group had none, its bytes would be
-        # missing in the sum of its control group, too.
+        # Each control group needs a counter of its own. If a monitoring group had no counter, its bytes would
+        # also be missing in the sum of its control group.
         ours = [
             monitoring_group(group.name, name)
             for group in present.groups.values()

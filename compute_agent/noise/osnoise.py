@@ -66,7 +66,7 @@ class TracedNoise:
     threads: int = 0
 
     def joined_with(self, other: TracedNoise) -> TracedNoise:
-        """The sums of this measurement and another one, with the longest interruption of both."""
+        """The sums of two measurements, with the longest interruption of the two."""
         return TracedNoise(
             self.runtime_us + other.runtime_us,
             self.noise_us + other.noise_us,
@@ -86,6 +86,25 @@ def parse_trace(text: str) -> dict[int, TracedNoise]:
         cpu, *values = map(int, match.groups())
         found[cpu] = found.get(cpu, TracedNoise()).joined_with(TracedNoise(*values))
     return found
+
+
+def keep_cpus(path: Path, cpus: str) -> None:
+    """Write the kernel's list of CPUs to the file for the time of a run.
+
+    :raises OSError: the file cannot be written.
+    """
+    write_durably(path, json.dumps({"cpus": cpus}).encode())
+
+
+def read_kept(path: Path) -> str | None:
+    """The kernel's list of CPUs in the file of a run; None if the file is damaged.
+
+    :raises OSError: the file cannot be read.
+    """
+    try:
+        return str(json.loads(path.read_text())["cpus"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 class OsNoiseTracer:
@@ -141,9 +160,9 @@ class OsNoiseTracer:
         if self._folder is None or not self._kept.exists():
             return
         _end_instance(self._folder / _INSTANCE)
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            before = json.loads(self._kept.read_text())["cpus"]
-            kernel_files.write_text(f"{self._folder}/{_CPUS}", str(before))
+        before = read_kept(self._kept)
+        if before is not None:
+            kernel_files.write_text(f"{self._folder}/{_CPUS}", before)
         self._kept.unlink(missing_ok=True)
 
     @contextlib.contextmanager
@@ -185,7 +204,7 @@ class OsNoiseTracer:
     def _changed_cpus(self, folder: Path, cpus: CpuSet) -> Iterator[None]:
         """Set the tracer's list of CPUs within the context, and restore the former list at its end."""
         before = kernel_files.read_text(f"{folder}/{_CPUS}").strip()
-        write_durably(self._kept, json.dumps({"cpus": before}).encode())
+        keep_cpus(self._kept, before)
         try:
             kernel_files.write_text(f"{folder}/{_CPUS}", cpuset.format(cpus))
             yield

@@ -70,7 +70,7 @@ def compare_readings(before: NoiseReading, now: NoiseReading) -> dict[int, CpuNo
 def _event_rates(before: Mapping[str, int], now: Mapping[str, int], seconds: float) -> dict[str, float]:
     """Events a second by cause, without causes that had no event.
 
-    A counter that has fallen belongs to another device, so its cause is left out, too.
+    A counter with a lower value than before belongs to another device, so its cause is left out, too.
     """
     rates = {cause: (amount - before.get(cause, 0)) / seconds for cause, amount in now.items()}
     return {cause: rate for cause, rate in rates.items() if rate > 0}

@@ -65,14 +65,14 @@ class ExpectedGuests:
         one = self._expected.get(guest.uuid)
         if one is None:
             return None
-        # Only the pid is taken: settings of the expected guest are resolved already, those of ``guest`` are
-        # not.
+        # Only the pid is taken, because the settings of the expected guest are resolved already, and the
+        # settings of ``guest`` are not.
         found = replace(one, guest=replace(one.guest, pid=guest.pid), until=self._now() + STARTING_SECONDS)
         self._expected[guest.uuid] = found
         return found
 
     def waiting_guests(self) -> list[ExpectedGuest]:
-        """The expected guests that are not in the cache yet, without those that are late or have ended."""
+        """The expected guests outside the cache, without guests that are late or have ended."""
         now = self._now()
         # Late and ended guests are dropped at each call, because no event reports a start that has failed.
         self._expected = {
@@ -193,7 +193,7 @@ class GuestEnforcer:
 
     def lift_limits(self, entry: CachedGuest, host_state: HostState) -> None:
         """Remove the limits of a guest that gets the setting ``preserve``. A failure is logged."""
-        # Cleared before the target is made, which copies the limits.
+        # The limits are cleared before the target is made, because it has a copy of them.
         entry.limits.clear()
         target = self._target_for(entry, host_state)
         # Without controllers of cache groups (acts_early), which remove their limits in sync().
@@ -201,7 +201,7 @@ class GuestEnforcer:
             try:
                 controller.apply(target)
             except GuestGoneError:
-                # The limits of a guest that has ended are gone, too.
+                # The limits of a guest end with the guest.
                 return
             except (DriverError, OSError) as error:
                 self._note_failure(controller, error)
@@ -217,12 +217,12 @@ class GuestEnforcer:
         :raises DriverError: a controller has failed.
         """
         one = self._expected.note_process(guest)
-        # None: the guest is not expected any more, or the driver has reported its start already. A preserved
-        # guest is expected only so that its CPUs are online.
+        # The result is None if the guest is not expected any more, or the driver has reported its start
+        # already. A preserved guest is expected only so that its CPUs are online.
         if one is None or one.guest.settings.preserve:
             return
         self._sync(host_state)
-        # Memory is bound first, because pages that QEMU has pinned by then cannot move any more.
+        # Memory is bound first, because pages that QEMU has pinned cannot move any more.
         for controller in sorted(self._controllers, key=lambda controller: controller.acts_early):
             try:
                 controller.begin_guest(_target_of(one, host_state))
@@ -341,7 +341,7 @@ class GuestEnforcer:
 
 
 def _target_of(one: ExpectedGuest, host_state: HostState) -> GuestTarget:
-    # No assignment, because libvirt itself sets CPUs and memory during the start.
+    # The target has no assignment, because libvirt itself sets CPUs and memory during the start.
     mems = frozenset[int]() if one.allocation is None else memory_nodes(host_state, one.guest, one.allocation)
     return GuestTarget(one.guest, None, host_state.topology.online, one.allocation, starting_mems=mems)
 

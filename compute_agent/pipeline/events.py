@@ -37,7 +37,7 @@ class StartGuest:
     allocation: Allocation
     as_of: float
     cwd: str = "/"
-    # Not in repr(), which may be logged: a variable may contain a password.
+    # The environment is in repr(), which may be logged: a variable may contain a password.
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     declared: tuple[str, ...] = ()
     owner: ConsumerOwner | None = None
@@ -84,7 +84,9 @@ class GuestStarted:
 
 @dataclass(frozen=True, slots=True)
 class GuestExpected:
-    """A guest is about to start. The answer comes when its cache group exists, if it can have one.
+    """A guest is about to start.
+
+    The answer comes when the cache group of the guest exists, if the guest can have a cache group.
 
     :ivar allocation: the guest's allocation; None: Placement did not answer.
     :ivar owner: project, user and type of the guest's consumer; None: Placement did not answer.

@@ -79,8 +79,8 @@ class GuestCache:
         """The last known state of guests that may run but that the driver cannot manage. They keep their
         CPUs."""
         self._guests: dict[str, CachedGuest] = {}
-        # Computed only after a change: the placer compares the mapping at each event, and comparing an object
-        # with itself is fast.
+        # The mapping is computed only after a change: the placer compares the mapping at each event, and
+        # comparing an object with itself is fast.
         self._holdings: Mapping[str, frozenset[int]] | None = None
 
     def __iter__(self) -> Iterator[CachedGuest]:
@@ -216,7 +216,7 @@ def view_guest(entry: CachedGuest, topology: HostTopology | None = None) -> Gues
         entry.refusal,
         entry.stray,
         entry.refused,
-        # A copy, because the worker changes the limits while other threads read the view.
+        # This is a copy, because the worker changes the limits while other threads read the view.
         dict(entry.limits),
         tuple(sorted(entry.pending)),
         entry.migration,

@@ -71,7 +71,7 @@ class ManualSettings:
         found = cls()
         try:
             found._texts = _parse_texts(read_own(path))
-        # Raised again although it is an OSError, because the file is not damaged but dangerous.
+        # The error is raised again although it is an OSError, because the file is not damaged but dangerous.
         except UnsafeFileError:
             raise
         except (OSError, ValueError):

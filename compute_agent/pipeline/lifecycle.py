@@ -1,4 +1,4 @@
-"""The lifecycle of guests: takes over running guests at the start, adds new guests, and removes ended ones.
+"""The lifecycle of guests: takes over running guests at the start, adds new guests, and removes ended guests.
 
 This module is the part of the worker that compares the cache with the guests of the driver. The steps of an
 event are in :mod:`compute_agent.pipeline.worker`.
@@ -175,7 +175,8 @@ class GuestLifecycle:
         before = entry.guest
         if guest == before:
             return False
-        # Reported only for the same pid: with another pid, this is a new run of the guest and no change.
+        # The change is reported only for the same pid: with another pid, this is a new run of the guest and
+        # no change.
         if guest.pid == before.pid:
             self._classifier.report_change(before, guest)
         # Limits are removed now, because throttling ignores preserved guests from now on.
@@ -228,7 +229,7 @@ class GuestLifecycle:
         self._recorder.record_done(LOG.info, EventKind.LEAVE, guest, "Guest %s left", reason=ending)
 
     def take_over(self) -> bool:
-        """Fill the cache with the running guests, unless an earlier call has done so.
+        """Fill the cache with the running guests, unless an earlier call has filled it.
 
         Assignments come from the state file, or else from the kernel. Of several drivers, some may not have
         listed their guests yet. The saved guests of these drivers keep their CPUs. A later call takes them

@@ -54,8 +54,8 @@ class GuestPlacer:
         self._balanced: object = None
         """The inputs of the last search that found no guest to move. Equal inputs need no new search."""
         self._synced: tuple[HostState, Mapping[str, CpuSet]] | None = None
-        """The host state and held CPUs before the last pass of sync(). If both are unchanged, no further pass
-        is needed.
+        """The host state and held CPUs before the last pass of sync(). If host state and held CPUs are
+        unchanged, no further pass is needed.
         """
         self._contested: tuple[HostState, CpuSet] | None = None
         """The host state, and the held CPUs on which guests may also float, at the last _keep_apart()."""
@@ -174,7 +174,8 @@ class GuestPlacer:
         except GuestGoneError:
             return  # The guest has ended; its stop event is in the queue.
         before, entry.refusal = entry.assignment, ""
-        # The agent moves the memory of a followed guest to the wanted type, but not that of a preserved one.
+        # The agent moves the memory of a followed guest to the wanted type, but not the memory of a preserved
+        # guest.
         if self.host_state.follows_kernel and not entry.guest.settings.preserve:
             found = replace(found, mems=self._memory_of_kind(entry, found.mems))
         self._cache.assign_cpus(
@@ -206,7 +207,8 @@ class GuestPlacer:
         and return to CPUs that are free again. A guest keeps its dedicated CPUs.
         """
         if not self.host_state.places_guests:
-            # Forgotten, so that the first pass of a later policy that places guests looks at all of them.
+            # The state is forgotten, so that the first pass of a later policy that places guests looks at all
+            # of them.
             self._synced = None
             for entry in self._cache:
                 if self._is_followed(entry) and entry.assignment is None:
@@ -312,7 +314,7 @@ class GuestPlacer:
         if unsure or isinstance(decision, PlacementRefusal):
             decision = confine_guest(supply, request)
         if decision is not None and current is not None:
-            # The memory stays on its nodes, because the nodes of the allocation are unknown, too.
+            # The memory stays on its nodes, because the nodes of the allocation are also unknown.
             decision = replace(decision, mems=current.mems)
         self._cache.assign_cpus(entry, decision)
 

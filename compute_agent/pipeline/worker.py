@@ -171,7 +171,7 @@ class GuestPipeline:
         """The time, in monotonic seconds, at which the controllers last ran."""
         # The queue has no bound: a sender that waited for space might hold a lock that the worker needs.
         self._queue: queue.SimpleQueue[tuple[Event, Future[Any], float]] = queue.SimpleQueue()
-        # Reentrant, because code that runs within an event also calls guests() and guest_views().
+        # The lock is reentrant, because code that runs within an event also calls guests() and guest_views().
         self._lock = threading.RLock()
         self._thread = PeriodicTask(
             WORKER_THREAD,
@@ -324,8 +324,8 @@ class GuestPipeline:
             future.set_exception(error)
         else:
             if isinstance(event, GuestStarted | StartGuest | AdoptGuest):
-                # Measured from the moment when the driver saw the start, or when the order was queued, so
-                # that questions to Placement are included.
+                # The time is measured from the moment when the driver saw the start, or when the order was
+                # queued, so that questions to Placement are included.
                 since = getattr(event, "since", 0.0) or queued
                 self._metrics.pin_seconds.observe(self._applied - since)
             future.set_result(answer)
@@ -346,7 +346,7 @@ class GuestPipeline:
         except DriverError:
             if isinstance(event, _NOT_FOUND_OUT):
                 raise
-            return None  # Dropped, because the later takeover finds the same facts.
+            return None  # The event is dropped, because the later takeover finds the same facts.
         match event:
             case StartGuest():
                 return self._start_guest(event)
@@ -555,7 +555,8 @@ class GuestPipeline:
         try:
             self._enforcer.apply_to(entry, self.host_state)
         except DriverError:
-            # Removed, because the limit is not in effect, and throttling reads limits from guest_views().
+            # The limit is removed, because it is not in effect, and throttling reads limits from
+            # guest_views().
             entry.limits = before
             self._cache.mark_pending(entry)
             raise

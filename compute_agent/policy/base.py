@@ -80,7 +80,7 @@ def memory_nodes(topology: HostTopology, cpus: CpuSet) -> CpuSet:
     return frozenset({node_of[cpu] for cpu in cpus if cpu in node_of})
 
 
-# Cached, because most pieces have the same free CPUs for one guest as for the next.
+# The result is cached, because most pieces have the same free CPUs for one guest as for the next.
 @lru_cache(maxsize=1024)
 def _free_cores(piece: CpuPiece, free: CpuSet) -> FreeCores:
     whole: dict[int, list[tuple[int, ...]]] = {}
@@ -137,7 +137,7 @@ def _lay_out(topology: HostTopology) -> CpuLayout:
     ]
     return CpuLayout(
         {cpu: piece for piece in pieces for cpu in piece.cpus},
-        # Reversed, so that the first node wins if several nodes have a CPU, as in node_of().
+        # The order is reversed, so that the first node wins if several nodes have a CPU, as in node_of().
         {cpu: node.id for node in reversed(topology.numa_nodes) if node.memory_kib for cpu in node.cpus},
     )
 
@@ -192,7 +192,8 @@ class GuestRequest:
     constraints: PlacementConstraints = UNCONSTRAINED
     mems: CpuSet = frozenset()
     dedicated_vcpus: CpuSet = frozenset()
-    """The numbers of the guest CPUs that should be dedicated; empty if the guest's definition names none."""
+    """The numbers of the guest CPUs that should be dedicated; empty if the guest's definition names no CPUs.
+    """
     alone: bool = False
     """Whether the isolation level of the guest is ``alone``, for which boot options may set CPUs apart."""
     near: CpuSet = frozenset()
@@ -362,8 +363,8 @@ def place_guest(
         if isinstance(cpus, PlacementRefusal):
             return cpus
         chosen += cpus
-    # Checked after all demands, because ``choose`` sees one demand at a time, and the whole cores of all
-    # together may be too few.
+    # Isolation is checked after all demands, because ``choose`` sees one demand at a time, and the whole
+    # cores of all together may be too few.
     if not _is_isolated(supply, request, chosen):
         return PlacementRefusal(
             f"thread policy isolate takes whole cores: {request.pcpu} PCPU are too few for"
@@ -447,7 +448,7 @@ def refit_assignment(
     The CPUs do not serve the request if their number or zones differ from the allocation, or if another guest
     holds one of them. With thread policy isolate, all siblings have to be among them. CPUs that have left
     ``cpu_dedicated_set`` or gone offline still serve the request, because a running guest is not moved for
-    that.
+    this reason.
     """
     if _was_allocated_shared(request):
         return None
@@ -580,7 +581,7 @@ def _why_not_shared(supply: CpuSupply, request: GuestRequest) -> str:
 def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet, own: CpuSet) -> CpuSet:
     """The shared CPUs for a guest's emulator threads: those of its zones, or else all outside of pools.
 
-    If some of these CPUs are on the NUMA nodes of ``own``, the result contains only those.
+    If some of these CPUs are on the NUMA nodes of ``own``, the result contains only these CPUs.
 
     :param held: CPUs that guests hold.
     :param own: host CPUs on which the guest's CPUs run.

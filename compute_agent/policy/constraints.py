@@ -86,8 +86,8 @@ def give_out(zones: Sequence[tuple[CpuSet, int]], floating: CpuSet, limits: Limi
         for number, limit in enumerate(limits):
             if cpu in limit:
                 flow.add(("vcpu", number), ("cpu", cpu), 1)
-    # Guest CPUs that cannot float are assigned first. A later augmenting path may exchange their CPU, but
-    # never takes it away without another one.
+    # Guest CPUs that cannot float are assigned first. A later augmenting path may exchange their CPU for
+    # another CPU, but never takes it away.
     for number in bound:
         if not flow.push_unit(("vcpu", number)):
             return None
@@ -178,7 +178,7 @@ def _place_within(
 ) -> CpuAssignment | PlacementRefusal | None:
     if (lost := _first_empty(limits)) is not None:
         return _refuse_in_place(f"guest CPU {lost} may use only CPUs that are offline")
-    # A request that the policy refuses without limits is impossible with limits, too.
+    # A request that the policy refuses without limits is also impossible with limits.
     first = policy(supply, request)
     if isinstance(first, PlacementRefusal):
         return PlacementRefusal(first.reason, leave=True)

@@ -206,7 +206,7 @@ def _fewest_cores(
                 )
         elif not missing:
             offer_plan(CoreCost(used, -mended), filled, None)
-        # At most one core is taken in part: if there were two, one could be filled with CPUs of the other.
+        # At most one core is taken in part. With two such cores, CPUs of one core could fill the other core.
         elif not only_whole:
             taken = dict(filled)
             for kind, available in amounts:
@@ -226,7 +226,7 @@ def _fewest_cores(
 def _one_by_one(pieces: Sequence[FreeCores], beside: Callable[[int], float] | None) -> Iterable[int]:
     """The free CPUs in the order of thread policy spread.
 
-    The first thread of each core comes before the second of any, and free cores come before broken ones.
+    The first threads of all cores come before the second threads, and free cores come before broken cores.
     """
     cores = _cores_to_spread_over(pieces, beside)
     for turn in range(max((len(core) for core, _ in cores), default=0)):

@@ -1,6 +1,6 @@
 """Load profiles: the CPU use of guests by hour of the week, and the time in which two are both busy.
 
-Two guests with equal means may be busy at the same hours or at opposite ones. Only in the first case do they
+Two guests with equal means may be busy at the same hours or at opposite hours. Only in the first case do they
 contend for a core that they share.
 """
 
@@ -15,7 +15,7 @@ WEEK_HOURS: Final = 7 * 24
 """The number of hours of a week. Hour 0 begins on Monday at midnight, in the time zone of the host."""
 
 
-# Compared by identity, because a hash of all hours takes longer than an overlap.
+# Profiles are compared by identity, because a hash of all hours takes longer than an overlap.
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadProfile:
     """The mean CPU use in each hour of the week, in cores or as the busy part of one CPU.
@@ -33,7 +33,7 @@ class LoadProfile:
 
 
 ALWAYS_BUSY: Final = LoadProfile.from_mean(1.0)
-"""The profile for a guest of unknown use: each hour of another guest counts in full."""
+"""The profile for a guest of unknown use. With it, each hour of the other guest counts in full."""
 
 
 @lru_cache(maxsize=1024)
@@ -45,7 +45,7 @@ def use_per_cpu(profile: LoadProfile, count: int) -> LoadProfile:
 # Only the busiest hours, because the mean of all 168 hours would hide the peaks of guests that work in 40 of
 # them.
 BUSIEST_HOURS: Final = 24
-"""The number of hours of the week by which two guests are compared: those with most common use."""
+"""The number of hours of the week for a comparison of two guests; the hours with most common use count."""
 
 
 @lru_cache(maxsize=2048)

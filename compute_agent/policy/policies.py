@@ -226,7 +226,10 @@ def _across_nodes(
 
 
 def _distinct_pieces(available: Sequence[FreeCores]) -> Iterable[FreeCores]:
-    """The pieces without duplicates: of pieces that differ only by their ids, the first one."""
+    """The pieces without duplicates.
+
+    Of several pieces that differ only by their ids, the first piece is kept.
+    """
     return {
         (free.piece.node, free.piece.package, free.cpus == free.piece.cpus, free.amounts): free
         for free in reversed(available)

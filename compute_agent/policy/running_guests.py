@@ -6,10 +6,10 @@ restart of the agent.
 A guest may run without an assignment: the operator has over-allocated the host, or the guest has no
 allocation and the host has no shared CPUs. It would then run on all CPUs, including CPUs of other guests. The
 agent *confines* such a guest to the shared CPUs of no pool. Without shared CPUs, it is confined to all CPUs
-that no guest holds, and to CPUs of pools only if there are no others. A confined guest holds no CPU, and
+that no guest holds, and to CPUs of pools only if no other CPUs exist. A confined guest holds no CPU, and
 leaves each CPU that another guest gets. An example: CPUs 0-1 are dedicated, CPU 2 belongs to the host, and no
-CPU is shared. A confined guest runs on 0-2. It runs on 1-2 while a guest holds CPU 0, and on 2 while both are
-held.
+CPU is shared. A confined guest runs on 0-2. It runs on 1-2 while a guest holds CPU 0, and on 2 while guests
+hold both CPUs.
 
 Rebalancing moves at most one guest at a time, and only if the gain is large enough. The unit of costs is an
 L3 domain that a guest crosses; the constants below it define the weights. A shared core counts by pairs of
@@ -149,7 +149,8 @@ PACKAGE_CROSSED: Final = 6.0
 CORE_SHARED: Final = 1.0
 """Cost of each core that a guest shares with another guest, for each such guest, if use is not measured."""
 BUSY_SIBLINGS: Final = 4.0
-"""Cost of a shared core if use is measured: multiplied by the part of the time in which both are busy."""
+"""Cost of a shared core if use is measured: multiplied by the part of the time in which both guests are busy.
+"""
 # Above MEMORY_MOVED, so that a guest leaves such CPUs even if its memory has to follow.
 OUTSIDE: Final = 4.0
 """Cost of each CPU of a guest that is no longer in the dedicated set."""
@@ -160,9 +161,9 @@ MEMORY_MOVED: Final = 2.0
 # With the whole gain as the limit, guests with equal peaks would stay together; benchmarks/policies.md has
 # the numbers.
 LEARNT_GAIN: Final = 1 / 16
-"""The part of the minimum gain that is enough for a move if the hours of all these guests are known."""
+"""The part of the minimum gain that is enough for a move if the load profiles of all guests are known."""
 RECENT_LOSS: Final = 0.5
-"""The part of the minimum gain that a move for the use of the last minutes may cost by hour of the week."""
+"""Maximum loss of a move that separates guests that are busy now, as a part of the minimum gain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +220,9 @@ def _best_move_by(
         least = min_gain * LEARNT_GAIN if own is not None and own.learnt else min_gain
         cost = place_cost(supply, request, current)
         if cost < least:
-            continue  # skipped, because even a move to an assignment without any cost would gain too little
+            # the guest is skipped, because even a move to an assignment without any cost would gain too
+            # little
+            continue
         for wanted in _requests_to_try(supply, request):
             new = policy(supply, wanted)
             if not isinstance(new, CpuAssignment):
@@ -287,7 +290,10 @@ def _zones_crossed(zones: Sequence[CpuSet], cpus: CpuSet) -> int:
 
 
 def _shared_cores(topology: HostTopology, supply: CpuSupply, request: GuestRequest, cpus: CpuSet) -> float:
-    """The cost of cores shared with other guests, by the time in which both are busy if use is measured."""
+    """The cost of cores shared with other guests.
+
+    If use is measured, the cost depends on the time in which both guests are busy.
+    """
     cores = {topology.threads_of(cpu) for cpu in cpus}
     mine = supply.own_load(request)
     cost = 0.0

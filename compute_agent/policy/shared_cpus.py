@@ -2,8 +2,8 @@
 
 Lending changes no inventory, and a guest that gets a lent CPU takes it from the borrowers at once. Pools with
 ``max_cpus`` borrow first, in the order of their names. A pool borrows its own idle dedicated CPUs first, then
-whole idle cores from the end of its zones. With policy ``static-plus``, guests of no pool borrow the rest.
-All functions are pure.
+whole idle cores from the end of its zones. With policy ``static-plus``, guests outside of pools borrow the
+remaining CPUs. All functions are pure.
 
 An example: CPUs 0 and 1 are shared, and 2 to 7 are dedicated; cores have two threads. CPU 1 is in a pool with
 ``max_cpus = 3``, and a guest holds CPU 6. The pool borrows CPUs 4 and 5. With ``static-plus``, guests of no
@@ -44,7 +44,7 @@ def admit_guest(
     for name in wanted:
         pool = by_name.get(name)
         if pool is None:
-            continue  # None: the pool was removed from the options after the guest had started
+            continue  # The pool is None: the pool was removed from the options after the guest had started
         if pool.classes and qos_class not in pool.classes:
             return PlacementRefusal(
                 f"[cpu_pool:{name}] admits guests of {', '.join(sorted(pool.classes))}, but the guest is of"

@@ -83,7 +83,8 @@ class GuestPromises:
     :ivar given: whether another program placed the guest.
     :ivar devices: the number of PCI devices that the guest holds, by the address of the card.
     :ivar priority: the guest's realtime priority; None: no promise.
-    :ivar core_group: the guests that may share the guest's cores, in words; empty: all guests, so no promise.
+    :ivar core_group: the guests that may share the guest's cores, in words; empty: all guests may share the
+        cores, so the host promises nothing.
     """
 
     uuid: str
@@ -112,8 +113,8 @@ class GuestPromises:
 class GroupFacts:
     """The facts about the resctrl group of a guest.
 
-    :ivar ways: by L3 cache id, the number of the group's ways, and the number of those that another group can
-        fill, too.
+    :ivar ways: by L3 cache id, the number of the group's ways, and the number of these ways that another
+        group can also fill.
     :ivar bandwidth: the percent of bandwidth by L3 cache id.
     :ivar slack: the percent by which the kernel may round bandwidth.
     :ivar outside: the ids of the guest's threads that are in other groups.
@@ -216,7 +217,7 @@ _SHOWN: Final = 4
 STRAY_PERCENT: Final = 2
 """The percent of a guest's memory that may be on other nodes.
 
-Pages from before the binding of the memory, and shared code, may be there.
+These nodes may have pages from before the binding of the memory, and shared code.
 """
 
 
@@ -312,7 +313,7 @@ class _GuestJudge:
         # above.
         if promise.cpus & online:
             if not guest.vcpus:
-                # The threads of a process guest are not divided into guest CPUs and others.
+                # The threads of a process guest are not divided into guest CPUs and other threads.
                 allowed = promise.cpus if guest.emulator else frozenset().union(*promise.vcpu_cpus)
                 outside = {tid: cpus for tid, cpus in guest.threads.items() if not cpus <= allowed}
                 if outside:

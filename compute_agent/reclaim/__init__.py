@@ -8,8 +8,8 @@ Nouns
     A *reading* has the use of each guest and of the system in one minute, in cores. The *history* has the
     sums of the last two hours, and the hourly peaks of the last day, of each guest and of all together. An
     *estimate* is an upper bound of the others' next use, with its terms. An *offer* is the promised part of
-    the rest. A *breach* is a broken promise: the others needed the offered CPUs, or a guest on the offered
-    CPUs was throttled or evicted because CPUs were short.
+    the remaining amount. A *breach* is a broken promise: the others needed the offered CPUs, or a guest on
+    the offered CPUs was throttled or evicted because CPUs were short.
 
 An example
     A zone has 32 CPUs, and the following terms:

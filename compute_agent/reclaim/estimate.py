@@ -1,4 +1,4 @@
-"""The history of use, to which readings are added, and the estimate of the next use, with its terms."""
+"""Keeps the history of use, and estimates the next use from this history, with the terms of the estimate."""
 
 from __future__ import annotations
 

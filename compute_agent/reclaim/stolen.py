@@ -2,8 +2,8 @@
 
 A host that is itself a virtual machine has less CPU time than its number of CPUs suggests, because its
 hypervisor runs other machines for a part of the time. The kernel shows this *stolen* time for each CPU (steal
-in /proc/stat, proc(5)). The stolen part that was exceeded in at most one of the last 15 minutes counts. With
-16 shared CPUs and a part of 12 % that is 1.92 CPUs, so two CPUs are withheld.
+in /proc/stat, proc(5)). The agent takes the second largest stolen part of the last 15 minutes, so that one
+bad minute does not count. With 16 shared CPUs and a part of 12 % that is 1.92 CPUs, so two CPUs are withheld.
 
 Invariants
     - Two changes are at least five minutes apart, so there are at most twelve in an hour.

@@ -147,7 +147,7 @@ def parse_parts(text: str) -> dict[int, float]:
 
 def parse_swap_use(text: str) -> float:
     """The MiB of the machine that are in swap and not in memory, from the text of /proc/meminfo."""
-    # SwapCached is both in swap and in memory, and already counts as memory.
+    # SwapCached is memory with a copy in swap, and already counts as memory.
     total, free, cached = _read_kib(text, "SwapTotal", "SwapFree", "SwapCached")
     return max(0, total - free - cached) / 1024
 
@@ -174,7 +174,7 @@ def parse_node_use(text: str) -> float:
     """
     total, free, inactive = _read_kib(text, "MemTotal", "MemFree", "Inactive(file)")
     if min(total, free, inactive) < 0 or free + inactive > total:
-        raise ValueError(f"{total} KiB are fewer than {free} free ones and {inactive} of inactive files")
+        raise ValueError(f"{total} KiB are less than {free} KiB free and {inactive} KiB of inactive files")
     return (total - free - inactive) / 1024
 
 

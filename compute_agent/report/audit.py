@@ -106,7 +106,7 @@ def resolve_holdings(
             found[guest.uuid] = GuestHolding(guest.own)
         # Known migrations are matched first: a new match could swap the claims of equal guests.
         elif guest.migration in free:
-            # This claim is used now, because a claim belongs to one guest only.
+            # The claim is removed from the list, because a claim belongs to only one guest.
             found[guest.uuid] = GuestHolding(
                 free.pop(guest.migration).allocation, GuestMigration(guest.migration)
             )
@@ -133,7 +133,8 @@ def _options(guest: MovedGuest, claims: Iterable[MigrationClaim]) -> list[str]:
 
 
 def _may_be(guest: MovedGuest, claim: MigrationClaim) -> bool:
-    # None: Placement has no consumer types. "unknown": the client sends no type, like Nova.
+    # The type is None if Placement has no consumer types. The type is "unknown" if the client sends no
+    # type, like Nova.
     if claim.consumer_type not in (None, UNKNOWN_TYPE, MIGRATION_TYPE):
         return False
     if guest.owner is not None and claim.owner is not None and guest.owner != claim.owner:
@@ -437,7 +438,7 @@ def _amount_differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
 
 
 def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
-    """The allocation for a guest that has none on this host, or the reason why it cannot have one.
+    """The allocation for a guest without an allocation on this host, or the reason why it cannot get one.
 
     The result is the allocation that the agent remembers. If there is none, it is on the providers of the
     CPUs on which the guest runs.

@@ -264,7 +264,8 @@ class _WatchedConnection(HTTPConnection):
         return made
 
     def request(self, *arguments: Any, **options: Any) -> None:
-        _watch_socket(self.sock)  # an idle connection of the pool; a new one has been attached
+        # for an idle connection of the pool; _new_conn() has attached the socket of a new connection
+        _watch_socket(self.sock)
         super().request(*arguments, **options)
 
 

@@ -215,7 +215,7 @@ class PlacementClient(PlacementTransport):
         return TreeRecord(tag, tuple(as_json("GET", "/ext/v1/trees", response, _TREE)["resource_providers"]))
 
     def write_tree(self, providers: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-        """Create and change providers of one tree in one request, all or none.
+        """Create and change providers of one tree in one request. Placement makes all changes or no change.
 
         :return: the new generations by provider uuid.
         :raises ConcurrentUpdateError: a provider has another generation than the request says.

@@ -1,6 +1,6 @@
 """Sends a plan to Placement: as one tree if Placement accepts trees, and otherwise action by action.
 
-If Placement refuses the whole tree, the actions are sent one by one, which shows the refused one.
+If Placement refuses the whole tree, the actions are sent one by one, which shows the refused action.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ alone.
 class ReportRefusal:
     """A change that Placement refused, and the reason. The log, ``status`` and metrics show it.
 
-    :ivar provider: the name of the provider, if the action itself has none.
+    :ivar provider: the name of the provider, if the action itself has no name.
     """
 
     action: Action | ReshapePlan
@@ -152,7 +152,7 @@ class PlanExecution:
         self._stuck_classes: set[str] = set()
 
     def run(self, actions: tuple[Action, ...]) -> ReportOutcome:
-        """Send all actions, except actions that depend on a refused one.
+        """Send all actions, except actions that depend on a refused action.
 
         :raises PlacementError: further requests would fail, too, or the plan is outdated.
         """
@@ -223,7 +223,7 @@ class PlanExecution:
         )
 
     def _find_obstacle(self, action: Action) -> str | None:
-        """The reason why an action cannot be sent after a refused one; None if it can."""
+        """The reason why an action cannot be sent after a refused action; None if it can."""
         match action:
             case CreateProvider(parent=parent) if parent in self._missing:
                 return f"its parent {parent} could not be created"

@@ -324,8 +324,8 @@ def _keep_removed(
 ) -> tuple[ProviderTree, tuple[str, ...]]:
     """The tree with removed resource classes, fully reserved, as long as guests hold them.
 
-    If the resource class of a PCI device changes, both classes stand for the same device, so both are
-    reserved.
+    If the resource class of a PCI device changes, both classes stand for the same device, so the inventories
+    of both classes are reserved.
     """
     nodes, waiting = [], []
     for node in derived.nodes:

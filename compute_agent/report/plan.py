@@ -347,11 +347,11 @@ def _plan_steps(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, known: KnownNames
 ) -> Iterator[Action]:
     """Yield, in order: names, providers, deletions, shrinking and growing inventories, traits, attributes."""
-    # In this order, capacity that moves between providers is never offered by both.
+    # In this order, capacity that moves between providers is never offered by both providers.
     classes = {name for node in derived.ours for name in node.inventories}
     yield from map(CreateResourceClass, sorted(classes - known.classes))
     traits = {name for node in derived.ours for name in node.traits}
-    # Clients can create custom traits only; unknown_traits() returns the others.
+    # Clients can create only custom traits; unknown_traits() returns the other traits.
     yield from (CreateTrait(name) for name in sorted(traits - known.traits) if name.startswith(CUSTOM_PREFIX))
 
     current: dict[str, ReportedProvider] = {}

@@ -75,7 +75,7 @@ class HoldingsListing:
 
 
 class ProviderReader:
-    """Reads the providers of one host, and remembers them. For one thread at a time.
+    """Reads the providers of one host, and remembers them. Only one thread at a time may use the object.
 
     :ivar reported: the providers by uuid, as last read. Code that changes a provider in Placement also
         changes it here.
@@ -206,7 +206,7 @@ class ProviderReader:
 
         If nothing has changed, the remembered providers are returned.
         """
-        # Taken before the request, because the answer may show the state of any later moment.
+        # The time is taken before the request, because the answer may show the state of any later moment.
         as_of, known = time.monotonic(), self._trees.get(uuid)
         try:
             tree = self._client.get_tree(uuid, "" if known is None else known.tag) or known
@@ -226,7 +226,7 @@ class ProviderReader:
             held[record["uuid"]] = {
                 consumer: each["resources"] for consumer, each in record["allocations"].items()
             }
-        # Two answers are joined to one listing, which is as old as the older one.
+        # Two answers are joined to one listing, which has the age of the older answer.
         self._listing = HoldingsListing(as_of if self._listing is None else self._listing.as_of, held)
         return {record["uuid"]: provider_from_tree(record) for record in tree.providers}
 
@@ -251,7 +251,7 @@ def _provider_generations(providers: Mapping[str, ReportedProvider]) -> Generati
 
 
 class HostReporter:
-    """Reports the trees of one host to one Placement. For one thread at a time."""
+    """Reports the trees of one host to one Placement. Only one thread at a time may use the object."""
 
     def __init__(
         self,
@@ -308,7 +308,7 @@ class HostReporter:
             # The remembered providers may be wrong, as after an older database was restored.
             self.forget_providers()
             raise
-        # For the type checker: the last attempt either returns or raises.
+        # This line is for the type checker: the last attempt either returns or raises.
         raise AssertionError("unreachable")
 
     def plan_reshape(
@@ -364,7 +364,7 @@ class HostReporter:
                     "Another program changed providers meanwhile; the agent plans the reshape again: %s",
                     error,
                 )
-        # For the type checker: the last attempt either returns or raises.
+        # This line is for the type checker: the last attempt either returns or raises.
         raise AssertionError("unreachable")
 
     def _carry_out(self, tree: ProviderTree, planned: ReshapePlan) -> None:
@@ -525,7 +525,7 @@ class HostReporter:
         result = PlanExecution(self._client, self.reader.reported).run(actions)
         if result.refusals:
             self.reader.mark_stale({getattr(refusal.action, "uuid", "") for refusal in result.refusals})
-        # Forgotten, because the remembered names lack those that were just created.
+        # The names are forgotten, because the set lacks the names that were just created.
         if any(isinstance(action, CreateTrait | CreateResourceClass) for action in actions):
             self.reader.forget_names()
         self._keep_owned(ownership_after(wanted, claims, self.reader.reported))

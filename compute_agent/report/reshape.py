@@ -209,7 +209,7 @@ class _ReshapePlanner:
                 # If only the name of the class changes, between the agent's name and the standard one, amount
                 # and provider stay.
                 elif (other := _OTHER_NAME.get(name)) in self._wanted[uuid]:
-                    # For the type checker: None is not a key of the inventories.
+                    # This line is for the type checker: None is not a key of the inventories.
                     assert other is not None
                     self._record_move(consumer, (name, other), {uuid: amount}, {uuid: amount})
                 elif name in MOVABLE and name in self._free.homes:
@@ -220,7 +220,7 @@ class _ReshapePlanner:
         # class.
         amounts = {name: sum(parts.values()) for (_, name), parts in sources.items()}
         if converted and location is not None:
-            # Siblings that the guest keeps empty count as its PCPU, too.
+            # Sibling threads that the guest keeps empty also count as its PCPU.
             amounts["PCPU"] = len(location.own)
         targets = self._find_capacity(consumer, amounts, sources, location)
         if isinstance(targets, str):
@@ -249,7 +249,7 @@ class _ReshapePlanner:
         has = self.held[consumer]
         if location is not None:
             return self._free.fit_amounts(has, amounts, location)
-        # Without a running guest everything goes to one zone, preferably the present one.
+        # If the guest does not run, all amounts go to one zone, preferably to the present zone.
         origin = frozenset().union(
             *(self._zones.get(uuid, frozenset()) for parts in sources.values() for uuid in parts)
         )

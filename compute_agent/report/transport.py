@@ -206,7 +206,7 @@ class PlacementTransport:
             with self.spans.trace_request(method, url, headers) as note_status:
                 response = self.adapter.request(url, method, **arguments)
                 note_status(response.status_code)
-        # The order matters: exceptions that come first are subclasses of later ones.
+        # The order matters: exceptions that come first are subclasses of later exceptions.
         except (ks_exceptions.Unauthorized, ks_exceptions.AuthorizationFailure) as error:
             raise CredentialsError(method, url, str(error)) from error
         except ks_exceptions.MissingAuthPlugin as error:
@@ -299,13 +299,13 @@ def _version(method: str, url: str, text: str) -> tuple[int, int]:
 
 
 def _error_for(method: str, url: str, response: Any) -> PlacementError:
-    """The exception for an unsuccessful response, with the text of its error document if it has one."""
+    """The exception for an unsuccessful response, with the text of its error document, if any."""
     status: int = response.status_code
     code, detail = None, response.text[:500] or response.reason or "no text"
     try:
         first = response.json()["errors"][0]
         code, detail = first.get("code"), str(first.get("detail") or detail)[:_MAX_DETAIL]
-        # OpenStack Placement puts a general sentence before the specific one.
+        # OpenStack Placement puts a general sentence before the specific sentence.
         detail = detail.strip().rpartition("\n\n")[2]
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         pass  # A proxy or an older server answered, so there is only the plain text.

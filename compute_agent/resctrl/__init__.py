@@ -53,8 +53,8 @@ Nouns
 
     A *demand* belongs to one guest. A demand contains exclusive ways and bandwidth that are allocated to the
     guest, a *share* in percent of the open ways, the name of its class, and temporary limits. The share of
-    the class applies if the guest has none. A *resolution* contains the wanted groups with their schemata and
-    members. A *plan* contains the steps from the existing groups to the wanted ones.
+    the class applies if the guest has no share. A *resolution* contains the wanted groups with their schemata
+    and members. A *plan* contains the steps from the existing groups to the wanted groups.
 
 An example
     A cache of 12 ways (``fff``), 2 of them shared, has the pool ``3ff``. ``web`` gets 4 ways and ``db`` 3:
@@ -66,7 +66,7 @@ An example
 
 Invariants
     - No two exclusive masks overlap, and no other mask of the agent overlaps one, after any step of a plan.
-    - No mask is ever empty, shorter than ``min_cbm_bits``, or has holes where the hardware accepts none.
+    - No mask is ever empty, shorter than ``min_cbm_bits``, or has holes if the hardware accepts no holes.
     - A request that fits the pool by its number gets its ways by the fewest moves, even if masks must not
       have holes.
     - A new group exists completely or not at all, and foreign groups are never written.

@@ -94,7 +94,8 @@ def _apply_step(files: ResctrlFilesystem, step: PlanStep, codec: BandwidthCodec 
     before = read_group_schemata(files, step.group).restricted_to(step.schemata)
     try:
         write_schemata(files, step.group, step.schemata, codec)
-    # Each resource has a line of its own, and the kernel may have applied some lines before it refused one.
+    # Each resource has a line of its own, and the kernel may have applied some lines before it refused a
+    # line.
     except ResctrlError as error:
         _restore_schemata(files, step, before, error)
         raise
@@ -111,7 +112,8 @@ def _restore_schemata(
         # Only values that differ are written, because the kernel could refuse an unchanged line for another
         # reason.
         taken = before.changes_from(read_group_schemata(files, step.group))
-        # After most failures no value differs, because the kernel parses all lines before it applies one.
+        # After most failures no value differs, because the kernel parses all lines before it applies the
+        # first line.
         if taken:
             files.write_file(group_path(step.group, "schemata"), str(taken))
     except ResctrlError as failure:

@@ -1,7 +1,7 @@
 """Codecs for memory bandwidth: percent and MB/s to values of schemata, for each kind of hardware.
 
 - Intel RDT takes the percent of a throttling delay. Values are ``min_bandwidth + N * bandwidth_gran``, and
-  the kernel rounds up to the next one.
+  the kernel rounds up to the next such value.
 - With the mount option ``mba_MBps``, values are MiB/s, which a control loop in the kernel keeps.
 - AMD QoS takes units of 1/8 GB/s for an L3 domain, which all tasks of a group share.
 - ARM MPAM takes percents. The kernel converts them to fractions of a few bits, and back when they are read.
@@ -250,8 +250,8 @@ class AmdCodec:
 
     def _full_units(self, domain: int) -> float:
         maximum = self._control.maximum[domain]
-        # Limited to the hardware's maximum: with a higher full bandwidth, percents below 100 could have no
-        # effect.
+        # The bandwidth is limited to the hardware's maximum: with a higher full bandwidth, percents below 100
+        # could have no effect.
         return maximum if self._gbps is None else min(maximum, self._gbps * UNITS_PER_GB)
 
 
@@ -278,7 +278,8 @@ def choose_codec(
     """
     if platform.mb is None:
         return None
-    if platform.mb.in_mbps:  # Checked before the vendor, because the mount option changes Intel's unit.
+    # The mount option is checked before the vendor, because the mount option changes Intel's unit.
+    if platform.mb.in_mbps:
         return IntelMbpsCodec(platform.mb, memory_bandwidth_gbps)
     if platform.vendor is CpuVendor.AMD:
         return AmdCodec(platform.mb, memory_bandwidth_gbps)

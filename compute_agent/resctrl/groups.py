@@ -22,7 +22,7 @@ NOT_GROUPS: Final = frozenset({"info", "mon_data", "mon_groups"})
 
 MAX_PASSES: Final = 100
 """Maximum number of passes over the threads of a guest. Each pass moves threads that were created during the
-last one.
+last pass.
 """
 
 
@@ -185,8 +185,8 @@ def move_tasks(files: ResctrlFilesystem, group: str, thread_ids: Callable[[], It
         if not outside:
             return moved
         for thread in sorted(outside):
-            # One write for each thread: Linux before 6.7 accepts no list, and an error in a list skips the
-            # rest of it.
+            # The code uses one write for each thread: Linux before 6.7 accepts no list, and an error in a
+            # list skips the rest of it.
             try:
                 files.write_file(group_path(group, "tasks"), f"{thread}\n")
                 moved += 1

@@ -4,8 +4,8 @@ Each control group counts the traffic of its tasks. A guest that shares a contro
 group inside it. Each control group and each monitoring group needs an RMID of its own.
 
 Hardware may have fewer counters than groups. In the mode ``mbm_event`` of info/L3_MON/mbm_assign_mode (Linux
-6.18) counters are assigned: an event of a group is counted on an L3 cache only while it has a counter there.
-The file ``mbm_L3_assignments`` of a group shows and changes its counters. The file
+6.18) counters are assigned. An event of a group is counted on an L3 cache only while the event has a counter
+of this cache. The file ``mbm_L3_assignments`` of a group shows and changes its counters. The file
 ``info/L3_MON/available_mbm_cntrs`` shows how many are free. The kernel itself assigns free counters to new
 groups.
 """
@@ -99,7 +99,7 @@ def make_monitoring_group(files: ResctrlFilesystem, group: str, name: str) -> bo
 def parse_counter(text: str) -> CounterValue | None:
     """The value in the text of a counter file; None for a text that no kernel writes."""
     text = text.strip()
-    # A regular expression, because int() would also accept a sign and blanks.
+    # This is a regular expression, because int() would also accept a sign and blanks.
     if re.fullmatch(r"[0-9]+", text, re.ASCII):
         return int(text)
     try:
@@ -174,7 +174,7 @@ class MonitoredGroup:
     :ivar priority: guests of higher priority are monitored first.
     :ivar own_group: whether the subject has a control group of its own, which already has an RMID.
     :ivar monitored: whether the subject has a monitoring group now. The subject keeps this group before other
-        subjects of its priority get one.
+        subjects of its priority get a group.
     """
 
     name: str
@@ -233,7 +233,7 @@ def choose_monitored(free_rmids: int, wanted: Iterable[MonitoredGroup]) -> Seque
 def monitoring_changes(
     present: ResctrlGroups, wanted: Mapping[str, str], ours: Callable[[str], bool]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The paths of the monitoring groups to remove, and of the groups to make after that.
+    """The paths of the monitoring groups to remove, and of the groups to make after the removal.
 
     Groups are removed first, because that frees RMIDs.
 

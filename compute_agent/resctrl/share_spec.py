@@ -29,7 +29,7 @@ class WayRange:
         for percent in (self.first, self.last):
             check_percent("range", percent)
         if self.first >= self.last:
-            raise BadShareError(f"range {self.first}-{self.last} ends where it begins or before")
+            raise BadShareError(f"range {self.first}-{self.last} has to end above its beginning")
 
 
 @dataclass(frozen=True, slots=True)

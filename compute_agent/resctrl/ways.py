@@ -7,9 +7,9 @@ for a request, masks can always be moved so that the request fits. A mask can be
 A *block* is the exclusive mask of one group, a run of ways. Free ways that lie apart are joined by as few
 moves of blocks as possible. The method is a search (A*) over the positions of the blocks. The search
 estimates the remaining moves by the smallest number of blocks in any window of the wanted size. A move takes
-at most one block out of a window, so the estimate never exceeds the truth, and the first solution is a
-shortest one. Pushing all blocks aside always works, so its number of moves is an upper bound for the search.
-After each step no two exclusive masks overlap, and none is empty.
+at most one block out of a window, so the estimate never exceeds the true number of moves, and the first
+solution is a shortest solution. Pushing all blocks aside always works, so its number of moves is an upper
+bound for the search. After each step no two exclusive masks overlap, and none is empty.
 """
 
 from __future__ import annotations
@@ -206,8 +206,8 @@ class WayAssignment:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-# Cached, because the search takes cubic time in the number of ways, and each resolution plans the same few
-# caches.
+# Results are cached, because the search takes cubic time in the number of ways, and each resolution plans the
+# same few caches.
 @functools.lru_cache(maxsize=64)
 def partition_ways(
     rules: MaskRules, shareable: WayMask, shared_ways: int, locked: WayMask = NO_WAYS
@@ -357,7 +357,7 @@ def _moves_for(
             others[name] = after
     taken = WayMask.union_of(others.values())
     place = _best_place(partition, partition.pool - taken, taken, own, count)
-    # Only for the type checker: plan_moves() has joined enough free ways.
+    # The assertion is only for the type checker: plan_moves() has joined enough free ways.
     assert place is not None
     return (*moves, MaskMove(owner, own, place))
 

@@ -2,7 +2,7 @@
 
 The first guest of a group that has a note and a cookie gives the group its cookie. This is the cookie of the
 guest's main thread. All threads of the group get this cookie. If no guest of a group has a cookie, the agent
-first creates one. A guest that comes from another group does not bring its old cookie along.
+first creates a cookie. A guest that comes from another group does not bring its old cookie along.
 
 A guest that leaves its group has no cookie afterwards, like most guests. If the guest shared a cookie of
 another program before, it gets this cookie back from a guest that still has it.

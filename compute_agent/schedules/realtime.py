@@ -131,7 +131,7 @@ def decide_schedules(
 
 
 class KernelSchedules:
-    """Reads and sets schedules of threads."""
+    """Reads and sets the scheduling policies and priorities of threads."""
 
     def read(self, tid: int) -> ThreadSchedule | None:
         """The schedule of a thread; None if the thread has ended."""

@@ -28,7 +28,7 @@ A worked example
     force again. After the cool-down without a breach, the guest gets its whole allotment again, and the state
     file has no limit.
 
-What always holds
+Invariants
     - Protected guests are never limited or evicted: guests with dedicated CPUs, and guests of a class above
       ``[qos] highest_class``.
     - No step leaves a guest with less than ``[qos] min_share`` of its allotment.

@@ -1,7 +1,7 @@
 """Actions of watermarks, as frozen values that an executor carries out.
 
 Decisions of interference have another type, ``interference.cases.CaseDecision``. Both types have a guest, a
-control and a limit, so the same executor carries out both.
+control and a limit, so the same executor carries out both types.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from compute_agent.model.resource import ThrottleControl
 
-# Nested by guest and then by control, because all limits of a guest are compared with the worker's limits at
-# once.
+# Limits are nested by guest and then by control, because all limits of a guest are compared with the worker's
+# limits at once.
 GuestLimits = dict[str, dict[ThrottleControl, float]]
 """Limits by uuid of the guest and by control, in the unit of the control's lever."""
 

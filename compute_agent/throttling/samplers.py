@@ -204,7 +204,7 @@ def _grown_waits(first: Waits, last: Waits) -> int | None:
 def _guest_pressure(
     resource: str, subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound | None
 ) -> float | None:
-    # Pressure is counted by cgroup, so that a guest without a group of its own has none.
+    # Pressure is counted by cgroup, so that a guest without a group of its own has no pressure.
     if not subject.cgroup:
         return None
     return pressure_share(f"{subject.cgroup}/{resource}.pressure", now, before)
@@ -223,7 +223,7 @@ def _io_rate(subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound
 
 
 class MetricSampler:
-    """Measures the metrics that watermarks need, and no others.
+    """Measures only the metrics that watermarks need.
 
     Only one thread may use it.
     """

@@ -6,8 +6,8 @@ explicitly. Baselines are learnt again.
 
 Former releases
     A former release kept the state of watermarks in a part of the agent's ``state.json``, and the state of
-    interference in ``interference.json``. The agent reads both at its start into this file, and removes both
-    former parts as soon as this file is durable.
+    interference in ``interference.json``. The agent reads both files at its start into this file, and removes
+    both former parts as soon as this file is durable.
 
 Downgrade
     After a downgrade, the older release finds neither part, as if its state was lost. Its first round removes
@@ -95,7 +95,7 @@ class ThrottlingFile:
     def __init__(self, folder: Path, former: FormerState, clock: Clock = time.monotonic) -> None:
         """Read the file in the state folder, and then the files of a former release.
 
-        Without a file the state is empty. A damaged file is renamed, and the state is empty, too.
+        Without a file the state is empty. A damaged file is renamed, and the state is then empty.
 
         :raises UnsafeFileError: other users could have written the file.
         :raises OSError: the file cannot be read, or a damaged file cannot be renamed.
@@ -149,7 +149,8 @@ class ThrottlingFile:
         # An unchanged state is not written, because a sync takes milliseconds to seconds, and a round may
         # come each second.
         if self._state != self._saved:
-            # A rename replaces the file at once, so that a crash leaves the old content or the new one.
+            # A rename replaces the file at once, so that a crash leaves either the old content or the new
+            # content.
             write_durably(self._path, dump_state(self._state, self._clock()))
             self._saved = self._state
         self._remove_former()

@@ -199,7 +199,7 @@ class ThrottleTelemetry:
         """Rows for ``compute-agent`` commands: one for each open case, then one for each remembered pair.
 
         All values are text for people, except ``correlation``. ``before`` is the victim's signal before the
-        latest step, ``level`` the present one. ``limit`` is the suspect's limit in the lever's unit.
+        latest step, ``level`` is the present signal. ``limit`` is the suspect's limit in the lever's unit.
         """
         by_name = {watch.name: watch for watch in watches}
         cases = [self._case_row(case, by_name.get(case.watch), state, now) for case in state.cases]

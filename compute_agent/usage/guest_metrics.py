@@ -136,7 +136,7 @@ class GuestMetrics(Collector):
             if now >= self._next_choice:
                 # A guest that is new since the last choice counts with all of its CPU time.
                 grown = {guest: counted.get(guest, 0.0) - self._counted.get(guest, 0.0) for guest in guests}
-                # Idle guests are ordered by uuid, so that each choice takes the same ones.
+                # Idle guests are ordered by uuid, so that each choice takes the same guests.
                 ranked = sorted(grown, key=lambda guest: (-grown[guest], guest))
                 self._chosen, self._counted = frozenset(ranked[:most]), counted
                 self._next_choice = now + CHOICE_SECONDS

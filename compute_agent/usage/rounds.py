@@ -232,7 +232,7 @@ def _some_fields(text: str) -> dict[str, str] | None:
 
 
 def host_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> tuple[float | None, float | None]:
-    """CPU use of the host since the round before, and its number of CPUs, both in cores; None if unknown."""
+    """CPU use of the host since the round before, in cores, and its number of CPUs; None if unknown."""
     # Without /proc/stat the number of CPUs is unknown, too.
     last, first = _all_cpus(now, before)
     if last is None:

@@ -37,7 +37,9 @@ class GuestAllotment:
         # The computation of steps divides by the granule, and at least one granule has to fit into the
         # allotment.
         if not 0 < self.granule <= self.full:
-            raise ValueError(f"a granule of {self.granule} is not within what there is, {self.full}")
+            raise ValueError(
+                f"a granule of {self.granule} is not between 0 and the whole amount, {self.full}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

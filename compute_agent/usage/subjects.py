@@ -62,7 +62,7 @@ def build_subject(
 ) -> MeasuredGuest:
     """Build the subject of a guest: its facts for decisions, and the sources of its counters.
 
-    A guest may use as many cores as it has virtual CPUs, and all of the I/O that its class of block I/O
+    A guest may use as many cores as it has guest CPUs, and all of the I/O that its class of block I/O
     allows.
 
     - ``dedicated`` is whether the guest holds dedicated CPUs, and therefore must not be limited.

@@ -20,16 +20,18 @@ MIN_SECONDS: Final = 1800.0
 """An hour counts if at least this number of its seconds was measured."""
 
 NEW_SHARE: Final = 0.5
-"""The weight of a new hour; the same hours of former weeks have the rest. The hour of a month ago has
-1/16."""
+"""The weight of a new hour; the same hours of former weeks have the remaining weight. The hour of a month ago
+has 1/16.
+"""
 
 # A stopped guest may return, as after the night or a week of holidays.
 ABSENT_SECONDS: Final = 14 * 86400.0
 """Seconds after which the use of a guest that is gone is forgotten."""
 
 MAX_GUESTS: Final = 512
-"""The use of at most this number of guests, those seen last, is kept. A guest takes about 1 kB of the
-file."""
+"""Maximum number of guests with kept values. The values of the guests that were seen last are kept. A guest
+takes about 1 kB of the file.
+"""
 
 _MAX_CORES: Final = 1e6
 """The largest plausible number of cores."""

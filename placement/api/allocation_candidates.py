@@ -52,16 +52,18 @@ def list_all(call: ApiRequest) -> Response:
                 budget=budget,
             )
         finally:
-            # reported before a possible refusal, because the operator may have set the limit too low
+            # the log reports the ended budget before a possible refusal, because the operator may have set
+            # the limit too low
             if budget.ended:
                 LOG.warning("[api] candidates_%s ended a search for candidates.", budget.ended)
         # ordering by topology would undo the random order that the operator has chosen
         if options.candidate_order == "topology" and not options.randomize_allocation_candidates:
             found = topology_first(found, budget)
-        # rendered within the turn, because the summaries read the snapshot and are kept for later answers
+        # the candidates are rendered within the turn, because the summaries read the snapshot and are kept
+        # for later answers
         body = render_pieces(view.snapshot, found, call.version, call.service.summaries, budget)
         answer = call.answer_pieces(body, time.time())
-    # after the end of the turn, so that no other request waits for the explanation
+    # the explanation starts after the end of the turn, so that no other request waits for the explanation
     if not found:
         call.explain_empty(wanted)
     if budget.ended:

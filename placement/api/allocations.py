@@ -60,11 +60,13 @@ def list_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     if uuid is None:
         # no consumer can have this id, so the answer is that for a consumer without allocations
         return call.json_answer({"allocations": {}}, time.time())
-    # read from the database, because the read model has usages but neither allocations nor consumers
+    # the allocations are read from the database, because the read model has usages but neither allocations
+    # nor consumers
     with call.service.database.read() as conn:
-        # both are read in one snapshot of the database, so that generation and allocations match
+        # generation and allocations are read in one snapshot of the database, so that they match
         held = store.of_consumer(conn, uuid)
-        # looked up only with allocations, because a consumer without allocations has no row
+        # the consumer is looked up only if there are allocations, because a consumer without allocations has
+        # no row
         consumer = consumers.find_consumer(conn, uuid) if held else None
     by_provider: dict[str, Any] = {}
     for each in held:
@@ -141,8 +143,8 @@ def list_of_provider(call: ApiRequest, uuid: str) -> Response:
         entry["resources"][each.resource_class] = each.used
         if call.version >= microversion.CONSUMER_GENERATIONS:
             entry["consumer_generation"] = each.consumer_generation
-    # taken from the allocations if there are any, so that generation and allocations come from one snapshot
-    # of the database
+    # the generation is taken from the allocations if there are any, so that generation and allocations come
+    # from one snapshot of the database
     generation = held[0].provider_generation if held else provider.generation
     document = {"resource_provider_generation": generation, "allocations": by_consumer}
     return call.json_answer(document, _newest_time(held))

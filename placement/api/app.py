@@ -26,7 +26,7 @@ from placement.api import (
 from placement.api.ext import attributes, changes, claims, explanations, reservations, trees
 from placement.api.ext import root as ext
 
-# the size limit of a body in placement.server, which this constant applies to other WSGI servers, too
+# placement.server has this size limit of a body; the constant applies the same limit to other WSGI servers
 _MAX_BODY: Final = 64 * 1024 * 1024
 
 BLUEPRINTS: Final = (
@@ -56,14 +56,14 @@ def create_app() -> Flask:
     The application belongs to no service: each request brings its own service
     (:func:`placement.api.call.provide_service`).
     """
-    # no static files, because Flask would add a route for them
+    # static files are off, because Flask would add a route for them
     app = Flask("placement", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
     # a path with a double slash is a different path, and must not be redirected
     app.url_map.merge_slashes = False
     versions.install_versions(app)
     errors.install_handlers(app)
-    # installed after the check of versions, because the form of an error depends on the version
+    # this check is installed after the check of versions, because the form of an error depends on the version
     app.before_request(call.check_body_headers)
     for blueprint in (*BLUEPRINTS, *extensions.registered_objects("blueprints").values()):
         app.register_blueprint(blueprint)

@@ -48,7 +48,7 @@ def check_options(conf: cfg.ConfigOpts) -> None:
     :raises ValueError: the options cannot be used.
     """
     if conf.api.auth_strategy == "keystone":
-        # made only because the constructor checks the options
+        # the object is made only because the constructor checks the options
         AuthToken(_note_admission, conf)
 
 

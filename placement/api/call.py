@@ -55,8 +55,8 @@ class ApiRequest:
         :raises InvalidRequest: the query has bytes that are not text.
         """
         try:
-            # strict decoding, because Flask would replace wrong bytes, and the answer would be about another
-            # name
+            # the name is decoded strictly, because Flask would replace wrong bytes, and the answer would be
+            # about another name
             unquote_to_bytes(request.query_string).decode()
         except UnicodeDecodeError as error:
             raise InvalidRequest(f"Invalid query string parameters: {error}") from None
@@ -173,7 +173,7 @@ def _root_url() -> str:
     return request.root_url.rstrip("/")
 
 
-# cached, because many answers have the same date
+# the texts are cached, because many answers have the same date
 _http_date: Final = lru_cache(maxsize=1024)(http_date)
 
 
@@ -216,7 +216,7 @@ def api_operation(
         @wraps(handler)
         def handle_request(**path_arguments: str) -> Response:
             call = ApiRequest()
-            # before the version that introduced it, an operation does not exist
+            # an operation does not exist in versions before the version that introduced the operation
             if call.version < since:
                 if before is HTTPStatus.METHOD_NOT_ALLOWED:
                     raise MethodNotAllowed(valid_methods=_other_methods(method))
@@ -226,8 +226,8 @@ def api_operation(
             # a client that sends no Accept header accepts everything
             if writes_json and request.accept_mimetypes and not request.accept_mimetypes[JSON]:
                 raise NotAcceptable(f"Only {JSON} is provided")
-            # prepared before the check of policy, because a worker without its database answers 503 to every
-            # caller
+            # the database is prepared before the check of policy, because a worker without its database
+            # answers 503 to every caller
             call.service.prepare_database()
             if rule is not None:
                 call.authorize(rule)
@@ -248,7 +248,7 @@ def api_operation(
 
 
 def _other_methods(method: str) -> list[str]:
-    # for the type checker: a request that has reached a handler has a URL rule
+    # this line is for the type checker: a request that has reached a handler has a URL rule
     assert request.url_rule is not None
     same_path = (each for each in current_app.url_map.iter_rules() if each.rule == request.url_rule.rule)
     return sorted({name for each in same_path for name in each.methods or ()} - {method})

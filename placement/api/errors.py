@@ -29,8 +29,8 @@ _STATUS: Mapping[type[ServiceError], HTTPStatus] = {
     exceptions.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
-#: The general sentence of OpenStack Placement for a status; details follow it, and Nova's tests look for
-#: both.
+#: The general sentence of OpenStack Placement for a status; details follow it, and Nova's tests look for the
+#: sentence and the details.
 _GENERAL: Final[Mapping[HTTPStatus, str]] = {
     HTTPStatus.BAD_REQUEST: "The server could not comply with the request since it is either malformed"
     " or otherwise incorrect.",
@@ -53,7 +53,7 @@ def install_handlers(app: Flask) -> None:
 
 def status_of(error: ServiceError) -> HTTPStatus:
     """Return the status of the answer to an error."""
-    # walks up the base classes, so that a new subclass needs no entry in the table
+    # the loop walks up the base classes, so that a new subclass needs no entry in the table
     return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
 
 
@@ -81,7 +81,7 @@ def _http_exception(error: HTTPException) -> Response:
             "min_version": microversion.text(microversion.MIN),
         }
     elif status is HTTPStatus.NOT_FOUND and error.description == type(error).description:
-        # no detail, because the description would only be werkzeug's own text
+        # the error has no detail, because the description would only be werkzeug's own text
         detail = ""
     response = render(status, detail, **extra)
     response.headers.update(headers)

@@ -64,7 +64,8 @@ class GcScheduler:
         # in the middle of a long search, a walk visits all results of the search, which takes 0.1 s or more
         if self._long_requests() and time.monotonic() < self._collected + _PATIENCE:
             return
-        # does not wait: if the lock is held, another thread is collecting, and one collection is enough
+        # this attempt does not wait: if the lock is held, another thread is collecting, and one collection is
+        # enough
         if self._lock.acquire(blocking=False):
             try:
                 self._collect()

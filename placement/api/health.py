@@ -49,7 +49,7 @@ class DatabaseHealthcheck(HealthcheckBaseExtension):
             if not self._asking and now - self._asked >= _KEPT:
                 self._asked, self._asking = now, True
                 self._answered.clear()
-                # a daemon thread, because a query that hangs must not keep the process from ending
+                # this is a daemon thread, because a query that hangs must not keep the process from ending
                 threading.Thread(target=self._ask_database, name="healthcheck", daemon=True).start()
             # a later check that meets a running query waits only until the timeout of this query
             left = self._asked + _TIMEOUT - now

@@ -114,7 +114,7 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
         is_application = "application_credential_id" in how
         plugin = v3.ApplicationCredential(url, **how) if is_application else v3.Password(url, **how)
         access = self._identity_server.request_access(plugin, self._session)
-        # seconds instead of a time, because sessions expire by the clock of the database
+        # the function returns seconds instead of a time, because sessions expire by the clock of the database
         left = (access.expires - datetime.now(UTC)).total_seconds()
         return TokenAccess(access.auth_token, left, access.username or "", access.project_name or "")
 
@@ -245,8 +245,8 @@ class _IdentityServer:
             raise CannotAsk(error.detail) from None
         except Exception as error:
             if not self._outage.is_unanswered(error):
-                # not after a missing answer, because signing in again would slow down a slow service even
-                # more
+                # the token is not dropped after a missing answer, because signing in again would slow down a
+                # slow service even more
                 self.invalidate()
                 LOG.exception("The Identity service could not be asked to validate a token")
             raise CannotAsk(str(error)) from error

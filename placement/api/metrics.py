@@ -47,7 +47,7 @@ class RequestExemplars:
     Exemplars are in OpenMetrics only, https://prometheus.io/docs/specs/om/open_metrics_spec/#exemplars.
     """
 
-    # needed because prometheus_client keeps no exemplars if several processes share counters
+    # this class is needed because prometheus_client keeps no exemplars if several processes share counters
 
     def __init__(self) -> None:
         self._newest: dict[tuple[str, str], Exemplar] = {}
@@ -94,7 +94,8 @@ class ServiceMetrics:
             registry=self._registry,
         )
         self._seconds = Histogram(
-            "placement_request_seconds",  # a literal, because the reference of metrics reads the source
+            # this is a literal, because the reference of metrics reads the source
+            "placement_request_seconds",
             "Time until the answer, in seconds.",
             ["operation"],
             buckets=_BUCKETS,
@@ -110,7 +111,7 @@ class ServiceMetrics:
 
     def install_counters(self, app: Flask) -> None:
         """Count all requests of the application."""
-        # inserted first, because other functions may refuse the request
+        # the function is inserted first, because other functions may refuse the request
         app.before_request_funcs.setdefault(None, []).insert(0, _note_begin)
         app.after_request(self._count_request)
 
@@ -137,7 +138,7 @@ class ServiceMetrics:
     def exemplar_text(self, exemplars: RequestExemplars) -> bytes:
         """Return all current series with exemplars, in the format OpenMetrics."""
         families = exemplars.add_to(chain(self._counter_registry().collect(), self._current_gauges()))
-        # one registry for all, because the format has a mark at its end
+        # the code uses one registry for all, because the format has a mark at its end
         registry = _OnceRegistry(families)
         text: bytes = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]  # of prometheus_client
         return text
@@ -157,7 +158,7 @@ class ServiceMetrics:
             families = list(self._of_model.make_gauges())
         # all other metrics are shown, and this message has the reason why gauges are missing
         except Unavailable as error:
-            # no warning, because scrapes every few seconds would fill the log
+            # the service logs no warning, because scrapes every few seconds would fill the log
             LOG.debug("Metrics without the database: %s", error)
             up.add_metric([], 0)
             families = []

@@ -32,7 +32,8 @@ def shared_directory(conf: cfg.ConfigOpts) -> Iterator[None]:
     try:
         yield
     finally:
-        # only the original process removes the folder, because forked processes leave this context, too
+        # only the original process removes the folder, because forked processes also run this code when they
+        # end
         if os.getpid() == owner:
             rmtree(folder, ignore_errors=True)
             os.environ.pop(DIRECTORY, None)

@@ -121,7 +121,7 @@ def build_application(
         service.try_to_prepare()
     handlers, metrics = _handlers(), None
     if conf.metrics.enabled or tracing is not None:
-        # not the cached handlers, because metrics and spans are installed in these
+        # the cached handlers are not used, because metrics and spans are installed in these
         handlers = create_app()
     if conf.metrics.enabled:
         metrics = _make_metrics(handlers, service, conf)
@@ -159,7 +159,7 @@ def _make_tracing(conf: cfg.ConfigOpts) -> ServiceTracing:
 
 def _tracing_class() -> type[ServiceTracing]:
     try:
-        # imported only if traces are enabled, because the module needs more packages
+        # the module is imported only if traces are enabled, because the module needs more packages
         from placement.api.tracing import ServiceTracing
     except ImportError as error:
         raise missing_package("[tracing] enabled", str(error.name), "tracing") from error
@@ -169,7 +169,7 @@ def _tracing_class() -> type[ServiceTracing]:
 def _make_metrics(app: Flask, service: PlacementService, conf: cfg.ConfigOpts) -> WSGIApplication:
     """Count the requests of ``app``; return the application that serves :data:`METRICS_PATH`."""
     metrics_sharing.share(conf)
-    # imported after the folder is known, because prometheus_client reads the folder at import
+    # the module is imported after the folder is known, because prometheus_client reads the folder at import
     from placement.api.metrics import ServiceMetrics
 
     metrics = ServiceMetrics(service, conf.metrics.max_provider_series, exemplars=conf.tracing.enabled)
@@ -185,26 +185,29 @@ def add_layers(
     tracing: ServiceTracing | None = None,
 ) -> WSGIApplication:
     """Return ``app`` behind all layers; ``metrics`` and ``beside`` (by path) are served beside it."""
-    # inside of the authentication, so that this span only measures the handlers
+    # this layer is inside of the authentication, so that its span only measures the handlers
     if tracing is not None:
         app = tracing.trace_handlers(app, "handlers")
     app = add_authentication(app, conf)
-    # added only if configured, because oslo.middleware parses each request with webob, which takes time
+    # the middleware is added only if configured, because oslo.middleware parses each request with webob,
+    # which takes time
     if conf.cors.allowed_origin:
         app = CORS(app, conf)
-    # outside of the authentication, because these applications authenticate their callers themselves
+    # this layer is outside of the authentication, because these applications authenticate their callers
+    # themselves
     for path, other in (beside or {}).items():
         traced = other if tracing is None else tracing.trace_handlers(other, path.strip("/"), path)
         app = _PrefixDispatch(app, path, traced)
     if tracing is not None:
-        # outside of the authentication, so that this span includes the time of the authentication
+        # this layer is outside of the authentication, so that its span includes the time of the
+        # authentication
         app = tracing.trace_requests(app)
-    # outside of the authentication, so that the log has refused requests, too; inside of health checks and
-    # metrics, which would fill the log
+    # this layer is outside of the authentication, so that the log has refused requests, too. It is inside of
+    # health checks and metrics, so that these do not fill the log
     app = _HealthChecked(RequestLog(check_chunks(app)), conf)
     if metrics is not None:
         app = _PathDispatch(app, METRICS_PATH, metrics)
-    # outermost, so that all other layers see the address of the client and not of the proxy
+    # this layer is outermost, so that all other layers see the address of the client and not of the proxy
     if conf.oslo_middleware.enable_proxy_headers_parsing:
         app = HTTPProxyToWSGI(app, conf)
     return app

@@ -79,7 +79,7 @@ class _ProviderTemplate:
 
 
 @lru_cache(maxsize=256)
-# cached by version, because the documents of all providers only differ in these gaps
+# templates are cached by version, because the documents of all providers only differ in these gaps
 def _provider_template(prefix: str, version: Microversion) -> _ProviderTemplate:
     path = f"{prefix}/resource_providers/{_UUID.decode()}"
     links = [{"rel": "self", "href": path}]
@@ -129,7 +129,8 @@ def missing_provider_first(call: ApiRequest, uuid: str) -> Iterator[None]:
         yield
     except InvalidRequest:
         with call.service.model.fresh_view() as view:
-            # checked only after an error, so that a valid request costs no lookup
+            # the existence of the provider is checked only after an error, so that a valid request costs no
+            # lookup
             existing_provider(view.snapshot, uuid)
         raise
 
@@ -144,7 +145,8 @@ def list_all(call: ApiRequest) -> Response:
         found = filter_providers(view.snapshot, wanted, budget)
         pieces, newest = [], []
         for some in yielding_slices(found, budget):
-            # rendered in slices, so that a list of all providers does not delay other requests
+            # the documents are rendered in slices, so that a list of all providers does not delay other
+            # requests
             pieces += [render_providers(some, view, call.version), b","]
             newest.append(max([provider.updated_at for provider in some]))
         body = [b'{"resource_providers":[', *pieces[:-1], b"]}"]

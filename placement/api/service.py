@@ -85,7 +85,7 @@ class EmptyAnswerExplainer:
             LOG.info("There are no allocation candidates: %s.", said)
         else:
             arguments = (question, request, caller)
-            # a daemon thread, so that an explanation does not keep the process from ending
+            # this is a daemon thread, so that an explanation does not keep the process from ending
             threading.Thread(target=self._run, args=arguments, name="explain", daemon=True).start()
 
     def _run(self, question: Question, request: CandidatesRequest, caller: RequestContext) -> None:
@@ -205,8 +205,8 @@ class PlacementService:
 
         :raises Unavailable: the database does not answer, or does not have a usable schema.
         """
-        # checked again after a full read of the model, because the database may have been replaced and lack
-        # schema or names
+        # the database is checked again after a full read of the model, because the database may have been
+        # replaced and lack schema or names
         if self._prepared == self.model.reread:
             return
         # after a failure, one request at a time tries again, and all others get an error at once

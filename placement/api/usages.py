@@ -37,7 +37,7 @@ def of_project(call: ApiRequest) -> Response:
     wanted = parse_usages(call.query_parameters, call.version)
     call.authorize(rules.TOTAL_USAGES, {"project_id": wanted.project_id})
     with call.service.database.read() as conn:
-        # both are read in one snapshot of the database, so that usages and numbers of consumers match
+        # usages and numbers of consumers are read in one snapshot of the database, so that they match
         usages = store.of_project(conn, wanted.project_id, wanted.user_id)
         counts = store.consumer_counts(conn, wanted.project_id, wanted.user_id)
     if call.version < microversion.CONSUMER_TYPES:

@@ -28,9 +28,9 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
         default=4,
         min=1,
         help=(
-            "Number of requests that each process serves at the same time: one computes while the others"
-            " wait for the database. At most half of these requests may be long searches for allocation"
-            " candidates."
+            "Number of requests that each process serves at the same time. One request computes while the"
+            " other requests wait for the database. At most half of these requests may be long searches"
+            " for allocation candidates."
         ),
     ),
 )
@@ -54,7 +54,8 @@ def main(args: Sequence[str] | None = None) -> int:
         return 1
     log.setup(conf, PROJECT)
     try:
-        # checked in the parent process, so that a wrong option causes one message and not one for each worker
+        # the options are checked in the parent process, so that a wrong option causes one message and not one
+        # for each worker
         auth.check_options(conf)
         middleware.check_requirements(conf)
         engine.check_url(conf.placement_database.connection)
@@ -63,7 +64,7 @@ def main(args: Sequence[str] | None = None) -> int:
         return 1
     for warning in unknown_options(conf):
         LOG.warning("%s", warning)
-    # called before the fork, so that all workers share the folder
+    # the function is called before the fork, so that all workers share the folder
     with metrics_sharing.shared_directory(conf):
         ApiServer(conf).run()
     return 0

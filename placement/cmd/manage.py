@@ -34,7 +34,7 @@ def add_audit_arguments(parser: ArgumentParser) -> None:
         "--format",
         choices=("table", "json"),
         default="table",
-        help="output for readers or for programs",
+        help="format of the output: a table for readers, or a format for programs",
     )
 
 
@@ -154,11 +154,13 @@ def db_renew_epoch(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 
 def _add_sync_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("version", nargs="?", help="the revision to stop at; the default is the newest")
+    parser.add_argument(
+        "version", nargs="?", help="last revision of the schema to apply; the default is the newest"
+    )
 
 
 def _add_stamp_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("version", help="a revision, or head")
+    parser.add_argument("version", help="revision of the schema, or head for the newest")
 
 
 def _add_migration_arguments(parser: ArgumentParser) -> None:

@@ -33,11 +33,13 @@ from placement.db import migration, tables
 _SECONDS: Final = 60
 """Seconds that one part may take."""
 _MAX_BYTES: Final = 4 << 20
-"""Bytes that the archive has of one part: of a log the last ones, of other parts the first ones."""
+"""Maximum number of bytes of one part in the archive. A log keeps its last bytes, any other part its first
+bytes.
+"""
 _HIDDEN: Final = "***"
 _SECRETS: Final = (
     (re.compile(r"(?<=://)([^/\s:@]*):\S+@"), r"\1:***@"),
-    # the rest of the line, as a password may have any character
+    # the pattern takes the rest of the line, because a password may have any character
     (
         re.compile(
             r"(?i)((?:password|passwd|secret|token|authorization)[\w-]*[\"']?[ |,]*[=:|,])[ \"']*[^ |,\"'].*"
@@ -60,7 +62,9 @@ def add_report_arguments(parser: ArgumentParser) -> None:
         help="file to write; it must not exist",
     )
     parser.add_argument(
-        "--url", metavar="URL", help="address of a running service; its version and metrics are added"
+        "--url",
+        metavar="URL",
+        help="address of a running service; the report then has the version and the metrics of this service",
     )
 
 
@@ -162,7 +166,7 @@ def run_program(command: Sequence[str]) -> str:
     If the program fails, its exit status or the error follows.
     """
     end = ""
-    # a file, because the output has no limit
+    # this is a file, because the output has no limit
     with tempfile.TemporaryFile() as output:
         try:
             done = subprocess.run(

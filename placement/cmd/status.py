@@ -131,8 +131,8 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         )
 
     def _check_keystone(self) -> Result:
-        # a warning instead of a failure, because Keystone may be unreachable at the time or place of the
-        # check
+        # this is a warning instead of a failure, because Keystone may be unreachable at the time or place of
+        # the check
         try:
             strategy = self._conf.api.auth_strategy
         except (cfg.Error, ValueError):

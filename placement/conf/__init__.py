@@ -86,7 +86,8 @@ def new_config(
         # a named file is the whole configuration, so no usual folder is read in addition
         default_config_dirs=None if files is None else [],
     )
-    # checked at the start, so that a wrong value stops the command instead of failing a later request
+    # the values are checked at the start, so that a wrong value stops the command instead of failing a later
+    # request
     opts.check_values(conf)
     return conf
 
@@ -94,8 +95,8 @@ def new_config(
 def files_from_environment(environ: Mapping[str, str]) -> list[str] | None:
     """Return the configuration file that the environment names; None if the environment names no files.
 
-    ``OS_PLACEMENT_CONFIG_DIR`` is the folder, and ``OS_PLACEMENT_CONFIG`` the file. If both are set, a
-    relative path of the file begins in the folder.
+    ``OS_PLACEMENT_CONFIG_DIR`` is the folder, and ``OS_PLACEMENT_CONFIG`` the file. If both variables are
+    set, a relative path of the file begins in the folder.
     """
     # OpenStack Placement reads the folder from the same variable
     folder = environ.get("OS_PLACEMENT_CONFIG_DIR", "").strip()

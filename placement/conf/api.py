@@ -17,10 +17,10 @@ OPTIONS: list[cfg.Opt] = [
         # configuration files of OpenStack Placement may still have the option in [DEFAULT]
         deprecated_group="DEFAULT",
         help="""
-How requests are authenticated. With noauth2 no token is checked. A request
-with the token 'admin' has the rights of an administrator. Any other token is
-read as 'user:project' or as 'user'. Headers of the request may name the
-roles and the project of the user.
+How the service authenticates requests. With noauth2 the service checks no
+token. A request with the token 'admin' then has the rights of an
+administrator. Any other token is read as 'user:project' or as 'user', and
+headers of the request may name the roles and the project of the user.
 
 """,
     ),
@@ -33,15 +33,16 @@ Maximum CPU time, in seconds, of a search for allocation candidates. If a
 search takes longer, the answer has the candidates found so far. The header
 Placement-Ext-Incomplete: deadline then says that more candidates may exist.
 If the search has found no candidate at that time, the answer is 400 with the
-code placement.ext.search_too_long. The answer names the group of the request
-that found no place.
+code placement.ext.search_too_long. This answer names the group of the
+request for which the search found no provider.
 
 A search that takes more than some hundredths of a second is a long search.
 At most half of a worker's threads (placement-api --threads) may run long
-searches at the same time; under another web server, at most two threads may.
-A further long search is answered 503, and the client has to try again. So
-the other threads stay free for short requests. In a worker with a single
-thread, a long search keeps all other requests waiting.
+searches at the same time. Under another web server, at most two threads of a
+worker may run long searches. A further long search gets the answer 503, and
+the client has to try again. So the other threads stay free for short
+requests. In a worker with a single thread, a long search keeps all other
+requests waiting.
 
 """,
     ),
@@ -51,11 +52,11 @@ thread, a long search keeps all other requests waiting.
         min=0.01,
         help="""
 Maximum CPU time, in seconds, of an explanation (POST /ext/v1/explanations).
-An explanation that takes longer ends with the results found so far. Its
-field incomplete names the missing parts. The explanation is computed in
-three parts: the conditions on single providers, then the reasons, then the
-changes that would help. If the first part is not complete in time, the
-answer is 400 with the code placement.ext.search_too_long.
+An explanation that takes longer ends with the results found so far, and the
+field incomplete of the answer names the missing parts. The explanation is
+computed in three parts: the conditions on single providers, then the
+reasons, then the changes that would help. If the first part is not complete
+in time, the answer is 400 with the code placement.ext.search_too_long.
 
 An explanation counts as a long search; [api] candidates_deadline describes
 how many long searches a worker runs at the same time.
@@ -68,27 +69,27 @@ how many long searches a worker runs at the same time.
         help="""
 Whether the log explains each empty answer to GET /allocation_candidates. The
 explanation is a line at INFO. The line has the ids of the request, the
-number of hosts that fail each condition first, and the change that would
-help. A worker computes one explanation at a time, after it has sent the
-answer, with at most a twentieth of a processor. The explanation is used
-again for equal requests until a resource provider changes. Empty answers
-during another explanation, and in the pause after it, are only counted; the
-next line has their number.
+number of hosts that fail each condition first, and the change of the request
+that would help. A worker computes one explanation at a time, after it has
+sent the answer, with at most a twentieth of a processor. The worker reuses
+the explanation for equal requests until a resource provider changes. During
+another explanation, and in the pause after that explanation, the worker only
+counts empty answers. The next line has their number.
 
 """,
     ),
     cfg.IntOpt(
-        # without a default, because only placement-api knows its number of threads
+        # the option has no default, because only placement-api knows its number of threads
         "waiting_requests",
         min=0,
         help="""
 Maximum number of requests for changes (GET /ext/v1/changes) that wait in a
 worker at the same time. Such a request waits until a resource changes, and
-occupies a thread for at most a minute. A request above this number is
-answered at once, with the header Retry-After. The default is a quarter of
-the threads of a worker (placement-api --threads), rounded down. Under
-another web server the default is 0, because the service does not know the
-number of threads there.
+occupies a thread for at most a minute. A request above this number gets an
+answer at once, with the header Retry-After. The default is a quarter of the
+threads of a worker (placement-api --threads), rounded down. Under another
+web server the default is 0, because the service does not know the number of
+threads there.
 
 """,
     ),

@@ -61,8 +61,8 @@ client gets the answer 409 (conflict).
         help="""
 Maximum number of allocation candidates that the service generates for one
 request; -1 for no maximum. The limit of the request applies afterwards. So
-with randomize_allocation_candidates the sample is drawn from at most this
-number of candidates.
+with randomize_allocation_candidates, the service draws the random sample
+from at most this number of candidates.
 
 """,
     ),
@@ -76,9 +76,9 @@ number of candidates.
         help="""
 Order in which candidates are generated. The order matters if
 max_allocation_candidates or the limit of the request cuts the list. If a
-root has 17 or more candidates, some of them differ from another candidate
-only by an exchange of equal providers or groups. Such candidates come last,
-after the other candidates of all roots.
+root has 17 or more candidates, some of these candidates differ from another
+candidate only by an exchange of equal providers or groups. Such candidates
+come last, after the other candidates of all roots.
 
 """,
     ),
@@ -97,9 +97,9 @@ after the other candidates of all roots.
             ),
         ],
         help="""
-Order of the allocation candidates of one root provider. After Nova has
-chosen a host, it takes the first candidate of this host. The option does not
-change the order of roots, and removes no candidates. With
+Order of the allocation candidates of one root provider. Nova chooses a host,
+and then takes the first candidate of this host. The option does not change
+the order of roots, and removes no candidates. With
 randomize_allocation_candidates all candidates are in random order.
 
 """,
@@ -122,11 +122,11 @@ CUSTOM_, the prefix of classes that clients create.
         "model_file",
         help="""
 Experimental. File with a copy of the resource providers that a worker has in
-memory. A worker that starts reads this file, and then only the later changes
-from the database. With a million resource providers the start takes seconds
-instead of half a minute. All workers of a machine use one file. The folder
-of the file has to be writable for the service alone, such as
-/var/lib/placement/model. One of the workers writes the file every five
+memory. A worker reads this file when it starts, and then reads only the
+later changes from the database. With a million resource providers, the start
+takes seconds instead of half a minute. All workers of a machine use one
+file. The folder of the file has to be writable for the service alone, such
+as /var/lib/placement/model. One of the workers writes the file every five
 minutes if there were changes.
 
 A worker compares the file with the database before it uses the file. If the

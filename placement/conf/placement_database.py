@@ -24,7 +24,7 @@ mysql+pymysql://placement:secret@db/placement?charset=utf8mb4.
         default=False,
         help="""
 Whether the service updates the schema when it starts, as 'placement-manage
-db sync' does. This is safe if several workers start at the same time.
+db sync' does. Several workers may start at the same time.
 
 """,
     ),
@@ -46,7 +46,7 @@ db sync' does. This is safe if several workers start at the same time.
         "pool_timeout",
         default=30,
         min=0,
-        help="Seconds that a request waits for a free connection before it is answered 503.",
+        help="Seconds that a request waits for a free connection before the client gets the answer 503.",
     ),
     cfg.IntOpt(
         "connection_recycle_time",
@@ -59,8 +59,9 @@ db sync' does. This is safe if several workers start at the same time.
         default=10.0,
         min=1.0,
         help="""
-Seconds that a request waits for a lock of another transaction before it is
-answered 503. Keep this value below the timeout of the web server's workers.
+Seconds that a request waits for a lock of another transaction before the
+client gets the answer 503. Keep this value below the timeout of the web
+server's workers.
 
 """,
     ),
@@ -73,7 +74,7 @@ answered 503. Keep this value below the timeout of the web server's workers.
 Seconds that the database may take to accept a connection, or to answer the
 check for changes before each answer of the service. A network connection
 counts as broken if the machine of the database does not react for this time.
-Requests are then answered 503, and one request at a time tests whether the
+Requests then get the answer 503, and one request at a time tests whether the
 database answers again.
 
 """,
@@ -83,11 +84,12 @@ database answers again.
         default=20.0,
         min=1.0,
         help="""
-Maximum time, in seconds, that the database may take for a statement. Waiting
-for locks is not counted; lock_timeout limits it. After this time PostgreSQL
-and MariaDB end the statement. If the worker has no answer one second later,
-it closes the connection. The longest statements read all resource providers
-when a worker starts. For 10,000 hosts they take a fraction of a second.
+Maximum time, in seconds, that the database may take for a statement. The
+time does not include waits for locks; lock_timeout limits these waits. After
+this time PostgreSQL and MariaDB end the statement. If the worker has no
+answer one second later, it closes the connection. The longest statements
+read all resource providers when a worker starts. For 10,000 hosts these
+statements take a fraction of a second.
 
 """,
     ),
@@ -98,8 +100,8 @@ when a worker starts. For 10,000 hosts they take a fraction of a second.
         help="""
 Seconds without a statement after which PostgreSQL or MariaDB ends a
 transaction that holds locks. So a worker that is frozen, or runs on a failed
-host, blocks other workers for at most this time. If the worker was only
-slow, it starts the transaction again. Keep this value below lock_timeout.
+host, blocks other workers for at most this time. A worker that was only slow
+starts the transaction again. Keep this value below lock_timeout.
 
 """,
     ),
@@ -110,12 +112,12 @@ slow, it starts the transaction again. Keep this value below lock_timeout.
         # these are bits of MariaDB; the bit 8 is for SHOW, which the service does not use
         max=15,
         help="""
-For a Galera cluster: the kinds of statements before which a node waits until
-it has applied the commits of the other nodes. The value is a sum of 1
-(SELECT), 2 (UPDATE and DELETE) and 4 (INSERT). With 7, each answer contains
-all writes that any node has confirmed, even if the workers are connected to
-different nodes. Use a smaller sum only if all workers always use the same
-node. Other databases ignore the option.
+Kinds of statements, for a Galera cluster. Before such a statement, a node
+waits until it has applied the commits of the other nodes. The value is a sum
+of 1 (SELECT), 2 (UPDATE and DELETE) and 4 (INSERT). With 7, each answer
+contains all writes that any node has confirmed, even if the workers are
+connected to different nodes. Use a smaller sum only if all workers always
+use the same node. Other databases ignore the option.
 
 """,
     ),

@@ -71,7 +71,7 @@ class _CompiledStatement(NamedTuple):
             # format. The type of dialects lacks this argument, which every dialect accepts
             dialect = type(dialect)(paramstyle="numeric_dollar")  # type: ignore[call-arg]
         compiled = statement.compile(dialect=dialect)
-        # None for statements with named parameters, which lack this attribute
+        # The attribute is None for statements with named parameters, which lack this attribute
         return cls(str(compiled), compiled.params, getattr(compiled, "positiontup", None))
 
 
@@ -79,10 +79,10 @@ def _supports_pipelines(dialect: sa.Dialect) -> bool:
     return dialect.driver == "psycopg" and _pipeline_is_supported()
 
 
-# cached, because each batch needs this answer, which does not change while a process runs
+# the answer is cached, because each batch needs it, and it does not change while a process runs
 @cache
 def _pipeline_is_supported() -> bool:
-    # imported here because the module needs psycopg, which is installed only for PostgreSQL
+    # the module is imported here because it needs psycopg, which is installed only for PostgreSQL
     from placement.db import pipeline
 
     return pipeline.is_supported()
@@ -105,7 +105,7 @@ class StatementAnswer:
         """
         if self.received is None:
             self._batch.send()
-        # for the type checker: send() has received it, or raised an error
+        # this line is for the type checker: send() has received it, or raised an error
         assert self.received is not None
         return self.received
 
@@ -143,7 +143,7 @@ class StatementBatch:
 
         :raises sqlalchemy.exc.DBAPIError: a statement failed; no later statement was executed.
         """
-        # emptied first, so that no statement is sent twice after a failure
+        # the list is emptied first, so that no statement is sent twice after a failure
         waiting, self.waiting = self.waiting, []
         if not waiting:
             return
@@ -163,7 +163,7 @@ class StatementBatch:
             raise known from error
 
     def _exchange_all(self, waiting: Sequence[StatementAnswer], *, commit: bool) -> None:
-        # imported here because it needs psycopg
+        # the module is imported here because it needs psycopg
         from placement.db import pipeline
 
         dialect = self._conn.dialect
@@ -194,8 +194,8 @@ def bind_parameters(name: str, count: int, type_: Any = sa.String) -> list[sa.Bi
     """
     if count > _MAX_PARAMETERS:
         raise InvalidRequest("The request names more objects than can be handled at once.")
-    # one parameter for each value, because SQLAlchemy makes the text of a statement with an expanding
-    # parameter again for each execution
+    # the code uses one parameter for each value, because SQLAlchemy makes the text of a statement with an
+    # expanding parameter again for each execution
     return [sa.bindparam(f"{name}_{index}", type_=type_) for index in range(count)]
 
 

@@ -60,7 +60,7 @@ _MAX_STEP: Final = 1 << 24
 
 def bucket_of(uuid: str) -> int:
     """Return the bucket of the provider with this uuid."""
-    # CRC-32, because Python's hash() differs between processes
+    # the bucket comes from CRC-32, because Python's hash() differs between processes
     return crc32(uuid.encode()) % PROVIDER_BUCKETS
 
 
@@ -101,7 +101,7 @@ def lock(batch: StatementBatch, buckets: Iterable[int], *, in_order: bool) -> No
     :param in_order: whether the statement has to enforce the order of locks. A plain UPDATE may lock several
         rows in any order, and so cause a deadlock.
     """
-    # all transactions lock in this order, so that no two of them wait for each other
+    # all transactions lock in this order, so that two transactions never wait for each other
     chosen = sorted(set(buckets))
     if not chosen:
         return

@@ -32,8 +32,8 @@ class ChangeProbe:
         self._dialect = engine.dialect
         self._is_file, self._path = engine.dialect.name == "sqlite", engine.url.database
         self._question = position.question_for(engine.dialect)
-        # a direct call of libpq, because this query precedes every answer: it takes 0.09 ms, and 0.13 ms with
-        # a cursor
+        # this is a direct call of libpq, because this query precedes every answer: it takes 0.09 ms, and 0.13
+        # ms with a cursor
         self._ask = self._ask_directly if engine.dialect.driver == "psycopg" else self._ask_by_cursor
         # each thread has its own connection, so that no answer waits for a connection of a pool
         self._local = threading.local()
@@ -52,8 +52,8 @@ class ChangeProbe:
                 least = position.question_for(self._dialect, least=True)
                 if self._question == least or not position.is_untold(error):
                     raise
-                # without the identity, because hosted servers may forbid its functions; the other values
-                # suffice
+                # the query is tried without the identity of the server, because hosted servers may forbid the
+                # functions for it; the other values suffice
                 answer = self._asked_for(least)
                 LOG.warning(
                     "the database server does not show its identity, so only its change counters show"
@@ -91,7 +91,8 @@ class ChangeProbe:
                 # may be a standby now
                 with suppress(self._dialect.loaded_dbapi.Error, errors.WrongServer):
                     answer = self._ask(kept)
-            # checked after the answer, because the server or the file may have been replaced during the query
+            # the connection is checked after the answer, because the server or the file may have been
+            # replaced during the query
             if self._is_current(kept) and answer is not None:
                 return answer
             self._local.kept = None

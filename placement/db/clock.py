@@ -27,5 +27,5 @@ def _postgresql_now(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
 @compiles(ServerNow, "mysql")
 @compiles(ServerNow, "mariadb")
 def _mysql_now(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
-    # in UTC, because a difference of local times would jump with daylight saving time
+    # the time is in UTC, because a difference of local times would jump with daylight saving time
     return "(timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6)) / 1000000e0)"

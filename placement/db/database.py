@@ -125,7 +125,7 @@ class WriteTransaction:
 
     def lock_buckets(self, bucket_ids: Iterable[int]) -> None:
         """Lock all providers or other objects in these buckets, as :meth:`lock` locks providers."""
-        # False for SQLite: a writer locks the whole file, so locks cannot deadlock
+        # in_order is False for SQLite: a writer locks the whole file, so locks cannot deadlock
         buckets.lock(self._batch, bucket_ids, in_order=self._conn.dialect.name != "sqlite")
 
     def has_row(self, condition: sa.ColumnElement[bool]) -> bool:
@@ -141,8 +141,8 @@ class WriteTransaction:
         """
         for provider_id in provider_ids:
             before = self._changed.get(provider_id, _NO_CHANGE)
-            # recorded now and written once at the end, because an operation may change a provider several
-            # times
+            # the change is recorded now and written once at the end, because an operation may change a
+            # provider several times
             self._changed[provider_id] = _ProviderChange(
                 before.bumps + generation, before.usage_only and usage_only
             )
@@ -158,7 +158,8 @@ class WriteTransaction:
             ids = sorted(provider_id for provider_id, each in self._changed.items() if each == change)
             values = {**bind_values("id", ids), "now": self.now, "by": change.bumps}
             self.queue(_stamp_statement(len(ids), described=not change.usage_only), values)
-        # set before sending, because after an error it is unknown whether the database received the commit
+        # the attribute is set before sending, because after an error it is unknown whether the database
+        # received the commit
         self.committing = self._batch.carries_commit
         self._batch.send(commit=True)
         self.committing = True
@@ -208,13 +209,13 @@ class ServiceDatabase:
         self._reader = engine.create_engine(
             url, "REPEATABLE READ", replace(options, idle_timeout=0), ping=True
         )
-        # for the query of the version before each answer: a server that does not answer it in time counts as
-        # unreachable
+        # this time limit is for the query of the version before each answer: a server that does not answer
+        # the query in time counts as unreachable
         brief = replace(options, statement_timeout=options.connect_timeout)
         self._autocommitting = engine.create_engine(url, "AUTOCOMMIT", brief)
         self._change_probe = ChangeProbe(self._autocommitting)
         self._history: str | None = None
-        self._is_elsewhere = False  # whether the log already says that this server is the wrong one
+        self._is_elsewhere = False  # whether the log already has the message that this is the wrong server
         self._is_not_ours = False  # whether the log already says that another program owns the database
 
     def close(self) -> None:
@@ -234,9 +235,13 @@ class ServiceDatabase:
             self._is_elsewhere = self._is_not_ours = False
             if position.history != self._history:
                 known, self._history = self._history, position.history
-                # logged only for a change: the first history replaces no other
+                # the log has a line only if a history replaces another history, not for the first history
                 if known is not None:
-                    LOG.info("the database shows another history: %s, after %s", position.history, known)
+                    LOG.info(
+                        "the database has the history %s, and had the history %s before",
+                        position.history,
+                        known,
+                    )
                     self._renew_connections()
         return position
 
@@ -306,9 +311,9 @@ class ServiceDatabase:
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
         """Run ``work`` in a transaction of its own, and commit.
 
-        If the attempt fails because of another transaction (by a deadlock, or because both have inserted a
-        row), it is rolled back, and ``work`` runs again from its beginning. A commit with an unknown outcome
-        is never repeated.
+        If the attempt fails because of another transaction (by a deadlock, or because both transactions have
+        inserted a row), it is rolled back, and ``work`` runs again from its beginning. A commit with an
+        unknown outcome is never repeated.
 
         :raises Unavailable: the database does not answer, or contention does not end.
         :raises InvalidRequest: the database cannot store a value, or the number of values.
@@ -340,7 +345,7 @@ class ServiceDatabase:
                     _refuse_unless_defect(error)
                     raise
                 LOG.debug("transaction attempt %d failed: %s", attempt, error)
-            # a random pause, so that two transactions in conflict do not meet again
+            # this is a random pause, so that two transactions in conflict do not meet again
             time.sleep(random.uniform(0, 0.002 * 2**attempt))
         raise AssertionError("not reached")
 

@@ -112,7 +112,7 @@ def create_engine(
             pool_recycle=options.connection_recycle_time,
             connect_args=_limit_arguments(parsed, options),
         )
-        # read from the dialect, because the URL may leave the driver out
+        # the driver is read from the dialect, because the URL may not name the driver
         connect = find_connector(made.dialect.driver)
     except ImportError as error:
         raise ImportError(errors.missing_driver(parsed, error)) from error
@@ -178,7 +178,7 @@ def _postgresql_arguments(options: PoolOptions) -> dict[str, Any]:
         "idle_in_transaction_session_timeout": options.idle_timeout,
     }
     return {
-        # limits of the server, so that locks are freed even if the worker hangs
+        # the server enforces these limits, so that locks are freed even if the worker hangs
         "options": " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in settings.items()),
         "connect_timeout": options.connect_timeout,
         # the operating system ends the connection to a silent server when data or keepalives are not
@@ -200,7 +200,7 @@ def _mysql_arguments(options: PoolOptions) -> dict[str, Any]:
         "idle_transaction_timeout": round(options.idle_timeout),
     }
     of_mariadb = "".join(f", {name}={value}" for name, value in ours.items())
-    # InnoDB only allows whole seconds, at least one
+    # InnoDB allows only a whole number of seconds, which is at least 1
     lock_timeout = max(1, int(options.lock_timeout))
     return {
         "init_command": f"SET SESSION innodb_lock_wait_timeout={lock_timeout} /*M!100300 {of_mariadb} */",
@@ -223,12 +223,12 @@ def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> No
     # its commit. So unused connections are tested. A test before each transaction would cost a round trip.
     @sa.event.listens_for(engine, "checkout")
     def _test_connection(connection: Any, record: Any, proxy: object) -> None:
-        # None means a new connection, on which the server has just answered
+        # A value of None means a new connection, on which the server has just answered
         returned = record.info.get(_RETURNED)
         if returned is None or time.monotonic() - returned < trusted:
             return
         dbapi = engine.dialect.dbapi
-        # for the type checker: an engine with a connection has loaded its driver
+        # this line is for the type checker: an engine with a connection has loaded its driver
         assert dbapi is not None
         try:
             with nullcontext() if timeout is None else _brief_timeout(connection, timeout):
@@ -280,7 +280,8 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
 
     @sa.event.listens_for(engine, "checkout")
     def _check_file(connection: object, record: Any, proxy: object) -> None:
-        # checked at each use, because the connection of a replaced file still reads and writes the old file
+        # the file is checked at each use, because the connection of a replaced file still reads and writes
+        # the old file
         if not position.is_same_file(url.database, record.info[position.HISTORY]):
             raise sa.exc.InvalidatePoolError
 
@@ -289,8 +290,8 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
         @sa.event.listens_for(engine, "begin")
         def _begin_transaction(connection: sa.Connection) -> None:
             writes = connection.get_execution_options().get(WRITES, False)
-            # takes the write lock at the beginning: otherwise SQLite refuses the first write if another
-            # transaction has written meanwhile
+            # this statement takes the write lock at the beginning: otherwise SQLite refuses the first write
+            # if another transaction has written meanwhile
             connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine

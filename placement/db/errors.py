@@ -32,7 +32,7 @@ _NO_TABLE: Final = "42P01"
 _MYSQL_NO_TABLE: Final = 1146
 
 _SQLITE_ERROR: Final = 1  # "SQL error or missing database": the statement is wrong
-_SQLITE_PRIMARY: Final = 0xFF  # the bits of the primary code in an extended result code
+_SQLITE_PRIMARY: Final = 0xFF  # the mask selects the bits of the primary code in an extended result code
 
 _MYSQL_CLIENT: Final = range(2000, 3000)  # the connection cannot be made, or broke
 _MYSQL_UNABLE: Final = {
@@ -67,7 +67,7 @@ def of_driver(dialect: sa.Dialect, error: Any, connection: Any) -> exc.DBAPIErro
     base = dialect.loaded_dbapi.Error
     lost = is_elsewhere(error) or dialect.is_disconnect(error, connection, None)
     made = exc.DBAPIError.instance(None, None, error, base, dialect=dialect, connection_invalidated=lost)
-    # for the type checker: instance() wraps all errors of the driver
+    # this line is for the type checker: instance() wraps all errors of the driver
     assert isinstance(made, exc.DBAPIError)
     return made
 
@@ -177,7 +177,8 @@ def explain_error(error: exc.SQLAlchemyError) -> str:
 def database_words(error: exc.SQLAlchemyError) -> str:
     """Return the error message of the database in one line."""
     if not isinstance(error, exc.DBAPIError):
-        words, _, _ = str(error).partition("(Background on")  # a link to a page of SQLAlchemy
+        # SQLAlchemy appends a link to its documentation
+        words, _, _ = str(error).partition("(Background on")
     else:
         original: Any = error.orig
         numbered = mysql_code(original) is not None and len(original.args) > 1

@@ -240,7 +240,8 @@ def _add_buckets(conn: sa.Connection, missing: Sequence[int]) -> None:
     """Add missing rows of buckets, with counters that continue from the stamps of their providers."""
     p = resource_providers.c
     stamps = sa.select(p.bucket, sa.func.max(p.change_seq)).group_by(p.bucket)
-    # continued from the stamps, because workers would take changes with smaller stamps for old ones
+    # the new numbers continue from the stamps, because workers would take changes with smaller stamps for old
+    # ones
     last: dict[int, int] = {bucket: stamp for bucket, stamp in conn.execute(stamps)}  # noqa: C416  # no pairs
     conn.execute(
         sa.insert(change_buckets),
@@ -263,7 +264,7 @@ def stamp_revision(url: str, revision: str) -> None:
 @contextmanager
 def exclusive_connection(url: str) -> Iterator[sa.Connection]:
     """Open a transaction for a migration; the whole deployment has only one of these at a time."""
-    # statements without a time limit, because a migration may rewrite large tables
+    # the statements have no time limit, because a migration may rewrite large tables
     options = replace(WHOLE_DATABASE, lock_timeout=_LOCK_TIMEOUT)
     with _own_connection(url, "READ COMMITTED", options) as connection:
         conn = connection.execution_options(**{engine.WRITES: True})

@@ -106,7 +106,7 @@ class _ProcessLock:
         self._conn = conn
         self._migrating = migrating
         self._in_cluster = in_cluster
-        # a random part, because containers often have the same host name and process id
+        # this is a random part, because containers often have the same host name and process id
         self._me = f"{socket.gethostname()}:{os.getpid()}:{token_hex(8)}"
         self._using = threading.Lock()
         self._confirmed = 0.0
@@ -152,7 +152,8 @@ class _ProcessLock:
         """Return whether the owner's connection is gone. Connections to another node are not visible."""
         if self._in_cluster:
             return False
-        # False for connections of other users, because the process list shows them only to privileged users
+        # the condition is False for connections of other users, because the process list shows them only to
+        # privileged users
         values = {"user": row.user, "connection": row.connection}
         return bool(self._conn.execute(_GONE, values).scalar_one())
 
@@ -163,7 +164,8 @@ class _ProcessLock:
             "owner": row.owner,
             "beat": row.beat,
         }
-        # the time before the statement, because other processes may count the lease from that moment
+        # the lease counts from the time before the statement, because other processes may count the lease
+        # from that moment
         self._confirmed = time.monotonic()
         return bool(self._retry_step(lambda: self._conn.execute(_TAKE, values).rowcount))
 

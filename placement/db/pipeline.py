@@ -114,7 +114,8 @@ class _PipelineExchange:
         self._prepares = connection.prepares
         self._timeout = connection.answer_timeout
         self._names = names
-        # names of statements that the server has not confirmed yet: a preparation may fail or be skipped
+        # these are names of statements that the server has not confirmed yet: a preparation may fail or be
+        # skipped
         self._new: _Names = {}
         #: for each expected result, the text of the statement that it prepares; None for an execution
         self._sent: list[str | None] = []
@@ -136,7 +137,8 @@ class _PipelineExchange:
         self._flush()
         for prepared in self._sent:
             result = self._read()
-            # keeps the first failure, because all later results are PIPELINE_ABORTED without a reason
+            # the code keeps the first failure, because all later results are PIPELINE_ABORTED without a
+            # reason
             if result.status == ExecStatus.FATAL_ERROR and self.failure is None:
                 self.failure = result
             if prepared is None:
@@ -154,8 +156,8 @@ class _PipelineExchange:
         else:
             name = self._names.get(text) or self._new.get(text)
             if name is None:
-                # random names, because a pooler may give this session to another worker, which has names of
-                # its own
+                # names are random, because a pooler may give this session to another worker, which has names
+                # of its own
                 name = self._new[text] = uuid.uuid4().hex.encode()
                 self._pgconn.send_prepare(name, text.encode())
                 self._sent.append(text)
@@ -185,7 +187,7 @@ class _PipelineExchange:
             return result
         if result is not None and result.error_field(DiagnosticField.SQLSTATE):
             self.failure = self.failure or result
-        # checked first, because the failure may be the last message of a server that shuts down and has
+        # the failure is checked first, because it may be the last message of a server that shuts down and has
         # rolled back
         if self.failure is not None:
             raise errors.error_from_result(self.failure)

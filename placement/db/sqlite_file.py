@@ -99,7 +99,7 @@ def _may_exist(path: Path) -> bool:
 
 def _has_access(path: Path, wanted: int, user: SystemUser | None) -> bool:
     if user is None:
-        # effective ids, because sudo and setuid change them, and the kernel checks them
+        # the check uses effective ids, because sudo and setuid change them, and the kernel checks them
         return os.access(path, wanted, effective_ids=True)
     found = path.stat()
     # the kernel checks exactly one of the three parts of the mode: an owner without a permission does not get

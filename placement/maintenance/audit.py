@@ -20,7 +20,7 @@ class TreeRoots:
 
     ``of`` maps the id of each provider to the id of its root, and a root to None, as in the database.
     ``orphans`` are providers with an ancestor that does not exist. ``loops`` are providers that are their own
-    ancestors, and descendants of these.
+    ancestors, and the descendants of such providers.
     """
 
     of: Mapping[int, int | None]

@@ -64,7 +64,7 @@ def heal_database(
         findings = [finding for finding in found if finding.problem is problem]
         for start in range(0, len(findings), _CHUNK):
             database.write(partial(repair, findings=findings[start : start + _CHUNK]))
-    # read again, because the service may have caused or removed a finding meanwhile
+    # the database is read again, because the service may have caused or removed a finding meanwhile
     with database.read() as conn:
         remaining = audit.find_contradictions(conn)
     return HealOutcome([finding for finding in healable if finding not in remaining], remaining)
@@ -72,7 +72,7 @@ def heal_database(
 
 def _adopt_allocations(tx: WriteTransaction, owner: ConsumerOwnership) -> None:
     """Give allocations without a consumer a new consumer; its uuid is new, because the old one is lost."""
-    # searched again in this transaction, because clients may have changed the findings
+    # the findings are searched again in this transaction, because clients may have changed the findings
     consumer_ids = [finding.id for finding in audit.without_consumer(tx.conn)]
     if consumer_ids:
         tx.renew_epoch()

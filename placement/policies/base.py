@@ -49,7 +49,8 @@ RULES: Final = [
     policy.RuleDefault(
         "admin_or_project_reader_or_service_api",
         "role:admin or rule:project_reader_api or role:service",
-        description="Default of operations that show a project: as admin_or_service_api, or a reader of it.",
+        description="Default of operations that show a project: an administrator, another service, or a"
+        " reader of the project.",
         scope_types=_PROJECT,
     ),
 ]

@@ -21,11 +21,11 @@ from placement.policies import list_rules
 
 LOG = logging.getLogger(__name__)
 
-# not at each request, because checking the files takes tens of microseconds
+# the check of the files does not run at each request, because it takes tens of microseconds
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
 """Seconds between two checks whether the files have changed."""
-# several checks, because a tool may just be replacing the file, and the defaults without a file may allow
-# more
+# the file is checked several times, because a tool may just be replacing the file, and the defaults without a
+# file may allow more
 _LOOKS_WITHOUT_FILE: Final = 60
 """Number of checks that find no policy file, after which its rules are dropped."""
 _REMEMBERED: Final = 1024
@@ -63,7 +63,7 @@ class PolicyEnforcer:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
-        # listed before the rules are loaded, so that the next check notices a change in between
+        # the files are listed before the rules are loaded, so that the next check notices a change in between
         self._loaded = _list_files(conf)
         self._file = conf.find_file(conf.oslo_policy.policy_file)
         #: number of successive checks that found no policy file
@@ -90,7 +90,7 @@ class PolicyEnforcer:
 
     def _follow_files(self) -> None:
         """Load the rules again if the files have changed."""
-        # set before the check, so that no other thread checks at the same time
+        # the time is set before the check, so that no other thread checks at the same time
         self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
         try:
             found = _list_files(self._conf)
@@ -212,7 +212,8 @@ def _policy_paths(conf: cfg.ConfigOpts) -> Iterator[str]:
         yield file
     for name in conf.oslo_policy.policy_dirs:
         if folder := conf.find_file(name):
-            # sorted, because oslo.policy reads the files in this order, and later files have precedence
+            # the names are sorted, because oslo.policy reads the files in this order, and later files have
+            # precedence
             with os.scandir(folder) as entries:
                 yield from sorted(entry.path for entry in entries)
 

@@ -57,7 +57,7 @@ A worked example
 
     The slots are (0, DISK_GB), (1, VCPU) and (2, VCPU), and the tuple of free amounts is (100, 3, 8). For an
     equal host ``cn2`` without usage, this tuple is (100, 8, 8). Both hosts belong to one class, so a request
-    that is compiled for one host applies to both. If ``cn2`` had another trait, it would be of the same
+    that is compiled for one host applies to both hosts. If ``cn2`` had another trait, it would be of the same
     structure, but of another class. If its ``max_unit`` of VCPU were 4, it would be of another structure. The
     index of free amounts of VCPU has 8 for both hosts, the largest free amount of one provider.
 

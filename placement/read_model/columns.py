@@ -35,7 +35,8 @@ from placement.read_model.snapshot import ModelSnapshot
 
 T = TypeVar("T")
 
-# increased with each change of the format; a worker that finds another number reads the database instead
+# the number is increased with each change of the format; a worker that finds another number reads the
+# database instead
 _MAGIC: Final = b"placement read model 2\n"
 _LENGTH: Final = 8
 # the digest detects a truncated or damaged file; checks of the file's owner and mode prevent forgery
@@ -118,7 +119,7 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
         _NumberedValues(),
         _NumberedValues(id),
     )
-    # numbered from one, because zero means that there is no parent
+    # providers are numbered from one, because zero means that there is no parent
     at = {each.id: number for number, each in enumerate(model.providers, start=1)}
     numbers = {name: array("q") for name in ("id", "generation", "described_seq")}
     lists = {name: array("I") for name in ("parent", "root", "updated_at", *_SETS)}
@@ -127,7 +128,8 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
             column.extend(map(attrgetter(name), some))
         lists["parent"].extend([0 if each.parent_id is None else at[each.parent_id] for each in some])
         lists["root"].extend([at[each.root_id] for each in some])
-        # stored as numbers of distinct times, because providers that were created together have equal times
+        # times are stored as numbers of distinct times, because providers that were created together have
+        # equal times
         lists["updated_at"].extend([times.number_of(each.updated_at) for each in some])
         for name, those in distinct.items():
             lists[name].extend(map(those.number_of, map(attrgetter(name), some)))
@@ -145,7 +147,7 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
     owned = [each for some in distinct["inventories"].values for each in some.values()]
     columns.add("inventories.values", "I", map(inventories.number_of, owned))
     columns.add("used.values", "q", [each for some in distinct["used"].values for each in some.values()])
-    # a column for each field, because arrays of numbers can be read without parsing
+    # this is a column for each field, because arrays of numbers can be read without parsing
     for name in _PLAIN:
         columns.add(f"inventory.{name}", "q", map(attrgetter(name), inventories.values))
     columns.add("inventory.allocation_ratio", "d", map(attrgetter("allocation_ratio"), inventories.values))
@@ -225,9 +227,9 @@ class _ReadColumns:
 
     def __init__(self, header: Mapping[str, Any], content: memoryview) -> None:
         self._columns: dict[str, tuple[str, memoryview]] = {}
-        # read in the order of the header, because a column begins where the column before it ends
+        # columns are read in the order of the header, because a column begins where the column before it ends
         for name, kind, length in header["columns"]:
-            # checked, because Python shortens a slice beyond the end without an error
+            # the length is checked, because Python shortens a slice beyond the end without an error
             if not 0 <= length <= len(content):
                 raise DamagedFile(f"the column {name} has a wrong length")
             self._columns[name] = kind, content[:length]
@@ -274,7 +276,7 @@ class _ReadColumns:
 def _decode_checked(content: memoryview) -> tuple[str, ModelState]:
     if bytes(content[: len(_MAGIC)]) != _MAGIC:
         raise DamagedFile("it has another version of the format")
-    # checked before anything is parsed, because truncation is the most likely damage
+    # the digest is checked before anything is parsed, because truncation is the most likely damage
     if _DIGEST(content[:-_DIGEST_SIZE]).digest() != bytes(content[-_DIGEST_SIZE:]):
         raise DamagedFile("its checksum is wrong: it was truncated or changed")
     start = len(_MAGIC) + _LENGTH
@@ -290,7 +292,7 @@ def _decode_checked(content: memoryview) -> tuple[str, ModelState]:
     state = ModelState(
         names,
         ModelSnapshot(providers),
-        # converted here, so that a value of a wrong type does not fail later in a search
+        # numbers are converted here, so that a value of a wrong type does not fail later in a search
         {int(bucket): int(counter) for bucket, counter in header["counters"]},
         {int(bucket): int(count) for bucket, count in header["deletions"]},
         stamps,
@@ -328,7 +330,8 @@ def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[in
     for name, values in _distinct_parts(columns, times).items():
         found[name] = _looked_up(columns, name, values)
     for inventories, written in zip(found["inventories"], found["inventory_times"], strict=True):
-        # times in the short form of Provider.inventory_times: one for each inventory, or one for all
+        # times have the short form of Provider.inventory_times: one time for each inventory, or one time for
+        # all
         if len(written) not in (len(inventories), min(1, len(inventories))):
             raise DamagedFile("inventories lack the time of their last write")
     seqs = described.copy()
@@ -349,7 +352,8 @@ def _looked_up(columns: _ReadColumns, name: str, values: Sequence[Any]) -> list[
 
 def _distinct_parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, list[Any]]:
     """Return the distinct values of each field with values that providers share."""
-    # interned, because comparing interned names is faster, and searches compare names from all sources
+    # names are interned, because comparing interned names is faster, and searches compare names from all
+    # sources
     classes, words = (
         [sys.intern(each) for each in columns.read_texts(name)] for name in ("classes", "words")
     )
@@ -385,7 +389,7 @@ def _distinct_parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, 
 
 def _check_trees(parents: Sequence[int], roots: Sequence[int]) -> None:
     """Check that each parent is in the tree of its child, and that each provider without parent is a root."""
-    # numbered from one; circles of parents are found when trees are made
+    # parents are numbered from one; circles of parents are found when trees are made
     root_of = [0, *roots]
     # an entry for index 0, which stands for "no parent"
     for number, (parent, root) in enumerate(zip(parents, roots, strict=True), start=1):

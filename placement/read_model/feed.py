@@ -62,13 +62,15 @@ class ReadGate:
     """
 
     def __init__(self, long_requests: int = LONG_REQUESTS) -> None:
-        #: limits the requests that have yielded: each of them holds it until the request ends
+        #: the semaphore limits the requests that have yielded: each of these requests holds it until the
+        #: request ends
         self.long_requests = threading.BoundedSemaphore(long_requests)
-        #: held by the request that may update the model
+        #: this lock is : held by the request that may update the model
         self.first = threading.RLock()
-        #: held by the one request that runs at the moment, among all requests that have yielded
+        #: this lock is : held by the one request that runs at the moment, among all requests that have
+        #: yielded
         self.later = threading.Lock()
-        #: held while numbers of pins are changed
+        #: this lock is : held while numbers of pins are changed
         self.counting = threading.Lock()
         #: the total number of pins of all snapshots
         self.pin_count = 0
@@ -111,7 +113,7 @@ class ReadTurn:
         # the first yield gives up the lock for updates; later yields only release the lock of long requests
         # for a moment
         if self._kept is None:
-            # does not wait, because a waiting thread could not serve short requests
+            # this attempt does not wait, because a waiting thread could not serve short requests
             if not self._gate.long_requests.acquire(blocking=False):
                 raise Unavailable(
                     "This worker serves the maximum number of long requests. "
@@ -143,8 +145,8 @@ class ReadTurn:
 
 LOG = logging.getLogger(__name__)
 
-# the pause after an attempt without effect: by a slow clock of the server for writes, the allocation has not
-# expired yet
+# after an attempt without effect the thread pauses: if the clock of the server for writes is slow, the
+# allocation has not expired there yet
 _PAUSE: Final = 1.0
 """Seconds until the next attempt to release expired allocations, after an attempt that released none."""
 
@@ -179,7 +181,7 @@ class ModelView:
         self._turn.yield_lock(self.snapshot)
 
     def yield_after(self, check: Callable[[], None]) -> Callable[[], None]:
-        """Return a function for long searches: it calls ``check``, which may raise, and yields the lock."""
+        """Return a function for long searches that runs ``check``, which may raise, and yields the lock."""
 
         def yield_lock() -> None:
             check()
@@ -246,7 +248,7 @@ class ReadModel:
                     position = self._database.position()
                 if position != self._position:
                     self._update_state(position.history)
-                # for the type checker: the model has been updated by now, so there is a state
+                # this line is for the type checker: the model has been updated by now, so there is a state
                 assert self._state is not None
                 self._current_at = max(self._current_at, asked_at)
                 if position.clock < self._state.next_expiry or not expires:
@@ -269,7 +271,7 @@ class ReadModel:
         with ReadTurn(self._gate) as turn:
             known = self._state is not None and self._position is not None
             if known and time.monotonic() - self._current_at <= seconds:
-                # for the type checker: the variable above says that the state exists
+                # this line is for the type checker: the variable above says that the state exists
                 assert self._state is not None
                 yield ModelView(self._state.snapshot, self._state.names, turn, self._state.stamps)
                 return
@@ -280,7 +282,7 @@ class ReadModel:
         """Release expired allocations; return whether some may have been released."""
         # fresh_view() calls this only if the function exists
         assert self._give_back_expired is not None
-        # does not wait: one thread releases the allocations for all
+        # this attempt does not wait: one thread releases the allocations for all threads
         with self._expiring:
             if self._state is None or now < self._state.next_expiry:
                 return True
@@ -334,7 +336,7 @@ class ReadModel:
         return WritableModel(history, names, counters, deletions, next_expiry, providers, stamp_of)
 
     def _update_state(self, history: str) -> None:
-        # None during the update, so that the next request tries again after a failure
+        # The value is None during the update, so that the next request tries again after a failure
         self._position = None
         if self._state is None and self.file is not None and not self.refreshed:
             self._load_file(self.file)
@@ -370,7 +372,7 @@ class ReadModel:
             _warn_of(file, str(error))
         except DamagedFile as error:
             _warn_of(file, str(error))
-            # removed, so that the next worker does not read a damaged file
+            # the file is removed, so that the next worker does not read a damaged file
             file.discard()
 
     def _give_up(self, anew: FullReread) -> None:

@@ -58,8 +58,8 @@ class ModelState:
 
     def note_stamp(self, row: rows.ProviderVersion, provider: Provider) -> None:
         """Record the stamp of the last change of a provider."""
-        # if both numbers are equal, which is the usual case, one object serves as both: a large cloud has a
-        # million of these numbers
+        # the two numbers are usually equal, so one object serves as both numbers; this saves memory, because
+        # a large cloud has a million of these numbers
         described = provider.described_seq
         seq = described if row.change_seq == described else row.change_seq
         stamps = self.stamps.setdefault(row.bucket, {})
@@ -167,14 +167,14 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
         new[0] < state.counters.get(bucket, 0) for bucket, new in moved.items()
     ):
         return FullReread(f"{ANOTHER_HISTORY}: change counters went back")
-    # False until the end, because no request may use the state that an error leaves behind
+    # the value is False until the end, because no request may use the state that an error leaves behind
     state.whole = False
     if moved.pop(buckets.NAMES, None) is not None:
         names = rows.read_names(conn)
         # a renamed class needs a full read, because unchanged providers would keep the old name
         if any(name in state.snapshot.by_class for name in state.names.classes.keys() - names.classes.keys()):
             return FullReread("a resource class that is in use was renamed", is_odd=False)
-        # read before the providers, because rows of providers refer to names by id
+        # names are read before the providers, because rows of providers refer to names by id
         state.names = names
         state.counters[buckets.NAMES] = now[buckets.NAMES][0]
     # the counter only tells that the next expiry has changed, so the time is read
@@ -232,7 +232,7 @@ def _forget_deleted(conn: sa.Connection, state: ModelState, bucket: int) -> None
 @contextmanager
 def without_collection() -> Iterator[None]:
     """Exclude all objects made in this context from garbage collection: they live as long as the worker."""
-    # collects garbage before the freeze, because frozen garbage would never be freed
+    # garbage is collected before the freeze, because frozen garbage would never be freed
     gc.collect()
     gc.disable()
     try:

@@ -1,8 +1,8 @@
 """Indexes of a snapshot, updated with each change.
 
 The indexes find providers by trait, aggregate and resource class. Other indexes find trees by their free
-amount of a resource class; searches of crowded clouds begin with these. Sums by resource class have the used
-amounts and capacities of whole trees.
+amount of a resource class; searches of crowded clouds begin with these indexes. Sums by resource class have
+the used amounts and capacities of whole trees.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def _tree_sums(tree: HostTree, places: Iterable[tuple[int, int]]) -> tuple[int, 
     for _, slot in places:
         here = capacities[slot]
         used += here - free[slot]
-        # at least 0, because an inventory with more reserved than its total must not reduce the sum
+        # the amount is at least 0, because an inventory with more reserved than its total must not reduce the
+        # sum
         if here > 0:
             capacity += here
     return used, capacity
@@ -81,7 +82,8 @@ class FreeIndex:
     """
 
     def __init__(self, rows: Mapping[int, Iterable[int]] = MappingProxyType({})) -> None:
-        # arrays of machine integers: a bisection reads few bytes, and a copy is a single memcpy
+        # the ids are in arrays of machine integers: a bisection reads few bytes, and a copy is a single
+        # memcpy
         self._amounts = array("q")
         self._roots = array("q")
         for amount in sorted(rows):
@@ -154,7 +156,7 @@ class FreeIndexes:
 
     def index_of(self, name: str) -> FreeIndex:
         """Return the index of the trees with a resource class."""
-        # one empty index for all unknown names, because clients may ask for any name
+        # the code uses one empty index for all unknown names, because clients may ask for any name
         return self._by_class.get(name, _NOWHERE)
 
     def fill_from(self, trees: Mapping[int, HostTree]) -> None:
@@ -178,7 +180,7 @@ class FreeIndexes:
         before = old.max_free if old else {}
         after = new.max_free if new else {}
         for name, amount in before.items():
-            # only changed classes, because a guest mostly changes one or two classes of a host
+            # only changed classes are updated, because a guest mostly changes one or two classes of a host
             if after.get(name) != amount:
                 self._own_index(name).remove(amount, root)
         for name, amount in after.items():
@@ -219,11 +221,11 @@ class MergedIds(Sequence[int]):
 
     @cached_property
     def _all_ids(self) -> Sequence[int]:
-        # merges everything, because a caller that reads the length mostly reads all ids
+        # this merges everything, because a caller that reads the length mostly reads all ids
         return [*iter(self)]
 
     def __iter__(self) -> Iterator[int]:
-        # positions instead of iterators, so that slices are merged by set operations in C
+        # the code uses positions instead of iterators, so that slices are merged by set operations in C
         left = [(ids, 0) for ids in self._of if ids]
         while left:
             # all ids up to this one are in the current slices

@@ -41,7 +41,7 @@ class ModelMetrics:
     def count_updates(self) -> None:
         """Count the updates of the model since the last call."""
         seen, self._seen = self._seen, (self._model.refreshed, self._model.reread)
-        # at least 0, because one of two simultaneous scrapes may have read older numbers
+        # the difference is at least 0, because one of two simultaneous scrapes may have read older numbers
         self._refreshed.inc(max(0, self._seen[0] - seen[0]))
         self._reread.inc(max(0, self._seen[1] - seen[1]))
 
@@ -76,8 +76,8 @@ class ModelMetrics:
         too_many = series > self._max_provider_series
         left_out.add_metric([], series if too_many else 0)
         yield left_out
-        # all series or none, because sums over some of the providers would be wrong, and nothing would show
-        # this
+        # either all series are shown or no series, because sums over some of the providers would be wrong,
+        # and nothing would show this
         if too_many:
             return
         # labels and metric names are those of openstack-exporter, so that existing dashboards work

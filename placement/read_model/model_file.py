@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 300.0
 """Minimum seconds between two writes; a new worker reads later changes from the database."""
-# a small share, because the writer competes with requests for the interpreter
+# this is a small share, because the writer competes with requests for the interpreter
 _SHARE: Final = 4
 """Seconds of sleep for each second of work of the writer."""
 _MAX_SIZE: Final = 1 << 30
@@ -52,8 +52,8 @@ class ModelFile:
                 raise DamagedFile("it is not a regular file, or another user can write to it")
             if found.st_size > _MAX_SIZE:
                 raise DamagedFile(f"it is larger than {_MAX_SIZE} bytes")
-            # read and not mapped into memory, because this process would crash if another one truncated a
-            # mapped file
+            # the file is read and not mapped into memory, because this process would crash if another one
+            # truncated a mapped file
             content = bytearray(found.st_size)
             length = file.readinto(content)
         return bytes(content) if length == len(content) else bytes(content[:length])
@@ -70,7 +70,7 @@ class ModelFile:
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             with open(fd, "wb", buffering=0) as file:
-                # unbuffered, because a buffer would copy each of these large parts once more
+                # the file is unbuffered, because a buffer would copy each of these large parts once more
                 for part in parts:
                     size += len(part)
                     if size > _MAX_SIZE:
@@ -78,8 +78,8 @@ class ModelFile:
                     remaining = memoryview(part)
                     while remaining:
                         remaining = remaining[file.write(remaining) :]
-                # synced before the rename, so that after a power cut the file is either the complete old or
-                # the complete new one
+                # the file is synced before the rename, so that after a power cut the file is either the
+                # complete old or the complete new one
                 os.fsync(fd)
             os.rename(new, self.path)
         except BaseException:
@@ -129,7 +129,7 @@ class ModelFileWriter:
     def __init__(self, file: ModelFile, model: Callable[[], WritableModel]) -> None:
         self._file = file
         self._model = model
-        # monotonic time, so that a change of the system clock does not stop the writes for hours
+        # the time is monotonic, so that a change of the system clock does not stop the writes for hours
         self._not_before = -math.inf
         self._busy = False
 
@@ -139,7 +139,8 @@ class ModelFileWriter:
             return
         self._busy = True
         try:
-            # a daemon thread, because the process may end at any time, and the rename keeps the file complete
+            # this is a daemon thread, because the process may end at any time, and the rename keeps the file
+            # complete
             threading.Thread(target=self._run, name="write model", daemon=True).start()
         except RuntimeError as error:  # the system allows no further thread
             self._note_end()
@@ -164,7 +165,8 @@ class ModelFileWriter:
             self._note_end()
 
     def _note_end(self) -> None:
-        # set after a failure, too, because frequent attempts do not help, for instance on a full disk
+        # the time is set after a failure, too, because frequent attempts do not help, for instance on a full
+        # disk
         self._not_before = time.monotonic() + INTERVAL
         self._busy = False
 

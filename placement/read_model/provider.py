@@ -20,7 +20,8 @@ def capacity(total: int, reserved: int, allocation_ratio: float) -> int:
 
     Ratios may be huge, so the result is limited to integers that every JSON parser reads.
     """
-    # limited before the conversion to int, which would fail for an infinite float and be slow for a huge one
+    # the capacity is limited before the conversion to int, which would fail for an infinite float and be slow
+    # for a huge one
     return int(max(-_MAX_CAPACITY, min(_MAX_CAPACITY, (total - reserved) * allocation_ratio)))
 
 
@@ -37,7 +38,8 @@ class Inventory:
     max_unit: int
     step_size: int
     allocation_ratio: float
-    # computed once, because each search reads it, and not compared, because the other fields determine it
+    # the capacity is computed once, because each search reads it, and not compared, because the other fields
+    # determine it
     capacity: int = field(init=False, compare=False)
     """The amount that may be allocated in total, whether it is used or not."""
 

@@ -31,13 +31,13 @@ _CHUNK: Final = 500
 # rows become providers in batches, because a large cloud has millions of rows
 _MANY: Final = 10_000
 """Maximum number of rows in memory at the same time when a whole table is read."""
-# a limit for the memory: values of deleted providers are kept until this number is reached
+# this limits the memory: values of deleted providers are kept until this number is reached
 _MAX_SHARED: Final = 100_000
 """Maximum number of distinct values; above it, all of them are dropped."""
-# a low limit: most updates have few pairs, and each one is a further alternative for the query planner
+# the limit is low: most updates have few pairs, and each pair is a further alternative for the query planner
 _MAX_PAIRS: Final = 64
 """Maximum number of pairs of bucket and counter in one statement."""
-# low bits only, because a sum of stamps of 64 bits would exceed the integers of SQLite
+# only the low bits are summed, because a sum of stamps of 64 bits would exceed the integers of SQLite
 _SUMMED_BITS: Final = (1 << 32) - 1
 """The bits of a stamp that the sum of a fingerprint includes."""
 
@@ -56,7 +56,7 @@ _providers: Final = sa.select(
     _rp.change_seq,
     _rp.described_seq,
 )
-# columns in the order of the fields, because rows are passed to the constructor unchanged
+# the columns have the order of the fields, because rows are passed to the constructor unchanged
 INVENTORY_COLUMNS: Final = (
     inventories.c.total,
     inventories.c.reserved,
@@ -72,7 +72,7 @@ _inventories: Final = sa.select(
     inventories.c.updated_at,
     *INVENTORY_COLUMNS,
 )
-# summed by the database, because a host may have thousands of allocations but only a few classes
+# usage is summed by the database, because a host may have thousands of allocations but only a few classes
 _used: Final = sa.select(
     allocations.c.provider_id, allocations.c.resource_class_id, sa.func.sum(allocations.c.used)
 ).group_by(allocations.c.provider_id, allocations.c.resource_class_id)
@@ -142,9 +142,11 @@ class SharedValues:
     def __call__(self, value: Any) -> Any:
         """Return the object that is kept for all values equal to this value."""
         if len(self._kept) >= _MAX_SHARED:
-            # dropped together; existing providers keep their objects, and providers read later share new ones
+            # all values are dropped together; existing providers keep their objects, and providers that are
+            # read later share new objects
             self._kept.clear()
-            # dropped, too, because its keys are the identities of kept inventories
+            # inventories are dropped, too, because the keys of this mapping are the identities of kept
+            # inventories
             self._inventories.clear()
         return self._kept.setdefault(value, value)
 
@@ -216,7 +218,8 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
     pairs = list(known.items())
     for start in range(0, len(pairs), _MAX_PAIRS):
         chunk = pairs[start : start + _MAX_PAIRS]
-        # padded to a power of two with repeated pairs, so that there are only a few different statements
+        # the chunk is padded to a power of two with repeated pairs, so that there are only a few different
+        # statements
         chunk += chunk[:1] * ((1 << (len(chunk) - 1).bit_length()) - len(chunk))
         buckets, counters = zip(*chunk, strict=True)
         values = {**bind_values("bucket", buckets), **bind_values("counter", counters)}
@@ -234,14 +237,14 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
     )
 
 
-# cached by the padded number of buckets: 1, 2, 4 and so on up to 64 are seven statements
+# statements are cached by the padded number of buckets: 1, 2, 4 and so on up to 64 are seven statements
 @lru_cache
 def _stamped_statements(count: int) -> tuple[PreparedStatement, PreparedStatement, PreparedStatement]:
     """Return the statements for this number of buckets: stamped providers, their usage, fingerprints."""
     chosen = bind_parameters("bucket", count, sa.Integer)
     pairs = zip(chosen, bind_parameters("counter", count, sa.BigInteger), strict=True)
     stamped = sa.or_(*(sa.and_(_rp.bucket == bucket, _rp.change_seq > counter) for bucket, counter in pairs))
-    # sums over all providers of a bucket, changed or not, to prove that the model has the unchanged ones, too
+    # sums over all providers of a bucket, to prove that the model also has the unchanged providers
     total = sa.func.sum(_rp.change_seq.bitwise_and(_SUMMED_BITS))
     return (
         PreparedStatement(_providers.where(stamped)),

@@ -45,7 +45,7 @@ class ModelSnapshot:
         self.providers: dict[int, Provider] = {}
         self.by_uuid: dict[str, int] = {}
         self.by_name: dict[str, int] = {}
-        # members as ids, so that replacing a provider does not change this index
+        # members are ids, so that replacing a provider does not change this index
         self.trees = FamilyIndex()
         #: the ids of all roots in ascending order; computed on demand
         self._roots: tuple[int, ...] | None = None
@@ -59,7 +59,8 @@ class ModelSnapshot:
         self._distances: Distances | None = None
         #: number of readers that have pinned this snapshot, which must not change for them
         self.pin_count = 0
-        # shared with copies of this snapshot, so that equal trees in both snapshots belong to one class
+        # the classes are shared with copies of this snapshot, so that equal trees in both snapshots belong to
+        # one class
         self._kinds = TreeClasses()
         self._whole: dict[int, HostTree] = {}
         self._free_indexes = FreeIndexes()
@@ -67,7 +68,7 @@ class ModelSnapshot:
         #: roots of changed trees. New trees are made on demand, so that several changes of one tree need only
         #: one new tree
         self._stale: set[int] = set()
-        # sorted by id, so that the members of trees and the roots are sorted, too
+        # the providers are sorted by id, so that the members of trees and the roots are sorted, too
         self._fill_indexes(sorted(providers, key=attrgetter("id")))
 
     def _fill_indexes(self, providers: list[Provider]) -> None:
@@ -108,7 +109,7 @@ class ModelSnapshot:
         new._ranges = self._ranges.copy()
         new._ranges_by_root = self._ranges_by_root.copy()
         new._distances = self._distances
-        # shared, because structures and classes of trees are only added, never changed
+        # the classes are shared, because structures and classes of trees are only added, never changed
         new._kinds = self._kinds
         new._whole = self._whole.copy()
         new._free_indexes = self._free_indexes.copy()
@@ -151,7 +152,7 @@ class ModelSnapshot:
 
     def roots(self) -> tuple[int, ...]:
         """Return the ids of all roots, in ascending order."""
-        # cached until a root is added or removed, because most changes concern usage
+        # the list is cached until a root is added or removed, because most changes concern usage
         if self._roots is None:
             self._roots = tuple(sorted(self.trees))
         return self._roots
@@ -164,7 +165,7 @@ class ModelSnapshot:
         present = sorted([root for root in self._stale if root in self.trees])
         members = [tuple([self.providers[each] for each in self.trees[root]]) for root in present]
         made = self._kinds.make_trees([self.providers[root] for root in present], members)
-        # indexes first, because their update needs the old trees
+        # indexes are updated first, because their update needs the old trees
         if not anew:
             new = dict(zip(present, made, strict=True))
             for root in self._stale:
@@ -250,7 +251,8 @@ class ModelSnapshot:
                 if other is None:
                     continue
                 for one in self.by_attribute[name]:
-                    # only nodes of this host: an attribute may name another one, by mistake or after a move
+                    # only nodes of this host count: an attribute may name a node of another host, by mistake
+                    # or after a move
                     value = self.providers[one].attributes[name]
                     if isinstance(value, float) and self._are_together(one, other):
                         pair = (one, other) if one < other else (other, one)
@@ -264,12 +266,13 @@ class ModelSnapshot:
     def put(self, provider: Provider) -> None:
         """Add a provider, or replace the provider with the same id."""
         old = self.providers.get(provider.id)
-        # compared by identity, because unchanged attributes are mostly one object
+        # attributes are compared by identity, because unchanged attributes are mostly one object
         if old is None:
             self._forget_attributes()
         elif provider.attributes is not old.attributes:
             self._forget_changed(old.attributes, provider.attributes)
-        # removed before the new provider is added, because both may have the same name or uuid
+        # the old provider is removed before the new provider is added, because the two providers may have the
+        # same name or uuid
         if old is not None:
             self._unlink_provider(old, provider)
         if old is None or old.root_id != provider.root_id:
@@ -293,7 +296,7 @@ class ModelSnapshot:
             self._forget_attributes()
 
     def _forget_changed(self, before: Mapping[str, Attribute], after: Mapping[str, Attribute]) -> None:
-        # only changed names, because agents often write measurements, which no search reads
+        # only changed names are updated, because agents often write measurements, which no search reads
         for name in {*before, *after}:
             if before.get(name) != after.get(name):
                 self._ranges.pop(name, None)
@@ -322,7 +325,7 @@ class ModelSnapshot:
         if new is None:
             del self.providers[provider_id]
         for unique, key in ((self.by_uuid, old.uuid), (self.by_name, old.name)):
-            # checked, because two providers may have swapped their names since the last update
+            # the entry is checked, because two providers may have swapped their names since the last update
             if unique.get(key) == provider_id:
                 del unique[key]
         for index, names, after in self._index_keys(old, new):

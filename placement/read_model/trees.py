@@ -75,7 +75,8 @@ def arrange_tree(
             [(within.get(lineages[at][1], -1), tuple([rank for rank, _ in of.get(at, ())])) for at in members]
         )
         sorted_out.append((code, members))
-    # sorted by a code of each branch's content, so that the order does not depend on ids
+    # each branch has a code for its content, and branches are sorted by these codes, so that the order does
+    # not depend on ids
     sorted_out.sort()
     positions, places = [root], [(-1, tuple([rank for rank, _ in of.get(root, ())]))]
     for code, members in sorted_out:
@@ -90,7 +91,7 @@ def slot_picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
     """Return a function that picks these slots from the free amounts of a tree, as a tuple."""
     if not slots:
         return lambda _: ()
-    # a separate case, because an itemgetter with a single index returns no tuple
+    # this is a separate case, because an itemgetter with a single index returns no tuple
     if len(slots) == 1:
         (slot,) = slots
         return lambda free: (free[slot],)
@@ -154,7 +155,7 @@ class TreeStructure:
         #: for each slot, an inventory with the portions of the slot
         self.portions = [members[at].inventories[name] for at, name in inventories]
         self._giving: dict[tuple[str, ...], Sequence[Places]] = {}
-        # caches in the structure, so that they are dropped with its last tree
+        # these caches are in the structure, so that they are dropped with its last tree
         self._layouts: dict[Where, TreeLayout] = {}
         self._portions_of: dict[str, tuple[int, int]] = {}
         self._with_most: dict[tuple[int, ...], tuple[tuple[int, ...], Mapping[str, int]]] = {}
@@ -168,7 +169,7 @@ class TreeStructure:
                 for at in range(len(self.lineages))
                 if all((at, name) in self.slots for name in names)
             ]
-            # limited, because clients may ask for any combination of classes
+            # the size of the cache is limited, because clients may ask for any combination of classes
             if len(self._giving) < _MAX_KEPT:
                 self._giving[names] = found
         return found
@@ -211,7 +212,7 @@ class TreeStructure:
             if name not in self.having:
                 return False
             portions = [self.portions[slot] for _, slot in self.having[name]]
-            # False for other step sizes, where each multiple would have to be tested
+            # the result is False for other step sizes, where each multiple would have to be tested
             highest = min([each.max_unit if each.step_size == 1 else 0 for each in portions])
             bounds = self._portions_of[name] = max([each.min_unit for each in portions]), highest
         return bounds[0] <= amount <= bounds[1]
@@ -243,7 +244,7 @@ class TreeClass:
         self.shape = shape
         #: the traits of each provider, by position
         self.traits = traits
-        # computed on demand, because only topology policies and some criteria need zones
+        # zones are computed on demand, because only topology policies and some criteria need zones
         self._zones: tuple[tuple[int, ...], ...] | None = None
 
     @property
@@ -386,7 +387,7 @@ class _EqualObjects:
         slots, free = self.kind.shape.slots, self.capacities.copy()
         for at, amounts in used:
             for name, amount in amounts.items():
-                # ignored without an inventory: usage may outlast it, and has no slot then
+                # usage without an inventory is ignored: usage may outlast its inventory, and then has no slot
                 slot = slots.get((at, name))
                 if slot is not None:
                     free[slot] -= amount
@@ -397,7 +398,7 @@ class TreeClasses:
     """All structures and classes of current trees."""
 
     def __init__(self) -> None:
-        # weak references, so that the structure disappears with its last tree
+        # the references are weak, so that the structure disappears with its last tree
         self._shapes: WeakValueDictionary[Hashable, TreeStructure] = WeakValueDictionary()
         self._kinds: WeakValueDictionary[Hashable, TreeClass] = WeakValueDictionary()
         #: tuples of aggregates; trees with equal aggregates share one tuple

@@ -38,7 +38,7 @@ class _ListItem(StrictSchema):
 
 class _OfProvider(StrictSchema):
     resources = _resources
-    # accepted, because GET /allocations shows this field and clients send that answer back
+    # the field is accepted, because GET /allocations shows this field and clients send that answer back
     generation = IntegerField()
 
 
@@ -56,7 +56,7 @@ def _by_provider(min_properties: int) -> MapField:
     )
 
 
-# cached by microversion, because making the classes of a schema takes longer than reading a body
+# schemas are cached by microversion, because making the classes of a schema takes longer than reading a body
 @cache
 def put_allocations(version: Microversion) -> StrictSchema:
     """Return the schema of ``PUT /allocations/{consumer_uuid}``, which loads a mapping by provider."""
@@ -117,10 +117,10 @@ def _consumer_schema(base: type[StrictSchema], version: Microversion, **fields: 
     if version >= microversion.CONSUMER_OWNERS:
         fields |= {"project_id": _owner_field(), "user_id": _owner_field()}
     if version >= microversion.CONSUMER_GENERATIONS:
-        # None for null, which stands for a new consumer
+        # The value is None for null, which stands for a new consumer
         fields["consumer_generation"] = IntegerField(required=True, allow_none=True)
     if version >= microversion.MAPPINGS:
-        # accepted so that clients can send a candidate back; the service does not use it
+        # the field is accepted so that clients can send a candidate back; the service does not use it
         fields["mappings"] = MapField(_SUFFIX, ArrayField(UuidField(), min_items=1), min_properties=1)
     if version >= microversion.CONSUMER_TYPES:
         fields["consumer_type"] = StringField(
@@ -131,6 +131,6 @@ def _consumer_schema(base: type[StrictSchema], version: Microversion, **fields: 
 
 def _make_schema(base: type[StrictSchema], fields: dict[str, Any]) -> StrictSchema:
     schema = base.from_dict(fields, name=base.__name__)()
-    # for the type checker: from_dict() makes a subclass of the base
+    # this line is for the type checker: from_dict() makes a subclass of the base
     assert isinstance(schema, StrictSchema)
     return schema

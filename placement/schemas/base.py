@@ -19,7 +19,7 @@ from placement.exceptions import InvalidRequest
 
 MAX_INT: Final = 0x7FFFFFFF
 """The largest integer that fits into a database column of 32 bits."""
-# a limit, because an error message must not become as large as a hostile body
+# this is a limit, because an error message must not become as large as a hostile body
 _MAX_SHOWN: Final = 1000
 """Maximum number of characters of a value that an error message repeats."""
 _MAX_LISTED: Final = 32
@@ -46,7 +46,7 @@ def violation_error(keyword: str, sentence: str) -> ValidationError:
 def shown_value(value: Any) -> str:
     """Return the beginning of a value's Python representation, for an error message."""
     try:
-        # shortened before repr(), because a text may be as large as a body
+        # the text is shortened before repr(), because it may be as large as a body
         text = repr(value[:_MAX_SHOWN] if isinstance(value, str) else value)
     # repr() fails for JSON that is nested too deeply
     except RecursionError:
@@ -305,8 +305,8 @@ class MapField(SchemaField):
             name = self.canonical(key) if self.canonical else key
             if name is None or not self._matches(name):
                 raise violation_error("additionalProperties", f"{shown_value(key)} {self._expected}")
-            # an error, because otherwise the value of one spelling of a uuid would silently replace that of
-            # another
+            # this is an error, because otherwise the value of one spelling of a uuid would silently replace
+            # that of another
             if name in named:
                 raise violation_error(
                     "uniqueItems", f"{shown_value(key)} stands for the same object as another key"

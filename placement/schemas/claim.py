@@ -24,7 +24,7 @@ from placement.store import reservations
 from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, GroupPolicy
 
-# a low limit, because the search may try each claim with each choice of the earlier claims
+# this is a low limit, because the search may try each claim with each choice of the earlier claims
 MAX_CLAIMS: Final = 64
 """Maximum number of claims in one call."""
 MAX_ALTERNATES: Final = 100
@@ -33,7 +33,7 @@ MAX_ROOTS: Final = 1024
 """Maximum number of hosts that a claim allows or excludes."""
 MAX_WEIGHT: Final = 1000.0
 """Maximum weight of a criterion; the minimum is its negative."""
-# a limit, because the answer has a score for each criterion of each alternate of each claim
+# this is a limit, because the answer has a score for each criterion of each alternate of each claim
 MAX_CRITERIA: Final = 32
 """Maximum number of criteria in an order."""
 MAX_SECONDS: Final = 7 * 86_400.0
@@ -144,7 +144,8 @@ def parse_owned(
     asked = explanation.parse(claim, forms)
     return WantedClaim(
         consumer=consumer,
-        # None, because reservations are new; for claims, _wanted_claim() sets the generation of the body
+        # The generation is None, because reservations are new; for claims, _wanted_claim() sets the
+        # generation of the body
         generation=None,
         owner=ConsumerOwnership(claim["project_id"], claim["user_id"], consumer_type),
         request=asked.request,

@@ -28,7 +28,7 @@ class VersionedSchema(StrictSchema):
     If the field ``strict`` is true, parts of the flavor that would otherwise be ignored are errors.
     """
 
-    # from 1.10 on, because this microversion introduced requests for candidates
+    # the field exists from 1.10 on, because this microversion introduced requests for candidates
     microversion = StringField(
         pattern=r"^1\.(1[0-9]|2[0-9]|3[0-9])$",
         meaning=f"a microversion from 1.10 to {microversion.text(microversion.MAX)}",
@@ -37,7 +37,8 @@ class VersionedSchema(StrictSchema):
     strict = BooleanField(load_default=False)
 
 
-# A class made at import, because it has a field for each registered form, and forms are known only then.
+# This is a class made at import, because it has a field for each registered form, and forms are known only
+# then.
 _Forms: Any = StrictSchema.from_dict(
     {
         name: ObjectField(form.schema, load_default=None)
@@ -107,7 +108,7 @@ def _asked_candidates(body: dict[str, Any], forms: RequestForms) -> AskedCandida
         return forms[given[0]].translate(body[given[0]], strict=body["strict"])
     version = version_of(body)
     try:
-        # checked here, because parse_qsl would silently replace bytes that are not UTF-8
+        # the encoding is checked here, because parse_qsl would silently replace bytes that are not UTF-8
         unquote_to_bytes(body["query"]).decode()
         pairs = parse_qsl(body["query"], keep_blank_values=True, max_num_fields=_MAX_PARAMETERS)
     except ValueError as error:

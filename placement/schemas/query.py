@@ -111,7 +111,7 @@ def parse_usages(params: Params, version: Microversion) -> UsagesFilter:
     return UsagesFilter(**load_query(UsagesQuery, params, version))
 
 
-# DOTALL, so that names with a line feed match, too
+# the flag DOTALL is set, so that names with a line feed match, too
 _TRAIT_NAMES: Final = re.compile(r"(in|startswith):(.*)", re.DOTALL)
 
 

@@ -40,7 +40,7 @@ class _NestedCreate(_ProviderCreation):
     parent_provider_uuid = UuidField(allow_none=True)
 
 
-# cached, because making a schema takes longer than reading a body
+# schemas are cached, because making a schema takes longer than reading a body
 @cache
 def creation_schema(version: Microversion) -> StrictSchema:
     """Return the schema of ``POST /resource_providers``; it has a parent from 1.14 on."""
@@ -93,7 +93,8 @@ class CustomTrait(StrictSchema):
     name = StringField(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)
 
 
-# enough for the distances of a NUMA node to all other nodes of a large host, and as many other attributes
+# the limit is enough for the distances of a NUMA node to all other nodes of a large host, and as many other
+# attributes
 MAX_ATTRIBUTES: Final = 256
 """Maximum number of attributes of one provider."""
 ATTRIBUTE_NAME: Final = "[A-Za-z][A-Za-z0-9_.-]{0,63}"

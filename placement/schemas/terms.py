@@ -44,7 +44,7 @@ def load_query(schema: type[StrictSchema], params: Params, version: Microversion
     return load(loader, last, PREFIX)
 
 
-# cached, because making a schema takes longer than reading a query
+# schemas are cached, because making a schema takes longer than reading a query
 @lru_cache(maxsize=256)
 def schema_at(schema: type[StrictSchema], version: Microversion) -> StrictSchema:
     """Return the schema with only the fields that a microversion has."""

@@ -46,7 +46,7 @@ The order of calls
 Imports
     The API, the schemas and the extras import this package. The package imports the read model, and
     ``claims`` also imports the store. A contract in ``pyproject.toml`` sets the order within this package:
-    ``claims`` may import ``diagnosis``, and both may import the search for candidates.
+    ``claims`` may import ``diagnosis``, and both packages may import the search for candidates.
 
 A worked example
     Three hosts have the same structure: DISK_GB 100, and two NUMA nodes with VCPU 8 each. On ``cn1``, 5 VCPU

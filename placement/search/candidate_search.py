@@ -51,7 +51,7 @@ def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
     providers and groups.
     """
     resting: deque[Source] = deque()
-    # a generator, because sources that rest are appended to the deque while it is read
+    # this is a generator, because sources that rest are appended to the deque while it is read
     for source in chain(sources, drain_waiting(resting)):
         provider_set, batches = source
         for batch in batches:
@@ -64,7 +64,7 @@ def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
 def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
     """Yield one batch of each source, then a second batch of each, and so on; open a source when needed."""
     active: deque[Source] = deque()
-    # a generator, because a limit may be reached before most sources are opened
+    # this is a generator, because a limit may be reached before most sources are opened
     for provider_set, batches in chain(sources, drain_waiting(active)):
         left = iter(batches)
         for batch in left:
@@ -93,7 +93,8 @@ def limit_offers(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
             return
 
 
-# a compromise: small batches end a search with a low limit early, large batches have less overhead
+# the size is a compromise: small batches end a search with a low limit early, large batches have less
+# overhead
 BATCH: Final = 16
 """Largest number of candidates of one tree that are searched for at once."""
 # the check adds up the sizes of all patterns; if it ran for each offer, it would cost more than finding the
@@ -135,8 +136,8 @@ class CandidateSearch:
         self._least: list[tuple[str, int]] = list(
             {
                 name: amount
-                # sorted by amount, so that for each class the dictionary keeps the largest amount, which
-                # comes last
+                # the needs are sorted by amount, so that for each class the dictionary keeps the largest
+                # amount, which comes last
                 for name, amount in sorted(chain.from_iterable([need.resources for need in self._needs]))
                 if not self._sharing.providers or name not in self._sharing.resource_classes
             }.items()
@@ -160,7 +161,8 @@ class CandidateSearch:
         self._plans: dict[Hashable, CompiledRequest | None] = {}
         self._distinct_plans: dict[Hashable, CompiledRequest | None] = {}
         self._met_in: list[MetPositions] = [each.met_in(snapshot) for each in self._rules.conditions]
-        # one cache for all plans, because trees of two structures may have the same positions of options
+        # the code uses one cache for all plans, because trees of two structures may have the same positions
+        # of options
         self._searched = SearchResults(1, distinct_only=distinct_only)
         #: patterns of unused trees; the keys are a compiled request, a class of trees, and the positions
         #: outside of pools
@@ -201,7 +203,8 @@ class CandidateSearch:
         if self._rng is not None:
             found = list(roots)
             roots = self._rng.sample(found, len(found))
-        # set here and not in the constructor, because only the caller knows its limit and strategy
+        # the attribute is set here and not in the constructor, because only the caller knows its limit and
+        # strategy
         self._searched.batch = batch
         uncounted = 0
         for root in roots:
@@ -220,7 +223,8 @@ class CandidateSearch:
         if not self._sharing.providers:
             plan = self._plan_of(tree, (), in_use=True)
             return None if plan is None else (tree, plan.pattern_batches(tree, tree.free, self._rng))
-        # checked before the sharing providers are looked up, which takes longer than this check
+        # the free amounts are checked before the sharing providers are looked up, which takes longer than
+        # this check
         if self._has_too_little(tree):
             return None
         shared, uuids = self._sharing.with_tree(root)
@@ -235,7 +239,8 @@ class CandidateSearch:
     def _has_too_little(self, tree: HostTree) -> bool:
         """Return whether an unshared class has too little free, for one need or for all needs together."""
         max_free = tree.max_free
-        for name, amount in self._least:  # a loop, because it takes less time than any() with a generator
+        # this is a loop, because it takes less time than any() with a generator
+        for name, amount in self._least:
             if max_free.get(name, -1) < amount:
                 return True
         free, having = tree.free, tree.shape.having
@@ -395,7 +400,7 @@ class CandidateSearch:
         traits = []
         for any_of in rules.unsuffixed_traits:
             positions = {at for index in rules.unsuffixed for at in options[index].all_positions()}
-            # sorted, because compiled requests with equal positions share results
+            # positions are sorted, because compiled requests with equal positions share results
             having = tuple([at for at in sorted(positions) if not members[at].traits.isdisjoint(any_of)])
             if not having:
                 return None
@@ -451,7 +456,8 @@ def find_candidates(
     limits = [limit for limit in (request.limit, max_candidates) if limit is not None and limit != NO_LIMIT]
     limit = min(limits, default=None)
     looking = CandidateSearch(snapshot, request, random.Random() if randomize else None, budget)
-    # batches of one candidate, if roots take turns or if repeated candidates have to be dropped one by one
+    # each batch has one candidate if roots take turns, or if repeated candidates have to be dropped one by
+    # one
     in_turn = randomize or strategy == "breadth-first"
     by_root = looking.by_root(1 if in_turn or looking.may_repeat else min(BATCH, limit or BATCH))
     offers = round_robin(by_root) if in_turn else one_by_one(by_root)
@@ -459,7 +465,8 @@ def find_candidates(
         offers = _drop_repeated(offers, looking)
     if limit is not None:
         offers = limit_offers(offers, limit)
-    # the outermost iterator, so that a spent budget ends the answer and all candidates found so far are kept
+    # this is the outermost iterator, so that a spent budget ends the answer and all candidates found so far
+    # are kept
     offers = _while_it_lasts(offers)
     chunk = looking.chunk_size()
     found = list(islice(offers, chunk))
@@ -522,7 +529,8 @@ class CandidatesByHost:
             elif self._each_root or not looking.may_repeat:
                 yield from candidates_of([(provider_set, batch)])
             else:
-                # one candidate at a time, because a batch may have both repeated and new candidates
+                # the loop takes one candidate at a time, because a batch may have both repeated and new
+                # candidates
                 for pattern in batch:
                     offer = provider_set, PatternBatch((pattern,))
                     home = looking.home_of(offer)

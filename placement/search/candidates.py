@@ -32,8 +32,8 @@ class CandidatePattern(NamedTuple):
         mappings: dict[str, tuple[int, ...]] = {}
         for need, amounts, at in zip(rules.needs, rules.amounts, chosen, strict=True):
             suffix = need.suffix
-            # a tuple instead of a set, because answers list the providers of a group in the order of the
-            # request
+            # this is a tuple instead of a set, because answers list the providers of a group in the order of
+            # the request
             served = mappings.get(suffix)
             if served is None:
                 mappings[suffix] = (at,)
@@ -183,7 +183,7 @@ def _order_batches(
     for batch in batches:
         for pattern in batch:
             used = pattern.resources
-            # None stands for the root and for sharing providers, which are not branches
+            # The value None stands for the root and for sharing providers, which are not branches
             found = {*map(branch, used)}
             spread = (len(found) - (None in found), len(used))
             in_order, last = in_order and last <= spread, spread

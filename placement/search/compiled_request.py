@@ -34,7 +34,7 @@ from placement.search.symmetry import AssignmentKinds, never_pooled
 # below this number, recognising equivalent ways would cost more than listing all ways, which fit into one
 # batch
 _WIDE: Final = 17
-"""From this number of ways at a tree on, one of all equivalent ways comes before the others."""
+"""If a tree has at least this number of ways, one way of each set of equivalent ways comes first."""
 
 _BatchEnd = Literal["full", "rest", "done"]
 """Why a batch ends: it is full, the search rests, or there are no more patterns."""
@@ -114,8 +114,8 @@ class CompiledRequest:
         self._options = options
         self._searched = searched
         self._shared_ids = tuple([each.id for each in shared])
-        # each list of options once: groups that ask for many devices are mostly equal, and have the same
-        # options
+        # each list of options is computed once: groups that ask for many devices are mostly equal, and have
+        # the same options
         self._distinct = [options[index] for index in sorted(set(rules.first_alike))]
         #: the number of steps for a check of all options
         self._steps = sum([len(own) + len(sharing) for own, sharing in self._distinct])
@@ -126,12 +126,12 @@ class CompiledRequest:
         self.only_shared = not any(own for own, _ in self._distinct)
         #: the part of the key of results that depends neither on options nor on contested free amounts
         self._apart: Hashable = ()
-        # empty if the positions of options decide alone, so that trees of different structures can share
-        # results
+        # this part of the key is empty if the positions of options decide alone, so that trees of different
+        # structures can share results
         if not rules.by_options_alone:
             lineages = self._shape.lineages
             used = {at for own, _ in self._distinct for at, _ in own}
-            # lineages of options only, because no other provider can serve a need of a same_subtree rule
+            # only options have lineages, because no other provider can serve a need of a same_subtree rule
             related = tuple([lineages[at] for at in sorted(used)]) if rules.by_lineage else ()
             # positions of sharing providers begin after those of the tree; their free amounts are not in the
             # key
@@ -161,8 +161,8 @@ class CompiledRequest:
             self._by_relevant = {}
             known = self._batches_alike(provider_set, free)
         else:
-            # made at the second tree, because many requests are compiled for a single tree and never need the
-            # key
+            # the key is made at the second tree, because many requests are compiled for a single tree and
+            # never need it
             if self._relevant is None:
                 self._relevant = _pick_slots(
                     sorted({slot for own, _ in self._distinct for _, slots in own for slot in slots})
@@ -195,7 +195,7 @@ class CompiledRequest:
         kinds = self._kinds_at(empty, options, pooled=True, parts=parts)
         found = [each for each in self._find_patterns(empty, options, kinds=kinds) if each is not None]
         positions = {member.id: at for at, member in enumerate(empty.members)}
-        # sorted, so that equal pools of several requests are equal tuples
+        # the members of a pool are sorted, so that equal pools of several requests are equal tuples
         pools = [
             (tuple(sorted([positions[each] for each in ids])), unit)
             for ids, unit in (kinds.list_pools() if kinds else ())
@@ -254,7 +254,7 @@ class CompiledRequest:
         lineages = self._shape.lineages
         parents = {each[1] for each in lineages if len(each) > 1}
         used = sorted({at for own, _ in self._distinct for at, _ in own})
-        # None for providers with children, which are never equivalent to other providers
+        # The entry is None for providers with children, which are never equivalent to other providers
         families = tuple([None if at in parents else lineages[at][1:2] for at in used])
         return len(lineages), families, self._shared_ids
 
@@ -312,7 +312,7 @@ class CompiledRequest:
         found = []
         for each in self._contested_classes:
             least = each.least
-            # without min() and max(), which would be half of the cost of this loop
+            # the loop does without min() and max(), which would be half of its cost
             here = [
                 0 if (amount := free[slot]) < least else amount if amount < most else most
                 for slot, most in each.places
@@ -353,8 +353,8 @@ class CompiledRequest:
                     min([rules.amounts[index][name] for index in asking]),
                     not any(self._options[index].shared for index in asking),
                     tuple(slots),
-                    # limited to the sum of all needs, because a larger free amount makes no difference and
-                    # must not change the key
+                    # the amount is limited to the sum of all needs, because a larger free amount makes no
+                    # difference and must not change the key
                     [(slot, min(portions[slot].max_unit, asked)) for slot in slots.values()],
                 )
             )

@@ -50,7 +50,8 @@ class _RememberedValues(dict[_K, bool], Generic[_K]):
     def __init__(self, answer: Callable[[_K], bool]) -> None:
         self._answer = answer
 
-    # a dict with __missing__(), so that a known value is looked up in C and no Python function is called
+    # this is a dict with __missing__(), so that a known value is looked up in C and no Python function is
+    # called
     def __missing__(self, value: _K) -> bool:
         met = self[value] = self._answer(value)
         return met
@@ -109,7 +110,7 @@ class ProviderCondition(ABC):
     of its own. A provider meets the condition if it meets every piece.
     """
 
-    # class variables, because the registry reads these values from the class and has no instance
+    # these are class variables, because the registry reads these values from the class and has no instance
     name: ClassVar[str]
     """The name of the condition in explanations."""
     field: ClassVar[str]
@@ -127,8 +128,9 @@ class ProviderCondition(ABC):
     index: ClassVar[str | None] = None
     """Attribute of the snapshot that maps the names of ``sets`` to providers; None without such an index.
 
-    With an index, the condition gives the same result for all providers that have none of the names, in trees
-    with a root that has none."""
+    With an index, the condition has one result for all providers without any of the names, in trees with
+    a root without these names.
+    """
     excludes: ClassVar[bool] = False
     """Whether providers with a name of ``sets`` fail the condition."""
 
@@ -180,7 +182,8 @@ class ProviderCondition(ABC):
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
         """Yield the names with which an index finds the providers that meet the condition."""
-        # nothing for conditions that exclude names, because no index lists the providers without a name
+        # the method yields nothing for conditions that exclude names, because no index lists the providers
+        # without a name
         if self.index is not None and not self.excludes:
             for names in self.sets:
                 yield IndexedNames(getattr(snapshot, self.index), tuple(names), self.of_roots)
@@ -266,7 +269,7 @@ def _split_field(said: Any) -> tuple[Names, ...]:
     # the parser has made a tuple of sets of alternatives
     if isinstance(said, tuple):
         return said
-    # sorted, so that explanations list names in the same order each time
+    # names are sorted, so that explanations list names in the same order each time
     return tuple([frozenset({name}) for name in ([said] if isinstance(said, str) else sorted(said))])
 
 
@@ -284,7 +287,7 @@ class _TraitCondition(ProviderCondition):
 
     __slots__ = ()
 
-    # traits decide alone, and in all trees of a class they are equal at each position
+    # only traits decide this condition, and all trees of a class have the same traits at each position
     reads = ("traits",)
     index = "by_trait"
 
@@ -493,7 +496,7 @@ class _AggregateCondition(ProviderCondition):
         known: dict[Names | None, _RememberedValues[Names]] = {}
 
         def met_positions(tree: HostTree) -> tuple[bool, ...]:
-            # for a root this is the same set twice, which does no harm
+            # a root has the same set twice, which does no harm
             root = tree.root.aggregates if self.or_root else None
             beside = known.get(root)
             if beside is None:
@@ -530,14 +533,14 @@ class MemberOf(_AggregateCondition):
         own = partial(replace(self, or_root=False).met_by, snapshot=snapshot)
         if not self.or_root:
             return (own,)
-        # two alternatives, so that a relaxation can leave out the sets that the provider fails, or those that
-        # its root fails
+        # the condition has two alternatives, so that a relaxation can leave out the sets that the provider
+        # fails, or those that its root fails
         return own, lambda provider: own(snapshot.providers[provider.root_id])
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
         """Yield the names to look up: of the providers themselves, or of roots that count for their trees."""
         for names in self.sets:
-            # overridden, because an aggregate of a root counts for all providers of its tree
+            # the method is overridden, because an aggregate of a root counts for all providers of its tree
             yield IndexedNames(snapshot.by_aggregate, tuple(names), spans_trees=self.or_root)
 
 
@@ -552,7 +555,8 @@ class ForbiddenAggregates(_AggregateCondition):
     excludes = True
 
     def _admits_names(self, own: Names, root: Names | None) -> bool:
-        # both are checked, because a forbidden aggregate of the root forbids its whole tree
+        # the aggregates of provider and root are checked, because a forbidden aggregate of the root forbids
+        # its whole tree
         return all(map(own.isdisjoint, self.sets)) and (root is None or all(map(root.isdisjoint, self.sets)))
 
 
@@ -600,7 +604,7 @@ class ProviderNeed:
     @property
     def serving_terms(self) -> Hashable:
         """Everything that decides which providers can serve the need."""
-        # without the suffix, so that the options of groups with equal terms are computed once
+        # the key is without the suffix, so that the options of groups with equal terms are computed once
         return self.resources, self.conditions
 
     def served_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:

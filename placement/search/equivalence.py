@@ -110,13 +110,13 @@ class AskedAmounts:
 
     def portions_key(self, shape: TreeStructure, layout: TreeLayout) -> Hashable:
         """Return a key of the amounts, and sums of amounts, that the providers of a structure can give."""
-        # cached by structure, because the computation reads each inventory, and thousands of trees share a
-        # structure
+        # the portions are cached by structure, because the computation reads each inventory, and thousands of
+        # trees share a structure
         found = self._portions.get(shape)
         if found is None:
             given = [
-                # True stands for "each inventory can give this amount", so that structures with different
-                # inventories can have equal keys
+                # the value True stands for "each inventory can give this amount", so that structures with
+                # different inventories can have equal keys
                 shape.any_gives(name, amount) or self._portions_given(shape, layout, name, amount)
                 for name, amount in self.amounts
             ]
@@ -212,7 +212,7 @@ class TreeKin:
         self.alike: dict[Hashable, LikeTrees] = {}
         # with one amount for each slot, in the order of slots, no slots have to be picked
         slots = [slot for slot, _ in asked]
-        #: None if each slot has exactly one amount
+        #: the function is : None if each slot has exactly one amount
         self._pick = None if slots == [*range(len(self.slots))] else slot_picker(slots)
         self._amounts = tuple([amount for _, amount in asked])
         self._contested = [
@@ -358,7 +358,8 @@ def _roots_telling(snapshot: ModelSnapshot, conditions: Iterable[ProviderConditi
     """
     found: set[int] = set()
     for each in conditions:
-        # all roots, because without an index any tree may have a provider with one of the names
+        # the filter takes all roots, because without an index any tree may have a provider with one of the
+        # names
         if each.index is None:
             return set(snapshot.trees)
         index = getattr(snapshot, each.index)

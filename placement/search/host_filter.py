@@ -70,7 +70,7 @@ def named_roots(snapshot: ModelSnapshot, uuids: Iterable[str], meant: str) -> fr
         which".
     :raises InvalidRequest: a uuid belongs to no provider, or to a provider that is not a root.
     """
-    # sorted, so that equal requests always report the same wrong uuid
+    # uuids are sorted, so that equal requests always report the same wrong uuid
     found = set()
     for uuid in sorted(uuids):
         root = snapshot.get(uuid)

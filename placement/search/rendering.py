@@ -89,7 +89,8 @@ def _render_tree(
     summaries = b",".join(
         [_provider_summary(snapshot, each, shape, each.inventories) for each in tree.members]
     )
-    # keyed by the identity of the tree, so that a later answer finds the summaries without reading providers
+    # summaries are keyed by the identity of the tree, so that a later answer finds the summaries without
+    # reading providers
     kept[tree] = summaries
     return summaries
 
@@ -123,7 +124,7 @@ def render_pieces(
     :param budget: the budget of the search; a long answer yields to other threads.
     """
     if not offers:
-        # an early return, because the code below needs at least one candidate and one provider
+        # this is an early return, because the code below needs at least one candidate and one provider
         return [b'{"allocation_requests":[],"provider_summaries":{}}']
     parts = _allocation_requests(offers, version, budget)
     parts[0] = b'{"allocation_requests":[' + parts[0]
@@ -180,7 +181,7 @@ class _CandidateTemplates:
 
     def __call__(self, patterns: Iterable[CandidatePattern]) -> _Template:
         """Return the template of a batch."""
-        # joined as text and encoded once, because batches share the rendered patterns
+        # the parts are joined as text and encoded once, because batches share the rendered patterns
         gaps: list[int] = []
         requests = []
         for pattern in patterns:
@@ -282,7 +283,8 @@ def _provider_summary(
     snapshot: ModelSnapshot, provider: Provider, shape: SummaryShape, classes: Mapping[str, Any] | set[str]
 ) -> bytes:
     summary: dict[str, Any] = {
-        # orjson instead of a template, because a summary is rendered only once for each change of its tree
+        # orjson is used instead of a template, because a summary is rendered only once for each change of its
+        # tree
         "resources": {
             name: {"capacity": inventory.capacity, "used": provider.used.get(name, 0)}
             for name, inventory in provider.inventories.items()

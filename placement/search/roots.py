@@ -62,8 +62,7 @@ class SharingProviders:
             found &= self._snapshot.by_class.get(name, set())
         if len(found) > _MANY:
             return found
-        # spend_anyway() instead of spend(): the search has no results yet that an exceeded budget could
-        # return
+        # spend_anyway() replaces spend(): the search has no results yet that an exceeded budget could return
         self.budget.spend_anyway(len(found))
         return {each for each in found if need.served_by(self._snapshot.providers[each], self._snapshot)}
 
@@ -97,8 +96,8 @@ class SharingProviders:
             roots = self._snapshot.roots_having(self._snapshot.by_aggregate, aggregate).ids
             self.budget.spend(1 + len(roots) // 16)
             for root in roots:
-                # sorted tuples, so that callers can use them as keys: hosts with equal tuples have the same
-                # sharing providers
+                # the tuples are sorted, so that callers can use them as keys: hosts with equal tuples have
+                # the same sharing providers
                 found[root] = (*found.get(root, ()), aggregate)
         return found
 
@@ -109,7 +108,7 @@ class SharingProviders:
     def with_tree(self, root: int) -> tuple[list[Provider], tuple[bytes, ...]]:
         """Return the providers outside the tree that share with it, by ascending ids, and their uuids."""
         self.budget.spend()
-        # keyed by the common aggregates, so that all trees of one rack share one list
+        # the lists are keyed by the common aggregates, so that all trees of one rack share one list
         via = self._aggregate_names & self._snapshot.whole_trees()[root].all_aggregates
         known = self._known.get(via)
         if known is None:
@@ -142,7 +141,7 @@ _DRAWS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class RootFilter:
-    """Distinct root ids and a filter: each condition in ``selective`` has to have a set with the root.
+    """Distinct root ids, and a filter. A root passes if each condition in ``selective`` has a set with it.
 
     Iteration yields ids in ascending order; ``ids`` need not be in order.
     """
@@ -160,8 +159,8 @@ class RootFilter:
 
     def from_anywhere(self, rng: random.Random) -> Iterator[int]:
         """Iterate from a random root on; each passing root is equally likely to be the first."""
-        # random draws until a root passes: each passing root has the same probability, and not all roots are
-        # filtered
+        # roots are drawn at random until one passes: each passing root has the same probability, and not all
+        # roots are filtered
         for _ in range(_DRAWS if self.ids else 0):
             first = rng.randrange(len(self.ids))
             # the other roots follow in order; a random first root is enough to make concurrent claims begin
@@ -243,7 +242,7 @@ def possible_roots(
 
 def _in_all(roots: Iterable[int], wanted: Sequence[Sequence[Container[int]]]) -> Iterator[int]:
     """Yield the roots for which each condition has a set that contains the root."""
-    # nested loops instead of any() and all(), because generators would take longer than the lookups
+    # nested loops replace any() and all(), because generators would take longer than the lookups
     for root in roots:
         for any_of in wanted:
             for one in any_of:
@@ -293,8 +292,7 @@ class _SelectiveNames:
         for provider_id in self._sharing_it:
             aggregates = snapshot.providers[provider_id].aggregates
             self.size += sum([len(snapshot.by_aggregate[aggregate]) for aggregate in aggregates])
-        #: whether the root alone decides if a tree has one of the names
-        # False if the names of other members of the tree count, too
+        #: whether the root alone decides if a tree has one of the names, not names of other members
         self.of_roots = not self._sharing_it and all(roots.alone for roots in self._roots)
 
     def _who_shares(self) -> set[int]:
@@ -310,7 +308,7 @@ class _SelectiveNames:
 
     def share(self, trees: int) -> float:
         """Estimate the share of trees with at least one of the names, assuming independent names."""
-        # only an estimate, because names of one set are often not independent
+        # the number is only an estimate, because names of one set are often not independent
         return 1 - prod([1 - len(roots.ids) / trees for roots in self._roots])
 
     def roots(self) -> Sequence[int]:

@@ -95,7 +95,7 @@ def available_amount(provider: Provider, name: str) -> int:
 def _amounts_fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: SearchBudget) -> bool:
     """Return False if these amounts of one class certainly cannot all find a provider."""
     sizes = {amount for amount, _ in asked}
-    # no check of volumes if all amounts are equal, because then the matchings below are exact
+    # volumes are not checked if all amounts are equal, because then the matchings below are exact
     if len(sizes) > 1 and any(
         sum(amounts) > _max_sum(amounts, volumes, budget) for amounts, volumes in _list_volumes(asked, free)
     ):
@@ -135,7 +135,8 @@ def _max_sum(amounts: Sequence[int], volumes: Collection[int], budget: SearchBud
     The possible sums of the amounts are the bits of an integer: bit n stands for n units.
     """
     budget.spend(len(amounts) + len(volumes))
-    # divided by their greatest common divisor, so that large amounts, such as memory in MB, take few bits
+    # amounts are divided by their greatest common divisor, so that large amounts, such as memory in MB, take
+    # few bits
     min_amount, unit = min(amounts), gcd(*amounts)
     useful = [volume // unit for volume in volumes if volume >= min_amount]
     widest = max(useful, default=0)
@@ -179,8 +180,8 @@ def _match_all(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> boo
                 break
         if free is None:
             return False
-        # go back along the path: each need takes the next provider of the path, which frees the need's
-        # previous provider
+        # the loop goes back along the path: each need takes the next provider of the path, which frees the
+        # need's previous provider
         while free is not None:
             who, previous = came_from[free]
             served[free].append(who)
@@ -219,8 +220,8 @@ class RequestRules:
             dict.fromkeys(
                 [
                     *chain.from_iterable(need.conditions for need in needs),
-                    # one condition for each piece, because different providers of the group may meet
-                    # different pieces
+                    # the code uses one condition for each piece, because different providers of the group may
+                    # meet different pieces
                     *(piece for each in together for piece in each.single_pieces()),
                 ]
             )
@@ -391,7 +392,7 @@ class NeedAssignment:
         )
 
     def _subtree_in_reach(self, rule: Sequence[int], index: int, provider: Provider) -> bool:
-        """Return whether one provider of the rule can be the root of the subtree with all the others."""
+        """Return whether one provider of the rule can be the root of a subtree with all other providers."""
         above = self._lineage_of(provider)
         open_ones, chosen = [], [provider.id]
         for other in rule:

@@ -179,11 +179,11 @@ class AssignmentKinds:
         Such providers are leaves below the same parent, or have neither parent nor children.
         """
         rules = self._rules
-        # a key with the provider's own id, so that this provider is equal to no other
+        # this is a key with the provider's own id, so that this provider is equal to no other
         if provider.id in self._parents or (self._pooled and not self._gives_units(provider, serves)):
             return provider.id
-        # limited to the sum of all needs, because a larger free amount makes no difference. Pools ignore free
-        # amounts here, and count units instead
+        # the amount is limited to the sum of all needs, because a larger free amount makes no difference.
+        # Pools ignore free amounts here, and count units instead
         contested = [
             min(available_amount(provider, name), rules.contested[name])
             for name, asking in rules.adding_up.items()
@@ -230,7 +230,8 @@ class AssignmentKinds:
         """
         serves = self._serves[found[0].id]
         unit = self._unit_of(found[0], serves)
-        # in the last case no pool, because free amounts of such a class may differ within a kind
+        # in the last case the providers form no pool, because free amounts of such a class may differ within
+        # a kind
         if unit is None or found[0].id in self._parents or unit[0] not in self._rules.adding_up:
             return 0
         name, amount = unit
@@ -245,7 +246,8 @@ class AssignmentKinds:
         return (
             rules.nested
             and not (rules.isolate and len(suffixed) > 1)
-            # no pool, because a same_subtree rule could require one provider for several needs
+            # the providers form no pool, because a same_subtree rule could require one provider for several
+            # needs
             and not any(len(rule) > 1 and rule <= {*serves} for rule in subtrees)
         )
 

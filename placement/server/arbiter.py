@@ -16,7 +16,7 @@ _SO_ATTACH_FILTER: Final = 26
 _DROP_SYN: Final = (
     (0x30, 0, 0, 13),  # load the byte of the flags in the TCP header (RFC 9293, 3.1)
     (0x54, 0, 0, 0x12),  # keep SYN and ACK
-    (0x15, 0, 1, 0x02),  # only SYN: continue, otherwise skip one
+    (0x15, 0, 1, 0x02),  # if the block has only SYN, the loop continues; otherwise the loop skips one packet
     (0x06, 0, 0, 0),  # drop the packet
     (0x06, 0, 0, 0xFFFF_FFFF),  # accept the packet
 )

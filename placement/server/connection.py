@@ -25,7 +25,7 @@ MAX_BODY: Final = 64 * 1024 * 1024
 """Maximum size of a body, in bytes."""
 _MAX_CHUNKS: Final = 100_000
 """Maximum number of chunks of a body."""
-# small pieces, because gunicorn copies the rest of a piece for each chunk in it
+# pieces are small, because gunicorn copies the rest of a piece for each chunk in it
 _PIECE: Final = 8 * 1024
 """Size of the pieces in which gunicorn reads a body, in bytes."""
 _RENEWED_AFTER: Final = 1024 * 1024
@@ -129,7 +129,7 @@ class ClientConnection:
         """
         if self.request is None and not self._read_headers():
             return False
-        # for the type checker: _read_headers() has made the body
+        # this line is for the type checker: _read_headers() has made the body
         assert self._body is not None
         end = self._body.end_position(self._received)
         if end is None:

@@ -155,8 +155,8 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
     def run(self) -> None:
         """Serve until the worker has to stop; called by gunicorn."""
         listeners = {each.fileno(): each for each in self.sockets}
-        # non-blocking, because several workers share a listening socket, and only one of them gets a new
-        # connection
+        # the socket is non-blocking, because several workers share a listening socket, and only one of them
+        # gets a new connection
         for each in self.sockets:
             each.setblocking(False)
         for fd in (*listeners, self._wake, self.PIPE[0]):
@@ -252,8 +252,8 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             if not complete:
                 self._watch_connection(connection, select.EPOLLIN)
                 return
-            # unregistered, because epoll reports a lost connection even without events, and until the answer
-            # the connection belongs to a thread
+            # the connection is unregistered, because epoll reports a lost connection even without events, and
+            # until the answer the connection belongs to a thread
             self._loop.unregister(connection.fd)
             self._waiting.discard(connection.fd)
             self._busy.add(connection.fd)
@@ -264,7 +264,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             util.write_error(connection, *error.args)
         except OSError:
             raise
-        except Exception as error:  # no HTTP: gunicorn answers with the error
+        except Exception as error:  # the request is not HTTP: gunicorn answers with the error
             self.handle_error(None, connection, connection.peer or ("", -1), error)
         connection.end_request(close=True)
         self._follow_up(connection)
@@ -347,7 +347,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         request = connection.request
         try:
             content = request.body.read()
-        except Exception as error:  # several kinds: invalid chunks, or an early end
+        except Exception as error:  # the error has several kinds: invalid chunks, or an early end
             self.log.warning("Invalid body from %s: %r", connection.client, error)
             util.write_error(connection, 400, "Bad Request", "The body does not match its headers.")
             return True

@@ -24,7 +24,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates:
     # key
     if generation is not None and optimistic_write.is_worthwhile(tx, generation, len(aggregates)):
         optimistic_write.find_provider(tx, _found, uuid, generation)
-        # removed before the insertion, because new aggregates may repeat old ones
+        # old aggregates are removed before the insertion, because new aggregates may repeat them
         tx.queue(_removal_there, {})
         rows = [{"name": aggregate} for aggregate in sorted(aggregates)]
         optimistic_write.insert(tx, provider_aggregates.c.aggregate, rows)

@@ -74,7 +74,8 @@ def replace(tx: WriteTransaction, claims: Sequence[ConsumerClaim]) -> None:
     :raises ConcurrentUpdate: a generation in a claim is not the current generation of its consumer.
     :raises Conflict: a provider has no inventory of a claimed class, or not enough of it.
     """
-    # locked before any check, because data that is read under the locks stays valid until the commit
+    # buckets are locked before any check, because data that is read under the locks stays valid until the
+    # commit
     locked = lock_claimed(tx, claims)
     check_generations(claims, locked)
     write_claims(tx, claims, locked)
@@ -92,14 +93,14 @@ def lock_claimed(
     :param more: uuids of further providers to lock; ``buckets`` are further buckets.
     :param others: uuids of further consumers to lock; their holdings are read, too.
     """
-    # no lookup if the client declares all consumers as new, because they mostly are; otherwise the insertion
-    # fails
+    # if the client declares all consumers as new, no lookup is needed: consumers mostly are new, and the
+    # insertion fails otherwise
     new_only = all(claim.generation is None and claim.takes_anything for claim in claims)
     looked_up = [] if tx.optimistic and new_only else [claim.consumer for claim in claims]
     locked = _lock(tx, [*looked_up, *others])
     new = [claim for claim in claims if claim.takes_anything and claim.consumer not in locked.consumers]
-    # created before the buckets are locked, because the insertion locks the new rows, and consumers are
-    # locked before buckets
+    # consumers are created before the buckets are locked, because the insertion locks the new rows, and
+    # consumers are locked before buckets
     consumer_store.create_consumers(tx, {claim.consumer: claim.owner for claim in new})
     named = {uuid for claim in claims for uuid in claim.resources}
     # a single call locks all providers, so that all buckets are locked in ascending order
@@ -130,7 +131,7 @@ def _lock(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsumers:
     if not uuids:
         return LockedConsumers({})
     consumers_locked = consumer_store.lock(tx, uuids)
-    # queued before an answer is read, so that both statements are sent together
+    # the query is queued before an answer is read, so that both statements are sent together
     held = tx.queue(_held_by(len(uuids)), bind_values("uuid", uuids))
     known = {row.uuid: row for row in consumer_store.rows(consumers_locked)}
     # the clock of the database decides in the same statement, because the clocks of workers differ
@@ -158,7 +159,7 @@ def write_claims(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: 
     emptied = {claim.consumer for claim in claims if not claim.takes_anything}
     left = {each.provider_id for each in locked.holdings if each.consumer in emptied}
     raised = left.union(supply.provider_id for supply in supplies.values())
-    # usage_only, so that readers do not read inventories, traits and aggregates again
+    # the change is usage_only, so that readers do not read inventories, traits and aggregates again
     tx.note_changed(raised, generation=True, usage_only=True)
     tx.note_changed(locked.provider_ids - raised, generation=False, usage_only=True)
 
@@ -172,7 +173,7 @@ def _held_by(count: int) -> PreparedStatement:
             resource_providers.c.uuid,
             allocations.c.resource_class_id,
             allocations.c.used,
-            # includes expired consumers, because their holdings still occupy resources
+            # the rows include expired consumers, because their holdings still occupy resources
             sa.not_(COUNTS),
         )
         .select_from(allocations)
@@ -183,7 +184,7 @@ def _held_by(count: int) -> PreparedStatement:
 
 
 def _remove(tx: WriteTransaction, consumer_ids: Sequence[int]) -> None:
-    # an early return, because a statement without consumers would be a useless round trip
+    # this is an early return, because a statement without consumers would be a useless round trip
     if consumer_ids:
         tx.queue(_allocation_removal(len(consumer_ids)), bind_values("id", consumer_ids))
 
@@ -195,7 +196,7 @@ def _allocation_removal(count: int) -> PreparedStatement:
     return PreparedStatement(sa.delete(allocations).where(chosen))
 
 
-# a correlated sub-query instead of a join with GROUP BY, so that only allocations of a claim's few
+# this is a correlated sub-query instead of a join with GROUP BY, so that only allocations of a claim's few
 # inventories are read
 _used: Final = (
     sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0))
@@ -219,8 +220,8 @@ def _supply_lookup(count: int) -> PreparedStatement:
             *INVENTORY_COLUMNS,
         )
         .select_from(resource_providers)
-        # outer joins, because the error for a provider without inventories differs from the error for an
-        # unknown provider
+        # the joins are outer joins, because the error for a provider without inventories differs from the
+        # error for an unknown provider
         .outerjoin(inventories, inventories.c.provider_id == resource_providers.c.id)
         .outerjoin(resource_classes, resource_classes.c.id == inventories.c.resource_class_id)
         .where(resource_providers.c.uuid.in_(bind_parameters("uuid", count)))
@@ -272,8 +273,8 @@ def _allocation_insertion(count: int) -> PreparedStatement:
     """Return a statement that inserts allocations of consumers with unknown ids."""
     rows = [
         {
-            # selected by uuid, because ids of consumers that this transaction creates are unknown until an
-            # answer is read
+            # the consumer is selected by uuid, because ids of consumers that this transaction creates are
+            # unknown until an answer is read
             "consumer_id": sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery(),
             "provider_id": provider,
             "resource_class_id": resource_class,
@@ -311,7 +312,7 @@ def delete(tx: WriteTransaction, consumer: str) -> None:
 
     :raises NotFound: the consumer holds nothing, or has expired.
     """
-    # simpler than lock_claimed(), because nothing is created and no supply is read
+    # this function is simpler than lock_claimed(), because nothing is created and no supply is read
     locked = _lock(tx, [consumer])
     if not locked.consumers or locked.expired:
         raise no_allocations(consumer)
@@ -336,7 +337,7 @@ def _give_back(tx: WriteTransaction, locked: LockedConsumers) -> None:
     ids = [row.id for row in locked.consumers.values()]
     # consumers are locked before providers, as in claims
     tx.lock(locked.providers)
-    # removed before the consumer, because allocations refer to it
+    # the allocations are removed before the consumer, because they refer to it
     _remove(tx, ids)
     consumer_store.remove(tx, ids)
     tx.note_changed(locked.provider_ids, generation=False, usage_only=True)
@@ -372,11 +373,12 @@ _shown: Final = (
         allocations.c.updated_at,
     )
     .select_from(NAMED)
-    # ordered by creation, so that equal allocations give equal answers
+    # consumers are ordered by creation, so that equal allocations give equal answers
     .order_by(consumers.c.id, resource_providers.c.id, resource_classes.c.id)
 )
 _of_consumer: Final = _shown.where(consumers.c.uuid == sa.bindparam("consumer"), COUNTS)
-# without the condition COUNTS, because callers need the holdings even if the consumer has expired
+# the query is without the condition COUNTS, because callers need the holdings even if the consumer has
+# expired
 _of_consumers: Final = _shown.where(consumers.c.uuid.in_(sa.bindparam("consumers", expanding=True)))
 _of_providers: Final = _shown.where(
     resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True)), COUNTS
@@ -488,7 +490,7 @@ _stamp: Final = PreparedStatement(
 _consumer_removal: Final = PreparedStatement(
     sa.delete(allocations).where(allocations.c.consumer_id == _released)
 )
-# deleted after the allocations, which refer to the consumer
+# consumers are deleted after the allocations, which refer to them
 _end: Final = PreparedStatement(sa.delete(consumers).where(consumers.c.id == _released))
 
 
@@ -509,7 +511,7 @@ def of_project(conn: sa.Connection, project_id: str, user_id: str | None) -> lis
         .join(consumers, consumers.c.id == allocations.c.consumer_id)
         .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
         .where(consumers.c.project_id == project_id, COUNTS)
-        # ordered by id, so that classes are in the order of their creation, as in other answers
+        # the rows are ordered by id, so that classes are in the order of their creation, as in other answers
         .group_by(consumers.c.consumer_type, resource_classes.c.id, resource_classes.c.name)
         .order_by(consumers.c.consumer_type, resource_classes.c.id)
     )

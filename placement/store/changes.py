@@ -28,7 +28,7 @@ _VERSION: Final = 1
 # range
 _BITS: Final = 48
 """Number of bits of each counter in a cursor."""
-# big endian and without padding, so that all machines encode cursors in the same way
+# the format is big endian and without padding, so that all machines encode cursors in the same way
 _HEAD: Final = struct.Struct(">BQI")
 _SIZE: Final = _HEAD.size + PROVIDER_BUCKETS * _BITS // 8
 
@@ -72,7 +72,7 @@ class ChangeCursor:
         """Return the text for :meth:`parse`."""
         parts = b"".join(each.to_bytes(_BITS // 8, "big") for each in self.counters)
         data = _HEAD.pack(_VERSION, self.epoch, self.history) + parts
-        # URL-safe, because clients put the cursor into a query string
+        # the alphabet is URL-safe, because clients put the cursor into a query string
         return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
     def counters_before(self, now: Mapping[int, int], history: str) -> dict[int, int]:
@@ -85,7 +85,8 @@ class ChangeCursor:
             raise too_old("the database has another history or epoch, as after a restore or a failover")
         found: dict[int, int] = {}
         for bucket, low in enumerate(self.counters):
-            # modulo the range, because the low bits may have wrapped around since the cursor
+            # the difference is modulo the range, because the low bits may have wrapped around since the
+            # cursor
             since = (now[bucket] - low) % (1 << _BITS)
             # a difference of more than half the range means that the counter is below the cursor
             if since >= 1 << (_BITS - 1):
@@ -184,7 +185,8 @@ def changes_since(conn: sa.Connection, history: str, cursor: ChangeCursor, limit
     :param limit: approximate maximum number of providers.
     :raises Gone: some changes since the cursor are not known any more.
     """
-    # read first, in the snapshot of all other queries, so that the new cursor is below all later commits
+    # the counters are read first, in the snapshot of all other queries, so that the new cursor is below all
+    # later commits
     counters = _read_counters(conn)
     known = cursor.counters_before(counters, history)
     # an error is better than an answer with missing deletions
@@ -233,14 +235,14 @@ def _check_remembered(conn: sa.Connection, known: Mapping[int, int]) -> None:
 
 
 def _stamped_rows(conn: sa.Connection, known: Mapping[int, int], limit: int) -> list[_StampedRow]:
-    """Return the first changed providers, by bucket.
+    """Return at most about ``limit`` changed providers, ordered by the bucket of their counter.
 
     The answer includes all providers that changed in the same transaction as its last provider.
     """
     query = sa.select(
         _rp.id, _rp.uuid, _rp.generation, _rp.bucket, _rp.change_seq, _rp.described_seq
     ).order_by(_rp.bucket, _rp.change_seq, _rp.id)
-    # a condition for each bucket, because each has its own counter
+    # this is a condition for each bucket, because each has its own counter
     later = [sa.and_(_rp.bucket == bucket, _rp.change_seq > seq) for bucket, seq in known.items()]
     if not later:
         return []
@@ -258,8 +260,8 @@ def _deleted_uuids(conn: sa.Connection, known: Mapping[int, int], until: Mapping
     query = sa.select(_dp.uuid, _dp.bucket, _dp.change_seq).order_by(_dp.bucket, _dp.change_seq)
     return [
         row.uuid
-        # filtered in Python, because a bucket has at most 64 records, and conditions for all buckets would
-        # make a long statement
+        # records are filtered in Python, because a bucket has at most 64 records, and conditions for all
+        # buckets would make a long statement
         for row in conn.execute(query.where(_dp.bucket.in_(sorted(known))))
         if known[row.bucket] < row.change_seq <= until[row.bucket]
     ]
@@ -273,7 +275,7 @@ def _changed_holders(conn: sa.Connection, provider_ids: Collection[int]) -> dict
         .select_from(allocations)
         .join(consumers, consumers.c.id == allocations.c.consumer_id)
         .where(allocations.c.provider_id.in_(provider_ids), COUNTS)
-        # distinct, because a consumer has a row for each resource class
+        # the rows are distinct, because a consumer has a row for each resource class
         .distinct()
         .order_by(allocations.c.provider_id, consumers.c.uuid)
     )

@@ -120,7 +120,7 @@ def join_groups(tx: WriteTransaction, names: Mapping[str, str]) -> None:
     The caller has locked the buckets of the groups, and the consumers are in no group yet.
     """
     rows = [{"consumer": consumer, "name": name} for consumer, name in sorted(names.items())]
-    # no statement for the common case, claims without a group
+    # claims without a group, the common case, need no statement
     if rows:
         tx.queue(_member_insertion(len(rows)), bind_rows(rows))
 
@@ -130,7 +130,8 @@ def _member_insertion(count: int) -> PreparedStatement:
     """Return a statement that adds consumers with unknown ids to groups."""
     rows = [
         {
-            # selected by uuid, because the ids of new consumers are unknown before the batch is sent
+            # the consumer is selected by uuid, because the ids of new consumers are unknown before the batch
+            # is sent
             "consumer_id": sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery(),
             "name": name,
         }
@@ -158,10 +159,11 @@ def is_worthwhile(
         and tx.sends_at_once
         # a single insertion cannot have more rows
         and sum(len(resources) for claim in claims for resources in claim.resources.values()) <= MAX_ROWS
-        # new consumers only: for others the statements would have to count their current allocations as free
+        # this way is for new consumers only: for other consumers the statements would have to count their
+        # current allocations as free
         and all(claim.generation is None for claim in claims)
-        # checked with the read model, because the statements check only the capacity, not min_unit, max_unit
-        # and step_size
+        # the claim is checked with the read model, because the statements check only the capacity, not
+        # min_unit, max_unit and step_size
         and all(
             chosen[uuid].inventories[name].is_portion(amount)
             for _, uuid, name, amount in claimed_amounts(claims)
@@ -182,11 +184,12 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
             "consumer": claim.consumer,
             "provider": chosen[uuid].id,
             # the capacity comes from the read model, because with an unchanged described_seq the database has
-            # the same
+            # the same capacity
             "described": chosen[uuid].described_seq,
             "class": name,
             "used": amount,
-            # computed in Python, so that the statement only has to compare the usage with one number
+            # the limit is computed in Python, so that the statement only has to compare the usage with one
+            # number
             "others": chosen[uuid].inventories[name].capacity - taken[uuid, name],
         }
         for claim, uuid, name, amount in claimed_amounts(claims)
@@ -233,8 +236,8 @@ def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
         bind_parameters("others", count, sa.BigInteger),
         strict=True,
     ):
-        # looked up by name, because after a restore of the database the read model's id may belong to another
-        # name
+        # the class is looked up by name, because after a restore of the database the read model's id may
+        # belong to another name
         class_id = sa.select(resource_classes.c.id).where(resource_classes.c.name == name).scalar_subquery()
         held = sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0)).where(
             allocations.c.provider_id == provider, allocations.c.resource_class_id == class_id
@@ -324,9 +327,9 @@ def commit_claims(
     try:
         write_claims(tx, claims, locked)
     except (Conflict, InvalidRequest) as error:
-        # a lost race and no error of the client, because this service made the choice from older data
+        # this is a lost race and no error of the client, because this service made the choice from older data
         raise LostRace(error.detail) from error
-    # checked after the write, which is in the same batch; a lost race rolls back everything
+    # the versions are checked after the write, which is in the same batch; a lost race rolls back everything
     if {row[0]: row[1] for row in found.rows} != described:
         raise LostRace("A provider has changed.")
     if members is not None:

@@ -26,7 +26,7 @@ class ConsumerClaim:
     resources: ByProvider
     generation: Generation
     owner: ConsumerOwnership
-    # True for the rest of a reservation, which may not be a multiple of the step size
+    # the value is True for the rest of a reservation, which may not be a multiple of the step size
     in_any_portions: bool = False
 
     @property
@@ -96,7 +96,7 @@ def check_capacity(
     for claim, uuid, name, amount in claimed_amounts(claims):
         supply, class_id = supplies[uuid], class_ids[name]
         inventory = supply.inventories.get(class_id)
-        # a conflict and no wrong request, because both provider and class exist
+        # this is a conflict and no wrong request, because both provider and class exist
         if inventory is None:
             raise _capacity_refusal(f"Inventory for '{name}' on resource provider '{uuid}' invalid.")
         what = f"Unable to create allocation for '{name}' on resource provider '{uuid}'."

@@ -27,10 +27,11 @@ def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
     class_id = _lock_custom(tx, old, "update")
     if old == new:
         return
-    # checked here, because the unique constraint would report the conflict only when the statements are sent
+    # the name is checked here, because the unique constraint would report the conflict only when the
+    # statements are sent
     if names.NameLookup(tx, resource_classes, [new]).ids:
         raise Conflict(f"Resource class already exists: {new}")
-    # a new id, so that a concurrent transaction that has read the old one cannot write it any more
+    # this is a new id, so that a concurrent transaction that has read the old one cannot write it any more
     inserted = tx.conn.execute(sa.insert(resource_classes).values(name=new, updated_at=tx.now))
     (new_id,) = inserted.inserted_primary_key or (None,)
     # inventories and allocations move before the old row is deleted, because foreign keys protect it
@@ -71,7 +72,7 @@ def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None
 
     A class that is no longer additional is deleted, unless it is in use.
     """
-    # a list in the order of the library, so that ids of a new database have this order
+    # this is a list in the order of the library, so that ids of a new database have this order
     wanted = list(dict.fromkeys((*os_resource_classes.STANDARDS, *additional)))
     for table, standard in ((resource_classes, wanted), (traits, os_traits.get_traits())):
         present = set(tx.conn.execute(sa.select(table.c.name)).scalars())
@@ -79,7 +80,8 @@ def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None
         missing = [name for name in standard if name not in present]
         if missing:
             tx.lock_names()
-            # read again under the lock, because another starting worker may have created names meanwhile
+            # the names are read again under the lock, because another starting worker may have created names
+            # meanwhile
             again = set(tx.conn.execute(sa.select(table.c.name)).scalars())
             rows = [{"name": name, "updated_at": tx.now} for name in missing if name not in again]
             if rows:

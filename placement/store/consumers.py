@@ -80,7 +80,7 @@ def find_consumer(conn: sa.Connection, uuid: str) -> ConsumerRow | None:
 
 def lock(tx: WriteTransaction, uuids: Collection[str]) -> StatementAnswer:
     """Lock the consumers until this transaction ends; :func:`rows` reads the answer."""
-    # sorted, because all transactions lock consumers in this order
+    # uuids are sorted, because all transactions lock consumers in this order
     return tx.queue(_locking_lookup(len(uuids)), bind_values("uuid", sorted(uuids)))
 
 
@@ -91,7 +91,7 @@ def rows(locked: StatementAnswer) -> list[ConsumerRow]:
 
 @lru_cache(KEPT_SIZES)
 def _locking_lookup(count: int) -> PreparedStatement:
-    # includes expired consumers, because writers have to see their rows
+    # the rows include expired consumers, because writers have to see their rows
     chosen = sa.select(*_columns).where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
     return PreparedStatement(chosen.order_by(consumers.c.uuid).with_for_update())
 
@@ -99,12 +99,13 @@ def _locking_lookup(count: int) -> PreparedStatement:
 def check_generation(present: ConsumerRow | None, given: Generation) -> None:
     """Refuse a generation that is not the consumer's; ``present`` is None if there is no consumer.
 
-    :raises ConcurrentUpdate: the generations differ; the message has both. ConsumerExists if ``given`` is
-        None, but the consumer exists.
+    :raises ConcurrentUpdate: the generations differ; the message has both generations. ConsumerExists if
+        ``given`` is None, but the consumer exists.
     """
     expected = None if present is None else present.generation
     if given is not ANY_GENERATION and given != expected:
-        # a separate exception, because the caller of a claim can release an expired consumer and continue
+        # this is a separate exception, because the caller of a claim can release an expired consumer and
+        # continue
         refusal = ConsumerExists if given is None else ConcurrentUpdate
         raise refusal(
             "consumer generation conflict - "
@@ -123,7 +124,7 @@ def create_consumers(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnershi
             "generation": 1,
             "updated_at": tx.now,
         }
-        # sorted, because an insertion locks its rows, and all transactions lock in this order
+        # uuids are sorted, because an insertion locks its rows, and all transactions lock in this order
         for uuid, owner in sorted(owners.items())
     ]
     tx.insert(consumers, rows)
@@ -165,7 +166,7 @@ _advance: Final = PreparedStatement(
 
 def remove(tx: WriteTransaction, ids: Iterable[int]) -> None:
     """Delete these consumers, which have no allocations any more."""
-    # an early return, because a statement without consumers would be a useless round trip
+    # this is an early return, because a statement without consumers would be a useless round trip
     if chosen := list(ids):
         tx.queue(_consumer_removal(len(chosen)), bind_values("id", chosen))
 

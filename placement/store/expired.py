@@ -34,6 +34,7 @@ _reservations: Final = (
 UUIDS: Final = tuple(query.with_only_columns(consumers.c.uuid) for query in (_reservations, _claims))
 """Queries for the uuids of expired consumers: reservations, and claims."""
 
-# NOT IN with two small sub-queries instead of an outer join, which would change the main query
+# the condition uses NOT IN with two small sub-queries instead of an outer join, which would change the main
+# query
 COUNTS: Final = consumers.c.id.not_in(_reservations) & consumers.c.id.not_in(_claims)
 """Condition: the consumer has not expired."""

@@ -28,14 +28,15 @@ def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) 
     :param known: the ids of these consumers that existed before.
     :returns: rows of the uuid of a consumer and the time when its claim expires; None if no claim expires.
     """
-    # no statement for the common case, claims that do not expire
+    # claims that do not expire, the common case, need no statement
     if not seconds:
         return None
     # rows of earlier claims are deleted, because a consumer has at most one row
     if known:
         tx.queue(_expiry_removal(len(known)), bind_values("id", sorted(known)))
     chosen = sorted(seconds)
-    # one statement for each consumer: few claims of a call expire, and a single text is prepared once
+    # the code uses one statement for each consumer: few claims of a call expire, and a single text is
+    # prepared once
     for consumer in chosen:
         tx.queue(_insertion, {"consumer": consumer, "seconds": seconds[consumer]})
     # this counter is incremented, so that all workers read the next expiry again
@@ -46,11 +47,12 @@ def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) 
 _consumer: Final = consumers.c.uuid == sa.bindparam("consumer")
 _insertion: Final = PreparedStatement(
     sa.insert(claim_expiries).values(
-        # selected by uuid, because the ids of consumers that this transaction creates are unknown
+        # the consumer is selected by uuid, because the ids of consumers that this transaction creates are
+        # unknown
         consumer_id=sa.select(consumers.c.id).where(_consumer).scalar_subquery(),
-        # sent after the write of the claim, so that the row gets the new generation
+        # the statement is sent after the write of the claim, so that the row gets the new generation
         generation=sa.select(consumers.c.generation).where(_consumer).scalar_subquery(),
-        # computed by the database, so that a wrong clock of a worker does no harm
+        # the time is computed by the database, so that a wrong clock of a worker does no harm
         expires_at=clock.ServerNow() + sa.bindparam("seconds", type_=sa.Double),
     )
 )
@@ -132,7 +134,7 @@ def confirm_claim(
     )
     if seconds is not None:
         answer = write(tx, {consumer: seconds}, [row.id])
-        # for the type checker: there is an answer, because one claim expires
+        # this line is for the type checker: there is an answer, because one claim expires
         assert answer is not None
         return float(answer.rows[0][1])
     # the row is deleted although the new generation already makes it ineffective, because it would stay until

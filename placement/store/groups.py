@@ -50,10 +50,10 @@ class ConsumerGroup:
         :param present: as for :meth:`allows_hosts`.
         :param size: the number of other members; a member on several hosts counts once.
         """
-        # max(), because a member on several hosts is beside the members on all of them
+        # max() is needed, because a member on several hosts is beside the members on all of them
         here = max((present.get(host, 0) for host in hosts), default=0)
         if self.policy in (GroupPolicy.AFFINITY, GroupPolicy.SOFT_AFFINITY):
-            # the share of members on this host: 1 if all of them are there
+            # the share of members on this host: 1 if all members are on this host
             return here / max(1, size)
         # 1 / (1 + n) instead of 0 or 1, so that hosts with many members still have different scores
         return 1 / (1 + here)
@@ -84,7 +84,7 @@ def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
     :param taken: for each provider of the consumer's allocations, the id of the root, and whether the
         provider shares.
     """
-    # a list, because it is read twice and the argument may be a generator
+    # this is a list, because it is read twice and the argument may be a generator
     taken = tuple(taken)
     return frozenset(root for root, shares in taken if not shares) or frozenset(root for root, _ in taken)
 

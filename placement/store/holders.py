@@ -31,7 +31,8 @@ def list_holders(
     :param limit: the maximum number of consumers, after the first ``skip``.
     :returns: the amounts, and whether more consumers have allocations of these providers.
     """
-    # two queries: first the consumers up to the limit, then their rows, because a consumer may have several
+    # the first query reads the consumers up to the limit, the second query their rows, because a consumer may
+    # have several rows
     ids: set[int] = set()
     # each chunk gives its first consumers, so that the union has the first consumers of all chunks
     for chunk in split_rows(sorted(uuids)):
@@ -43,8 +44,8 @@ def list_holders(
         for some in split_rows(shown):
             rows = conn.execute(_holdings, {"providers": chunk, "consumers": some})
             found += [(first, AllocationHolder(*others)) for first, *others in rows]
-    # sorted, because chunks split the rows of a consumer by provider; a stable sort keeps the order of
-    # classes
+    # rows are sorted, because chunks split the rows of a consumer by provider; a stable sort keeps the order
+    # of classes
     return [each for _, each in sorted(found, key=lambda item: item[0])], len(ids) > skip + limit
 
 

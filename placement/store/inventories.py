@@ -29,7 +29,7 @@ class InventoryValues:
 
 UPDATE_CONFLICT: Final = "update conflict: "
 """Prefix that clients expect before "Inventory for ... in use" in the error of ``PUT .../inventories``."""
-# the fields have the names of the database columns, so that one list serves both
+# the fields have the names of the database columns, so that one list serves both uses
 COLUMNS: Final = tuple(field.name for field in fields(InventoryValues))
 
 
@@ -76,7 +76,8 @@ def add(
         raise InvalidRequest(f"No such resource class {resource_class}.")
     class_id = ids[resource_class]
     if class_id in present:
-        # a conflict and no wrong request, because another client may have created the inventory meanwhile
+        # this is a conflict and no wrong request, because another client may have created the inventory
+        # meanwhile
         raise ConcurrentUpdate(f"Update conflict: Inventory for '{resource_class}' already exists on {uuid}.")
     insert(tx, {row.id: {class_id: values}})
     tx.note_changed([row.id], generation=True)
@@ -143,7 +144,7 @@ def replace_all(
     row, present, ids = _lock(tx, uuid, wanted, generation)
     check_capacity(uuid, wanted, may_have_none=may_have_none)
     write(tx, row, wanted, present, ids)
-    # removed last, because the query for inventories in use sends all queued writes
+    # inventories are removed last, because the query for inventories in use sends all queued writes
     remove_some(tx, row, present - set(ids.values()), said_before=UPDATE_CONFLICT)
     return row.generation + 1
 
@@ -197,7 +198,7 @@ def remove_some(
     # an early return for the common case, in which a client only changes amounts
     if not going:
         return
-    # includes inventories of expired consumers that were not released yet
+    # the amounts include those of expired consumers that were not released yet
     used = (
         sa.select(resource_classes.c.name)
         .where(
@@ -207,10 +208,10 @@ def remove_some(
                 )
             )
         )
-        # ordered, so that the message is the same each time
+        # the rows are ordered, so that the message is the same each time
         .order_by(resource_classes.c.id)
     )
-    # asked before the deletion, because the message has to name the classes in use
+    # the database is asked before the deletion, because the message has to name the classes in use
     in_use = tx.conn.execute(used).scalars().all()
     if in_use:
         raise Conflict(
@@ -301,7 +302,7 @@ def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, InventoryValu
         for provider_id, values in wanted.items()
         for class_id, each in values.items()
     ]
-    # one statement for all providers, because trees are written at once
+    # the code uses one statement for all providers, because trees are written at once
     tx.insert(inventories, rows)
 
 

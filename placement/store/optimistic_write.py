@@ -34,8 +34,8 @@ def is_worthwhile(tx: WriteTransaction, generation: int, count: int) -> bool:
 
     Without rows, no foreign key would refuse a provider that has changed.
     """
-    # only the first attempt (``tx.optimistic``), because a failed one has to be followed by reading the
-    # reason
+    # only the first attempt is optimistic (``tx.optimistic``), because after a failed attempt the service has
+    # to read the reason
     return tx.optimistic and tx.sends_at_once and 0 < count <= MAX_ROWS and 0 <= generation <= _MAX_GENERATION
 
 
@@ -46,7 +46,7 @@ def finding_statement(*conditions: sa.ColumnElement[bool]) -> PreparedStatement:
         resource_providers.c.generation == sa.bindparam("its_generation", type_=sa.Integer),
         *conditions,
     )
-    # a cast, because settings are texts
+    # this is a cast, because settings are texts
     found = sa.cast(sa.func.coalesce(chosen.scalar_subquery(), NO_ID), sa.String)
     return PreparedStatement(sa.select(sa.func.set_config(_SETTING, found, _UNTIL_IT_ENDS)))
 
@@ -58,7 +58,7 @@ def find_provider(
 
     :param values: values for the conditions of the statement.
     """
-    # locked first, so that the statement sees the changes of the last writer
+    # the bucket is locked first, so that the statement sees the changes of the last writer
     tx.lock([uuid])
     tx.queue(statement, {**values, "its_uuid": uuid, "its_generation": generation})
 
@@ -92,7 +92,7 @@ def _part_insertion(
         # coalesce() turns an unknown name into an id that the foreign key forbids
         what = sa.func.coalesce(names.c.id, NO_ID)
         source = given.outerjoin(names, names.c.name == given.c.name)
-    # cast, because the server does not know the types of parameters in VALUES
+    # the cast is needed, because the server does not know the types of parameters in VALUES
     values = (sa.cast(given.c[name], types[name]) for name in more)
     chosen = sa.select(PROVIDER, what, *values).select_from(source)
     return PreparedStatement(sa.insert(table).from_select(["provider_id", column.name, *more], chosen))

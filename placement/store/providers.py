@@ -45,7 +45,7 @@ class ProviderRow:
 
 def find_providers(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ProviderRow]:
     """Return the rows of existing providers by uuid."""
-    # an early return, because not every database accepts an empty IN list
+    # this is an early return, because not every database accepts an empty IN list
     if not uuids:
         return {}
     found = tx.queue(_by_uuid(len(uuids)), bind_values("uuid", uuids))
@@ -69,7 +69,7 @@ def lock(tx: WriteTransaction, uuid: str) -> ProviderRow:
 
     :raises NotFound: there is no such provider.
     """
-    # locked before it is read, which is possible because the uuid determines the bucket
+    # the provider is locked before it is read, which is possible because its uuid determines the bucket
     tx.lock([uuid])
     return read_locked(tx, uuid)
 
@@ -111,7 +111,7 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
     tx.lock([uuid] if parent_uuid is None else [uuid, parent_uuid])
     parent = None
     if parent_uuid is not None:
-        # checked first, because the lookup would report that the parent does not exist
+        # the uuid is checked first, because the lookup would report that the parent does not exist
         if parent_uuid == uuid:
             raise InvalidRequest(
                 _refusal_text("create", name, uuid, "parent provider UUID cannot be same as UUID")
@@ -120,7 +120,8 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
         roots = tx.queue(_root_of, {"its_uuid": parent_uuid})
         if tx.optimistic and tx.sends_at_once:
             tx.queue(_creation_below, {**_base_values(tx, uuid, name), "its_parent": parent_uuid})
-            # not read here: the answer comes with the commit, and reading it now would cost a round trip
+            # the answer is not read here: it comes with the commit, and reading it now would cost a round
+            # trip
             return lambda: str(roots.scalars[0])
         parent = find_providers(tx, [parent_uuid]).get(parent_uuid)
         if parent is None:
@@ -137,7 +138,7 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
 
 def insert(tx: WriteTransaction, uuid: str, name: str, parent: ProviderRow | None) -> None:
     """Insert a provider with an unused uuid; the caller has locked its bucket and its parent."""
-    # None for a new root
+    # The parent is None for a new root
     place = {"parent": parent and parent.id, "root": parent and parent.tree_root}
     tx.queue(_creation, {**_base_values(tx, uuid, name), **place})
 
@@ -167,13 +168,13 @@ def _creation_at(parent: sa.ColumnElement[int], root: sa.ColumnElement[int]) -> 
 
 
 def _of_parent(column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """Return a column of the parent, or an id without a provider, which the foreign key forbids."""
+    """Return a column of the parent. Without a parent, the id is one that the foreign key refuses."""
     found = sa.select(column).where(_parent.c.uuid == sa.bindparam("its_parent", type_=sa.String))
     return sa.func.coalesce(found.scalar_subquery(), NO_ID)
 
 
 _creation: Final = _creation_at(sa.bindparam("parent"), sa.bindparam("root"))
-# an alias, because the insertion itself concerns the same table
+# this is an alias, because the insertion itself concerns the same table
 _parent: Final = resource_providers.alias("parent")
 _creation_below: Final = _creation_at(
     _of_parent(_parent.c.id), _of_parent(sa.func.coalesce(_parent.c.root_id, _parent.c.id))
@@ -225,7 +226,7 @@ def update(
         tx.lock_trees()
         subtree = _lock_subtree(tx, row)
         parent = _new_parent(tx, row, name, parent_uuid, may_move, subtree)
-        # the current parent is no move, and must not stamp the subtree
+        # a request with the current parent moves nothing, so the subtree must get no stamp
         if (parent and parent.id) != row.parent_id:
             _set_roots(tx, row, parent, subtree)
             values["parent_id"] = parent and parent.id
@@ -267,7 +268,8 @@ def _new_parent(
 
 def _lock_subtree(tx: WriteTransaction, row: ProviderRow) -> set[int]:
     """Lock a provider and all its descendants; return their ids."""
-    # repeated until no new descendant appears, because a child may be added before its parent is locked
+    # the query is repeated until no new descendant appears, because a child may be added before its parent is
+    # locked
     subtree = _subtree_ids(tx.conn, row)
     while True:
         tx.lock(tx.conn.execute(sa.select(_rp.uuid).where(_rp.id.in_(subtree))).scalars())
@@ -292,8 +294,8 @@ def _set_roots(tx: WriteTransaction, row: ProviderRow, parent: ProviderRow | Non
     new_root = row.id if parent is None else parent.tree_root
     if below:
         tx.conn.execute(sa.update(resource_providers).where(_rp.id.in_(below)).values(root_id=new_root))
-    # a separate statement for the provider itself: as a new root it has no root_id, but its descendants have
-    # one
+    # the provider itself has a separate statement: as a new root it has no root_id, but its descendants have
+    # a root_id
     own_root = None if parent is None else new_root
     tx.conn.execute(sa.update(resource_providers).where(_rp.id == row.id).values(root_id=own_root))
 
@@ -324,5 +326,6 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
         tx.conn.execute(sa.delete(table).where(table.c.provider_id == row.id))
     tx.conn.execute(sa.delete(resource_providers).where(_rp.id == row.id))
     tx.note_deleted(uuid)
-    # recorded in the same transaction, so that no cursor can be after a deletion that has no record yet
+    # the deletion is recorded in the same transaction, so that no cursor can be after a deletion that has no
+    # record yet
     changes.note_deletion(tx, uuid)

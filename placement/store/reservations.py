@@ -140,7 +140,7 @@ def make_reservation(
     which = sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery()
     values = {"consumer_id": which, "claim_group": group, "expires_at": _time_of(end)}
     tx.conn.execute(sa.insert(reservations).values(values))
-    # read after the write, because the database computes the end by its own clock
+    # the reservation is read after the write, because the database computes the end by its own clock
     return _read_written(tx, consumer)
 
 
@@ -219,11 +219,12 @@ def remaining_claim(
     row, found = locked.consumers.get(reservation), find_reservation(tx.conn, reservation)
     for claim in claims:
         project_id, group = claim.owner.project_id, groups.get(claim.consumer)
-        # checked before the search, and again here under the lock, because the reservation may have changed
+        # the reservation is checked before the search, and again here under the lock, because it may have
+        # changed
         if row is None or found is None or not found.serves_claim(project_id, group):
             raise unusable_reservation(reservation, project_id)
-    # for the type checker: there is at least one claim, and the loop has refused it if the consumer is
-    # missing
+    # this line is for the type checker: there is at least one claim, and the loop has refused it if the
+    # consumer is missing
     assert row is not None
     held = [each for each in locked.holdings if each.consumer == reservation]
     names = _class_names(tx, {each.class_id for each in held})
@@ -232,7 +233,7 @@ def remaining_claim(
         for provider, taken in claim.resources.items():
             for name, amount in taken.items():
                 left[provider, name] -= amount
-    # None instead of a conflict, because the caller searches again within the remaining amounts
+    # The result is None instead of a conflict, because the caller searches again within the remaining amounts
     if any(amount < 0 for amount in left.values()):
         return None
     resources: dict[str, dict[str, int]] = {}
@@ -277,8 +278,8 @@ def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction]
             return database.write(work)
         except Conflict as conflict:
             if isinstance(conflict, ConcurrentUpdate) and not isinstance(conflict, ConsumerExists):
-                raise  # no room would help
-            # in a new transaction, because the failed transaction holds no locks any more
+                raise  # the claim fails for another reason than missing room
+            # this runs in a new transaction, because the failed transaction holds no locks any more
             with database.read() as conn:
                 some = any(conn.execute(query.limit(1)).first() for query in expired.UUIDS)
             if not some or not give_back_expired(database):
@@ -294,7 +295,7 @@ def give_back_expired(database: ServiceDatabase) -> int:
 
 
 def _give_back_expired(tx: WriteTransaction) -> int:
-    # at most 100 of each kind; later calls release the rest
+    # one call releases at most 100 of each kind; later calls release the rest
     found = [
         uuid
         for query in expired.UUIDS
@@ -303,7 +304,7 @@ def _give_back_expired(tx: WriteTransaction) -> int:
     # removes rows of confirmed claims, so that the query below does not read them each time
     expiries.forget_confirmed(tx)
     if found:
-        # read again under the locks, because a claim may have been confirmed meanwhile
+        # the claim is read again under the locks, because it may have been confirmed meanwhile
         consumer_store.lock(tx, found)
         found = [
             uuid

@@ -55,13 +55,13 @@ def reshape_providers(
     # providers are checked before consumers, because OpenStack Placement reports conflicts in this order
     allocations.check_generations(claims, locked)
     for uuid, new in wanted.items():
-        # written before the allocations, which need the new inventories
+        # inventories are written before the allocations, which need the new inventories
         inventories.write(tx, rows[uuid], new.inventories, set(present[uuid].scalars), lookup.ids)
     allocations.write_claims(tx, claims, locked)
     for uuid, new in wanted.items():
         kept = {lookup.ids[name] for name in new.inventories}
         going = set(present[uuid].scalars) - kept
         inventories.remove_some(tx, rows[uuid], going, said_before=inventories.UPDATE_CONFLICT)
-        # a second increment for providers with new inventories, which clients expect; all other providers get
-        # one
+        # providers with new inventories get a second increment, which clients expect; all other providers get
+        # one increment
         tx.note_changed([rows[uuid].id], generation=bool(new.inventories))

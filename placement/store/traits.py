@@ -44,14 +44,14 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection
     :raises InvalidRequest: no such trait.
     :raises ConcurrentUpdate: the generation is stale.
     """
-    # a set, because a client may repeat a name, and the statement below counts names
+    # this is a set, because a client may repeat a name, and the statement below counts names
     wanted = sorted(set(wanted))
     if optimistic_write.is_worthwhile(tx, generation, len(wanted)):
         values = {"count": len(wanted), **bind_values("trait", wanted)}
         # the statement finds the provider only if its traits differ: without a change, the generation must
         # not increase
         optimistic_write.find_provider(tx, _other_traits(len(wanted)), uuid, generation, **values)
-        # removes all traits, because an optimistic write does not know the current ones
+        # the statement removes all traits, because an optimistic write does not know the current traits
         tx.queue(_removal_there, {})
         optimistic_write.insert(tx, provider_traits.c.trait_id, [{"name": name} for name in wanted], traits)
         if (stale := _stale_attributes_there()) is not None:
@@ -60,7 +60,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection
         return generation + 1
     row, present, ids = _lock(tx, uuid, wanted)
     providers.check_generation(row, generation)
-    # checked after the generation, because an outdated generation is reported first
+    # the names are checked after the generation, because an outdated generation is reported first
     unknown = sorted(set(wanted) - set(ids))
     if unknown:
         raise InvalidRequest(f"No such trait {', '.join(unknown)}")
@@ -154,7 +154,7 @@ def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement |
             sa.or_(*(provider_attributes.c.name == each for each in attributes)), ~sa.exists(present)
         )
 
-    # read at the first use and not at import, because extensions register while they are loaded
+    # the extensions are read at the first use and not at import, because they register while they are loaded
     registered: list[Mapping[str, Collection[str]]] = list(
         extensions.registered_objects("trait_attributes").values()
     )
@@ -166,7 +166,7 @@ def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement |
     return PreparedStatement(sa.delete(provider_attributes).where(its, sa.or_(*stale)))
 
 
-# cached, because extensions do not change while a process runs
+# the names are cached, because extensions do not change while a process runs
 @cache
 def _stale_attributes() -> PreparedStatement | None:
     return _stale_attributes_of(sa.bindparam("provider"))

@@ -57,7 +57,7 @@ class ProviderDescription:
     name: str
     parent: str | None
     generation: int | None
-    # None leaves a part unchanged; an empty collection removes its content
+    # The value None leaves a part unchanged; an empty collection removes its content
     inventories: Mapping[str, InventoryValues] | None = None
     traits: Set[str] | None = None
     aggregates: Set[str] | None = None
@@ -105,7 +105,7 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     lookups = {*by_uuid, *(each.parent for each in wanted if each.parent is not None)}
     # looks up parents, too, because a new provider may have a parent without a description
     tx.lock(lookups)
-    # queued after the lock, together with the lookups of ids and rows
+    # the query is queued after the lock, together with the lookups of ids and rows
     taken = tx.queue(_name_owners(len(wanted)), bind_values("name", [each.name for each in wanted]))
     ids = _NameIds(tx, wanted)
     rows = providers.find_providers(tx, lookups)
@@ -113,7 +113,7 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     _refuse_taken(wanted, {name: uuid for name, uuid in taken.rows if uuid not in by_uuid})
     known = [each for each in wanted if each.uuid in rows]
     present = _read(tx, [rows[each.uuid] for each in known])
-    # no check for a provider that equals its description, because a repeated request has an old generation
+    # a provider that equals its description is not checked, because a repeated request has an old generation
     changing = [each for each in known if present[rows[each.uuid].id].differs_from(each)]
     for each in changing:
         _check_generation(each, rows[each.uuid])
@@ -121,7 +121,7 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     # everything is checked before the first write, so that a late error causes no useless writes
     for each in (*changing, *(one for level in new for one in level)):
         ids.check_names(each)
-    # level by level, because new providers need the ids of their parents
+    # providers are created level by level, because new providers need the ids of their parents
     for level in filter(None, new):
         for each in level:
             providers.insert(tx, each.uuid, each.name, None if each.parent is None else rows[each.parent])
@@ -179,7 +179,7 @@ def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[Pro
 def _described_subtree(
     top: ProviderDescription, below: Mapping[str | None, Sequence[ProviderDescription]]
 ) -> Iterator[ProviderDescription]:
-    # a loop instead of recursion, because the client determines the depth
+    # this is a loop instead of recursion, because the client determines the depth
     waiting = [top]
     while waiting:
         each = waiting.pop()
@@ -207,9 +207,11 @@ def _check_places(
             if each.generation is not None:
                 given = f"generation {each.generation} was given"
                 raise ConcurrentUpdate(f"{each} does not exist (any more); {given}.")
-        # a conflict and no wrong request, because another client may have moved or renamed the provider
+        # this is a conflict and no wrong request, because another client may have moved or renamed the
+        # provider
         elif row.name != each.name or row.parent_id != (
-            # an id without a provider for a parent that does not exist yet, so that the parents differ
+            # this is an id without a provider for a parent that does not exist yet, so that the parents
+            # differ
             None if each.parent is None else _NOT_THERE if parent is None else parent.id
         ):
             raise ConcurrentUpdate(
@@ -272,7 +274,7 @@ class _NameIds:
         ):
             if unknown := sorted(set(named) - known.keys()):
                 raise InvalidRequest(f"{wanted}: No such {what} {', '.join(unknown)}.")
-        # checked last, because unknown classes are reported before wrong values
+        # values are checked last, because unknown classes are reported before wrong values
         inventory_store.check_capacity(wanted.uuid, wanted.inventories or {}, may_have_none=True)
 
     @property
@@ -320,7 +322,7 @@ def _write_changes(
             if present.inventories.get(name) != values
         }
         # changed inventories are separate from new inventories, because databases have no common statement
-        # for both
+        # for changes and insertions
         there = {name: values for name, values in differing.items() if name in present.inventories}
         added = {name: values for name, values in differing.items() if name not in present.inventories}
         inventory_store.update(tx, row.id, ids.of_classes(there))
@@ -328,7 +330,7 @@ def _write_changes(
         going = present.inventories.keys() - wanted.inventories.keys()
         # ids of classes that the description does not name
         gone = names.NameLookup(tx, resource_classes, going).ids if going else {}
-        # removed last; a conflict rolls back all changes of the tree
+        # inventories are removed last; a conflict rolls back all changes of the tree
         inventory_store.remove_some(
             tx, row, set(gone.values()), said_before=f"{wanted}: {inventory_store.UPDATE_CONFLICT}"
         )
@@ -338,7 +340,7 @@ def _write_changes(
         aggregate_store.put(tx, {row.id: wanted.aggregates})
     if wanted.attributes is not None and wanted.attributes != present.attributes:
         attribute_store.put(tx, {row.id: wanted.attributes})
-    # one call for all parts, so that the generation increases by one
+    # the code uses one call for all parts, so that the generation increases by one
     tx.note_changed([row.id], generation=True)
 
 

@@ -42,7 +42,7 @@ Imports
     ``app`` imports the modules of pages. If visitors have to sign in, ``app`` also imports ``admission`` and
     ``signing_in``. Nothing else in the service imports these modules.
 
-What always holds
+Invariants
     - For each resource class, the used, free, stranded and disabled amounts add up to the capacity. The only
       exception is a host that uses more than its capacity.
     - Each page works without scripts. A page may only run the two scripts of the console: htmx, and a script

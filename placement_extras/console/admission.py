@@ -184,7 +184,7 @@ def _to_sign_in(environ: "WSGIEnvironment", start_response: "StartResponse") -> 
         if wanted not in ("/console", "/console/"):
             address += "?" + urlencode({"next": wanted}, encoding="latin-1")
     headers = [("Content-Length", "0"), ("Cache-Control", "no-store")]
-    if "HTTP_HX_REQUEST" in environ:  # htmx would take another page for a part of this one
+    if "HTTP_HX_REQUEST" in environ:  # htmx would insert another page as a part of this page
         start_response("401 Unauthorized", [*headers, ("HX-Redirect", address)])
     else:
         # with status 303, the browser fetches the page to sign in with GET

@@ -1,4 +1,4 @@
-"""``/console/candidates``: the allocation candidates of a guest, or the reasons why it has none."""
+"""``/console/candidates``: the allocation candidates of a guest, or the reasons for an empty list."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ MAX_DEVICES: Final = 100
 class DeviceRow:
     """A PCI device.
 
-    ``node`` is its NUMA node, and ``path`` the bridges above it; both are empty if unknown. ``holders`` has
-    the numbers of its consumers in the page's list of consumers.
+    ``node`` is its NUMA node, and ``path`` the bridges above it; an unknown node or path is empty.
+    ``holders`` has the numbers of its consumers in the page's list of consumers.
     """
 
     provider: Provider

@@ -380,7 +380,7 @@ def agent_positions(members: Iterable[Provider], held: Sequence[ConsumerHolding]
                 watermarks.append((name.removeprefix(WATERMARK), str(value)))
     if not places and not watermarks:
         return None
-    # places are in the order of the list of consumers; guests without allocations come last
+    # the places have the order of the page's list of consumers; guests without allocations come last
     places.sort(key=lambda each: (each.number or len(held) + 1, each.consumer))
     return AgentPositions(tuple(places[:_MAX_GUESTS]), tuple(sorted(watermarks)[:_MAX_WATERMARKS]))
 

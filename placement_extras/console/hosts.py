@@ -34,7 +34,7 @@ def show_home(visit: PageRequest) -> Response:
     """Show the first page: the hosts, or the project of a visitor without the right to see hosts."""
     endpoint = "hosts.show_fleet" if visit.may_use(*SEE_HOSTS) else "consumers.show_project"
     answer = redirect(url_for(endpoint), Response=Response)
-    # for the type checker: redirect() makes an object of its last argument
+    # this line is for the type checker: redirect() makes an object of its last argument
     assert isinstance(answer, Response)
     return answer
 

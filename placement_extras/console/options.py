@@ -15,14 +15,14 @@ OPTIONS: list[cfg.Opt] = [
         help="""
 Beta. Whether the service has a console at /console: pages that show hosts,
 their free, used, stranded and disabled amounts, and the consumers. A visitor
-sees a page if the policy allows the same over REST. The console works in any
-browser, without scripts.
+sees a page if the policy allows the visitor to read the same data over REST.
+The console works in any browser, without scripts.
 
 Visitors sign in with a password or an application credential, which the
 Identity service of [keystone_authtoken] checks. Signing in needs HTTPS in
 front of the service, and the Python package cryptography: install the wheel
 with the extra "console". With [api] auth_strategy = noauth2 visitors do not
-sign in, and each has all rights of an administrator.
+sign in, and each visitor has all rights of an administrator.
 
 """,
     ),

@@ -230,6 +230,6 @@ def redirect_to(address: str) -> Response:
     """Return an answer that leads the browser to another page."""
     # with 303 the browser fetches the page, so that a reload does not send the form again
     answer = redirect(address, HTTPStatus.SEE_OTHER, Response)
-    # for the type checker: redirect() makes an object of its last argument
+    # this line is for the type checker: redirect() makes an object of its last argument
     assert isinstance(answer, Response)
     return answer

@@ -2,18 +2,18 @@
 
 Nouns
     A *flavor* is the size of a guest with its *extra specs*; an *image* has *properties*. The same feature
-    has different names in a flavor and in an image (``hw:cpu_policy`` and ``hw_cpu_policy``). If both have a
-    value, a rule for this feature decides which value counts. A flavor and an image together are a *guest*.
-    The *translation* of a guest is a request for allocation candidates. A guest is *refused* if the flavor
-    and the image contradict each other, or if one of them contradicts itself.
+    has different names in a flavor and in an image (``hw:cpu_policy`` and ``hw_cpu_policy``). If flavor and
+    image have a value, a rule for this feature decides which value counts. A flavor and an image together are
+    a *guest*. The *translation* of a guest is a request for allocation candidates. A guest is *refused* if
+    the flavor and the image contradict each other, or if one of them contradicts itself.
 
 Modules
-    ``flavor`` has the classes for flavors and images; ``guest`` combines both. ``pinning`` and ``memory``
-    decide about CPUs, memory and NUMA nodes, and refuse impossible guests. ``features`` finds the traits that
-    a guest needs. ``groups`` builds amounts and traits for each suffix. If the option ``numa_affinity`` is
-    set, ``affinity`` asks for CPUs, memory and devices of one NUMA node; Nova cannot make such a request.
-    ``spelling`` has all known names and warns of unknown names. ``translation`` makes the request; ``form``
-    and ``options`` connect the translation to the API and the configuration.
+    ``flavor`` has the classes for flavors and images; ``guest`` combines the two translations. ``pinning``
+    and ``memory`` decide about CPUs, memory and NUMA nodes, and refuse impossible guests. ``features`` finds
+    the traits that a guest needs. ``groups`` builds amounts and traits for each suffix. If the option
+    ``numa_affinity`` is set, ``affinity`` asks for CPUs, memory and devices of one NUMA node; Nova cannot
+    make such a request. ``spelling`` has all known names and warns of unknown names. ``translation`` makes
+    the request; ``form`` and ``options`` connect the translation to the API and the configuration.
 
 A worked example
     A flavor has vcpus 4, ram 2048, disk 10 and swap 1500. Its extra specs are ``hw:cpu_policy=dedicated``,

@@ -1,4 +1,4 @@
-"""Combines a flavor and an image to a guest. The flavor, the image or both may have a value for a feature.
+"""Combines a flavor and an image to a guest. Each of them may have a value for the same feature.
 
 Nova refuses an image if a known property has a value of the wrong type. So this module lists all known
 properties and their former names, even properties that do not affect a request.
@@ -294,7 +294,7 @@ class FlavorGuest:
         return flavor or image
 
     def agreed_choice(self, name: str, prefix: str = "hw") -> str | None:
-        """Return the value of a feature that has a fixed set of values; None if flavor and image have none.
+        """Return the value of a feature that has a fixed set of values; None: it has no value.
 
         :raises InvalidRequest: the value is unknown, or flavor and image have different values.
         """

@@ -124,7 +124,8 @@ def page_size(guest: FlavorGuest) -> str | int:
         # the image may choose a size only if the flavor has one of these words
         if size not in ("any", "large"):
             raise refusal_error(
-                f"hw_mem_page_size of the image is {image!r}, but hw:mem_page_size {flavor!r}"
+                f"hw_mem_page_size of the image is {image!r}, but hw:mem_page_size of the flavor is"
+                f" {flavor!r}"
             )
         size = _page_size(image)
     return size

@@ -91,10 +91,11 @@ HW_ARCH_X86_64. The same option is in Nova's [scheduler].
         "require_owner_nova",
         default=False,
         help="""
-Require a host with the trait OWNER_NOVA. Nova 34.0.0 requires this trait as
-soon as no older nova-compute is left in the cloud; it has no option for
-this. This service does not know the versions of nova-compute, so set the
-option by hand. Only hosts that nova-compute reports have the trait.
+Require a host with the trait OWNER_NOVA. Only hosts that nova-compute
+reports have this trait. Set the option to true when all nova-compute
+services of the cloud have version 34.0.0 or later. Nova itself requires the
+trait from then on, without an option, because Nova knows the versions of all
+nova-compute services. This service does not know these versions.
 
 """,
     ),
@@ -105,9 +106,9 @@ option by hand. Only hosts that nova-compute reports have the trait.
 Whether a claim of a flavor with hw:cpu_policy=dedicated is refused if no
 candidate has PCPU. If false, such a claim uses a candidate with VCPU. Nova
 has the same option in [workarounds], with the default false. Nova checks the
-chosen host afterwards, and refuses a host that does not pin guests; a claim
-has no such check. So set the option to false only if all hosts without PCPU
-pin guests as before Nova 20 (vcpu_pin_set).
+chosen host afterwards, and refuses a host that does not pin guests. This
+service has no such check of the host. So set the option to false only if all
+hosts without PCPU pin guests as before Nova 20 (vcpu_pin_set).
 
 """,
     ),

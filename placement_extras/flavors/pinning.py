@@ -83,7 +83,10 @@ def _thread_policy(guest: FlavorGuest) -> str | None:
     if flavor in (None, "prefer"):
         return flavor or image
     if image and image != flavor:
-        raise refusal_error(f"hw_cpu_thread_policy of the image is {image}, hw:cpu_thread_policy {flavor!r}")
+        raise refusal_error(
+            f"hw_cpu_thread_policy of the image is {image}, but hw:cpu_thread_policy"
+            f" of the flavor is {flavor!r}"
+        )
     return flavor
 
 

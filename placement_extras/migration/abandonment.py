@@ -156,7 +156,7 @@ def _by_steps(
     if record.stage is AdoptionStage.ADOPTED:
         if way is AbandonWay.REFUSE:
             # contents are compared before the renames, because renames interrupt running workers, and a
-            # refusal must not do so
+            # refusal must not interrupt workers
             _resolve_changes(conn, owner, way)
         record = AdoptionRecord(AdoptionStage.ABANDONING, record.revision, way)
         adoption.write(conn, record)

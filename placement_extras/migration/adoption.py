@@ -1,8 +1,8 @@
 """Adopts the database of OpenStack Placement in place, and removes the old tables later.
 
-The adoption renames and keeps the old tables, creates our tables beside them, and fills these. On PostgreSQL
-and SQLite, the adoption is one transaction, and so is the removal. On MySQL a row records the progress, and a
-second run continues from there.
+The adoption renames and keeps the old tables, creates our tables beside them, and fills our tables. On
+PostgreSQL and SQLite, the adoption is one transaction, and so is the removal. On MySQL a row records the
+progress, and a second run continues from there.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def add_adopt_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--skip-orphans",
         action="store_true",
-        help="leave behind rows that belong to no resource provider, resource class, trait or aggregate",
+        help="do not copy rows that belong to no resource provider, resource class, trait or aggregate",
     )
 
 
@@ -176,7 +176,7 @@ def add_import_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--skip-orphans",
         action="store_true",
-        help="leave behind rows that belong to no resource provider, resource class, trait or aggregate",
+        help="do not copy rows that belong to no resource provider, resource class, trait or aggregate",
     )
 
 

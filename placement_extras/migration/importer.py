@@ -241,7 +241,8 @@ def copy(
 ) -> ImportOutcome:
     """Do the same as :func:`run`, in a transaction of the caller."""
     notes = examine_source(source, skip_orphans=skip_orphans)
-    # keeps all writers of a running service waiting, so that an empty database stays empty until the copy
+    # the lock keeps all writers of a running service waiting, so that an empty database stays empty until the
+    # copy
     tx.lock_buckets(buckets.ALL)
     if check_target(tx.conn, source):
         return ImportOutcome(False, _compare_tallies(source, tx.conn))

@@ -133,7 +133,7 @@ def lock_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
 
 
 def rename_tables(conn: sa.Connection, names: Mapping[str, str]) -> None:
-    """Rename all given tables or none; ``names`` has the new name by the old one.
+    """Rename either all given tables or no table; ``names`` has the new name by the old one.
 
     When PostgreSQL renames a table, its indexes and sequences keep their names. This function renames them
     with the same prefix as the table, because the new tables need the names.
@@ -148,7 +148,7 @@ def rename_tables(conn: sa.Connection, names: Mapping[str, str]) -> None:
                 _rename_belongings(conn, old, new)
             conn.exec_driver_sql(f"ALTER TABLE {_quote_name(conn, old)} RENAME TO {_quote_name(conn, new)}")
         return
-    # one statement renames all tables, so MySQL renames all of them or none
+    # one statement renames all tables, so MySQL renames either all tables or no table
     pairs = ", ".join(f"{_quote_name(conn, old)} TO {_quote_name(conn, new)}" for old, new in names.items())
     _execute_patiently(conn, f"RENAME TABLE {pairs}")
 
@@ -171,7 +171,7 @@ def drop_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
     if conn.dialect.name == "postgresql":
         conn.exec_driver_sql(statement)
         return
-    # MySQL refuses to remove a table that another table refers to, even if one statement removes both
+    # MySQL refuses to remove a table that another table refers to, even if one statement removes both tables
     conn.exec_driver_sql("SET SESSION foreign_key_checks = 0")
     try:
         _execute_patiently(conn, statement)

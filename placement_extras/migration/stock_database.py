@@ -262,7 +262,7 @@ def read_stock(conn: sa.Connection, owner: ConsumerOwnership, prefix: str = "") 
     """
     t = StockTables(prefix)
     has_types = _check_schema(conn, t)
-    # before Xena the standard classes were in no table; the id of such a class is its position in this list
+    # before Xena no table had the standard classes; the id of a standard class is its position in this list
     classes = dict(enumerate(os_resource_classes.STANDARDS))
     classes |= _names_by_id(conn, t.classes)
     held = _held_amounts(t, set(classes))

@@ -39,7 +39,8 @@ def carry_back(source: StockContent, before: PortableContent, after: PortableCon
     :param after: the result of :func:`.expressible_content`.
     :raises Conflict: a table refuses a row.
     """
-    # providers with another id than before, because they were removed and created again with the same uuid
+    # these providers have another id than before, because they were removed and created again with the same
+    # uuid
     replaced = {
         key
         for key, value in before.by_table["resource_providers"].items()

@@ -339,7 +339,7 @@ def _request_fields(asking: command.Command, parsed_args: argparse.Namespace) ->
 
 
 def _given_fields(parsed_args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return, of the options with these names, those that were given, as fields of a body."""
+    """Return the options that were given, out of the options with these names, as fields of a body."""
     return {name: getattr(parsed_args, name) for name in names if getattr(parsed_args, name) is not None}
 
 

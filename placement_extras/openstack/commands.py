@@ -172,7 +172,9 @@ class ShowCapacity(command.Lister):
                 )
             flavors[0]["proportion"] = int(number)
         if parsed_args.topology is not None and parsed_args.part == "shortages":
-            raise exceptions.CommandError("--part shortages is not known with --topology: leave out one.")
+            raise exceptions.CommandError(
+                "--part shortages cannot be combined with --topology: leave out one of the two."
+            )
         for each in body["flavors"]:
             each.update(given_topology(parsed_args))
         answer = _send_query(self, _CAPACITY, body, parsed_args)

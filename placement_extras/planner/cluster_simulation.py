@@ -264,7 +264,7 @@ class ClusterSimulation:
     ) -> Iterator[tuple[Provider, Way]]:
         """Yield each place that has room for one more guest, as :meth:`room_at` does.
 
-        A place is the root of a host, and the way that the guest would take there.
+        A place is the root of a host, together with the way that the guest would take at this host.
         """
         for host in self.candidate_hosts(request):
             yield from self._rooms_at(request, host, holders)

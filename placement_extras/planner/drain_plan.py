@@ -36,7 +36,7 @@ class UnplacedGuest:
 
 @dataclass(frozen=True, slots=True)
 class DisplacedGuests:
-    """The number of guests of drained hosts, bounds of those with places, and guests without places."""
+    """Guests of drained hosts: their number, bounds of the number with places, guests without places."""
 
     guests: int
     fit: FitBounds

@@ -19,8 +19,8 @@ placement.ext.search_too_long, and names the flavor at which the limit was
 reached. For flavors with a topology, the answer has a lower and an upper
 bound instead, and a warning has the number of hosts that were counted.
 
-A count is a long search; [api] candidates_deadline describes how many long
-searches a worker runs at the same time.
+Such a request counts as a long search; [api] candidates_deadline describes
+how many long searches a worker runs at the same time.
 
 """,
     ),

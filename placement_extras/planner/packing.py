@@ -116,7 +116,7 @@ def pack_guests(
 
 
 class _PackingSearch:
-    """The search for the best packing. It chooses a number of guests for one way after the other."""
+    """The search for the best packing: it chooses the number of guests for one way after the other."""
 
     def __init__(self, found: FlavorFootprints, free: Free, budget: SearchBudget) -> None:
         self._budget = budget
@@ -207,7 +207,9 @@ class _PackingSearch:
 Slot = Any
 """A slot: an inventory, or a pool of devices. A slot of the host itself is a number, the position of the
 inventory in the tree. A slot of another provider is a pair of provider id and class. The slot of a pool is a
-number after the positions in the tree. If all other slots are pairs, the pool object itself is the slot."""
+number after the positions in the tree. If all other slots are pairs, the object of the pool itself stands for
+the slot.
+"""
 
 Way = tuple[tuple[Slot, int], ...]
 """The amounts that one guest takes, as pairs of slot and amount in the order of the slots."""

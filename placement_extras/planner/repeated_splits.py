@@ -5,7 +5,7 @@ that is not split has to be at one provider of the host. The split of a guest th
 *rooms*: the amounts that the providers in each zone can give. So the split is cached by the rooms. A room
 is limited to the amount of one guest, so that hosts with different usage often have equal rooms.
 
-What always holds
+Invariants
     Guests only reduce rooms. So the best split stays the best as long as it fits, and is repeated until one
     of its amounts is no longer free.
 """

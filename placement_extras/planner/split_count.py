@@ -235,8 +235,8 @@ class _CoupledCount:
     """The number of guests on coupled hosts.
 
     ``placed`` has the guests by the root of their host, and by the set of all roots from which they take
-    amounts. ``most`` has the upper bound of each host by its root, and ``asked`` has the amounts of one guest
-    by class.
+    amounts. ``most`` has the maximum number of guests of each host by its root, and ``asked`` has the
+    amounts of one guest by class.
     """
 
     hosts: Sequence[tuple[HostTree, Sequence[Provider]]]

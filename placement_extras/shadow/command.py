@@ -46,25 +46,31 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
         "copy-after",
         default=0.0,
         min=0.0,
-        help="Seconds that placement-shadow waits after its start before it copies the database. At the end"
-        " of this time, all clients must use the address of placement-shadow.",
+        help="Seconds that placement-shadow waits after its start before it copies the database. All"
+        " clients must use the address of placement-shadow before this time ends.",
     ),
     cfg.StrOpt(
         "ours-token",
         secret=True,
         help=(
-            "Token to send to this service instead of the clients' tokens. If this service runs with"
-            " noauth2, the token is admin. Write any other token into a file for --config-file, as"
-            " ours_token in section [DEFAULT]."
+            "Token that placement-shadow sends to this service instead of the clients' tokens. If this"
+            " service runs with noauth2, set the token admin. Write any other token into a file for"
+            " --config-file, as ours_token in section [DEFAULT]."
         ),
     ),
     cfg.StrOpt("report-bind", default="127.0.0.1:8779", help="ADDRESS:PORT of the report and the metrics."),
-    cfg.IntOpt("threads", default=32, min=1, help="Maximum number of requests in flight."),
+    cfg.IntOpt(
+        "threads",
+        default=32,
+        min=1,
+        help="Maximum number of requests that placement-shadow handles at the same time.",
+    ),
     cfg.FloatOpt(
         "stock-timeout",
         default=300.0,
         min=1.0,
-        help="Seconds after which a silent OpenStack Placement counts as unavailable.",
+        help="Seconds that placement-shadow waits for an answer of OpenStack Placement. After this time"
+        " OpenStack Placement counts as unavailable.",
     ),
 )
 

@@ -1,7 +1,7 @@
 """Compares the answers of both services, and recognises documented differences.
 
-``doc/reference/deviations.yaml`` documents the differences between both services. This module recognises
-those of them that occur in answers. For example, after a refused claim OpenStack Placement keeps the consumer
+``doc/reference/deviations.yaml`` documents the differences between both services. This module recognises the
+differences that occur in answers. For example, after a refused claim OpenStack Placement keeps the consumer
 of the claim, and later answers show the type of this consumer.
 """
 
@@ -351,7 +351,7 @@ def _refused_mappings(exchange: ShadowExchange, difference: AnswerDifference) ->
 
 
 def _wrong_sums(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """Return whether the stock service's candidates have wrong sums, and those of our service right ones."""
+    """Return whether the stock service has candidates with wrong sums, and our service right sums."""
     url = urlsplit(exchange.request.path)
     if difference.what != "body" or url.path != "/allocation_candidates":
         return False

@@ -29,7 +29,8 @@ BOUNDS: Final = BacklogBounds(reads=128 << 20, writes=256 << 20, any_write=512 <
 """Bounds of the copies that wait to be replayed. They are larger than :data:`.OUTBOX_BOUNDS`, because the
 memory of the answering process is more important.
 """
-_NICENESS: Final = 10  # added to the priority of the process, so that answers to clients go first
+# the number is added to the priority of the process, so that answers to clients go first
+_NICENESS: Final = 10
 _FINISH_SECONDS: Final = 10.0
 """Seconds at the end for replaying the waiting copies, and again the same time for the current request."""
 _ANSWER_SECONDS: Final = 10.0
@@ -141,7 +142,7 @@ class ShadowFollower:
             with connection, suppress(EOFError, OSError):
                 while True:
                     delivery = connection.recv()
-                    # for the type checker: recv() unpickles any object
+                    # this line is for the type checker: recv() unpickles any object
                     assert isinstance(delivery, OutboxDelivery)
                     # an answering process that ended before it connected has lost all its copies
                     if delivery.predecessors >= self.status.processes:

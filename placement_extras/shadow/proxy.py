@@ -262,7 +262,7 @@ class _PassingBody:
 
     def _read_rest(self) -> None:
         """Read the rest of the answer to a write after the client has left, because the write is replayed."""
-        # for the type checker: close() calls this only with a ticket
+        # this line is for the type checker: close() calls this only with a ticket
         assert self._ticket is not None
         if not is_write(self._ticket.request.method):
             self._missed = CLIENT_LEFT

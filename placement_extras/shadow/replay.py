@@ -109,7 +109,8 @@ class ReplayClient:
         if not self.answers:
             self.answers = True
             LOG.info("%s answers again", self.url)
-        # the service may have executed an earlier attempt without an answer, and therefore refuse this one
+        # the service may have executed an earlier attempt without an answer, and therefore refuse this
+        # attempt
         if tries > 1 and copy.received is not None and copy.received.status < 400 <= answer.status:
             raise UnansweredRequest(BROKEN_OFF)
         return answer
@@ -275,7 +276,7 @@ class RequestReplay:
         """
         self._note_write(copy)
         outcome = self._try_outcome(copy, last=True)
-        # for the type checker: with ``last`` there is always an outcome
+        # this line is for the type checker: with ``last`` there is always an outcome
         assert outcome is not None
         self._remember_number(copy.number)
         why = "the database was copied meanwhile"

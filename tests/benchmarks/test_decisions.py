@@ -1,4 +1,4 @@
-"""The program that measures what the service decides has something to measure."""
+"""The program that measures decisions of the service still finds decisions to measure."""
 
 import pytest
 

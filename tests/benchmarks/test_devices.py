@@ -1,4 +1,4 @@
-"""The benchmark of equal devices asks what it says, of worlds that are what it says."""
+"""The benchmark of equal devices sends the requests, and makes the worlds, that it describes."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The comparison of policies still runs, in small, and judges as it says."""
+"""The comparison of policies runs on a small scale, and its verdicts are right."""
 
 import json
 from itertools import combinations

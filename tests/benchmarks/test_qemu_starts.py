@@ -1,4 +1,4 @@
-"""The run of QEMU guests under a dying agent still runs, in small, and spreads its kills."""
+"""The benchmark of QEMU guests with a killed agent runs on a small scale, and spreads its kills."""
 
 import json
 import subprocess

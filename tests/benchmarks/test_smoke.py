@@ -1,4 +1,4 @@
-"""The benchmark still runs, on few hosts and without the reference, and counts as it says."""
+"""The benchmark runs on few hosts and without the reference, and its counts are right."""
 
 import json
 import re

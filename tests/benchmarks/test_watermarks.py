@@ -1,4 +1,4 @@
-"""The measurement of the watermarks still runs, and counts as it says."""
+"""The measurement of the watermarks runs, and its counts are right."""
 
 import json
 

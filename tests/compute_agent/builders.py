@@ -34,7 +34,7 @@ def load_text(folder, text):
 
 
 def make_pipeline(world, driver, metrics=None, save=lambda *saved: None, kind=GuestPipeline, recorder=None):
-    """A pipeline that pins guests; its state is dropped unless ``save`` keeps it."""
+    """A pipeline that pins guests. The state is dropped unless ``save`` stores the state."""
     return kind(world, driver, (CpusetController(driver),), save, metrics or AgentMetrics(), recorder)
 
 

@@ -138,7 +138,7 @@ class FakeCgroups:
 
 
 class KernelCgroups:
-    """The same on the kernel's file system."""
+    """The same operations on the kernel's file system."""
 
     def __init__(self):
         self.folder = Path(ROOT) / f"test-{uuid.uuid4()}"
@@ -157,7 +157,7 @@ class KernelCgroups:
 
 
 def _io_max(text, line):
-    """The content of io.max after a line was written. Devices without any limit are not in it."""
+    """The content of io.max after a line was written. The file does not list devices without a limit."""
     has = dict(one.split(" ", 1) for one in text.splitlines() if one)
     device, _, rest = line.partition(" ")
     limits = dict(one.split("=") for one in has.get(device, "rbps=max wbps=max riops=max wiops=max").split())

@@ -86,7 +86,7 @@ def write_ini(tmp_path, live_placement):
             "guests": "drivers = process\nreconcile_interval = 0.3",
         } | sections
         if "update_resources_interval" not in sections["compute"]:
-            # Later than any wait of a test gives up: what is reported meanwhile has a reason.
+            # An interval above the time limit of each wait of a test: each earlier report has a reason.
             sections["compute"] += "\nupdate_resources_interval = 3600"
         path = Path(tmp_path / name)
         path.write_text("".join(f"[{group}]\n{lines}\n\n" for group, lines in sections.items()))
@@ -97,7 +97,7 @@ def write_ini(tmp_path, live_placement):
 
 @pytest.fixture
 def two_cpus():
-    """This machine has CPUs 0 and 1, for what is pinned to them."""
+    """This machine has CPUs 0 and 1, to which the test pins processes."""
     if not {0, 1} <= os.sched_getaffinity(0):
         pytest.skip("needs CPUs 0 and 1")
 

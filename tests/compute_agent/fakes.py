@@ -145,7 +145,7 @@ class FakeDriver:
         if has is None:
             return False
         weight = (has.weight or 100) if wanted.weight is None else wanted.weight
-        # As the kernel shows an idle group.
+        # The kernel shows an idle group in this way.
         weight = 0 if wanted.idle else weight
         quota, burst = attainable_quota(wanted.quota), burst_microseconds(wanted) / PERIOD
         self.limits[guest.uuid] = CpuLimits(weight, quota, wanted.idle, burst)

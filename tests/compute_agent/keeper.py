@@ -1,8 +1,9 @@
 """Starts programs, is the parent of all processes that they leave behind, and ends all with the caller.
 
 Each line of the standard input is a command as a JSON list; its process id is the answer. Whatever ends is
-reaped at once, which process 1 of a container may not do, and libvirtd waits for. At the end of the standard
-input, which comes however the other side ends, all children are killed. SIGTERM alone ends nothing.
+reaped at once, which process 1 of a container may not do, and libvirtd waits for. The program kills all
+children at the end of its standard input, which ends with the other side in any case. SIGTERM alone ends
+nothing.
 """
 
 import ctypes

@@ -103,7 +103,7 @@ _numbers = itertools.count(1)
 
 
 class LibvirtMissing(Exception):
-    """No libvirtd can be run here; the text says what is missing."""
+    """This machine cannot run a libvirtd; the text names the missing part."""
 
 
 def find():
@@ -129,8 +129,8 @@ class Libvirtd:
         """``user`` runs the guests of a system daemon; unless ``default_confined`` they get no label.
 
         ``controllers`` of cgroup v1 are those that it gives its guests groups of, where all are there.
-        ``hostname`` is what a system daemon says that its host is called. The network of a running
-        daemon, ``network``, is shared, so that guests can migrate between the two over loopback.
+        ``hostname`` is the name of the host that a system daemon reports. The network of a running daemon,
+        ``network``, is shared, so that guests can migrate between the two over loopback.
         """
         find()
         self._hostname, self._network = hostname, network
@@ -164,7 +164,7 @@ class Libvirtd:
 
     @property
     def hooks(self):
-        """Where a system daemon looks for hooks when it starts."""
+        """The folder in which a system daemon looks for hooks when it starts."""
         return self._own("/etc/libvirt/hooks")
 
     # The daemon
@@ -244,7 +244,7 @@ class Libvirtd:
         )
 
     def run(self, guest_uuid=None, persistent=False, **options):
-        """Start a guest; its domain."""
+        """Start a guest; return its domain."""
         xml = self.xml(guest_uuid, **options)
         if not persistent:
             return self.connection.createXML(xml)

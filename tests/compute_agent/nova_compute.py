@@ -38,7 +38,7 @@ REFRESH = 5
 
 
 class RecordingClient(PlacementClient):
-    """Remembers what was sent and what came of it: (method, path, status)."""
+    """Remembers each request with its result: (method, path, status)."""
 
     def __init__(self, adapter):
         super().__init__(adapter)

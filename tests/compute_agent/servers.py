@@ -37,7 +37,7 @@ def running(kind, folder):
         serve = [sys.executable, "-m", "placement.cmd.api", "--config-file", str(config), *bind]
     else:
         reference = install()
-        # Not in the checkout and not on its path, where our package of the same name is.
+        # The folder is outside of the checkout and its path, where our package of the same name is.
         home = folder
         environment = environ_without_python()
         environment["OS_PLACEMENT_CONFIG_DIR"] = str(folder)

@@ -71,7 +71,7 @@ def test_a_file_that_is_removed_while_it_is_locked_is_not_taken_for_the_lock(pat
     def open_own(*arguments):
         descriptor = real(*arguments)
         if left:
-            left.pop().unlink()  # another one starts and ends between the two
+            left.pop().unlink()  # another process starts and ends between the two steps
         return descriptor
 
     monkeypatch.setattr(locks, "open_own", open_own)

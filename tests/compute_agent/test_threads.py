@@ -12,7 +12,7 @@ ROLE = ThreadSpec("work", 0.001, "works", "none", "nothing")
 
 
 class Work:
-    """The work of a loop, round by round, until the test ends it."""
+    """The work of a loop, round by round, until the test ends the loop."""
 
     def __init__(self, needed=True):
         self.needed, self.begun = needed, 0

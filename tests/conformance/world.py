@@ -10,7 +10,7 @@ Inventory: TypeAlias = Mapping[str, float]
 
 
 def identifier(variable: str) -> str:
-    """Return the UUID in an environment variable; each run has the same."""
+    """Return the UUID in an environment variable; the UUID is the same in each run."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, variable))
 
 

@@ -227,7 +227,8 @@ def _openstack_host(name: str, **bridges: tuple[str, int]) -> tuple[Provider, ..
     )
 
 
-# One network has one segment (other), one has two (S1 and S2). compute3 has both on narrower bridges.
+# One network has one segment (other), one has two (S1 and S2). compute3 has both networks on narrower
+# bridges.
 MULTI_SEGMENT_NETWORK: Final = FixtureWorld(
     providers=(
         *_openstack_host("compute0", br_ex=("CUSTOM_PHYSNET_OTHER", 5000)),

@@ -15,8 +15,8 @@ _CHUNK = 65_536
 class Proxy(ClientListener):
     """Listens on a loopback port and carries data to a server and back, until :meth:`swallow`.
 
-    Then it still accepts connections and acknowledges data, but carries none. The swallowed data arrives
-    after :meth:`carry`.
+    Then the proxy still accepts connections and acknowledges data, but carries no data. The swallowed data
+    arrives after :meth:`carry`.
     """
 
     def __init__(self, url: str) -> None:

@@ -19,7 +19,7 @@ from tests.waits import wait_for
 
 
 class Member(PostgreSQL):
-    """One of the two servers, in either role."""
+    """One of the two servers, as primary or as standby."""
 
     def __init__(self) -> None:
         super().__init__(durable=False)
@@ -140,7 +140,7 @@ class StandbyPair:
         self.primary, self.standby = self.standby, self.primary
 
     def restore(self) -> None:
-        """Bring the old primary back as the standby, and wait until commits go to both."""
+        """Bring the old primary back as the standby, and wait until commits go to both servers."""
         self.standby.follow(self.primary)
         self.wait_for_standby()
 

@@ -1,7 +1,7 @@
 """Demo of the whole system on this machine: one guest from its claim to its release.
 
-Run by `make demo`. With KEEP=1 in the environment everything is left running for inspection.
-The exit status is 0 only if every step succeeded.
+Run by `make demo`. With KEEP=1 in the environment, all programs continue to run for inspection. The exit
+status is 0 only if every step succeeded.
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ class CpuSets:
 
     @classmethod
     def of_this_machine(cls) -> CpuSets:
-        """Share the first half of the CPUs of our affinity and dedicate the others; dedicate a single one."""
+        """Share the first half of the CPUs of our affinity, and dedicate the second half; dedicate a single
+        CPU.
+        """
         cpus = sorted(os.sched_getaffinity(0))
         half = len(cpus) // 2
         return cls(dedicated=tuple(cpus[half:]), shared=tuple(cpus[:half]))

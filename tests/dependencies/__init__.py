@@ -1,1 +1,1 @@
-"""Lists of versions of the dependencies, each of which the quick tests run with."""
+"""Lists of versions of the dependencies. The quick tests run with each list."""

@@ -43,7 +43,7 @@ def nova_pin() -> str:
 
 
 def check_environment() -> None:
-    """Install both, and let Nova's client ask the service.
+    """Install Nova and the service, and let Nova's client ask the service.
 
     :raises BuildFailed: pip or a program fails; the message has its output.
     """

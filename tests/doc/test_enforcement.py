@@ -1,4 +1,4 @@
-"""The table of allocations and their enforcement agrees with the code: each row exists in both."""
+"""The table of allocations and their enforcement agrees with the code: each row of the table has its code."""
 
 import dataclasses
 import re

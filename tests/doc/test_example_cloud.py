@@ -1,4 +1,4 @@
-"""The example of a cloud: its file is one that a host takes, and its guests have what the page says."""
+"""The example of a cloud: a host accepts its file, and its guests have the settings on the page."""
 
 import json
 import re

@@ -56,7 +56,7 @@ def extra_specs(cell: str) -> dict[str, str]:
 
 SETTINGS, EFFECTS, RESOURCES = table("Settings"), table("Effects of the class"), table("Resources")
 CHOSEN = [(literals(row[1])[0], row) for row in SETTINGS] + [("qos_class", row) for row in EFFECTS]
-"""A setting, and a row of which each way has to set it."""
+"""A setting, and a row of the table. Each way in the row has to set the setting."""
 
 
 def identified(setting_and_row: tuple[str, Row] | str | Row) -> str | None:

@@ -1,4 +1,4 @@
-"""The pages for man(1): every program has a complete one, and formatters accept it."""
+"""The pages for man(1): each program has a complete page, and formatters accept the page."""
 
 import configparser
 import os

@@ -1,7 +1,7 @@
 """A machine for one page, which runs the page's blocks in order, as a reader would type them.
 
-The machine consists of new namespaces on this one. Mounts: empty folders replace those that pages write to.
-Network: a loopback device with every port free. Processes: all end with the machine. Therefore paths,
+The machine consists of new namespaces on this one. Mounts: empty folders replace the folders to which pages
+write. Network: a loopback device with every port free. Processes: all end with the machine. Therefore paths,
 ports and commands are those of the page, and nothing is left afterwards. The programs in `stand_ins` replace
 commands that need a network or systemd.
 """
@@ -48,7 +48,7 @@ EMPTY: Final = (
 """Folders that are new and empty in the machine."""
 
 COPIED: Final = (Path("/etc"),)
-"""Folders that the machine has a copy of."""
+"""Folders of which the machine has a copy."""
 
 _LOCK: Final = Path(tempfile.gettempdir(), "placement-doc-machines")
 """Each machine has it locked, shared. Its lines are the folders that machines have made."""

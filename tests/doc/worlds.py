@@ -1,4 +1,4 @@
-"""Preparation of machines for pages that need more than an empty one."""
+"""Preparation of machines for pages that need more than an empty machine."""
 
 from typing import Final
 

@@ -1,6 +1,6 @@
 """OpenStack Keystone for tests: the released one, in an environment of its own, on loopback and SQLite.
 
-``with Keystone(folder) as keystone: keystone.identity.token(CALLERS["admin"])`` is all there is to it.
+``with Keystone(folder) as keystone: keystone.identity.token(CALLERS["admin"])`` starts it and gets a token.
 """
 
 from tests.keystone.identity import CALLERS, PLACEMENT, REGION, Caller, Identity

@@ -166,7 +166,7 @@ def test_recorded_series_sum_caches_and_have_the_largest_guests_of_each_host(tmp
         series += [
             (f"compute_agent_llc_occupancy_bytes{{{labels}}}", f"{size}x30"),
             (f'{bandwidth}, kind="total"}}', f"0+{60 * size}x30"),
-            # Local bytes are part of the total ones.
+            # Local bytes are a part of the total bytes.
             (f'{bandwidth}, kind="local"}}', f"0+{60 * size}x30"),
         ]
     for host, cache, size in [("h1", 0, 16), ("h2", 1, 9)]:

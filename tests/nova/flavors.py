@@ -94,7 +94,7 @@ class _Maker:
         return self.rng.random() < chance
 
     def both(self, name: str, values: Sequence[str], prefix: str = "hw") -> None:
-        """Set a value in the flavor, the image or both, which mostly agree."""
+        """Set a value in the flavor or the image, or in both objects; two values mostly agree."""
         value = self.rng.choice(values)
         who = self.rng.choice("ffiib")
         if who in "fb":

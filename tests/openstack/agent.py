@@ -56,7 +56,7 @@ class CloudAgent:
         )
 
     def restart_with(self, section: str) -> None:
-        """Start it again with one more section of its configuration."""
+        """Start the agent again with one more section of its configuration."""
         assert self.program is not None
         self.program.stop()
         with (self.folder / "compute-agent.conf").open("a") as file:

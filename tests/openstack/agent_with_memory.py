@@ -1,6 +1,7 @@
 """``python -m``: the compute agent, which never forgets settings by hand of guests that are elsewhere.
 
-It would after ten minutes, and on a slow machine a guest may be away that long until it comes back.
+The usual agent forgets such settings after ten minutes, and on a slow machine a guest may be away for that
+time before it comes back.
 """
 
 import sys

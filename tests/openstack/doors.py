@@ -35,7 +35,7 @@ priority = -5
 
 @dataclass(frozen=True)
 class DoorGuest:
-    """A guest, and what says its class.
+    """A guest, and the source of its class.
 
     :param by: what says it, in words.
     :param expected: class and source, as the table has them.
@@ -57,7 +57,7 @@ GUESTS: Final[Mapping[str, DoorGuest]] = {
     "hand": DoorGuest("plain", "plain.large", "`guest set`", "BE (by hand)"),
 }
 UNSET: Final = "LS (default)"
-"""The class of the guest that was set by hand where its agent does not know that."""
+"""The class of a guest if its agent does not know the settings by hand."""
 
 
 class DoorClosedError(Exception):
@@ -294,7 +294,8 @@ def _downgrade(story: DoorStory) -> None:
     agent.program.stop()
     agent.run_by("compute_agent.cmd.main", library)
     agent.program.start()
-    # It knows neither flavors nor rules, and what was set by hand in the next release is not its own.
+    # The earlier release knows neither flavors nor rules, and ignores what was set by hand in the next
+    # release.
     story.expected = dict.fromkeys(GUESTS, "LS")
 
 
@@ -362,7 +363,7 @@ def _evacuate(story: DoorStory) -> None:
         _wait_for_host(story, name, B)
         story.servers.wait(name, "SHUTOFF")
     story.act("os-start", None, "ACTIVE")
-    story.move_to(B)  # where it was set by hand before, likewise
+    story.move_to(B)  # on this host, the guest had settings by hand before
 
 
 def _host_comes_back(story: DoorStory) -> None:

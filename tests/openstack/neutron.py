@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 
 class _Nothing(BaseHTTPRequestHandler):
-    """Answers every list with an empty one."""
+    """Answers each request for a list with an empty list."""
 
     protocol_version = "HTTP/1.1"
 

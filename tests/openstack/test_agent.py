@@ -1,4 +1,4 @@
-"""The agent on a host where `nova-compute` runs: neither undoes what the other one does."""
+"""The agent on a host with `nova-compute`: neither program undoes changes of the other program."""
 
 import os
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.openstack]
 
 
 _UPDATES: Final = 100
-"""Number of updates of both."""
+"""Minimum number of updates of nova-compute, and of the agent."""
 _SECONDS: Final = 600.0
 _ATTEMPTS: Final = 3
 _CONFIG: Final = 2

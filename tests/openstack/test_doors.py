@@ -1,4 +1,4 @@
-"""Guests of Nova have their class after all that Nova does to them, and what acts on classes acts on them."""
+"""Guests of Nova keep their class after each action of Nova, and controllers act on them by their class."""
 
 import json
 import struct
@@ -32,7 +32,7 @@ A, B = HOSTS
 _FAST: Final = "tests.openstack.agent_with_clock"
 _SECTORS: Final = 2048
 _SAMPLES: Final = 40
-"""More than a baseline takes."""
+"""A time that is longer than a baseline takes."""
 _INTERFERENCE: Final = """\
 [qos]
 highest_class = BULK

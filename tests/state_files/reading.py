@@ -10,8 +10,13 @@ from typing import Any, Final
 
 from compute_agent.drivers.processes.records import parse_record
 from compute_agent.events.store import read_events
+from compute_agent.fleet import kept, revision
 from compute_agent.inventory import cpu_pools, offline_cpus, provider_tree
 from compute_agent.isolation import originals
+from compute_agent.loops import fleet
+from compute_agent.monitoring.history import SampleHistory
+from compute_agent.monitoring.samples import FILE as SAMPLES_FILE
+from compute_agent.noise import osnoise
 from compute_agent.pipeline import guest_settings, state
 from compute_agent.reclaim import collectors, offers, stolen
 from compute_agent.schedules import run_notes
@@ -22,7 +27,7 @@ from tests.state_files.writing import NOW
 
 RECORDED: Final = Path(__file__).parent
 EXPECTED: Final = "expected.json"
-_KEPT: Final = ("*.json", "*.jsonl", "compute_id", "provider_name")
+_KEPT: Final = ("*.json", "*.jsonl", "*.conf", "*.db", "compute_id", "provider_name")
 
 _ROOT_ONLY: Final = provider_tree.ProviderTree((provider_tree.ProviderNode("root", "root", None),))
 _TOPOLOGY: Final = machine(nodes=1, cores=8, threads=1)
@@ -35,6 +40,7 @@ _PARSERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
     stolen.FILE: stolen.parse_stolen,
     collectors.FILE: collectors.parse,
     originals.ORIGINALS_FILE: originals.parse_originals,
+    kept.KEPT: lambda content: (revision.read(content), content.decode()),
 }
 
 READERS: Final[Mapping[str, Callable[[Path], Any]]] = {
@@ -46,6 +52,9 @@ READERS: Final[Mapping[str, Callable[[Path], Any]]] = {
         path.stem: parse_record(json.loads(path.read_text())) for path in folder.glob("guests/*.json")
     },
     provider_tree.FILE_NAME: provider_tree.look_up,
+    SAMPLES_FILE: lambda folder: SampleHistory(folder / SAMPLES_FILE).latest_samples(),
+    osnoise.ORIGINAL_FILE: lambda folder: osnoise.read_kept(folder / osnoise.ORIGINAL_FILE),
+    fleet.FILE: lambda folder: fleet.read_applied(folder / fleet.FILE),
     cpu_pools.FILE_NAME: lambda folder: cpu_pools.recall_pools(folder, _ROOT_ONLY, _TOPOLOGY),
     **{
         name: lambda folder, name=name: run_notes.RunNotesFile(folder / name).kept_notes

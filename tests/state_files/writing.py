@@ -10,11 +10,16 @@ from typing import Final
 
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.files import write_durably
+from compute_agent.fleet import kept, revision
 from compute_agent.inventory import cpu_pools
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.isolation import originals
 from compute_agent.isolation.irqbalance import KeptBan
+from compute_agent.loops import fleet
 from compute_agent.model.resource import ThrottleControl
+from compute_agent.monitoring.samples import FILE as SAMPLES_FILE
+from compute_agent.monitoring.samples import SampleStore, StoredSample
+from compute_agent.noise import osnoise
 from compute_agent.reclaim import collectors, estimate, offers, stolen
 from compute_agent.schedules import run_notes
 from compute_agent.throttling import state_file
@@ -101,6 +106,17 @@ def _keep_notes(name: str) -> Callable[[Path], None]:
     return lambda folder: run_notes.RunNotesFile(folder / name).keep_notes(notes)
 
 
+def _keep_samples(folder: Path) -> None:
+    store = SampleStore(folder / SAMPLES_FILE, retention=3600.0, max_bytes=1 << 20)
+    store.add(
+        (StoredSample(TIME, _ONE, "db", "LS", 0, 4096, 1.5, 2.5, 0.25), StoredSample(TIME, _OTHER, "", "BE"))
+    )
+    try:
+        store.flush(TIME)
+    finally:
+        store.close()
+
+
 def _content(name: str, make: Callable[[], bytes]) -> Callable[[Path], None]:
     return lambda folder: write_durably(folder / name, make())
 
@@ -109,6 +125,9 @@ WRITERS: Final[Mapping[str, Callable[[Path], None]]] = {
     cpu_pools.FILE_NAME: _keep_pools,
     run_notes.COOKIES_FILE: _keep_notes(run_notes.COOKIES_FILE),
     run_notes.PRIORITIES_FILE: _keep_notes(run_notes.PRIORITIES_FILE),
+    SAMPLES_FILE: _keep_samples,
+    osnoise.ORIGINAL_FILE: lambda folder: osnoise.keep_cpus(folder / osnoise.ORIGINAL_FILE, "0-7"),
+    fleet.FILE: lambda folder: fleet.write_applied(folder / fleet.FILE, {_ONE: {"qos_class": "BE"}}),
 } | {
     name: _content(name, make)
     for name, make in {
@@ -119,6 +138,7 @@ WRITERS: Final[Mapping[str, Callable[[Path], None]]] = {
         stolen.FILE: _stolen,
         collectors.FILE: _collected,
         originals.ORIGINALS_FILE: _isolation,
+        kept.KEPT: lambda: revision.write(b"[DEFAULT]\ncpu_allocation_ratio = 4.0\n", "edge", 7),
     }.items()
 }
 """Writers of a state folder by the name of their file."""

@@ -1,1 +1,1 @@
-"""Upgrades from earlier releases, with real programs of both, under load."""
+"""Upgrades from earlier releases, with real programs of both releases, under load."""

@@ -55,7 +55,7 @@ def main() -> int:
                         outcomes.append(run(Path(folder), old, new, kind))
                     except ServerMissing as error:
                         missing.append(f"{kind}: {error}")
-    finally:  # also after an upgrade that could not be completed
+    finally:  # the table is printed also after an upgrade that could not be completed
         print(draw_table(outcomes))
     print(*missing, sep="\n", file=sys.stderr)
     return 1 if missing or any(each.problems for each in outcomes) else 0

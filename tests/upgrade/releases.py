@@ -2,7 +2,7 @@
 
 Each release is built from the sources of its commit, with the dependencies that its own
 ``etc/constraints.txt`` pins. A wheel is installed into an environment. Debian packages are unpacked into a
-folder: their programs run there with Debian's Python, and the machine's own packages stay as they are.
+folder: their programs run there with Debian's Python, and the machine's own packages stay unchanged.
 Installations stay in ``build/releases``, one for each commit and kind.
 """
 

@@ -132,7 +132,9 @@ class Domain:
         return process.pid
 
     def place(self):
-        """Place it as the driver of libvirt does. Of libvirt's own calls, one changes the group's CPUs."""
+        """Place the domain as the driver of libvirt does. Of libvirt's own calls, one changes the group's
+        CPUs.
+        """
         (self.base / "emulator/cpuset.cpus").write_text("0-1")
         self.known.pin_rest(SETTINGS)
         return self.pins.move_tasks(self.known, SHARED)
@@ -238,7 +240,7 @@ def test_an_idle_domain_runs_when_no_other_domain_wants_its_cpu(domain):
     assert domain.known.other_limits(idle) is None
     assert (SCOPE / "cpu.idle").read_text().strip() == "1"
     assert share() < 0.1
-    # What another program changes is seen.
+    # The agent sees changes of another program.
     (SCOPE / "cpu.idle").write_text("0")
     group.write_idle(domain.known.other_limits(idle), idle)
     assert (SCOPE / "cpu.idle").read_text().strip() == "1"

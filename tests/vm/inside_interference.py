@@ -26,7 +26,7 @@ from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, RESCTRL, SOCKET, S
 from tests.waits import wait_for
 
 ROUND_SECONDS = triggers.INTERVAL
-"""By the clock for decisions."""
+"""Seconds of a round, by the clock for decisions."""
 PAUSE = 1.25
 """Seconds of the machine between two rounds."""
 DEMAND_REGISTER = 0x400000E0

@@ -109,7 +109,7 @@ class Domain:
         self.process = run(GUEST, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.thread = int(self.process.stdout.readline())
         (base / "cgroup.procs").write_text(str(self.process.pid))
-        # As libvirt does: the group first, then the affinity.
+        # libvirt also sets the group first, and then the affinity.
         (base / "emulator/cgroup.threads").write_text(str(self.process.pid))
         (base / "vcpu0/cgroup.threads").write_text(str(self.thread))
         os.sched_setaffinity(self.thread, {CPU})
@@ -235,7 +235,7 @@ def host_tasks(domain):
 
 
 def kernel_runs():
-    """How often each thread of the kernel that is bound to the CPU ran."""
+    """The number of runs of each kernel thread that is bound to the CPU."""
     found = {}
     for name in Path("/proc/2/task/2/children").read_text().split():
         with contextlib.suppress(OSError):
@@ -256,7 +256,7 @@ def test_each_level_takes_away_more(domain, balancer, tmp_path):
         tasks = set()
         for _ in range(10):
             time.sleep(SECONDS / 10)
-            # As each reconcile of the agent does.
+            # Each reconcile of the agent does the same.
             status = agent.bring_about(demand(domain, level))
             tasks.update(host_tasks(domain))
         gap = domain.gap()
@@ -283,7 +283,7 @@ def test_each_level_takes_away_more(domain, balancer, tmp_path):
     assert without_interrupts(kernel_texts()) == before
     assert table["alone"]["partition"] == ("isolated" if MODERN else "member")
     assert bool(table["alone"]["refused"]) != MODERN
-    # Interrupts that the kernel manages never move, and are said.
+    # Interrupts that the kernel manages never move, and the agent reports them.
     said = " ".join(table["quiet"]["stuck"])
     for level in ("quiet", "alone"):
         assert all(name.split()[1] in said for name in table[level]["interrupts"])

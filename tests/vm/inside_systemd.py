@@ -84,7 +84,7 @@ def test_units_keep_off_a_quiet_cpu_through_reloads_and_starts(domain, tmp_path)
     systemctl("restart", "dbus.socket")
     for name in ("busy-system", "busy-user", "late"):
         wait_for(lambda name=name: os.sched_getaffinity(unit_process(name)) == ALLOWED)
-    # The scope of the guest is left as it is.
+    # The scope of the guest stays unchanged.
     assert os.sched_getaffinity(domain.thread) == {CPU}
     assert systemctl("show", "--value", "-p", "AllowedCPUs", SCOPE.name) == ""
     assert agent.bring_about(demand(domain, "quiet")).refused == status.refused

@@ -30,7 +30,7 @@ INTERVAL, FOR_SAMPLES, COOL_DOWN = 3, 2, 6
 MARGIN, MIN_SHARE = 0.1, 0.1
 GUESTS = 3
 LINE = 1.2
-"""Usage in cores; without limits the guests use both of them, and the agent a part of one."""
+"""Usage in cores; without limits the guests use both cores, and the agent a part of one."""
 
 INI = f"""{BASE_INI}
 [compute]

@@ -23,7 +23,7 @@ def group(number):
 
 
 def read_number(number, name):
-    """A number of bytes in a file of a guest's group; None for no limit."""
+    """A number of bytes in a file of a guest's group; The value None means that the guest has no limit."""
     text = (group(number) / name).read_text().strip()
     return None if text == "max" else int(text)
 

@@ -20,5 +20,5 @@ def test_memory_is_taken_by_steps_before_guests_have_to_leave(share, placement, 
     print(found)
     record_property("found", found)
     assert (totals["tests"], totals["skipped"]) == (4, 0)
-    # The neighbour of a higher class has not waited for what the others gave.
+    # The neighbour of a higher class has not waited for the memory that the other guests gave back.
     assert found["waited"]["1"] <= found["waited"]["2"] + found["waited"]["3"]

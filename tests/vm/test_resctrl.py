@@ -28,7 +28,7 @@ FAKES = {
     "amd": (replace(fake.AMD, way_bytes=2**21), 2),
     "intel-cdp": (fake.INTEL_CDP, 3),
 }
-"""The fake tree of the machine, and the seed of the commands for both."""
+"""The fake tree of the machine, and the seed of the commands for both trees."""
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -39,7 +39,7 @@ def test_the_library_works_with_a_real_kernel(name, share, record_property):
     if like is not None:
         todo = replay.commands(seed, 600, like.l3, like.l3, like.ways, like.mb, like.cdp)
         (share / "commands.json").write_text(json.dumps(todo))
-        # First, as tests leave RMIDs behind that are busy for a while.
+        # This test is first, as other tests leave RMIDs behind that are busy for a while.
         before = f"python3 -m {replay.__name__} /sys/fs/resctrl commands.json outcomes.json"
     options = (*SMP, *MACHINES[name], "--env", "RESCTRL_MOUNT=/sys/fs/resctrl")
     totals = machine.run_tests(MODULES, share, *options, before=before)

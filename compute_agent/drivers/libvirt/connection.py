@@ -157,10 +157,11 @@ class LibvirtConnection:
         except libvirt.libvirtError as error:
             self._let_go(session)
             raise DriverError(f"libvirtd at {self.uri} went away again: {error}") from error
-        self._usual_owner = None  # Forgotten, because the new libvirtd may have another qemu.conf.
+        # The owner is forgotten, because the new libvirtd may have another qemu.conf.
+        self._usual_owner = None
         self._session = session
-        # Checked again: if the connection was closed before the line above, _on_closed() saw another session
-        # and did nothing.
+        # The connection is checked again: if it was closed before the line above, _on_closed() saw another
+        # session and did nothing.
         if not handle.isAlive():
             self._on_closed(handle, libvirt.VIR_CONNECT_CLOSE_REASON_EOF, session)
             raise DriverError(f"libvirtd at {self.uri} went away again")

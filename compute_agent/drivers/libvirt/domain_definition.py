@@ -52,7 +52,7 @@ class DomainBlockIo:
     An item is ``weight``, ``dev:PATH`` for a device of the host, or ``disk:TARGET`` for one of the domain's
     disks.
 
-    :ivar weight: the weight of the whole domain; None: the XML has none.
+    :ivar weight: the weight of the whole domain; None: the XML has no such element.
     :ivar rates: the rates by item, for devices with limits and for all disks.
     :ivar foreign: the items of disks that have kinds of limits that the agent never sets.
     """
@@ -213,9 +213,9 @@ class MemoryBinding:
 class DomainDefinition:
     """The settings in the definition of a domain, which take effect at its next start.
 
-    :ivar persistent: whether the domain has a definition. If not, the settings are those of the running
-        domain.
-    :ivar shares: the CPU shares (``<cputune><shares>``); None: the definition has none.
+    :ivar persistent: whether the domain has a definition. Without a definition, the settings are those of the
+        running domain.
+    :ivar shares: the CPU shares (``<cputune><shares>``); None: the definition has no such value.
     :ivar noted: the shares that the agent wrote, by its note.
     :ivar quota: the quota of the whole domain in cores; None: no limit.
     :ivar binding: the NUMA nodes of the memory.

@@ -338,7 +338,8 @@ def _read(instance: ElementTree.Element, flavor: ElementTree.Element, prefix: st
         found = instance.find(f"{prefix}owner/{prefix}{name}")
         return "" if found is None else found.get("uuid", "")
 
-    # Without the root disk of a guest that boots from a volume, because it is not on this host.
+    # The root disk does not count for a guest that boots from a volume, because the volume is not on this
+    # host.
     boots_from = instance.find(f"{prefix}root")
     disk = flavor_amount("disk") if boots_from is not None and boots_from.get("type") == "image" else 0
     # Nova rounds swap, which flavors have in MiB, up to whole GiB of DISK_GB.
@@ -358,8 +359,8 @@ def _with_specs(resources: Mapping[str, int], specs: Mapping[str, str]) -> dict[
     """The flavor's amounts with its extra specs ``resources:CLASS=N`` applied, without VCPU and PCPU."""
     amounts = Counter(resources)
     found = [(match, amount) for name, amount in specs.items() if (match := _RESOURCES.match(name))]
-    # Sorted, so that the group without a suffix comes first: its entry replaces the flavor's own amount and
-    # no sum.
+    # The groups are sorted, so that the group without a suffix comes first: its entry replaces the flavor's
+    # own amount and no sum.
     for match, amount in sorted(found, key=lambda pair: pair[0]["group"]):
         # ``resources:CLASS`` replaces the flavor's own amount; groups with a suffix (``resources1:CLASS``)
         # add to it.

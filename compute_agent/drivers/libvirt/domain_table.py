@@ -46,7 +46,7 @@ from compute_agent.model.messages import DriverError, GuestGoneError
 EXPECTED_SECONDS: Final = 30.0
 """The seconds after the announcement of a start within which its process must exist."""
 
-# A limit for the memory, because any caller of the agent's socket can announce starts.
+# This is a limit for the memory, because any caller of the agent's socket can announce starts.
 MAX_EXPECTED: Final = 1024
 
 

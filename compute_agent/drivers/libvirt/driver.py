@@ -123,7 +123,7 @@ class LibvirtDriver:
         # its start.
         tried.wait(_FIRST_LOOK)
 
-    # What runs
+    # Running guests
 
     @property
     def outage_reason(self) -> str:
@@ -192,7 +192,7 @@ class LibvirtDriver:
             # If a hung libvirtd keeps the thread in a call, close() does not wait any longer: the thread ends
             # with the process.
             self._thread.join(_LAST_LOOK)
-        # Cleared, because libvirt's objects of domains keep their connection open.
+        # The list is cleared, because libvirt's objects of domains keep their connection open.
         self._round = []
         self._connection.close()
 
@@ -215,7 +215,7 @@ class LibvirtDriver:
             try:
                 with self._on_domain(known, "cannot be shut down") as domain:
                     domain.shutdown()
-            # Raised again although it is a DriverError, because it must end the whole call.
+            # The error is raised again although it is a DriverError, because it must end the whole call.
             except GuestGoneError:
                 raise
             except DriverError as error:
@@ -289,7 +289,8 @@ class LibvirtDriver:
         while not self._stopped.is_set():
             try:
                 if not self._connection.is_open:
-                    # Checked at each connection, because another agent may have started while there was none.
+                    # The lock is checked at each connection, because another agent may have started while
+                    # there was none.
                     self._check_lock()
                     self._connection.open()
                     # libvirtd reports no events that happened without a connection, so all domains are read
@@ -347,7 +348,7 @@ class LibvirtDriver:
         if self._listener is not None:
             self._listener(change)
 
-    # What it can
+    # Abilities of the driver
 
     @property
     def starting_driver(self) -> None:
@@ -388,7 +389,7 @@ class LibvirtDriver:
         return frozenset(tid for tid, role in threads.items() if role.runs_guest) or frozenset(threads)
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """A dict from the id of each thread that is not pinned as ``settings`` say to its present CPUs."""
+        """The present CPUs of each thread with other pins than ``settings`` say, by thread id."""
         known = self._table.find_living(guest)
         found = {tid: has for tid, (_, has) in known.process.misplaced_threads(settings).items()}
         found |= self._helpers.misplaced_tasks(known, settings.emulator_cpus)

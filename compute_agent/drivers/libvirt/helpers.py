@@ -284,8 +284,8 @@ def _is_settled(known: RunningDomain, task: HelperTask, cpus: CpuSet) -> bool:
 def _move_task(task: HelperTask, cpus: CpuSet) -> tuple[CpuSet | None, str]:
     """Pin a task to ``cpus``.
 
-    :return: the CPUs of the task afterwards, or None if it is gone, and the reason in case the CPUs are not
-        the wanted ones.
+    :return: the CPUs of the task afterwards, or None if the task has ended. The second value is a reason if
+        the CPUs differ from the wanted CPUs.
     """
     tid = task.identity.pid
     # The kernel may have given the thread id to another task meanwhile.

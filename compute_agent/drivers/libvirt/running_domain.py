@@ -102,7 +102,7 @@ class DomainGroup:
         :raises OSError: the kernel refuses the nodes.
         """
         group = GuestCgroup(self.folders[-1] / _OF_MAIN_THREAD)
-        # None: libvirt made the group without the controller cpuset.
+        # The result is None if libvirt made the group without the controller cpuset.
         if not self.unified or group.memory_nodes() != frozenset():
             return False
         group.bind_memory(nodes)
@@ -207,7 +207,7 @@ def find_group(pid: int) -> DomainGroup | None:
 @functools.cache
 def _mount_points() -> Mapping[str, Path]:
     """The mount points of the cgroup hierarchies: ``cpu`` for version 1, the empty string for version 2."""
-    # Read once from /proc/self/mountinfo (proc(5)): mount points do not change while a host runs.
+    # The mount points come from /proc/self/mountinfo (proc(5)): mount points do not change while a host runs.
     found: dict[str, Path] = {}
     for line in read_text("/proc/self/mountinfo").splitlines():
         mount, _, file_system = line.partition(" - ")
@@ -426,7 +426,7 @@ class DomainTuning:
     Each call raises libvirtError if libvirtd refuses it.
     """
 
-    # typed as Any, because libvirt-python has no types, and is not imported with this module.
+    # libvirt is typed as Any, because libvirt-python has no types, and is not imported with this module.
     def __init__(self, libvirt: Any, domain: Any, host_cpus: frozenset[int]) -> None:
         self._libvirt = libvirt
         self._domain = domain

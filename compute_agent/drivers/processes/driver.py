@@ -58,7 +58,7 @@ class ProcessDriver:
         self._records = RecordStore(folder, look_only)
         self._table = ProcessTable(self._records, look_only)
 
-    # What runs
+    # Running guests
 
     @property
     def outage_reason(self) -> str:
@@ -140,7 +140,8 @@ class ProcessDriver:
         # group is left, because the held process ends with the agent.
         try:
             if self._groups is not None and self._groups.make_group(guest_uuid).process_ids():
-                # Raised as an OSError, so that the code below handles it like a refusal of the kernel.
+                # The refusal is raised as an OSError, so that the code below handles it like a refusal of the
+                # kernel.
                 raise OSError(f"there are processes in its group {group_name(guest_uuid)} already")
             record = self._move_to_group(record)
             self._table.add(record, child)
@@ -291,7 +292,7 @@ class ProcessDriver:
         launch.end_held(child)
         self._table.forget_guest(record)
 
-    # What it can
+    # Abilities of the driver
 
     @property
     def starting_driver(self) -> ProcessDriver:
@@ -328,7 +329,7 @@ class ProcessDriver:
         return self.thread_ids(guest)
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """The present affinity of each thread that is not pinned as ``settings`` say, by thread id."""
+        """The present affinity of each thread with other pins than ``settings`` say, by thread id."""
         wanted = _process_cpus(settings)
         record = self._table.running_record(guest.uuid)
         pids, left_group = _guest_processes(record)
@@ -450,7 +451,8 @@ class ProcessDriver:
         The kernel then moves the memory. The memory of a guest without a group stays on its nodes.
         """
         group = self._group_of(guest)
-        # Logged once for all guests, because the reason is the same and a host may have hundreds of guests.
+        # The warning is logged once for all guests, because the reason is the same and a host may have
+        # hundreds of guests.
         if wanted and not self._warned_of_memory and (group is None or group.memory_nodes() is None):
             self._warned_of_memory = True
             LOG.warning(
@@ -482,7 +484,7 @@ class ProcessDriver:
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
         """Write the limits that differ from ``wanted``, and read them back.
 
-        The limits are first noted as the agent's.
+        Before the write, the record of the guest gets a note that the limits are the agent's.
         """
         record = self._table.running_record(guest.uuid)
         pids, wanted = _guest_processes(record)[0], self._scores.without_refused(guest, wanted)

@@ -75,8 +75,8 @@ class PidWatch(Generic[Key]):
         except ProcessLookupError:
             return False
         # pidfd_open() takes the process that has the pid at that moment. Only a check after it proves that it
-        # is the right one.
-        if procfs.identify_process(pid) not in (process, None):  # None: a zombie; its end is seen at once
+        # is the right one. A zombie has the identity None; its end is seen at once.
+        if procfs.identify_process(pid) not in (process, None):
             os.close(descriptor)
             return False
         with self._lock:
@@ -285,7 +285,7 @@ class ProcessTable:
             record = self._records.get(guest_uuid)
             if record is None or self._is_running(record.identity):
                 return record
-            # The oldest process, so that each reader of the record chooses the same one.
+            # The oldest process is chosen, so that each reader of the record chooses the same process.
             heir = launch.oldest_process(record.member_pids()) if record.whole_group else None
             if heir is None:
                 return None
@@ -368,7 +368,7 @@ class ProcessTable:
     def handle_end(self, record: ProcessRecord) -> None:
         """Remove record and group of an ended guest, and report its end.
 
-        If several threads see the end, only the first does this.
+        If several threads see the end, only the first thread handles it.
         """
         if record.whole_group and self.current_record(record.uuid) is not None:
             return
@@ -430,7 +430,7 @@ class ProcessTable:
 
         None if it is no child, or runs.
         """
-        # Locked, because the second of two threads that call Popen.poll() at once gets None.
+        # The call is locked, because the second of two threads that call Popen.poll() at once gets None.
         with self._lock:
             child = self._children.get(guest_uuid)
             # An ended child stays a zombie until its status is read, and keeps its pid and its group busy.

@@ -179,8 +179,8 @@ def _shorten_log(path: Path, max_bytes: int) -> int:
         # at once.
         start = max(0, size - min(TAIL_BYTES, max_bytes // 2))
         tail = os.pread(descriptor, size - start, start)
-        # The file is truncated before the tail is written, because a full disk may have no room for both. If
-        # the agent crashes in between, the tail is lost.
+        # The file is truncated before the tail is written, because a full disk may have no room for the file
+        # and the tail. If the agent crashes in between, the tail is lost.
         os.ftruncate(descriptor, 0)
         os.write(descriptor, b"[compute-agent removed %d bytes]\n" % start + tail)
         # The modification time of an ended guest's log is the time of its end.
@@ -227,7 +227,7 @@ class ProcessRecord:
     :ivar adopted: whether another program started the guest. The other program is its parent and reads its
         exit status.
     :ivar log: the path of the file with the guest's output.
-    :ivar cgroup: the path of the guest's own cgroup v2 group; empty: the guest has none.
+    :ivar cgroup: the path of the guest's own cgroup v2 group; empty: the guest has no group of its own.
     :ivar whole_group: whether the guest lives until the last process of its group ends. If not, it ends with
         its main process.
     :ivar limits: the cgroup files, and ``oom_score_adj``, that the agent has written.
@@ -260,7 +260,7 @@ class ProcessRecord:
         return _cached_group(self.cgroup) if self.cgroup else None
 
     def member_pids(self) -> list[int]:
-        """The pids of the processes in the guest's own group; empty if it has none."""
+        """The pids of the processes in the guest's own group; empty without such a group."""
         return [] if self.own_group is None else self.own_group.process_ids()
 
     def as_guest(self) -> Guest:
@@ -365,7 +365,7 @@ class RecordStore:
     def find_unusable(self, guest_uuid: str) -> UnusableRecord | None:
         """The file with the name of a guest's record that cannot be used; None if there is none."""
         path = self._path(guest_uuid)
-        # The function lexists() is used, because a dangling symbolic link in this place counts, too.
+        # The function lexists() is used, because a dangling symbolic link also counts as an existing record.
         found = self._read(path) if os.path.lexists(path) else None
         return found if isinstance(found, UnusableRecord) else None
 
@@ -394,7 +394,8 @@ class RecordStore:
             # A copy of a record under another name would make one process two guests.
             if path != self._path(record.uuid):
                 raise ValueError(f"it is the record of guest {record.uuid}")
-        # The file may contain anything, and one unusable record must not keep the others from being read.
+        # The file may contain anything, and one unusable record must not prevent the reading of other
+        # records.
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return UnusableRecord(path, f"{type(error).__name__}: {error}")
         # The path of the log is derived from the uuid and not read from the file: the folder may have moved,

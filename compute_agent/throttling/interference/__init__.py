@@ -1,4 +1,4 @@
-"""Interference: pure decisions about guests that disturb others.
+"""Interference: pure decisions about guests that disturb other guests.
 
 A limit begins as a trial, and stays if it helps.
 
@@ -32,7 +32,7 @@ A worked example
     holds the lower limit twice as long. If the first step does not help, the agent undoes it, and leaves the
     pair of server and job alone for an hour.
 
-What always holds
+Invariants
     - Protected guests, which watermarks must not limit either, are never suspects.
     - Guests of a higher class than the victim are never suspects. Guests of the same class are suspects only
       if the section lists the class in ``consenting``.

@@ -238,7 +238,7 @@ def _first_limit(
     used, full = signal.amounts(suspect).get(knob.domain), allotment.full
     if used is not None and allotment.per_unit is not None:
         full = min(full, used / allotment.per_unit)
-    # The steps begin at the use: a guest with 16 virtual CPUs that uses 4 would not notice a limit of 13.
+    # The steps begin at the use: a guest with 16 guest CPUs that uses 4 would not notice a limit of 13.
     limit = signal.lever.down(full, allotment, steps)
     for _ in range(signal.first_steps - 1):
         limit = (limit and signal.lever.down(limit, allotment, steps)) or limit

@@ -27,8 +27,8 @@ LEARNING: Final = 30
 SIGMAS: Final = 2.0
 """A sample may be a violation if it exceeds the mean by this number of standard deviations.
 
-One in forty samples of an undisturbed guest does so. A violation also has to exceed the mean by ``least``
-and ``share`` of the signal.
+One in forty samples of an undisturbed guest exceeds the threshold. A violation also has to exceed the mean by
+``least`` and ``share`` of the signal.
 """
 
 WINDOW_SECONDS: Final = 30.0
@@ -103,7 +103,7 @@ class SignalTrack:
         # The threshold comes from the baseline without this sample, because this sample would raise it.
         baseline = self.baseline
         threshold = baseline.violation_threshold(least, share) if baseline.is_usable else math.inf
-        # Only the samples of one window are needed one by one.
+        # Only the samples of one window are kept as single samples.
         recent = tuple(one for one in self.recent if one[0] > time - WINDOW_SECONDS)
         # After a gap of a window without samples, the time of violations begins again.
         since = min(self.since, time) if recent else time
@@ -226,8 +226,8 @@ def may_be_limited(watch: InterferenceWatch, victim: GuestReading, other: GuestR
         and not its.protected
         and lower
         and ThrottleControl(watch.signal.lever.name, domain) in its.allotments
-        # On a domain, both guests use the same cache. Without a domain both have to share CPUs. If the CPUs
-        # of the victim are unknown, any guest may share them.
+        # On a domain, both guests use the same cache. Without a domain both guests have to share CPUs. If the
+        # CPUs of the victim are unknown, any guest may share them.
         and (bool(domain) or not (reach := watch.signal.reach(victim)) or not other.cpus.isdisjoint(reach))
     )
 

@@ -26,10 +26,11 @@ class GuestReading:
       one of them.
     - ``limited``: at least one limit is in force for the guest.
     - ``cpu`` is the CPU time that the guest's threads used, and ``delay`` the time that they waited for a
-      CPU, both in seconds a second.
+      CPU. The unit of both values is seconds a second.
     - ``cpu_pressure`` and ``io_pressure`` are in percent of the time.
     - ``io`` is in bytes a second, of reads and writes together.
-    - ``bandwidth`` is in bytes a second and ``occupancy`` in bytes, both by L3 cache id as text.
+    - ``bandwidth`` is in bytes a second and ``occupancy`` in bytes. Both mappings have the L3 cache id, as
+      text, as key.
     - ``cpi`` is the number of CPU cycles per instruction.
     """
 
@@ -189,7 +190,7 @@ SIGNALS: Final[Mapping[str, InterferenceSignal]] = {
             scale=100,
         ),
         InterferenceSignal(
-            # These are the same values as above, in percent, which is the unit of pressures.
+            # Pressures have the same values as above, in percent, which is the unit of pressures.
             *("cpu_pressure", "is under CPU pressure", levers.CPU_QUOTA, _cpu_pressure, _cpu_use, 10.0, 0.25),
             needs="guests in a cgroup v2 of their own with cpu.pressure",
         ),

@@ -18,14 +18,14 @@ Modules
     - ``plan`` decides the actions of a round. ``state`` has the earlier actions that are in force.
 
 A worked example
-    Three best-effort guests use 1, 4 and 3 cores, and each has 4 virtual CPUs. A watermark throttles down
+    Three best-effort guests use 1, 4 and 3 cores, and each has 4 guest CPUs. A watermark throttles down
     above 7 cores, so the gap is one core. The guest with the largest use comes first. A step lowers its limit
     by a fifth, from 4 to 3.2 cores, and the host would use 7.2 cores. A second step lowers the limit to 2.56
     cores, which closes the gap. So the other two guests are not limited. After the cool-down, the limit rises
     by steps, as long as usage would stay below the threshold of throttling up. A limit that reaches all 4
     CPUs is removed.
 
-What always holds
+Invariants
     - If the effect of limits can be computed, throttling stops when the gap is closed. Otherwise each guest
       gets one step in a round.
     - No limit is raised in a round with a breach. A limit is raised only if the expected usage is no breach.

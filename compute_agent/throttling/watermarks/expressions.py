@@ -9,7 +9,7 @@ Nouns
     The first metric of an expression is its *subject*. The lever, the order of guests, the way of evictions
     and the priority of the expression are those of the subject.
 
-What always holds
+Invariants
     - An expression is parsed once, by this module, into functions over numbers. The module never runs code.
     - The length and the number of words of an expression are bounded.
     - An expression with different units is refused.
@@ -366,8 +366,8 @@ def _amount_of(part: _ExpressionPart, unit: MetricUnit, other: _ExpressionPart) 
     """
     if part.unit is not None:
         return part.compute
-    # The last argument is True for an expression of several metrics, because the code below has its own error
-    # for that.
+    # The last argument is True for an expression of several metrics, because the code below raises its own
+    # error for such an expression.
     threshold = parse_threshold(part.text, unit, other.has_capacity or not other.metric)
     if not threshold.relative:
         return lambda values: threshold.value

@@ -40,7 +40,7 @@ it."""
 
 
 Comparison = Callable[[GuestUsage, MetricSeries], float]
-"""The sort key of a guest for actions because of a series; a smaller key is acted on first."""
+"""A function that returns the sort key of a guest for actions of a series; smaller keys come first."""
 
 Sorter = tuple[Comparison, ...]
 """An order of guests: sort keys in descending precedence."""
@@ -73,7 +73,7 @@ def by_cpu_use(guest: GuestUsage, series: MetricSeries) -> float:
 
 
 def by_best_effort_ratio(guest: GuestUsage, series: MetricSeries) -> float:
-    """Sort key: guests with the largest ratio of CPU use to their virtual CPUs come first."""
+    """Sort key: guests with the largest ratio of CPU use to their guest CPUs come first."""
     promised = sum(one.full for knob, one in guest.allotments.items() if knob.lever == "cpu_quota")
     # Without an allotment of CPU the ratio is not defined; 0 puts the guest last.
     return by_cpu_use(guest, series) / promised if promised else 0.0
@@ -193,7 +193,7 @@ def llc_occupancy(now: MeasuringRound, before: MeasuringRound | None) -> MetricU
 
 
 def best_effort_cpu(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
-    """CPU use of the guests that may be limited, in percent of the sum of their virtual CPUs.
+    """CPU use of the guests that may be limited, in percent of the sum of their guest CPUs.
 
     The usage of a guest is its contribution to this percentage, so the values of all guests add up to the
     value of the host.
@@ -205,7 +205,7 @@ def best_effort_cpu(now: MeasuringRound, before: MeasuringRound | None) -> Metri
         for subject in now.subjects
         if not subject.facts.protected
     }
-    # Only guests with a measured use count, because the virtual CPUs of other guests would lower the
+    # Only guests with a measured use count, because the guest CPUs of other guests would lower the
     # percentage.
     used = {guest: cores for guest, cores in rounds.guest_cpu_use(now, before).items() if promised.get(guest)}
     total = sum(promised[guest] for guest in used)
@@ -323,9 +323,9 @@ class WatermarkMetric:
         # A contradiction in a metric of another package is an error when the metric is loaded, and not later
         # in a plan.
         if self.throttle_quantified and not self.can_throttle:
-            raise ValueError(f"{self.name}: what a throttle frees is known, but it cannot throttle")
+            raise ValueError(f"{self.name}: throttle_quantified needs a metric that can throttle")
         if (self.evict_quantified or self.evict) and not self.evictable:
-            raise ValueError(f"{self.name}: what an eviction does is known, but it cannot evict")
+            raise ValueError(f"{self.name}: evict and evict_quantified need a metric that can evict")
 
     @property
     def measured_names(self) -> tuple[str, ...]:
@@ -355,7 +355,7 @@ BUILT_IN: Final = (
         CPU_QUOTA, throttle_quantified=True, evictable=True, evict_quantified=True,
         guest_sampling=GuestSampling.NEAR,
     ),
-    # Guests are not evicted for this metric, because after an eviction the virtual CPUs of the guest no
+    # Guests are not evicted for this metric, because after an eviction the guest CPUs of the guest no
     # longer count, so the percentage may even rise.
     WatermarkMetric(
         "best_effort_cpu", MetricUnit.PERCENT, 6, best_effort_cpu, CPU_ORDER,

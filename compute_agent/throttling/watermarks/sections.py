@@ -228,7 +228,7 @@ def check_together(watermarks: Iterable[WatermarkSection]) -> None:
 
     Watermarks in preview are checked separately from watermarks in force.
 
-    :raises ConfigError: two watermarks contradict each other; the text names both.
+    :raises ConfigError: two watermarks contradict each other; the text names both watermarks.
     """
     by_metric: dict[tuple[str, bool], list[WatermarkSection]] = {}
     for watermark in watermarks:
@@ -393,7 +393,7 @@ def _read_selector(name: str, options: Any, classes: QosClasses) -> GuestSelecto
         if qos_class not in classes.classes:
             known = ", ".join(sorted(classes.classes))
             raise ConfigError(f"{section}: there is no class {qos_class!r}; there are {known}")
-        # An error, because the section would have no effect: the agent never acts on such a class.
+        # This is an error, because the section would have no effect: the agent never acts on such a class.
         if classes.is_protected(qos_class, dedicated=False):
             raise ConfigError(
                 f"{section}: {qos_class} is above [qos] highest_class and the agent never limits it"

@@ -62,11 +62,12 @@ def parse_threshold(text: str, unit: MetricUnit, has_capacity: bool = True) -> W
         # Without a capacity the usage would never be above the percentage.
         if unit == MetricUnit.OTHER or (not has_capacity and unit != MetricUnit.PERCENT):
             raise ValueError(
-                f"{text.strip()}: the metric has no capacity of which this is a part; write an amount"
+                f"{text.strip()}: a percentage needs a capacity, which the metric does not have; write an"
+                " amount"
             )
         # For a metric in percent the number is the amount itself, and best_effort_cpu may exceed 100 %.
         if value > 100 and unit != MetricUnit.PERCENT:
-            raise ValueError(f"{text.strip()} is more than there is")
+            raise ValueError(f"{text.strip()} is above 100 percent of the capacity")
         return WatermarkThreshold(value, relative=unit != MetricUnit.PERCENT)
     # Only bytes have suffixes: 12G cores is a mistake and not twelve billion cores.
     if suffix and unit not in (MetricUnit.BYTES, MetricUnit.BYTES_PER_SECOND):

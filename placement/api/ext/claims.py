@@ -36,7 +36,7 @@ _CONFIRMATION: Final = schemas.ConfirmationBody()
 
 @api_operation(blueprint, "POST", f"{EXT}/claims", rules.CLAIM, reads_json=True, writes_json=True)
 def claim_candidates(call: ApiRequest) -> Response:
-    """Find a candidate for each consumer, and claim all of these candidates or none."""
+    """Find a candidate for each consumer. Either all candidates are claimed, or no candidate is."""
     body = call.parse_body(_BODY)
     wanted, dry_run = schemas.parse(body, call.service.request_forms), body["dry_run"]
     placed = claim_service(call).claim_places(wanted, dry_run=dry_run, reservation=body["reservation"])

@@ -83,7 +83,8 @@ def list_some(call: ApiRequest) -> Response:
 @api_operation(blueprint, "GET", _ONE, None, writes_json=True)
 def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     """Show a reservation. It is not found if it belongs to a project that the caller may not see."""
-    # checked before the lookup, so that a caller without any right does not learn which reservations exist
+    # the policy is checked before the lookup, so that a caller without any right does not learn which
+    # reservations exist
     call.authorize(rules.SHOW_RESERVATION, {"project_id": call.project_id or _ANY_PROJECT})
     uuid = _known_uuid(reservation_uuid)
     with call.service.database.read() as conn:

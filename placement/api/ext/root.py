@@ -11,7 +11,7 @@ from placement.conf import installed_version
 VERSION: Final = "1.16"
 """The version of our own API. Its minor number grows with each addition; nothing is ever removed."""
 
-# read once, because during an upgrade a running worker still has its old version
+# the version is read once, because during an upgrade a running worker still has its old version
 _RELEASE: Final = installed_version()
 
 blueprint = Blueprint("ext", __name__)

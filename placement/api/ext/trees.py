@@ -92,7 +92,7 @@ def _provider_document(each: Provider, view: ModelView) -> dict[str, Any]:
 
 @api_operation(blueprint, "POST", PATH, rules.WRITE_TREE, reads_json=True, writes_json=True)
 def write(call: ApiRequest) -> Response:
-    """Create and change providers of one tree; write all of them or none."""
+    """Create and change providers of one tree. Either all changes are written, or no change is."""
     wanted = schemas.parse_descriptions(call.parse_body(_BODY))
     generations = call.service.write(lambda tx: store.write(tx, wanted))
     written = [{"uuid": uuid, "generation": generation} for uuid, generation in generations.items()]

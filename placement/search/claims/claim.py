@@ -48,8 +48,8 @@ class WantedClaim:
     owner: ConsumerOwnership
     request: CandidatesRequest
     version: Microversion
-    # a complete request, because any part may differ from ``request``: Nova's fallback asks for VCPU instead
-    # of PCPU
+    # this is a complete request, because any part may differ from ``request``: Nova's fallback asks for VCPU
+    # instead of PCPU
     fallback: CandidatesRequest | None = None
     warnings: tuple[str, ...] = ()
     only: frozenset[str] | None = None
@@ -223,7 +223,8 @@ class ClaimScenario:
         cls, snapshot: ModelSnapshot, members: Members, wanted: Iterable[WantedClaim]
     ) -> ClaimScenario:
         """Return the scenario before any of the wanted claims has a place."""
-        # copied to a list, because the code below reads it several times, and the argument may be a generator
+        # the argument is copied to a list, because the code below reads it several times, and it may be a
+        # generator
         wanted = list(wanted)
         # the consumers of these claims are left out: a consumer is no other member for itself
         moving = {each.consumer for each in wanted}
@@ -235,7 +236,7 @@ class ClaimScenario:
 
     def members_beside(self, group: ConsumerGroup | None) -> Mapping[int, int]:
         """Return the number of other members of the claim's group at each host, by the root of the host."""
-        # one empty mapping for all scenarios, because this is called for each choice
+        # the code uses one empty mapping for all scenarios, because this is called for each choice
         return NO_MEMBERS if group is None else self.groups.get(group.name, NO_MEMBERS)
 
     def size_of(self, group: ConsumerGroup | None) -> int:
@@ -249,9 +250,10 @@ class ClaimScenario:
         world = replace(self, snapshot=with_choice_held(self.snapshot, choice))
         if wanted.group is None:
             return world
-        # copied before the change, because the search uses this scenario again for other choices
+        # the counter is copied before the change, because the search uses this scenario again for other
+        # choices
         count = Counter(self.members_beside(wanted.group))
-        # a member on two hosts counts at both, so the size of the group is counted separately
+        # a member on two hosts counts at both hosts, so the size of the group is counted separately
         count.update(choice.hosts)
         name = wanted.group.name
         sizes = {**self.sizes, name: self.size_of(wanted.group) + 1}

@@ -8,7 +8,7 @@ A worked example: 5 units are divided over two zones. The first zone has two roo
 2, and can give 2, 3, 4 or 5 units. The second zone has one room with the step size 1. The most even divisions
 are 2 + 3 and 3 + 2, each with 13 as the sum of squares.
 
-What always holds
+Invariants
     - The parts of a division are above 0. The largest part exceeds the smallest part by at most the least
       common multiple of the step sizes.
     - The first division that is yielded has the least sum of squares.
@@ -128,7 +128,7 @@ def _most_even(
     found = _least_squares(amount, values, most, budget)
     if found is None or _widest_gap(found) <= unit:
         return found
-    # one loop for each possible smallest part: all other parts exceed it by at most the unit
+    # the code uses one loop for each possible smallest part: all other parts exceed it by at most the unit
     best: Division | None = None
     for least in sorted({value for each in values for value in each if value * len(values) <= amount}):
         window = [[value for value in each if least <= value <= least + unit] for each in values]

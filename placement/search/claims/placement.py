@@ -106,8 +106,8 @@ def _count_places(
     world: ClaimScenario, members: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> int:
     """Return an upper bound of the number of these claims that the possible hosts have places for."""
-    # not counted for a single claim, which the search decides alone, and not with a topology or a fallback,
-    # where the number would be wrong
+    # places are not counted for a single claim, because the search alone decides about it. With a topology or
+    # a fallback the number would be wrong
     if len(members) == 1 or any(each.topology or each.fallback for each in members):
         return len(members)
     limit = max(each.group.max_per_host for each in members if each.group is not None)
@@ -177,7 +177,7 @@ class _ClaimPlacing:
                     passed.append(choice)
                     continue
                 tried.add(alike)
-                # more steps for larger snapshots, because a scenario copies the indexes of the snapshot
+                # larger snapshots get more steps, because a scenario copies the indexes of the snapshot
                 self._budget.spend(len(world.snapshot) // 8)
                 others = self.place_from(
                     world.with_choice(wanted, choice), number + 1, _with_choice(taken, choice)
@@ -188,7 +188,7 @@ class _ClaimPlacing:
                     *others,
                 ]
             passed.append(choice)
-        # not in a finally block, because an exception does not prove that the state fails
+        # the state is not added in a finally block, because an exception does not prove that the state fails
         self._failed.add(state)
         return None
 
@@ -217,7 +217,7 @@ class _ClaimPlacing:
         # providers
         if self._names_hosts or not taken.keys() <= at.keys():
             return frozenset(taken.items())
-        # positions instead of ids, so that two hosts can have equal keys
+        # keys have positions instead of ids, so that two hosts can have equal keys
         within = frozenset((at[provider_id], amounts) for provider_id, amounts in taken.items())
         others = tuple(world.members_beside(group).get(choice.root.id, 0) for group in self._groups)
         return self._read_tree(tree), tree.kind, tree.free, within, others
@@ -243,8 +243,7 @@ def _first_unplaced(
         if choice is None:
             return UnplacedClaim(number, world)
         world = world.with_choice(each, choice)
-    # the caller knows that not all claims have a place: if all earlier claims have one, the last claim has
-    # none
+    # the caller knows that a claim has no place: if all earlier claims have a place, it is the last claim
     return UnplacedClaim(len(before), world)
 
 

@@ -46,7 +46,7 @@ def fitting_roots(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudge
 
     :raises BudgetExhausted: the budget is spent.
     """
-    # a fixed seed, so that equal questions get equal answers; hosts need no random order here
+    # this is a fixed seed, so that equal questions get equal answers; hosts need no random order here
     roots, at = choices_at_hosts(world, wanted, budget, random.Random(0))
     for root in roots:
         if any(choice is not None for choice in at(root)):
@@ -98,7 +98,7 @@ _MAX_SAID: Final = 5
 def claim_refusal(
     wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, budget: SearchBudget
 ) -> NoCandidate:
-    """Return the refusal that explains why the first claim without a place has none."""
+    """Return the refusal with the explanation of the first claim without a place."""
     each, world = wanted[unplaced.number], unplaced.world
     prefix = _no_candidate(wanted, unplaced)
     # both the request and its fallback are explained, because an operator cannot know which of the two
@@ -203,7 +203,7 @@ def _explain_split(
     budget: SearchBudget,
 ) -> RequestExplanation:
     """Return the explanation with the hosts that fit the topology, and with changes that would help."""
-    # lists that grow with each result, so that earlier results remain if the budget ends
+    # these lists grow with each result, so that earlier results remain if the budget ends
     changes, others, incomplete = (
         list[RequestRelaxation](),
         list[TopologyPolicy](),
@@ -253,8 +253,8 @@ def _hosts_left(
     left, left_out = set(snapshot.roots()), dict[str, int]()
     named = {root for root in left if wanted.only and snapshot.providers[root].uuid in wanted.only}
     avoided = {root for root in left if snapshot.providers[root].uuid in wanted.avoid}
-    # checked only if choices stay at their host; otherwise the roots of sharing providers count as the
-    # group's hosts
+    # the size of the group is checked only if each choice stays at its host; otherwise roots of sharing
+    # providers would also count as hosts of the group
     full = set[int]()
     if group is not None and all(stays_at_its_host(snapshot, way.request) for way in ways):
         full = {root for root in left if not group.allows_hosts((root,), beside)}

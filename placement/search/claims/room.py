@@ -22,7 +22,7 @@ class ZoneRoom:
         """
         step = inventory.step_size
         # one allocation has this amount and ``taken``, so min_unit, max_unit and step_size apply to the sum
-        # of both
+        # of both amounts
         least = -(-max(1, inventory.min_unit - taken) // step) * step
         most = max(0, min(free, inventory.max_unit) - taken) // step * step
         return cls(provider, least, most, step)

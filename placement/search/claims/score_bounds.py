@@ -33,7 +33,8 @@ from placement.search.claims.topology import LOCAL, REMOTE, SPLIT
 from placement.search.conditions import needs_of
 from placement.search.roots import SharingProviders
 
-# a margin for rounding errors, because ``scores`` adds the shares of sharing providers in another order
+# this is a margin for rounding errors, because ``scores`` adds the shares of sharing providers in another
+# order
 _SLACK: Final = 1e-12
 """Assumed relative rounding error of shares that are added up in another order than in ``scores``."""
 
@@ -63,7 +64,7 @@ class ScoreUpperBounds:
 
     def highest_first(self) -> Iterator[tuple[Rank, int]]:
         """Yield a rank (the upper bound) and the root of each host: best first, ties in the given order."""
-        # lists of numbers instead of an object for each host, so that a few list comprehensions score ten
+        # lists of numbers replace an object for each host, so that a few list comprehensions score ten
         # thousand hosts
         totals = [0.0] * len(self._roots)
         for name, weight in self._wanted.order:
@@ -131,6 +132,7 @@ class ScoreUpperBounds:
             least = list(map(mean_share, zip(*(each for each, _ in bounds), strict=True)))
             most = least
             # without sharing providers the lower and upper bounds are equal, and one list serves as both
+            # lists
             if any(map(self._is_shared, amounts)):
                 most = list(map(mean_share, zip(*(each for _, each in bounds), strict=True)))
             self._used = least, most
@@ -150,7 +152,7 @@ class ScoreUpperBounds:
         # several providers may give the class at once if several needs ask for it
         is_apart = sum(name in dict(need.resources) for need in self._needs) > 1
         bounds_of = partial(_beside_pools, amount=amount, is_apart=is_apart)
-        # keyed by aggregates, because hosts of one rack have the same sharing providers
+        # the pools are keyed by aggregates, because hosts of one rack have the same sharing providers
         pools = {
             via: _pool_sums(self._sharing.providers_through(via), name)
             for via in {*self._via_aggregates.values()}
@@ -159,7 +161,7 @@ class ScoreUpperBounds:
         least, most = [], []
         for root in self._roots:
             own, via = sums.get(root), self._via_aggregates.get(root)
-            # without sharing providers, the host itself gives the whole amount, or has no choice at all
+            # without sharing providers, the host itself gives the whole amount, or has no candidate
             if via is None:
                 least.append(part := 1.0 if own is None else used_share(*own, amount))
                 most.append(0.0 if own is None else part)
@@ -192,7 +194,7 @@ class ScoreUpperBounds:
         known: dict[TreeClass, int] = {}
         fewest = []
         for root in self._roots:
-            # keyed by class of trees: zones depend on traits, and few classes cover all hosts
+            # the result is keyed by class of trees: zones depend on traits, and few classes cover all hosts
             kind = trees[root].kind
             if kind not in known:
                 self._budget.spend(1 + len(kind.shape.lineages) // 4)

@@ -46,7 +46,8 @@ class ChoiceScorer:
     def __init__(self, world: ClaimScenario, wanted: WantedClaim) -> None:
         self._world = world
         self._wanted = wanted
-        # keyed by class of trees and pattern: equivalent hosts give the same amounts from the same positions
+        # terms are keyed by class of trees and pattern: equivalent hosts give the same amounts from the same
+        # positions
         self._terms: dict[tuple[TreeClass, int], _PatternTerms] = {}
         self._with_lineages = any(name == DISTANCE for name, _ in wanted.order)
         #: for each requested class, the sums by tree, and the requested amount
@@ -71,8 +72,8 @@ class ChoiceScorer:
 
     def score_choice(self, found: Found) -> ChoiceScore:
         """Return the score of a choice by each criterion, and their weighted sum."""
-        # computed only for choices in the answer, because the search compares ranks and needs no single
-        # scores
+        # scores are computed only for choices in the answer, because the search compares ranks and needs no
+        # single scores
         taking = self._taken_by(found)
         criteria = {
             name: self._criterion_value(taking, name, weight) or 0.0 for name, weight in self._wanted.order
@@ -89,10 +90,11 @@ class ChoiceScorer:
             value = self._criterion_value(taking, name, weight)
             # a choice without the attribute comes after all choices with it, whatever its other scores are
             lacks = lacks or value is None
-            # abs(), because a negative weight has already reversed the score. score_bounds adds in the same
-            # order, so that rounding errors are equal
+            # abs() is needed, because a negative weight has already reversed the score. score_bounds adds in
+            # the same order, so that rounding errors are equal
             total += abs(weight) * (value or 0.0)
-        # negative, because a heap returns the smallest rank first, and the best choice has the largest sum
+        # the rank is negative, because a heap returns the smallest rank first, and the best choice has the
+        # largest sum
         return lacks, -total
 
     def _criterion_value(self, taking: _TakenAmounts, name: str, weight: float) -> float | None:
@@ -159,7 +161,7 @@ class _PatternTerms:
     def from_pattern(
         cls, world: ClaimScenario, tree: HostTree, pattern: CandidatePattern, *, with_lineages: bool
     ) -> _PatternTerms:
-        # positions instead of ids, because these terms hold for all trees of the class
+        # terms have positions instead of ids, because these terms hold for all trees of the class
         at = {member.id: position for position, member in enumerate(tree.members)}
         zones = {zone_of(world.snapshot, tree.members[position]) for position in pattern.resources}
         slots = tree.kind.shape.slots
@@ -180,7 +182,7 @@ class _PatternTerms:
         )
 
 
-# not frozen, because an object is made for each choice, and making a frozen object takes longer
+# the class is not frozen, because an object is made for each choice, and making a frozen object takes longer
 @dataclass(slots=True)
 class _TreeTaking:
     """The resources of a candidate that takes only from its own tree."""
@@ -354,7 +356,7 @@ def position_in_range(whole: tuple[float, float], number: float, *, low: bool) -
     # if all numbers are equal, the criterion must not prefer any host
     if most <= least:
         return 1.0
-    # halved first, because the difference of two large numbers could overflow
+    # the numbers are halved first, because their difference could overflow
     part = (number / 2 - least / 2) / (most / 2 - least / 2)
     return 1 - part if low else part
 
@@ -372,7 +374,7 @@ CRITERIA: Final[Mapping[str, Callable[[_TakenAmounts], float]]] = {
 
 def used_share(used: int, capacity: int, taken: int) -> float:
     """Return the used share of a capacity after ``taken`` is added to ``used``, at most 1."""
-    # at most 1, because usage may exceed the capacity after an allocation ratio was lowered
+    # the share is at most 1, because usage may exceed the capacity after an allocation ratio was lowered
     return min(1.0, (used + taken) / capacity) if capacity else 1.0
 
 
@@ -398,7 +400,7 @@ def _group_liking(world: ClaimScenario, wanted: WantedClaim, hosts: Iterable[int
     )
 
 
-# limits the memory: a heap keeps all scored choices until the best one is known
+# this limits the memory: a heap keeps all scored choices until the best one is known
 MAX_SCORED: Final = 10_000
 """Maximum number of choices of a claim that are scored; all further choices follow in any order."""
 _AT_ONCE: Final = 64

@@ -40,8 +40,9 @@ _RECENT: Final = 0.1
 class ClaimLimits:
     """Limits of one call that places and writes claims.
 
-    ``searching`` is the limit of CPU time for all searches, and ``explaining`` for the reasons of a refusal,
-    both in seconds. ``retries`` is the maximum number of further attempts after lost races.
+    ``searching`` is the limit of CPU time for all searches, and ``explaining`` the limit for the reasons of a
+    refusal. The unit of both limits is seconds. ``retries`` is the maximum number of further attempts after
+    lost races.
     """
 
     searching: float
@@ -89,7 +90,7 @@ class ClaimService:
             exist, or the search takes too long.
         :raises Unavailable: every attempt lost a race.
         """
-        # one budget for all attempts, because the client waits for all of them
+        # the code uses one budget for all attempts, because the client waits for all of them
         end = thread_time() + self._limits.searching
         at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
         # attempt 0 uses a recent snapshot; its failure only shows that the snapshot was outdated, so it is no
@@ -97,8 +98,8 @@ class ClaimService:
         for attempt in range(0 if at_once else 1, self._limits.retries + 2):
             placed = self._place_at_once(wanted, end - thread_time()) if at_once else None
             if at_once and placed is None:
-                # checked before the next search, because a wrong generation explains a refusal better than
-                # the search does
+                # the generation is checked before the next search, because a wrong generation explains a
+                # refusal better than the search does
                 self._check_generations(wanted)
             at_once = False
             if placed is None:
@@ -174,7 +175,7 @@ class ClaimService:
         with self._model.recent_view(_RECENT) as view:
             try:
                 self._check_names(view, wanted)
-                # an empty dict of group members, because _takes_any_place() excludes claims of groups
+                # this is an empty dict of group members, because _takes_any_place() excludes claims of groups
                 placed = self._place_in(view, view.snapshot, {}, wanted, seconds)
             except InvalidRequest:
                 # a name that the recent snapshot lacks may exist in the current state
@@ -214,8 +215,8 @@ class ClaimService:
         seconds: float,
         reservation: str | None,
     ) -> list[PlacedClaim]:
-        # read before the view: if another claim takes reserved amounts in between, the write fails and is
-        # repeated
+        # reserved amounts are read before the view: if another claim takes reserved amounts in between, the
+        # write fails and is repeated
         reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
         with self._model.fresh_view() as view:
             self._check_names(view, wanted)
@@ -315,7 +316,8 @@ class ClaimService:
         snapshot = view.snapshot
         for each in wanted:
             check_names(each.request, view.names.classes, view.names.traits)
-            # checked here, because an unknown name is an error of the client and no reason for "no candidate"
+            # the names are checked here, because an unknown name is an error of the client and no reason for
+            # "no candidate"
             named_roots(snapshot, each.only or (), "allowed_hosts names")
             named_roots(snapshot, each.avoid, "excluded_hosts names")
             for name, _ in each.order:

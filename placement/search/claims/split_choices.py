@@ -64,7 +64,7 @@ def full_amounts(
         if topology is None or not useful:
             continue
         in_zones = [[useful[at] for at in zone if at in useful] for zone in tree.kind.zone_positions]
-        # sorted, because hosts with the same zones in another order have the same sums
+        # zones are sorted, because hosts with the same zones in another order have the same sums
         zones = sorted(
             (tuple(sorted(room.most for room in zone)), lcm(*(room.step for room in zone)))
             for zone in in_zones
@@ -368,7 +368,7 @@ class _SplitSearch:
             for name, at, slot in places:
                 provider = tree.members[at]
                 inventory = provider.inventories[name]
-                # None asks for the rooms of the host without any usage
+                # The value None asks for the rooms of the host without any usage
                 free = inventory.capacity if others is None else tree.free[slot]
                 mine = taken.get(provider.id, {}).get(name, 0)
                 rooms.setdefault(name, []).append(ZoneRoom.from_inventory(at, inventory, free, mine))
@@ -387,7 +387,7 @@ class _SplitSearch:
     def _join_split(self, others: HostChoice, split: Split) -> HostChoice:
         members = self._snapshot.whole_trees()[others.root.id].members
         resources = {provider.id: (provider, dict(amounts)) for provider, amounts in others.resources}
-        # a dict by id, so that a provider that serves both the split and the rest is listed once
+        # this is a dict by id, so that a provider that serves both the split and the rest is listed once
         serving: dict[int, Provider] = {each.id: each for each in others.mappings.get("", ())}
         for at, name, amount in split:
             provider = members[at]

@@ -45,7 +45,10 @@ def distance_of(distances: Distances, one: int, other: int) -> int:
 
 
 class TopologyPolicy(StrEnum):
-    """How many zones a split may use. The first three policies are those of Kubernetes' Topology Manager."""
+    """Rules for the number of zones that a split may use.
+
+    The first three policies are those of Kubernetes' Topology Manager.
+    """
 
     SINGLE_NUMA = "single-numa-node"
     RESTRICTED = "restricted"
@@ -69,7 +72,7 @@ Split = tuple[ZoneShare, ...]
 
 
 class SplitRank(NamedTuple):
-    """The rank of a split under a policy; a lower rank is better.
+    """The rank of a split of a guest over zones, as the claim's policy orders them; a lower rank is better.
 
     ``unevenness`` has for each class the sum of squares of its parts, if the policy asks for even parts.
     """
@@ -109,7 +112,7 @@ def best_splits(
     if topology is TopologyPolicy.BEST_EFFORT:
         return _of_sizes(every, asked, zones, apart, budget, accepts)
     found = _of_sizes(reversed(every), asked, zones, apart, budget, accepts, even=True)
-    # negative, because the lowest rank wins and this policy prefers many zones
+    # the rank is negative, because the lowest rank wins and this policy prefers many zones
     return found and (found[0]._replace(zones=-found[0].zones), found[1])
 
 
@@ -132,7 +135,7 @@ def _of_sizes(
         for chosen in combinations(range(len(zones)), size):
             budget.spend(size)
             distance = sum(apart[one][other] for one, other in combinations(chosen, 2))
-            # skipped if these zones are further apart than the best set with a split
+            # the set is skipped if these zones are further apart than the best set with a split
             if best is not None and distance > best.distance:
                 continue
             some = [zones[number] for number in chosen]

@@ -29,7 +29,7 @@ class RequestClause:
     - ``amount`` is the requested amount.
     """
 
-    # frozen and hashable, because clauses are keys of reasons and members of sets
+    # the class is frozen and hashable, because clauses are keys of reasons and members of sets
     condition: str
     group: str = ""
     names: tuple[str, ...] = ()
@@ -101,14 +101,16 @@ def _on_inventories(need: ProviderNeed) -> Iterator[ClauseCheck]:
     ) -> ClauseCheck:
         def met_by(provider: Provider) -> bool:
             inventory = provider.inventories.get(name)
-            # True without an inventory, because a missing inventory already counts for resource_class
+            # the result is True without an inventory, because a missing inventory already counts for
+            # resource_class
             return inventory is None or met(provider, inventory)
 
         return ClauseCheck(
             RequestClause(condition, need.suffix, (name,), amount), resource_clause(need.suffix, name), met_by
         )
 
-    # one loop for each kind of check, because explanations check all resource classes before any amount
+    # the code uses one loop for each kind of check, because explanations check all resource classes before
+    # any amount
     for name, amount in need.resources:
         yield ClauseCheck(
             RequestClause("resource_class", need.suffix, (name,), amount),
@@ -166,7 +168,7 @@ def root_checks(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[Cl
     for condition in root_conditions(request):
         for piece in condition.single_pieces():
             clause = clause_of(piece)
-            # a check for each piece, so that a relaxation can leave out a single trait
+            # this is a check for each piece, so that a relaxation can leave out a single trait
             found.append(ClauseCheck(clause, clause, partial(piece.met_by, snapshot=snapshot)))
     return tuple(found)
 
@@ -224,7 +226,7 @@ def without_clauses(
 
     :param amounts: amounts that replace the requested amounts of resource clauses that stay.
     """
-    # compared with the suffixes of the original request, which identify the clause
+    # the suffixes are compared with the suffixes of the original request, which identify the clause
     subtrees = [suffixes for suffixes in request.same_subtrees if _same_subtree(suffixes) not in left_out]
     named = frozenset[str]().union(*subtrees)
     # first amounts and conditions are removed, and after that the groups that have none left

@@ -31,7 +31,7 @@ class FunnelStep:
 
     clause: RequestClause
     hosts: int
-    # None for conditions on whole hosts
+    # The number is None for conditions on whole hosts
     providers: int | None = None
 
 
@@ -54,7 +54,7 @@ class NearestMiss:
 
     root: Provider
     provider: Provider | None = None
-    # None for conditions without an amount, such as traits
+    # The amount is None for conditions without an amount, such as traits
     found: int | None = None
 
 
@@ -92,7 +92,7 @@ class LargestAmount:
     """The largest amount of a resource class that fits if nothing else changes; None if no amount fits."""
 
     clause: RequestClause
-    # None instead of 0: if no amount fits, the obstacle is another condition
+    # The number is None instead of 0: if no amount fits, the obstacle is another condition
     fits: int | None
 
 
@@ -144,7 +144,7 @@ def explain_request(
     :param relaxing: whether to look for changes that would help, and for the largest amounts.
     :raises BudgetExhausted: the budget did not suffice for the conditions on single providers.
     """
-    # outside the try block: without a complete survey, the caller refuses the request
+    # this call is outside the try block: without a complete survey, the caller refuses the request
     whole = _WholeFunnel(survey_hosts(snapshot, request, budget, among), budget)
     # if the budget ends in some step, this list names the incomplete fields, and earlier results stay
     incomplete: list[str] = []
@@ -160,7 +160,8 @@ def explain_request(
     # relaxations come last, because each tested change takes a search
     if not incomplete and relaxing:
         relaxer = RelaxationSearch(whole.found, budget)
-        # also for a request that fits, because the largest amounts tell how much more would fit
+        # this search runs also for a request that fits, because the largest amounts tell how much more would
+        # fit
         if not whole.left and not gather_found(relaxer.find_relaxations(), relaxations):
             incomplete.append("relaxations")
         if not gather_found(_largest_amounts(relaxer, request), largest):
@@ -182,7 +183,7 @@ T = TypeVar("T")
 
 def gather_found(found: Iterable[T], into: list[T]) -> bool:
     """Append items as they are found; return False if the budget is spent before the last item."""
-    # a list of the caller, so that results found before the error are kept
+    # this is a list of the caller, so that results found before the error are kept
     try:
         for each in found:
             into.append(each)
@@ -270,7 +271,7 @@ class _WholeFunnel:
         self._keep_passing(last, [host in fitting for host in self.left])
 
     def _serving_function(self, request: CandidatesRequest) -> Callable[[LikeHosts], bool]:
-        # one check function for all hosts of a step, so that the request is compiled once
+        # the code uses one check function for all hosts of a step, so that the request is compiled once
         tell = serving_check(self.found.snapshot, request, self._budget)
         return lambda host: tell(host.alike.tree, host.alike.shared_providers)
 
@@ -314,7 +315,7 @@ class _WholeFunnel:
     ) -> tuple[frozenset[ProviderPlace], frozenset[int]]:
         """Return the places and step sizes of the closest providers, at most two values of each."""
         places, steps = set[ProviderPlace](), set[int]()
-        # collected only for conditions on amounts, because other sentences mention no places
+        # places are collected only for conditions on amounts, because other sentences mention no places
         if part is None or clause.condition not in _AMOUNTS:
             return frozenset(), frozenset()
         for host in hosts:
@@ -364,7 +365,8 @@ def _place_of(provider: Provider) -> ProviderPlace:
 def _names_nothing_known(snapshot: ModelSnapshot, clause: RequestClause) -> bool:
     """Return whether the clause names a tree or aggregates without providers."""
     condition = condition_class(clause.condition)
-    # only for conditions with this remark; unknown traits, for example, are refused before the search
+    # only conditions with this remark need the check; unknown traits, for example, are refused before the
+    # search
     if condition is None or not condition.words.unknown:
         return False
     return condition((frozenset(clause.names),)).is_unknown(snapshot)
@@ -387,7 +389,7 @@ def _distance_function(
     clause: RequestClause, positions: tuple[int, ...], host: LikeHosts
 ) -> Callable[[HostTree], int]:
     """Return a function that computes how far a host is from the amount of a clause."""
-    # conditions without an amount: all providers are equally near
+    # for conditions without an amount, all providers are equally near
     if not positions or clause.amount is None:
         return lambda _: 0
     amount, kin = clause.amount, host.alike.kin
@@ -401,12 +403,12 @@ def _distance_function(
         return missing_portion
     name, own = clause.names[0], kin.own
     slots = [kin.slots[at, name] for at in positions if at < own]
-    # read once, because all these hosts have the same sharing providers
+    # the amount is read once, because all these hosts have the same sharing providers
     most = max((_found_amount(clause, kin.shared[at - own]) for at in positions if at >= own), default=0)
     pickers: dict[TreeStructure, Callable[[tuple[int, ...]], tuple[int, ...]]] = {}
 
     def missing_of_capacity(tree: HostTree) -> int:
-        # a picker for each structure, because thousands of trees have the same slots
+        # this is a picker for each structure, because thousands of trees have the same slots
         pick = pickers.get(tree.shape)
         if pick is None:
             within = tree.shape.layout_of(kin.where).slots
@@ -440,7 +442,8 @@ def _found_amount(clause: RequestClause, provider: Provider) -> int:
     name = clause.names[0]
     inventory = provider.inventories[name]
     if clause.condition == "capacity":
-        # at least 0, because a negative free amount of an overcommitted provider would confuse readers
+        # the amount is at least 0, because a negative free amount of an overcommitted provider would confuse
+        # readers
         return max(0, provider.free(name))
     return {
         "min_unit": inventory.min_unit,

@@ -38,7 +38,7 @@ MAX_CHANGES: Final = 3
 MAX_RELAXATIONS: Final = 10
 """Maximum number of relaxations; relaxations with the fewest changes come first."""
 
-# a low limit, because most providers have the same smallest amount
+# this is a low limit, because most providers have the same smallest amount
 _MAX_SMALLEST: Final = 3
 """Maximum number of smallest amounts of a class that are tried."""
 
@@ -82,7 +82,7 @@ class RelaxationSearch:
         self._by_missing: dict[UnmetFilters, list[LikeHosts]] = {}
         for host in found.hosts:
             self._by_missing.setdefault(host.unmet_filters, []).append(host)
-        # cached, because each changed amount is searched among the same amounts
+        # the amounts are cached, because each changed amount is searched among the same amounts
         self._most_shared: dict[str, list[tuple[int, int]]] = {}
         self._smallest_of: dict[str, list[int]] = {}
         self._asked = asked_amounts(found.request)
@@ -97,10 +97,10 @@ class RelaxationSearch:
         for bits in self._needed_sets():
             levels[bits.bit_count()].add(bits)
         for size, level in enumerate(levels):
-            # sorted, because a set has no fixed order, and the answer must not depend on it
+            # the sets are sorted, because a set has no fixed order, and the answer must not depend on it
             for bits in sorted(level):
                 self._budget.spend()
-                # skipped if the set contains another helpful set, because then it is not minimal
+                # the set is skipped if it contains another helpful set, because then it is not minimal
                 if any(other & ~bits == 0 for other in found):
                     continue
                 start = next(self._find_ways(bits), None)
@@ -121,7 +121,7 @@ class RelaxationSearch:
         :param clause: the clause of the resource class.
         :raises placement.search.budget.BudgetExhausted: the search takes too long.
         """
-        # no upper bound, because more than the requested amount may fit
+        # the search has no upper bound, because more than the requested amount may fit
         return self._largest_amount(clause, frozenset(), {})
 
     def _needed_sets(self) -> frozenset[Bits]:
@@ -147,8 +147,8 @@ class RelaxationSearch:
         """
         changed = self._found.clauses_of(bits)
         asked = [clause for clause in changed if clause in self._asked]
-        # None stands for leaving out the clause. Amounts come first, as the smaller change; the caller
-        # enlarges them later
+        # The value None stands for leaving out the clause. Amounts come first, as the smaller change; the
+        # caller enlarges them later
         for choice in product(*((None, *self._smallest_amounts(clause)) for clause in asked)):
             amounts = {
                 clause: amount for clause, amount in zip(asked, choice, strict=True) if amount is not None
@@ -161,9 +161,10 @@ class RelaxationSearch:
     def _smallest_amounts(self, clause: RequestClause) -> list[int]:
         """Return the smallest amounts of a class that providers can give, below the requested amount."""
         name = clause.names[0]
-        # cached, because each set of clauses with this class needs these amounts
+        # the amounts are cached, because each set of clauses with this class needs them
         if name not in self._smallest_of:
-            # a loop over structures instead of trees, because thousands of trees have the same structure
+            # this is a loop over structures instead of trees, because thousands of trees have the same
+            # structure
             shapes = {tree.shape for host in self._found.hosts for tree in host.alike.trees}
             self._budget.spend(1 + len(shapes) // 4)
             shared = {each.id: each for host in self._found.hosts for each in host.alike.shared_providers}
@@ -182,7 +183,7 @@ class RelaxationSearch:
 
         :param bits: all clauses that are changed.
         """
-        # one check function for all hosts, so that the changed request is compiled once
+        # the code uses one check function for all hosts, so that the changed request is compiled once
         request = without_clauses(self._found.request, frozenset(left_out), amounts)
         if request is None:
             return
@@ -260,7 +261,7 @@ class RelaxationSearch:
             host = hosts.get(root)
             if host is None or host not in able:
                 continue
-            # cached for all hosts of a kin, because these positions do not depend on free amounts
+            # the positions are cached for all hosts of a kin, because they do not depend on free amounts
             kin = host.alike.kin
             if kin not in could_give:
                 could_give[kin] = bool(self._could_give(clause, host.alike, bits))
@@ -370,7 +371,8 @@ class _AmountFitting:
         return best
 
     def _amount_fits(self, amount: int, tree: HostTree, alike: LikeTrees) -> bool:
-        # a check function for each amount, so that each changed request is compiled once for all hosts
+        # this is a check function for each amount, so that each changed request is compiled once for all
+        # hosts
         if amount not in self._tells:
             amounts = {**self._amounts, self._clause: amount}
             self._tells[amount] = self._relaxer.serving_check(self._left_out, amounts)
@@ -405,7 +407,7 @@ def largest_multiple(fits: Callable[[int], bool], step: int, below: int, above: 
 # multiples are tried, because the least amount may be too small to be divided over zones
 _STARTS: Final = (1, 2, 4)
 """Multiples of the least amount at which bisection begins."""
-# a low limit, because most providers have the same step
+# this is a low limit, because most providers have the same step
 _MAX_STEPS: Final = 3
 """Maximum number of different step sizes of inventories with which amounts are tried."""
 
@@ -475,7 +477,7 @@ class TriedRelaxations:
             changed = without_clauses(self._request, (), {clause: amount})
             return changed is not None and next(self._serving(changed), None) is not None
 
-        # sorted in descending order, so that the first amount that fits is the largest
+        # amounts are sorted in descending order, so that the first amount that fits is the largest
         for amount in self._likely_amounts(clause, asked):
             if amount_fits(amount):
                 return amount

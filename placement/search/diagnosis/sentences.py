@@ -33,13 +33,14 @@ def explanation_sentence(explanation: RequestExplanation) -> str:
         return "there are no resource providers"
     if explanation.topology is not None:
         return _topology_sentence(explanation, explanation.topology)
-    # None: the budget was spent before the rules between groups were checked
+    # The number is None if the budget was spent before the rules between groups were checked
     fitting = "an unknown number" if explanation.fitting is None else _format_number(explanation.fitting)
     text = f"{fitting} of {counted_noun(explanation.hosts, 'host')}"
     reasons = [
         _count_predicate(each.hosts, _reason_text(each)) for each in explanation.reasons[:_MAX_REASONS]
     ]
-    # only some reasons, because the sentence goes to a log; the JSON document has all of them
+    # the sentence has only some reasons, because the sentence goes to a log; the JSON document has all of
+    # them
     if others := explanation.reasons[_MAX_REASONS:]:
         reasons.append(_count_predicate(sum(each.hosts for each in others), "have other reasons"))
     if reasons:
@@ -49,7 +50,7 @@ def explanation_sentence(explanation: RequestExplanation) -> str:
         text += " fit"
     if explanation.relaxations:
         text += "; " + best_relaxation(explanation.relaxations)
-    # names the option, so that the operator knows what to raise
+    # the text names the option, so that the operator knows which limit to raise
     if explanation.incomplete:
         text += " (incomplete: [api] explanations_deadline)"
     return text
@@ -74,7 +75,7 @@ def _topology_sentence(explanation: RequestExplanation, fit: TopologyFit) -> str
 
 
 def best_relaxation(relaxations: Sequence[RequestRelaxation]) -> str:
-    """Return the text of the best relaxation: of those with the fewest changes, the one for most hosts."""
+    """Return the text of the best relaxation: it has the fewest changes, and then fits most hosts."""
     fewest = min(map(_count_changes, relaxations))
     return _relaxation_text(
         max(
@@ -116,7 +117,7 @@ def _reason_text(reason: UnmetReason) -> str:
     if clause.condition == "capacity":
         return f"have {_too_little_free(reason)}"
     if clause.condition == "step_size" and len(reason.steps) > 1:
-        # no step size in the text, because it would be right only for some of the hosts
+        # the text has no step size, because it would be right only for some of the hosts
         return f"give {clause.names[0]} in other steps{_of_group(clause)}"
     words = words_of(clause.condition)
     lacking = words.render(words.lacking, clause.names, clause.amount, example.found)
@@ -134,7 +135,7 @@ def _too_little_free(reason: UnmetReason) -> str:
     if reason.places == {ProviderPlace.ROOT}:
         has = f"less than {amount}"
     else:
-        # no place in the text, because hosts differ in the place
+        # the text has no place, because hosts differ in the place
         (place,) = reason.places if len(reason.places) == 1 else (ProviderPlace.ELSEWHERE,)
         has = f"no {place.value} with {amount}"
     # the first example has most, because it is the nearest miss
@@ -185,7 +186,8 @@ def _relaxation_text(relaxation: RequestRelaxation) -> str:
     if relaxation.amounts:
         amounts = [f"{each.amount} {each.names[0]}{_of_group(each)}" for each in relaxation.amounts]
         parts.append(f"asking for {' and '.join(amounts)}")
-    # written as group_policy=none, because a query with several groups needs a policy
+    # the omission of a policy is written as group_policy=none, because a query with several groups needs a
+    # policy
     left_out = [_left_out(each) for each in relaxation.left_out if each.condition != "group_policy"]
     if left_out:
         parts.append(f"leaving out {' and '.join(left_out)}")
@@ -207,7 +209,7 @@ def _left_out(clause: RequestClause) -> str:
     words = words_of(clause.condition)
     if not words.parameter:
         return f"the place {clause.condition} {names}{_of_group(clause)}"
-    # spelled like a query: required=in:A,B means any of them
+    # the names are spelled like a query: required=in:A,B means A or B
     mark = "in:" if len(clause.names) > 1 else words.mark
     return f"{words.parameter}{clause.group}={mark}{names}"
 

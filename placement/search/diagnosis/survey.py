@@ -18,16 +18,15 @@ Bits = int
 
 
 class FilterResult(NamedTuple):
-    """The result of one provider for a part; free amounts are ignored.
+    """The result of one provider in the checks of one part of a request; free amounts are ignored.
 
-    - ``first`` is the index of the first check that the provider fails, or the number of checks if it fails
-      none.
-    - ``spared`` has alternative sets of clauses: if all clauses of one set are left out, the provider passes.
-      These sets are minimal: no set contains another.
+    - ``first`` is the index of the first check that the provider fails, or the number of all checks.
+    - ``spared`` has sets of clauses of these checks. Each set is enough alone: without its clauses, the
+      provider passes all checks. No set contains another.
     - ``demands`` has slot, amount, index and clause of each check that depends on free amounts.
     """
 
-    # an index, because it also tells how many checks the provider has passed
+    # this is an index, because it also tells how many checks the provider has passed
     first: int
     spared: frozenset[Bits]
     demands: tuple[tuple[int, int, int, Bits], ...]
@@ -117,7 +116,7 @@ class HostDiagnosis:
 
     def clause_bits(self, left_out: Iterable[RequestClause]) -> Bits:
         """Return a set of clauses as bits."""
-        # a set, because the bit of a clause that occurs twice must be added only once
+        # this is a set, because the bit of a clause that occurs twice must be added only once
         return sum({1 << self.droppable.index(clause) for clause in left_out})
 
     def clauses_of(self, bits: Bits) -> tuple[RequestClause, ...]:
@@ -195,7 +194,8 @@ class _HostSurveyor:
     def _survey_alike(self, alike: LikeTrees) -> LikeHosts:
         parts = self._found.parts
         standings = self._found.standings.get(alike.kin)
-        # results of a kin: for hosts that differ only in free amounts, only the demands are checked again
+        # results are kept for each kin: for hosts that differ only in free amounts, only the demands are
+        # checked again
         if standings is None:
             standings = self._found.standings[alike.kin] = [
                 self._results_of_tree(number, alike) for number in range(len(parts))
@@ -216,7 +216,8 @@ class _HostSurveyor:
                     furthest, nearest = first, []
                 if first == furthest:
                     nearest += positions
-                # one loop for both results, because this code runs for each provider of each group
+                # the code uses one loop for both results, because this code runs for each provider of each
+                # group
                 sets |= each.spared
             for at, each in giving:
                 first, lacking = each.first, 0
@@ -252,7 +253,8 @@ class _HostSurveyor:
         part, tree, kin = self._found.parts[number], alike.tree, alike.kin
         names, own, providers = part.need.resources, kin.own, kin.providers(tree)
         having = {at for name, _ in names for at, _ in kin.having.get(name, ())}
-        # one entry for all providers without any of the classes, because they have equal results
+        # the code uses one entry for all providers without any of the classes, because they have equal
+        # results
         bare: dict[FilterResult, list[int]] = {}
         rest = [at for at in range(own) if at not in having]
         if part.need.conditions:

@@ -49,7 +49,7 @@ CHILDREN = {"testhost_L3_0", "testhost_L3_1", "testhost_RESCTRL"}
 
 @pytest.fixture
 def start(write_host, client, files):
-    """Starts an agent; lines of [compute] and whether nova-compute came first."""
+    """Starts an agent; the arguments are lines of [compute], and whether nova-compute started first."""
     rigs = []
 
     def start(compute="", nova_first=True, policy=""):

@@ -327,7 +327,7 @@ def test_positions_of_guests_are_reported_and_removed_where_an_option_asks_for_i
 
 def test_the_agents_heartbeat_is_reported_where_an_option_asks_for_it(write_host, client, files):
     compute = "cpu_dedicated_set = 0\ncpu_shared_set = 1\nresource_provider_name = testhost"
-    compute += "\nheartbeat_interval = 2\nupdate_resources_interval = 60"  # due is three of the latter
+    compute += "\nheartbeat_interval = 2\nupdate_resources_interval = 60"  # due is three heartbeat intervals
     rig = CacheAgent(functools.partial(write_host, compute=compute), client, files)
     try:
         root, seen = rig.provider("testhost"), set()

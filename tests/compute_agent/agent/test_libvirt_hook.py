@@ -95,7 +95,9 @@ def test_a_domain_is_in_its_cache_group_before_it_has_cpus(rig, hooked, uid, tmp
 
 
 def test_a_domain_is_no_guest_before_its_start_is_over(rig, hooked, uid, tmp_path, monkeypatch):
-    """Calls on it would wait in libvirtd, and a fork of the wrapper that ends would take its group along."""
+    """Calls on the domain would wait in libvirtd, and a fork of the ending wrapper would keep the group in
+    use.
+    """
     looks, held, running = [], tmp_path / "held", LibvirtConnection.active_domains
     monkeypatch.setattr(
         LibvirtConnection, "active_domains", lambda self: looks.append(running(self)) or looks[-1]

@@ -16,7 +16,7 @@ QUOTA = ThrottleControl(CPU_QUOTA)
 
 
 class ThrottledHost:
-    """Accepts limits and evicts guests; both can be made to fail or to wait."""
+    """Accepts limits and evicts guests; a test can make both operations fail or wait."""
 
     def __init__(self):
         self.limits, self.left, self.events = {}, [], []

@@ -1,4 +1,4 @@
-"""A whole agent, while the database of Placement is put back to what it was before."""
+"""A whole agent, while the database of Placement is replaced by an older copy."""
 
 import json
 import os
@@ -77,7 +77,7 @@ OTHER = "3f1c9a5e-0000-4000-8000-000000000002"
 
 @pytest.fixture
 def lost(rig, copy):
-    """The state after a restore: the guest runs, and Placement has nothing of it."""
+    """The state after a restore: the guest runs, and Placement does not know the guest."""
     copy.back_up()
     rig.run_dedicated(UID)
     copy.restore()

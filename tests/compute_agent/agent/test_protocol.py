@@ -49,7 +49,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def few(monkeypatch):
-    """There may be three connections at once."""
+    """The server accepts three connections at once."""
     monkeypatch.setattr(SocketServer, "max_connections", 3)
 
 

@@ -1,4 +1,4 @@
-"""A trial finds what an agent would refuse at its start, before the configuration applies."""
+"""A trial finds the errors for which an agent would refuse to start, before the configuration applies."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def tried(folder, settings=""):
         ("[capacity]\ncollectors = nobody\n", "no installed package has a collector nobody"),
         ("[watermark:a]\nmetric = nothing\n", "nothing"),
         ("[policy]\nname = static-pools\n", "there is no pool"),
-        ("[guest:web]\npriority = 1\n", "the name of such a section is the uuid of a guest"),
+        ("[guest:web]\npriority = 1\n", "the name of the section has to be the uuid of a guest"),
     ],
 )
 def test_a_trial_refuses_what_an_agent_would_refuse(tmp_path, settings, words):

@@ -1,4 +1,4 @@
-"""The annotation of guests, as Koordinator spells it."""
+"""The annotation of guests, in the spelling of Koordinator."""
 
 import json
 
@@ -70,8 +70,8 @@ def test_parts_may_be_missing(text, wish):
         ('{"LLC": {"schema": {}}}', "LLC has an unknown key 'schema'"),
         ('{"LLC": {"schemata": {"percent": 20}}}', "LLC.schemata has an unknown key 'percent'"),
         ('{"MB": {"schemata": {"range": [0, 5]}}}', "MB.schemata has an unknown key 'range'"),
-        ('{"LLC": {"schemata": {"range": [80, 20]}}}', "LLC.schemata.range: range 80-20 ends"),
-        ('{"LLC": {"schemata": {"range": [20, 20]}}}', "ends where it begins"),
+        ('{"LLC": {"schemata": {"range": [80, 20]}}}', "LLC.schemata.range: range 80-20 has to end"),
+        ('{"LLC": {"schemata": {"range": [20, 20]}}}', "has to end above its beginning"),
         ('{"LLC": {"schemata": {"range": [-1, 20]}}}', "-1 is not within 0..100"),
         ('{"LLC": {"schemata": {"range": [0, 101]}}}', "101 is not within 0..100"),
         ('{"LLC": {"schemata": {"range": [0]}}}', "not a pair"),

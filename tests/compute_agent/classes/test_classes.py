@@ -76,7 +76,7 @@ def test_no_class_that_gives_way_before_best_effort_has_more_than_it(
 @pytest.mark.parametrize("rank", [-1, 0])
 def test_a_class_that_ranks_no_higher_must_not_weigh_more_than_best_effort(tmp_path, rank):
     classes = load_text(tmp_path, f"[qos_class:BATCH]\nrank = {rank}\ncpu_weight = 2\n")
-    with pytest.raises(ConfigError, match=r"\[qos_class:BATCH\] cpu_weight: 2 is more than the 1 of BE"):
+    with pytest.raises(ConfigError, match=r"\[qos_class:BATCH\] cpu_weight: 2 is above 1, the weight of BE"):
         parse_classes(classes)
 
 

@@ -1,4 +1,4 @@
-"""Settings of a guest by source: what counts, what does not, and what is said of it."""
+"""Settings of a guest by source: the values that count, and messages about all other values."""
 
 import pytest
 from hypothesis import given

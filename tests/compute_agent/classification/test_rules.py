@@ -63,7 +63,7 @@ def words_of(match, facts):
 
 
 def judge(matches, facts):
-    """Whether each match holds, tried pattern by pattern."""
+    """Whether each match holds, by a test of each pattern."""
     for match, texts in matches.items():
         if match in ("extra_specs", "image_properties"):
             values = getattr(facts.identity, match)

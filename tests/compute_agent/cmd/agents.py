@@ -22,7 +22,7 @@ SECONDS = 20
 
 
 def run_here(ini, *arguments):
-    """A command in this process, which is ten times faster than in one of its own.
+    """A command in this process, which is ten times faster than a command in a process of its own.
 
     ``ini``: None for one that needs no configuration.
     """

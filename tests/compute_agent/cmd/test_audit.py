@@ -128,7 +128,7 @@ def test_bad_options_are_named(agent, numa_node):
 
 
 def test_placement_away_is_an_error(agent, numa_node, live_placement):
-    live_placement.stop()  # not while it serves the first report: its threads write to stderr as well
+    live_placement.stop()  # the test waits for the first report, because its threads write to stderr as well
     done = agent.cli("audit")
     assert (done.returncode, done.stdout) == (1, "")
     assert os.linesep not in done.stderr.strip()

@@ -1,4 +1,4 @@
-"""Lists of classes and pools: what each sets, with its guests."""
+"""Lists of classes and pools: the settings and guests of each."""
 
 import json
 

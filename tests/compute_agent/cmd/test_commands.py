@@ -1,4 +1,4 @@
-"""The command line: formats, exit statuses, and what works without the daemon."""
+"""The command line: formats, exit statuses, and commands that work without the daemon."""
 
 import csv
 import io

@@ -356,7 +356,7 @@ class TestInterference:
 
 
 class TestStateFolder:
-    """Where the agent keeps what must outlive it."""
+    """The state folder of the agent."""
 
     @pytest.fixture
     def ini(self, configure):

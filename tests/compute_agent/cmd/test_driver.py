@@ -1,4 +1,4 @@
-"""Which guests an agent looks after, over its restarts, and what it says while it cannot know them."""
+"""The driver that an agent chooses, also after restarts, and its messages while the driver is unknown."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""`compute-agent run --dry-run` shows the changes that a start would make, and makes none."""
+"""`compute-agent run --dry-run` shows the changes that a start would make, and changes nothing."""
 
 import json
 import os

@@ -91,7 +91,7 @@ def test_a_domain_keeps_its_class_over_all_operations_of_nova(agent, claim, libv
     agent.start()
     wait_for_class(agent, uid, "LS", "by hand")
 
-    agent.kill()  # and its state is lost, but not what was set by hand
+    agent.kill()  # and the state of the agent is lost, but not the settings by hand
     (ini.parent / "state" / "state.json").unlink()
     agent.start()
     wait_for_class(agent, uid, "LS", "by hand")

@@ -128,7 +128,7 @@ def configured(agent, write_ini, libvirtd):
 
 
 def test_an_over_allocated_guest_runs_on_the_shared_cpus_and_says_why(agent, domain, client, libvirtd, uid):
-    """An operator enlarged the inventory by hand, and a guest has claimed from it."""
+    """An operator enlarged the inventory by hand, and a guest has an allocation of the larger inventory."""
     node = next(iter(client.get_allocations(uid).resources))
     inventories, generation = client.get_inventories(node)
     pcpu = {**inventories["PCPU"], "total": 2, "max_unit": 2}
@@ -252,7 +252,7 @@ def test_a_dry_run_shows_the_changes_to_a_domain_and_makes_none(agent, claim, li
     assert live_placement.writes() == []
     agent.start()
     agent.wait_for(lambda: places(pid) == (DEDICATED, SHARED))
-    # Its memory stays where it is where libvirt cannot bind it; only the running agent knows that.
+    # The guest's memory stays on its nodes if libvirt cannot bind it; only the running agent knows this.
     assert {row["where"] for row in agent.ask("run", "--dry-run")} <= {"memory"}
 
 

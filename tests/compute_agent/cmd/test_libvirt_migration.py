@@ -38,7 +38,9 @@ class MigrationHost:
         (self.node,) = (one.uuid for one in client.providers_in_tree(root) if one.parent_uuid == root)
 
     def has_pinned(self, domain):
-        """Whether the guest's only CPU is the dedicated one, and all else of it on the shared one."""
+        """Whether the guest's only guest CPU is on the dedicated CPU, and all its other threads on the shared
+        CPU.
+        """
         names = dict(thread_cpus(self.server.process(domain)))
         return (names.pop("CPU 0/TCG"), set().union(*names.values())) == ({self.dedicated}, {self.shared})
 

@@ -1,4 +1,4 @@
-"""An agent with a pool of CPUs: a guest in it, the pool that goes while it runs, and what is held then."""
+"""An agent with a pool of CPUs, and a guest that keeps its resources when the pool is removed."""
 
 import pytest
 

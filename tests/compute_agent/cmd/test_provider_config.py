@@ -1,4 +1,4 @@
-"""`[compute] provider_config_location`: what the agent, its checks and its dry run make of the files."""
+"""The agent, its checks and its dry run use the files of `[compute] provider_config_location`."""
 
 import json
 

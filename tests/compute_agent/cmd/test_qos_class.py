@@ -1,4 +1,4 @@
-"""Guests are of classes that are configured, and of no others."""
+"""Guests can have only configured classes."""
 
 import subprocess
 

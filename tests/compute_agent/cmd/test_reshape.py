@@ -119,9 +119,7 @@ def test_the_command_moves_allocations_that_a_changed_file_is_refused_for(agent,
 
 
 def test_an_agent_reshapes_at_its_start(agent, pinned, configure, client):
-    """An agent that finds pinned guests on VCPU when a dedicated set is configured moves what they hold, not
-    them.
-    """
+    """If a dedicated set is configured, the agent changes the VCPU of pinned guests to PCPU in Placement."""
     root = agent.status()["provider_uuid"]
     agent.terminate()
     configure(NUMA)

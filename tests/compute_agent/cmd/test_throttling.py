@@ -71,7 +71,7 @@ def is_below(agent):
 
 @pytest.fixture
 def throttled(agent, domains):
-    """The host was over its line and has come below it. The limits in effect."""
+    """The host's use was above the watermark, and is below it now. The limits in effect."""
     agent.wait_for(lambda: quotas(domains))
     agent.wait_for(lambda: is_below(agent))
     return quotas(domains)

@@ -16,7 +16,7 @@ NOBODY = pwd.getpwnam("nobody").pw_uid
 
 
 class ConfinedAgent(AgentProcess):
-    """An agent with the capabilities and system calls that the unit leaves it, and no others."""
+    """An agent with only the capabilities and system calls that the unit grants."""
 
     def launch(self):
         words = [*MAIN, "--config-file", self.ini, "run"]

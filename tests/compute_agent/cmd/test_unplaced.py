@@ -95,7 +95,8 @@ def test_cpu_sets_that_move_under_a_guest_are_shown_and_it_moves_on_request(agen
     assert listed(agent, uid)["reason"] == stray
     assert metric("compute_agent_stray_guests") == 1
     assert f"({uid}) stays where it is, and no other guest gets its CPUs, but {stray}" in agent.log()
-    agent.wait_for(lambda: agent.cli("audit").returncode == 3)  # not while the change is being reported
+    # the test waits until the change has been reported
+    agent.wait_for(lambda: agent.cli("audit").returncode == 3)
     _, findings = agent.audit("--consumer", uid)
     assert [(it["finding"], it["detail"], it["remedy"]) for it in findings] == [
         ("guest on CPUs outside the sets", stray, "guest move")

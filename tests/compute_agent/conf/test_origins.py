@@ -16,7 +16,7 @@ from compute_agent.conf.origins import (
 
 @pytest.fixture
 def load(tmp_path):
-    """Loads files of these texts, the later ones over the earlier ones."""
+    """Loads files with these texts; later files override earlier files."""
 
     def load(*texts):
         files = []

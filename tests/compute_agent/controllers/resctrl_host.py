@@ -112,4 +112,4 @@ class ResctrlHost:
 
 
 CLASS_GROUPS = {"compute-agent.class.BE"}
-"""LSR and LS have what is the default group's."""
+"""The groups of LSR and LS have the ways of the default group."""

@@ -1,4 +1,4 @@
-"""Every controller can be asked what it would change and what it gives back, and none is forgotten."""
+"""Each controller can list its changes and the settings that a release undoes."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""Controller cpu: weights from what guests hold, quotas from what the watermarks say."""
+"""Controller cpu: weights from the allocations of guests, quotas from the watermarks."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which CPUs work by which class: the strongest claim of a domain decides for all of it."""
+"""The class of each CPU: the strongest claim in a domain decides for the whole domain."""
 
 from dataclasses import replace
 
@@ -232,7 +232,7 @@ def test_in_any_host_each_domain_is_as_its_first_claim_has_it(places, wanted):
     for one in domains:
         governor = plan.settings.get(f"{one.folder}/scaling_governor")
         expected = None
-        for claim in reversed(claims):  # the judge: later ones are overwritten by stronger ones
+        for claim in reversed(claims):  # the judge of the test: stronger claims overwrite earlier claims
             if any(cpu in claim.cpus for cpu in one.cpus):
                 expected = claim
         assert (one.folder in plan.frozen) == (expected is not None and expected.frozen)

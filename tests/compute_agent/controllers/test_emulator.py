@@ -90,7 +90,7 @@ def test_threads_that_do_not_move_are_refusals_and_not_tried_again(controller, d
     controller.sync([target], ())
     [reason] = controller.refused["a"]
     assert "dedicated CPUs 2-3: 7; the kernel does not move them" in reason
-    # Another thread is tried, and with it the former one.
+    # The controller tries another thread, and then also the former thread.
     driver.emulators["a"][9], driver.immovable = OWN, set()
     assert reconcile(controller, target)
     controller.sync([target], ())

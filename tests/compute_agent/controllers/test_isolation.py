@@ -1,4 +1,4 @@
-"""Controller isolation: levels of guests become demands, and what stays is said of the guests concerned."""
+"""Controller isolation: levels of guests become demands, and remaining work is reported for the guests."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Controller memory_limit: guests may use what they hold, and their class says which of them give way."""
+"""Controller memory_limit: guests may use their allocation, and their class decides which guests give way."""
 
 from dataclasses import replace
 

@@ -269,7 +269,7 @@ def test_parked_cores_have_the_deepest_idle_state_alone(tmp_path):
 
 @pytest.mark.parametrize("mode", ParkMode)
 def test_histories_with_crashes_end_with_all_cpus_as_they_were(tmp_path, mode):
-    """After a crash at any write no CPU is lost, and no guest is without its own."""
+    """After a crash at any write no CPU is lost, and each guest has its CPUs."""
     chance = random.Random(7)
     for number in range(6):
         root = tmp_path / str(number)

@@ -1,9 +1,11 @@
 """Several drivers as one: lists are joined, orders go to the guest's driver, and a uuid has one guest."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
+from compute_agent.drivers import procfs
 from compute_agent.drivers.base import ChangeKind, CpuSettings, GuestChange, GuestFlavor, OomKill
 from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.model.guest_settings import GuestSettings
@@ -75,6 +77,36 @@ def test_the_agent_starts_guests_with_the_driver_that_can(both, second):
 def test_kills_of_all_drivers_are_joined(both, first, second):
     first.kills, second.kills = ([OomKill(build_guest(uuid), 1, True)] for uuid in "ab")
     assert [kill.guest.uuid for kill in both.oom_kills()] == ["a", "b"]
+
+
+class TestOneProcessTwice:
+    """A process guest without a group runs in the group of another driver's guest."""
+
+    @pytest.fixture(autouse=True)
+    def groups(self, monkeypatch):
+        paths = {100: "/system.slice/db.service/workers", 101: "/system.slice/db.service-2"}
+        monkeypatch.setattr(procfs, "cgroup_path", lambda pid: paths.get(pid, ""))
+
+    @pytest.mark.parametrize("is_first", [True, False])
+    def test_the_guest_of_the_first_driver_is_managed(self, both, first, second, is_first):
+        service, process = (first, second) if is_first else (second, first)
+        run(process, "p"), run(process, "beside")
+        guest = run(service, "s")
+        service.running["s"] = replace(guest, cgroup="/sys/fs/cgroup/system.slice/db.service")
+        kept, lost = ("s", "p") if is_first else ("p", "s")
+        assert {guest.uuid for guest in both.guests()} == {kept, "beside"}
+        assert list(both.lost_guests()) == [lost]
+        assert "has processes of guest" in both.lost_guests()[lost]
+
+    def test_its_changes_are_not_reported_apart_from_its_end(self, both, first, second):
+        changes = []
+        both.watch_guests(changes.append)
+        first.running["s"] = replace(run(first, "s"), cgroup="/sys/fs/cgroup/system.slice/db.service")
+        guest = run(second, "p")
+        second._listener(GuestChange(ChangeKind.STARTED, guest))
+        assert changes == []
+        second.end(guest)
+        assert [change.kind for change in changes] == [ChangeKind.STOPPED]
 
 
 class TestFlavors:

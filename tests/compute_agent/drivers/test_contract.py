@@ -4,6 +4,7 @@ import os
 import queue
 import re
 import uuid
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,8 @@ from compute_agent.drivers.cgroup import CgroupRoot
 from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.processes.driver import ProcessDriver
+from compute_agent.drivers.systemd.driver import SystemdDriver
+from compute_agent.drivers.systemd.records import UnitRecords
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
 from tests.compute_agent.cgroups import FakeCgroups
@@ -35,22 +38,24 @@ def open_driver(kind, request, tmp_path):
             return ProcessDriver(tmp_path / "guests", CgroupRoot.open(tree.folder))
         case "libvirt":
             return LibvirtDriver(request.getfixturevalue("libvirtd").uri)
+        case "systemd":
+            return request.getfixturevalue("services").driver
         case "fake":
             return FakeDriver(ALL)
-    # Of several drivers, the one under test is the last, and another one comes before it.
+    # Several drivers: the tested driver is the last, and another driver comes before it.
     kind = kind.removesuffix(" beside another")
     return CombinedDriver([FakeDriver(ALL, "another"), open_driver(kind, request, tmp_path)])
 
 
 def only(driver):
-    """The driver under test, without the one beside it."""
+    """The tested driver, without the driver beside it."""
     return driver.drivers[-1] if isinstance(driver, CombinedDriver) else driver
 
 
 @pytest.fixture(
     params=[
-        *("process", "process in groups", "fake"),
-        *("process beside another", "process in groups beside another"),
+        *("process", "process in groups", "systemd", "fake"),
+        *("process beside another", "process in groups beside another", "systemd beside another"),
         pytest.param("libvirt", marks=pytest.mark.slow),
         pytest.param("libvirt beside another", marks=pytest.mark.slow),
     ]
@@ -74,8 +79,25 @@ def starting_driver(request, tmp_path):
 
 
 @pytest.fixture
+def services(tmp_path):
+    """A fake systemd with a driver."""
+    pytest.importorskip("jeepney", reason="needs jeepney, of the extra systemd")
+    from compute_agent.drivers.systemd.bus import bus_opener
+    from tests.compute_agent.drivers.systemd.fake_systemd import FakeSystemd
+
+    fake: Any = FakeSystemd(tmp_path)
+    records = UnitRecords(tmp_path / "records")
+    fake.driver = SystemdDriver(bus_opener(fake.path), "host", records, fake.folders)
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
 def guest(driver, request):
     guest_uuid = str(uuid.uuid4())
+    if isinstance(only(driver), SystemdDriver):
+        request.getfixturevalue("services").start("a-1.service", "[X-ComputeAgent]\nVcpus=2\n")
+        return wait_for(driver.guests)[0]
     if isinstance(only(driver), LibvirtDriver):
         libvirtd = request.getfixturevalue("libvirtd")
         # a cgroup with the CPUs of a namesake may be left from a libvirtd that was killed

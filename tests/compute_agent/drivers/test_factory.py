@@ -21,7 +21,7 @@ from compute_agent.model.messages import DriverError
         (["libvirt"], False, "", 0, "libvirt", ()),
         (None, True, "libvirt", 3, "libvirt", ()),
         (None, False, "process", 3, "process", ()),
-        # libvirtd is away: what was there last stays, with guests or without.
+        # If libvirtd is away, the last driver stays, with or without guests.
         (None, False, "libvirt", 3, "libvirt", ("waits for it", "set [guests] drivers = process")),
         (None, False, "libvirt", 0, "libvirt", ("waits for it", "set [guests] drivers = process")),
         # libvirtd came: processes are not forgotten, but where there are none domains may be.

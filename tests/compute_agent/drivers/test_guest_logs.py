@@ -123,7 +123,7 @@ def test_the_log_of_a_guest_that_writes_without_end_stays_bounded(running, caplo
         for _ in range(3):
             while running.stat().st_size < 4 * TAIL_BYTES:
                 time.sleep(0.01)
-            os.kill(child.pid, 19)  # SIGSTOP, for what is counted to stay
+            os.kill(child.pid, 19)  # SIGSTOP keeps the counted output unchanged
             logs.shorten_logs(4 * TAIL_BYTES - 1)
             assert TAIL_BYTES < running.stat().st_size < TAIL_BYTES + 100
             assert running.read_bytes().startswith(b"[compute-agent removed ")
@@ -143,7 +143,7 @@ def test_the_end_of_a_log_stays_and_one_in_bounds_is_not_touched(running):
 
 
 def test_a_guest_that_fills_the_disk_and_ends_by_that_leaves_room(running):
-    """Its log is of a guest that has ended: there is no record beside it."""
+    """The log belongs to a guest that has ended, because it has no record."""
     running.write_bytes(b"x" * 100)
     running.with_suffix(".json").unlink()
     os.utime(running, ns=(1, 10**18 + 1))

@@ -27,7 +27,7 @@ def signed(
 
 @dataclass
 class FleetHost:
-    """A host with a file of its own, below ``folder``, and a source there."""
+    """A host with a file of its own and a source, both below ``folder``."""
 
     folder: Path
     own: str = ""

@@ -80,7 +80,7 @@ def test_an_older_generation_and_another_content_of_the_same_are_refused(host):
         ("[events]\nmax_mb = 1\nmax_events = ${max_mb}\n", "may not refer to other options"),
         ("[events]\nmax_mb = ${placement.password}\n", "may not refer to other options"),
         ("[interference:a]\nescalate_command = /bin/sh\n", r"a revision may not have it \(a program\)"),
-        ("[guest:web]\npriority = 1\n", "is the uuid of a guest"),
+        ("[guest:web]\npriority = 1\n", "has to be the uuid of a guest"),
         ("[DEFAULT]\nconfig_dir = /tmp\n", "config_dir: a revision may not have it"),
     ],
 )
@@ -238,7 +238,7 @@ def test_a_host_starts_with_what_its_source_has_if_it_keeps_nothing_that_fits(ho
     assert host.ratio == 4.0
     host.offer(signed(2, ratio_of(9)))
     start(host)
-    assert host.ratio == 4.0  # what it keeps fits: the source is looked at when it runs
+    assert host.ratio == 4.0  # the stored revision fits, so the start does not read the source
 
     def only_nine(options):
         if options.cpu_allocation_ratio != 9:
@@ -257,7 +257,7 @@ def test_settings_with_which_an_agent_did_not_start_are_replaced_before_it_start
     start(host, fails=OSError)
     start(host)
     assert "last start failed" in caplog.text
-    assert host.ratio == 4.0  # the source has no other
+    assert host.ratio == 4.0  # the source has no other revision
     start(host, fails=OSError)
     host.offer(signed(2, ratio_of(9)))
     start(host)

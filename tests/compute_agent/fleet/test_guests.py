@@ -57,7 +57,7 @@ def test_settings_by_hand_stay_and_all_others_reach_the_wanted_value(present, mo
         present = found.changes.get(GUEST, {}).get("qos_class", present)
         applied = found.applied
         assert wanted is None or present == wanted or found.conflicts
-        assert plan_settings(one(wanted), applied, one(present)).changes == {}  # it comes to rest
+        assert plan_settings(one(wanted), applied, one(present)).changes == {}  # no further change follows
 
 
 def test_sections_are_read():
@@ -68,8 +68,8 @@ def test_sections_are_read():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ({"guest:web": {"priority": "1"}}, "is the uuid of a guest"),
-        ({f"guest:{GUEST}": {"cpus": "1"}}, "cpus: guests have"),
+        ({"guest:web": {"priority": "1"}}, "has to be the uuid of a guest"),
+        ({f"guest:{GUEST}": {"cpus": "1"}}, "cpus: there is no such setting"),
         ({f"guest:{GUEST}": {"priority": "high"}}, "priority = 'high': a whole number"),
         ({f"guest:{GUEST}": {}, f"guest:{GUEST.replace('-', '')}": {}}, "of the same guest"),
     ],

@@ -27,7 +27,7 @@ class FakeDevice:
 
 
 def make_pci_tree(root: Path, devices: list[FakeDevice]) -> Path:
-    """Write the devices, and bridges that they name and that are not devices of the list, below ``root``."""
+    """Write the devices, and all other bridges that the devices name, below ``root``."""
     listed = {device.address for device in devices}
     for device in devices:
         for count in range(1, len(device.path)):

@@ -1,6 +1,6 @@
 """The kind of memory of NUMA nodes, on captured machines and by each kind of file.
 
-Nodes 0 and 1 of the machines made here have CPUs, node 2 has none.
+Nodes 0 and 1 of these machines have CPUs, node 2 has no CPUs.
 """
 
 from collections.abc import Mapping

@@ -21,9 +21,9 @@ def machine(
     """A machine of equal packages.
 
     Each package has `nodes`, each node `l3` domains, each domain `cores`, and each core `threads`. With
-    `l3_spans_nodes` a package has one L3, and each node `cores`. `more_nodes` have memory without CPUs, and
-    `memory_kib` is the memory of each other node. CPUs are numbered through the threads of a core. L3 ids are
-    10 apart, since ids may have gaps.
+    `l3_spans_nodes` a package has one L3 cache, and each node has `cores` cores. `more_nodes` have memory
+    without CPUs, and `memory_kib` is the memory of each other node. CPUs are numbered through the threads of
+    a core. L3 ids are 10 apart, since ids may have gaps.
     """
     per_node = (1 if l3_spans_nodes else l3) * cores * threads
     count = packages * nodes * per_node

@@ -395,5 +395,5 @@ def test_the_host_may_reserve_the_whole_disk_and_not_one_mebibyte_more() -> None
 
 
 def test_the_rest_of_a_division_goes_to_the_largest_remainders() -> None:
-    assert spread_amount(7, [4, 5, 11]) == [1, 2, 4]  # of 1.4, 1.75 and 3.85
+    assert spread_amount(7, [4, 5, 11]) == [1, 2, 4]  # the exact parts are 1.4, 1.75 and 3.85
     assert spread_amount(1, [5, 5]) == [1, 0]

@@ -1,4 +1,4 @@
-"""Mediated devices (vGPUs) have the provider, class and amount that Nova gives them, and only one."""
+"""Mediated devices (vGPUs) have one provider, with the class and amount that Nova reports."""
 
 from dataclasses import replace
 

@@ -58,7 +58,7 @@ def test_better_sets_split_no_core_and_keep_their_sizes(roles):
     assert split_cores(better, rest, HOST) == []
     assert (better | rest, better & rest) == (dedicated | shared, frozenset())
     whole = [core.cpus for core in HOST.cores if not (core.cpus & dedicated and core.cpus & shared)]
-    for threads in whole:  # what is right stays as it is
+    for threads in whole:  # right sets stay unchanged
         assert better & threads == dedicated & threads, cpuset.format(threads)
     for node in HOST.numa_nodes:
         assert 0 <= len(better & node.cpus) - len(dedicated & node.cpus) <= 1

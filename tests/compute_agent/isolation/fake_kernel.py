@@ -203,7 +203,7 @@ class FakeKernel(MaskReader):
     def write_mask(self, path, text, names=""):
         """Answer as the kernel does.
 
-        :raises OSError:
+        :raises OSError: the kernel would refuse the mask.
         """
         if path.endswith("/status"):
             super().write_mask(path, text, names)

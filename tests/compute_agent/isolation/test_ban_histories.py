@@ -30,7 +30,7 @@ EVENTS = st.one_of(
 
 
 class FakeBans(BalancerSockets):
-    """An irqbalance in memory. One that is silent takes a command, and does not say so."""
+    """An irqbalance in memory. A silent irqbalance executes a command, but sends no answer."""
 
     def __init__(self, kernel):
         super().__init__(kernel.root)
@@ -122,7 +122,7 @@ class BannedWorld:
             self.bans.scan()
         wanted = self.bans.environment | self.quiet
         assert wanted <= self.bans.banned
-        # irqbalance bans hot CPUs by itself, and nothing tells these from others.
+        # irqbalance itself bans hot CPUs, and nothing distinguishes these bans from other bans.
         assert self.bans.banned <= wanted | (self.bans.foreign if self.quiet else frozenset())
         writes = len(self.host.kernel.writes)
         self.look()

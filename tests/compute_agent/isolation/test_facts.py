@@ -102,7 +102,7 @@ def test_threads_of_interrupts_follow_these_again(tmp_path):
     file = tmp_path / kernel.irq(30)
     before = file.stat().st_mtime_ns, file.read_text()
     kernel.renew_threads()
-    # The kernel moves the thread when the mask is written, though it is the same.
+    # The kernel moves the thread when the mask is written, even if the mask is the same.
     assert file.read_text() == before[1]
     assert file.stat().st_mtime_ns > before[0]
     file.chmod(0o444)

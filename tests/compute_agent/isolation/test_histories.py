@@ -1,8 +1,9 @@
 """Random histories of guests, devices, other programs, kills and CPUs, judged after each look of the agent.
 
 The judge knows, for each mask, what it would be without the agent. After each look nothing that can move
-touches a quiet CPU, and no CPU that a guest holds got work by the agent. CPUs of guests that are alone are
-partitions where the kernel has these. In the end each mask is as the judge says, and no partition is left.
+touches a quiet CPU, and no CPU that a guest holds got work by the agent. CPUs of guests with the level alone
+are partitions if the kernel has partitions. In the end each mask is as the judge says, and no partition is
+left.
 """
 
 import shutil
@@ -46,7 +47,7 @@ EVENTS = st.one_of(
 
 
 class IsolationWorld:
-    """A host with guests, and what each mask would be without the agent, several things where it is unclear.
+    """A host with guests, and the possible values that each mask would have without the agent.
 
     Guest ``a`` is alone at first.
     """
@@ -123,7 +124,7 @@ class IsolationWorld:
                 movable = path in self.natural and path not in self.kernel.managed
                 # The kernel itself gives large sets to its threads when partitions change.
                 movable = movable and (not path.endswith("/status") or len(cpus) < 3)
-                # What the agent has written itself does not tell its writer.
+                # A value that the agent itself has written shows no other writer.
                 if movable and cpus & self.kernel.online and cpus not in (*written, *shadows):
                     self.kernel.change(path, cpus)
                     # A group with all CPUs has no mask.
@@ -178,7 +179,7 @@ class IsolationWorld:
                 continue
             cpus = cpus or (self.kernel.online if path.endswith("cpuset.cpus") else cpus)
             assert path in stuck or not cpus & demand.quiet_cpus, (path, cpus)
-            # Work comes to a CPU that a guest holds only if its original says so.
+            # Work comes to a CPU that a guest holds only if the original mask has this CPU.
             natural = {each or self.kernel.online for each in self.natural[path]}
             allowed = frozenset().union(*natural)
             assert cpus & demand.held_cpus <= allowed | (cpus & before[path]), (path, cpus)

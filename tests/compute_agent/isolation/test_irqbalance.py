@@ -1,4 +1,4 @@
-"""irqbalance bans quiet CPUs through its socket, and has what it banned before afterwards."""
+"""irqbalance bans quiet CPUs through its socket, and gets its former bans back afterwards."""
 
 import os
 
@@ -72,7 +72,7 @@ class BalancedHost(IsolationHost):
 
 @pytest.fixture
 def make_host(tmp_path_factory, monkeypatch):
-    # A slow machine is no irqbalance that hangs.
+    # The time limit is long, so that irqbalance on a slow machine does not count as hanging.
     monkeypatch.setattr(irqbalance, "_ANSWER_SECONDS", 60.0)
     made = []
 

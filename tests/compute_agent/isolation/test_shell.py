@@ -50,7 +50,8 @@ def test_masks_leave_quiet_cpus_for_sinks_of_their_node_and_others_stay(host):
     assert irq_masks(host) == {
         20: {0, 1, 4, 5},
         **{30 + cpu: {cpu} for cpu in (0, 1, 4, 5, 7)},
-        # Of their own node, first the CPU with fewer interrupts, and not both on one.
+        # The CPUs are of their own node, first the CPU with fewer interrupts, and the two interrupts are not
+        # on one CPU.
         32: {1},
         33: {0},
         36: {4},
@@ -129,7 +130,7 @@ def test_an_interrupt_that_does_not_move_for_now_is_said_and_tried_again(host, m
         patch.setattr(host.kernel, "write_mask", write_mask)
         [stuck] = host.bring_about(demand(2)).stuck
     assert (stuck.mask.in_words, stuck.reason) == ("interrupt 40 (eth1)", reason)
-    # It has the whole mask, and fires on one CPU of it.
+    # The interrupt has the whole mask, and fires on one CPU of it.
     assert stuck.cpus == host.kernel.effective(40) & {2}
     assert host.bring_about(demand(2)).stuck == ()
     assert not irq_masks(host)[40] & {2}

@@ -127,7 +127,7 @@ class Overload:
         return read_settings(load_text(self.folder, self.lines), self.registry)
 
     def boot(self):
-        """Another agent with what the one before has saved."""
+        """Another agent with the saved state of the agent before."""
         self.state = StateFile(self.folder / "state.json")
         self.metrics = CollectorRegistry()
         host_state = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])

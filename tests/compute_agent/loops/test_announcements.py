@@ -17,7 +17,7 @@ HELD = {"node0": {"VCPU": 1}}
 
 
 class Pipeline:
-    """Notes what is submitted."""
+    """Notes the submitted events."""
 
     def __init__(self):
         self.submitted = SimpleQueue()

@@ -1,4 +1,4 @@
-"""Events of a driver reach the worker as the start of a guest, or as news of a running one."""
+"""Events of a driver reach the worker as the start of a guest, or as a change of a running guest."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -49,7 +49,7 @@ class OrderedDriver(FakeDriver):
 
 
 class AuditedHost:
-    """A host that has reported, and what is audited of it."""
+    """A host that has reported, and the audit of this host."""
 
     def __init__(self, client, monkeypatch, policy="topology-aware"):
         self.client = client
@@ -65,7 +65,7 @@ class AuditedHost:
         self.report()
 
     def locations(self):
-        """Where the guests of the fake kernel run."""
+        """The CPUs on which the guests of the fake kernel run."""
         found = {}
         for guest in self.driver.guests():
             cpus = self.driver.observed_cpus(guest)

@@ -1,4 +1,4 @@
-"""A line of memory bandwidth, through the worker to a tree that refuses what the kernel refuses."""
+"""A watermark of memory bandwidth, with the worker and a tree that refuses writes like the kernel."""
 
 import pytest
 

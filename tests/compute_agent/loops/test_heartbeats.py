@@ -1,4 +1,4 @@
-"""Heartbeats at Placement, once an interval, where an option asks for them."""
+"""An agent sends one heartbeat to Placement in each interval, if the option is set."""
 
 from types import SimpleNamespace
 

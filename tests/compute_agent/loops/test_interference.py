@@ -266,7 +266,7 @@ def test_missing_hardware_counters_are_logged_with_a_remedy(host, caplog):
 
 
 class Caches:
-    """A cache that "thief" fills, which makes "server" read from memory what it had in it."""
+    """A cache that "thief" fills, so that "server" has to read its former cache content from memory."""
 
     def __init__(self, host):
         self.host = host

@@ -48,13 +48,16 @@ def test_sources_are_read_from_sections(tmp_path):
         ("[metric:and]\ncommand = a", r"\[metric:and\]: 'and' is not a name of a metric"),
         (
             "[metric:x]\ncommand = a\nunit = bytes\n[watermark:w]\nmetric = x\nevict = 80%",
-            r"\[watermark:w\] evict: 80%: the metric has no capacity of which this is a part",
+            r"\[watermark:w\] evict: 80%: a percentage needs a capacity",
         ),
         (
             "[watermark:w]\nmetric = cpu_usage - 2\nevict = 80%",
-            r"\[watermark:w\] evict: 80%: the metric has no cap",
+            r"\[watermark:w\] evict: 80%: a percentage needs a capacity",
         ),
-        ("[watermark:w]\nmetric = swap_in\nevict = 8%", r"\[watermark:w\] evict: 8%: the metric has no cap"),
+        (
+            "[watermark:w]\nmetric = swap_in\nevict = 8%",
+            r"\[watermark:w\] evict: 8%: a percentage needs a capacity",
+        ),
         ("[metric:cpu_usage]\ncommand = a", r"\[metric:cpu_usage\]: there are two metrics cpu_usage"),
         (
             "[metric:x]\ncommand = a\n[watermark:w]\nmetric = x\nthrottle_down = 1\nthrottle_up = 0.5",
@@ -113,7 +116,7 @@ def test_source_that_is_away_leaves_everything_as_it_is(host, caplog):
         host.sense("broken")
         host.rounds(20)
         host.sense("broken still")
-    # Neither throttled further nor given back, for as long as that takes; and said once.
+    # While the source has no value, limits neither change nor end, and the log has one line.
     assert (host.limits(), host.switches) == (limited, [False, True])
     assert [one.getMessage() for one in caplog.records if "[metric:heat]" in one.getMessage()] == [
         "[metric:heat] has no value, so its watermarks neither set nor lift limits:"

@@ -341,7 +341,7 @@ class TestACrash:
 
 
 class TestResizeOnTheSameHost:
-    """The guest holds the new amounts here, and its migration the old ones."""
+    """The guest holds the new amounts on this host, and its migration the old amounts."""
 
     @pytest.fixture
     def cloud(self, cloud):

@@ -27,7 +27,7 @@ def test_intervals_differ_by_a_tenth_at_most_and_not_on_average():
 
 
 def attempts(starts, away, until, seed=1):
-    """Requests of hosts in each second, with the service away from one time to another."""
+    """Number of requests of all hosts in each second; the service is away between two times."""
     rng, counts = random.Random(seed), Counter()
     due = [(start, host, 0) for host, start in enumerate(starts)]
     heapq.heapify(due)

@@ -1,4 +1,4 @@
-"""Positions of guests at Placement, where an option asks for them."""
+"""An agent reports the positions of guests to Placement, if the option is set."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -178,7 +178,7 @@ def test_schedules_are_read_from_threads(tmp_path):
 
 @pytest.fixture
 def watched():
-    """A watch with verdicts that a test sets, and what it told."""
+    """A watch with verdicts that a test sets, and the events of the watch."""
     seen = SimpleNamespace(verdicts=[], events=[], woken=0, registry=CollectorRegistry())
 
     def wake():

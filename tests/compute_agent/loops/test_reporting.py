@@ -58,7 +58,7 @@ class ReportingHost:
         self.pipeline = make_pipeline(host_state, self.driver, self.metrics)
         self.pipeline.start({})
         self.reporter = HostReporter(client, {}, keep_owned)
-        # No report of the interval's: what is reported while a test waits has another reason.
+        # The interval is so long that each report during a test has another reason.
         self.loop = ReportLoop(
             self.reporter, client, self.pipeline, self.metrics, 3600, 300, lambda: self.locate()
         )

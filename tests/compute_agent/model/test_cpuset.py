@@ -1,4 +1,4 @@
-"""CPU set strings: what they mean, what is refused, and that reading and writing are inverse."""
+"""CPU set strings: their meaning, refused texts, and the equality of written and read sets."""
 
 import re
 

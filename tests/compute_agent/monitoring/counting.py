@@ -62,7 +62,7 @@ class CountingResctrl(FakeResctrl):
         return sorted(str(path.relative_to(self.root)) for path in found)
 
     def assigned(self, group):
-        """The counters a group has, as cache and event."""
+        """The counters of a group, as pairs of cache and event."""
         path = self.root / group / "mbm_L3_assignments"
         found = set()
         for line in path.read_text().splitlines() if path.exists() else ():

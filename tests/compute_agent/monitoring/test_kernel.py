@@ -148,7 +148,7 @@ def test_threads_that_appear_later_come_into_the_group(kernel, start):
     kernel.take(target)
     assert groups.read_tasks(kernel.files, f"{CLASS.group}/mon_groups/test.mon.one") == set(target.threads())
     assert len(list(target.threads())) == 3
-    assert SYNC_SECONDS <= 10  # what a reader of the documentation is promised
+    assert SYNC_SECONDS <= 10  # the documentation promises this behaviour
 
 
 def test_when_the_kernel_has_no_more_rmids_the_least_important_go_without(kernel):
@@ -166,7 +166,7 @@ def test_when_the_kernel_has_no_more_rmids_the_least_important_go_without(kernel
     def take_monitored() -> set[str]:
         return {guest for guest, caches in kernel.take(*guests).items() if guest and caches}
 
-    # The last RMIDs, too, may be kept back for a while, as what they counted has not left the cache.
+    # The kernel may also hold the last RMIDs back for a while, because their data is still in the cache.
     most = wait_for(take_monitored, "an RMID is free", pause=0.2)
     assert len(most) <= 3
     assert kernel.monitor.unmonitored_guests == {one.guest for one in guests} - most

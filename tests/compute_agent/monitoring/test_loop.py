@@ -190,7 +190,7 @@ def test_a_reading_of_long_ago_tells_nothing(bench):
         (99.0, 100.0, 10.0, 110.0),  # only samples are due
         (99.0, 100.0, 1.0, 101.0),
         (99.0, 95.0, 10.0, 105.0),
-        (99.0, 100.0, 3600.0, 110.0),  # samples are seldom, groups are looked after all the same
+        (99.0, 100.0, 3600.0, 110.0),  # samples are rare, but the groups are compared at the usual interval
         (99.0, -math.inf, 10.0, 101.0),  # no sample could be taken yet
         (99.0, 100.0, 0.0, 110.0),  # only the comparison of groups is due
         (105.0, 100.0, 0.0, 101.0),

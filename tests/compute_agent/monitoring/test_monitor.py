@@ -103,7 +103,7 @@ def test_classes_that_share_a_group_have_what_their_guests_have_together(tree):
     assert found["LS"].caches[1] == CacheUse(6000, 3000.0, 3000.0)
     assert found["LSR"].caches[1] == CacheUse(1000, 500.0, 500.0)
     assert (found["LS"].moved_bytes[1, "total"], found["LSR"].moved_bytes[1, "total"]) == (6000, 1000)
-    targets.remove(one)  # it ended: what it had moved stays counted
+    targets.remove(one)  # the guest ended, and its traffic still counts
     found = uses(monitor.measure_targets(targets, 104.0))
     assert (found["LS"].caches[1].total, found["LS"].moved_bytes[1, "total"]) == (0.0, 6000)
     made.files.count("mon_groups/a.mon.2", 1, total=500)

@@ -63,5 +63,5 @@ def test_a_device_that_vanishes_while_it_is_held_is_an_event_and_so_is_its_retur
         "Guest web (a) holds the PCI device 0000:81:00.0, which is gone, or not offered any more",
         "The PCI device that guest web (a) held is back: 0000:81:00.0",
     ]
-    # It keeps its place: another node would be no nearer to anything.
+    # The guest keeps its place: another node would be no nearer to its devices.
     assert host.observed("a") == {5, 6}

@@ -60,7 +60,7 @@ def host_state(sets, offline=NONE, policy="topology-aware", gain=None, refuse=Fa
 
 
 class Watchful(FakeDriver):
-    """Records when a guest is pinned to its CPUs while another one still floats on them."""
+    """Records each time that a guest is pinned to CPUs on which another guest still floats."""
 
     def __init__(self, cpus):
         super().__init__(cpus)
@@ -78,7 +78,7 @@ class Watchful(FakeDriver):
 
 
 class History:
-    """A host, its guests and what they hold, at random; checked after every event."""
+    """A host with guests and allocations at random; the test checks the host after each event."""
 
     def __init__(self, seed):
         self.chance = random.Random(seed)

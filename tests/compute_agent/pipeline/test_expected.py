@@ -1,4 +1,4 @@
-"""Guests that are about to start: preparations before they are guests."""
+"""Preparations for guests that are about to start."""
 
 import os
 from dataclasses import replace

@@ -146,7 +146,7 @@ def test_settings_by_hand_go_when_a_guest_has_been_away_for_long_and_holds_nothi
     rig.handle(ConfigureGuest("a", {"qos_class": "BE"}))
     rig.driver.end(guest)
     rig.handle(GuestStopped(guest))
-    for _ in range(2):  # it is shut off: what it holds says so
+    for _ in range(2):  # the guest is shut off: it still has an allocation
         rig.now += 2 * GONE_SECONDS
         rig.handle(ReconcileGuests())
     assert rig.manual.guests == {"a"}

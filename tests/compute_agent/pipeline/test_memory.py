@@ -85,11 +85,12 @@ def test_memory_comes_from_the_nodes_in_the_allocation_of_memory(rig, allocation
 @pytest.mark.parametrize(
     ("allocation", "wanted", "nodes", "refused"),
     [
-        # Where the allocation names no node, the kind does.
+        # If the allocation names no node, the kind of memory decides.
         ({"node0": {"VCPU": 1}, "root": {"MEMORY_MB": 64}}, "hbm", {2}, False),
         ({"node0": {"PCPU": 1}, "root": {"MEMORY_MB": 64}}, "dram", {0, 1}, False),
         ({"node1": {"VCPU": 1}}, "any", set(), False),
-        # Of what it holds that of the kind, and what it holds if there is none.
+        # The nodes of the allocation with this kind of memory, or all nodes of the allocation without such a
+        # node.
         ({"node0": {"VCPU": 1, "MEMORY_MB": 64}, "node2": {"MEMORY_MB": 64}}, "hbm", {2}, False),
         ({"node0": {"VCPU": 1, "MEMORY_MB": 64}}, "hbm", {0}, True),
         ({"node0": {"PCPU": 1, "MEMORY_MB": 64}}, "cxl", {0}, True),

@@ -89,7 +89,7 @@ def test_a_guest_that_the_pool_does_not_admit_is_refused(pool, reason):
     with pytest.raises(GuestRefusedError, match=reason):
         rig.hold("b", {GOLD[0]: {"PCPU": 1}}, qos_class="BE")
     rig.hold("c", {NODE[0]: {"PCPU": 1}}, qos_class="BE")
-    # A guest that runs already: it does not come into the pool, and gives nothing up for that.
+    # A guest that already runs does not move into the pool, and loses nothing.
     rig.handle(AllocationsRead({"a": {GOLD[0]: {"PCPU": 1}}, "c": {GOLD[0]: {"PCPU": 1}}}, 2.0))
     assert rig.cpus()["a"] == {2}
     assert reason in rig.view("c").refusal
@@ -118,7 +118,7 @@ def test_a_pool_that_shrinks_or_goes_leaves_its_members_where_they_are():
     assert "CPU 3 is not of the pool" in rig.view("a").stray
     rig.handle(HostStateChanged(host_state(former=before.tree.nodes)))
     assert rig.cpus()["a"] == {1, 2, 3}
-    # A reshape has it hold what it has of the zone.
+    # A reshape moves the guest's amounts to the provider of the zone.
     rig.handle(AllocationsRead({"a": {NODE[0]: {"PCPU": 3}}}, 2.0))
     assert (rig.cpus()["a"], rig.view("a").stray) == ({1, 2, 3}, "")
 

@@ -1,4 +1,4 @@
-"""Guests that the agent leaves as they are: no pins, no limits, and their CPUs stay their own."""
+"""Preserved guests: they get no pins and no limits, and other guests avoid their CPUs."""
 
 from dataclasses import replace
 

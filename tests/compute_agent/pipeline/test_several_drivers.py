@@ -46,7 +46,7 @@ class Host(FakeHost):
         return guest
 
     def leave(self):
-        """The daemon of the domains ends: it makes no change, and reports none."""
+        """The daemon of the domains ends: the driver neither makes nor reports a change."""
         self.domains.outage_reason, self.domains.broken = AWAY, DriverError(AWAY)
 
     def come_back(self):

@@ -1,4 +1,4 @@
-"""The state file: whole or as it was before, checked, and dispensable."""
+"""The state file: it has either the new or the former content, has a checksum, and may be lost."""
 
 import contextlib
 import hashlib

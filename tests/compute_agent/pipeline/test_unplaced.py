@@ -271,7 +271,7 @@ SWAPPED = replace(HOST_STATE, cpu_sets=CpuSets(frozenset({5, 6}), frozenset({1, 
 
 
 class TestSetsThatMovedUnderAGuest:
-    """A guest keeps CPUs that left the sets, exclusively; the operator sees it and may move it."""
+    """A guest keeps CPUs that left the sets, exclusively; the operator sees the guest and may move it."""
 
     STRAY = "CPUs 1-2 are not in [compute] cpu_dedicated_set any more"
 

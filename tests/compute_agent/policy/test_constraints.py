@@ -74,7 +74,7 @@ class TestConstraintLimits:
 
 @pytest.mark.parametrize("policy", PLACING)
 class TestPlaces:
-    """Where guests with demands go."""
+    """The CPUs of guests with demands."""
 
     def test_memory_of_a_node_brings_its_cpus(self, policy):
         found = place(flat(2, pcpu=2, constraints=PlacementConstraints(cpu_set(1))), policy)

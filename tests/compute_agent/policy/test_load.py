@@ -1,4 +1,4 @@
-"""Policies and rebalance go by how busy guests keep their CPUs, where that was measured.
+"""Policies and rebalancing consider the measured use of CPUs by guests.
 
 Two threads a core: CPUs 0-1, 2-3, 4-5, 6-7; all are dedicated.
 """
@@ -77,7 +77,7 @@ def test_cpus_that_are_set_apart_are_for_guests_that_are_alone(name, policy):
     # One thread of each core counts more than the boot options.
     expected = {2, 0} if policy is ThreadPolicy.SPREAD else {2, 3}
     assert set(POLICIES[name](here, alone).dedicated) == expected
-    # Others get them last, and never lack a CPU.
+    # Other guests get these CPUs last, and never lack a CPU.
     six = replace(here, holdings={"others": frozenset({0, 1, 4, 5, 6, 7})})
     assert POLICIES[name](six, request("late", 2)).dedicated == (2, 3)
 
@@ -153,7 +153,7 @@ def test_moves_by_contention_end_and_each_has_a_gain(owners, measured):
 
 
 def hours(*busy):
-    """A profile that is wholly busy in some hours of each day, and idle in the others."""
+    """A profile that is fully busy in some hours of each day, and idle in all other hours."""
     return LoadProfile(tuple(float(number % 24 in busy) for number in range(WEEK_HOURS)))
 
 
@@ -164,7 +164,7 @@ def test_guests_with_opposite_peaks_share_a_core_and_those_with_equal_peaks_do_n
     """All four guests are busy half of the time."""
     assert moved({"a": [0], "b": [1]}, {"a": DAY, "b": NIGHT}, min_gain=0.5) is None
     assert moved({"a": [0], "b": [1]}, {"a": DAY, "b": DAY}, min_gain=0.5).gain == pytest.approx(4)
-    # Where no core is free, a guest moves beside the one with the opposite peak.
+    # If no core is free, a guest moves beside the guest with the opposite peak.
     full = {"a": [0], "b": [1], "c": [2], "d": [4], "e": [6]}
     loads = {"a": DAY, "b": DAY, "c": DAY, "d": NIGHT, "e": DAY}
     found = moved(full, loads)
@@ -182,7 +182,7 @@ def test_a_small_part_of_the_gain_is_enough_for_learnt_hours():
     assert moved(beside, {"a": learnt(part), "b": part}) is None
     assert moved(beside, {"a": learnt(part), "b": learnt(part)}).gain == pytest.approx(1)
     assert moved(beside, {"a": learnt(part), "b": learnt(part)}, min_gain=17.0) is None
-    # No core is free. The use of the guest beside the new place has to be known, too.
+    # No core is free. The agent also has to know the use of the guest beside the new place.
     full = {"a": [0], "b": [1], "c": [2], "d": [4], "e": [6]}
     loads = {guest: learnt(part) for guest in full} | {"d": learnt(hours())}
     assert moved(full, loads).assignment.dedicated == (5,)
@@ -192,7 +192,9 @@ def test_a_small_part_of_the_gain_is_enough_for_learnt_hours():
 
 
 def test_guests_that_are_busy_together_now_are_separated_unless_their_hours_get_worse():
-    """Opposite peaks, but today both are busy at once; the other cores have guests, too."""
+    """The guests have opposite peaks, but today both guests are busy at once; the other cores have guests,
+    too.
+    """
     holdings = {"a": [0], "b": [1], "c": [2], "d": [4], "e": [6]}
     now = {"a": 0.9, "b": 0.9, "c": 0.1, "d": 0.8, "e": 0.8}
     part = LoadProfile.from_mean(0.2)

@@ -130,7 +130,9 @@ def test_a_move_costs_the_part_of_its_memory_that_the_guest_leaves(before, after
 
 
 def test_memory_on_the_old_node_counts_against_a_move():
-    """A guest crosses L3 domains, and all of its node are broken. Another node is not worth its memory."""
+    """A guest crosses L3 domains, and other guests use a part of each L3 domain of its node. Another node is
+    not worth its memory.
+    """
     host = RebalancedHost(a=(2, 3, 4, 5), b=(0,), c=(6,))
     assert host.move(min_gain=1.0) is None
     unbound = replace(host.assignments["a"], mems=frozenset())

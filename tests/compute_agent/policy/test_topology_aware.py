@@ -355,7 +355,7 @@ def test_a_guest_of_two_nodes_stays_in_one_package_if_it_can(held: set[int]) -> 
 def test_a_guest_of_several_domains_ends_in_a_broken_one_and_leaves_a_whole_one_whole(
     l3: int, offline: set[int], held: set[int], count: int, whole: range
 ) -> None:
-    """Though the tightest fit would break it: what is filled up to its end is not broken by this."""
+    """The tightest fit would break the cache, but a cache that becomes full does not count as broken."""
     found = ask(supply_of(machine(l3=l3, cores=5, offline=frozenset(offline)), other=held), count)
     assert isinstance(found, CpuAssignment)
     assert len(found.dedicated) == count

@@ -1,4 +1,4 @@
-"""Each promise is kept, limited, broken or unknown by what the kernel shows, whatever the agent wrote."""
+"""The kernel's state alone decides whether a promise is kept, limited, broken or unknown."""
 
 import os
 from dataclasses import replace
@@ -293,7 +293,7 @@ OWN, USUAL, NOVA = realtime_schedule(5, in_turn=False), ThreadSchedule(), Thread
     ("schedules", "vcpus", "refused", "state", "found"),
     [
         ({11: OWN, 12: OWN}, True, (), KEPT, ""),
-        # The emulator's thread is on other CPUs, and has the usual one.
+        # The emulator's thread is on other CPUs, and has the usual schedule.
         ({10: USUAL, 11: OWN, 12: OWN}, True, (), KEPT, ""),
         ({11: OWN, 12: USUAL}, True, (), BROKEN, "1 thread without, such as 12"),
         ({11: OWN, 12: USUAL}, False, (), LIMITED, "1 new thread until the next reconcile"),

@@ -53,7 +53,7 @@ def test_a_jump_of_the_clock_or_a_stopped_agent_does_not_shorten_the_day(steps):
         served += min(max(step, 0.0), MAX_STEP_SECONDS)
         found = found.after_breaches(0.0, 0, time)
         assert found.remaining == pytest.approx(max(0.0, DAY_SECONDS - served), abs=1)
-    assert found.held_back(10) == 1.0  # not before 288 readings
+    assert found.held_back(10) == 1.0  # the share is 1.0 until 288 readings exist
 
 
 def test_a_breach_is_kept_and_older_files_have_none():

@@ -1,4 +1,4 @@
-"""The use of memory, and promises of the rest."""
+"""The use of memory, and promises of the unused part."""
 
 import pytest
 from hypothesis import given, settings

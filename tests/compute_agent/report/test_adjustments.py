@@ -1,4 +1,4 @@
-"""Which reserved and allocation_ratio an inventory has: the options', or what was set through the API."""
+"""The values of reserved and allocation_ratio: from the options, or set through the API."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def by_agent(name, reserved=2, ratio=4.0):
         ("VCPU", of(5, 9.0), by_agent("VCPU"), {"allocation_ratio"}, (5, 4.0), ("k", "o")),
         ("VCPU", of(5, 9.0), by_agent("VCPU"), {"reserved"}, (2, 9.0), ("o", "k")),
         ("VCPU", of(5, 9.0), by_agent("VCPU", 5, 9.0), {"allocation_ratio", "reserved"}, (2, 4.0), ()),
-        # More than all cannot be reserved: the host became smaller.
+        # The host became smaller, and the reserved amount cannot exceed the total.
         (
             "VCPU",
             ProviderInventory(64, reserved=40),
@@ -77,7 +77,7 @@ def test_options_then_foreign_values_then_derived_ones_decide(
 
 
 def test_a_new_inventory_has_the_ratio_that_the_class_has_on_the_host():
-    """Otherwise a reshape would sell less than before, and find no room for what is sold."""
+    """Otherwise a reshape would offer less than before, and find no room for existing allocations."""
     assert settle_inventory("VCPU", DERIVED, None, NOTHING, NOTHING, 9.0).inventory == of(ratio=9.0)
     assert settle_inventory("VCPU", DERIVED, None, NOTHING, NOTHING).inventory == DERIVED
     configured = frozenset({("VCPU", "allocation_ratio")})
@@ -128,7 +128,7 @@ def test_over_any_history_the_last_word_is_the_operators_or_else_the_hosts(steps
     """Crashes before or after a write: a value is never attributed to another program."""
     known = KnownNames(frozenset({"VCPU"}), frozenset())
     owned, has, derived = {}, {}, of(0, 2.0)
-    operator = None  # what an operator set last: reserved and ratio
+    operator = None  # the values that an operator set last: reserved and ratio
 
     def tree():
         return ProviderTree((ProviderNode("h", "u", None, {"VCPU": derived}),))

@@ -134,7 +134,7 @@ def test_inventories_of_the_agent_are_below_novas_root(host):
 
 
 def test_a_hundred_updates_of_both_undo_nothing(host):
-    """After its first write each writes only its own changes, and each change once."""
+    """After their first writes, Nova and the agent write only their own changes, and each change once."""
     host.nova.update()
     host.report()
     host.nova.update()

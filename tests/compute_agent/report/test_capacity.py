@@ -1,4 +1,4 @@
-"""How much more of a class a consumer may take, and from which provider."""
+"""The further amount of a class that a consumer may take, and its provider."""
 
 from dataclasses import replace
 

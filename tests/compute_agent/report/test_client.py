@@ -23,7 +23,7 @@ UUID = "11111111-0000-4000-8000-000000000001"
 
 
 class ScriptedServer:
-    """Answers what it is told."""
+    """Gives the answers that the test sets."""
 
     def __init__(self):
         self.newest = "1.39"

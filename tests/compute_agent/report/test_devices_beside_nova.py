@@ -56,7 +56,7 @@ class HostWithDevices:
         self.reporter = HostReporter(client, {}, lambda owned: setattr(self, "owned", owned))
 
     def report(self, devices=GPUS, attributes=False):
-        """One period of both; the agent twice, as it has nothing to do the second time."""
+        """One period of Nova and agent; the agent reports twice, as it has nothing to do the second time."""
         self.nova.update()
         tree = derive_provider_tree(TOPOLOGY, SETS, InventorySettings("beside"), self.nova.uuid, self.name)
         tree, _ = with_devices(tree, offer_devices(SPECS, devices).providers, TOPOLOGY)

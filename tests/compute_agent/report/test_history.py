@@ -1,4 +1,4 @@
-"""When losses of guests are those of an older copy of Placement's database."""
+"""Losses of guests that show an older copy of Placement's database."""
 
 import pytest
 

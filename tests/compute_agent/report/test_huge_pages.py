@@ -86,7 +86,7 @@ def test_no_memory_is_sold_twice_and_none_is_taken(small, large, reserved, ratio
     assert memory.total + 2 * free[SMALL] + 1024 * free[LARGE] <= 8192
     assert all(0 <= one.reserved <= one.total for one in pages.values())
     assert bool(waiting) == (found != derived.nodes[1].inventories)
-    # As soon as it is given back all pages are offered.
+    # All pages are offered as soon as guests give the memory back.
     again, _ = settled(derived, {"n0": replace(before["n0"], inventories=found)}, 0)
     assert {name: one.reserved for name, one in again.items() if name != MEMORY} == {
         name: 0 for name in (SMALL, LARGE) if name in again

@@ -1,4 +1,4 @@
-"""How nova-compute's root is found, and what is said where there is none."""
+"""The search for nova-compute's root, and the messages if no root is found."""
 
 from dataclasses import dataclass
 from typing import cast

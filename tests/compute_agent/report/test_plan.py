@@ -1,4 +1,4 @@
-"""The plan of a report: what is sent, what is left alone, and in which order."""
+"""The plan of a report: the sent changes in their order, and values that stay unchanged."""
 
 from dataclasses import replace
 
@@ -193,7 +193,7 @@ def carry_out(actions, has):
 
 @given(trees(), trees(), TRAIT_SETS, INVENTORIES)
 def test_from_any_tree_to_any_other_in_one_plan(before, after, foreign_traits, foreign_inventories):
-    """Ours becomes exactly what is derived, and what others added in between is untouched."""
+    """The agent's values become the derived values, and values that other programs added meanwhile stay."""
     known = KnownNames(frozenset(CLASSES), frozenset(TRAITS))
     first = carry_out(plan_actions(before, {}, {}, known), {})
     owned = ownership_after(before, ownership_before(before, {}, {}), first)

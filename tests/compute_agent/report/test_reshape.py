@@ -148,7 +148,7 @@ def test_an_allocation_of_a_flat_tree_moves_to_the_zones(shape, held, location, 
 @pytest.mark.parametrize("old", SHAPES)
 @pytest.mark.parametrize("new", SHAPES)
 def test_there_and_back_again(old, new):
-    """From every shape to every other and back a pinned guest holds what it held, and its ways stay put."""
+    """A pinned guest keeps its allocation and its ways in moves between all shapes of the tree and back."""
     trees = {s: tree(TWO_NODES, s, "0-9", "10-15", CONTROLLED, disk_gb=50) for s in SHAPES}
     cpu, memory = {"flat": ("h", "h"), "numa": ("h_NUMA_1",) * 2, "l3": ("h_L3_10", "h_NUMA_1")}[old]
     held = {"h": {"DISK_GB": 5}, "h_L3_10": {"LLC": 3}}
@@ -235,7 +235,7 @@ def test_too_little_room_is_told_with_consumer_class_and_what_is_free():
 
 
 def test_allocations_of_classes_without_inventory_stay():
-    """Floating guests keep the VCPU of the root when all CPUs become dedicated; an ordinary report tells."""
+    """If all CPUs become dedicated, floating guests keep their VCPU, and the root keeps its inventory."""
     before, after = tree(TWO_NODES, "flat"), tree(TWO_NODES, "numa", dedicated="0-15")
     held = {GUEST: {"h": {"VCPU": 4, "MEMORY_MB": 64}}}
     found = plan(before, after, held, {GUEST: CpuLocation(floating=frozenset(range(8)))})

@@ -38,7 +38,7 @@ def test_only_what_carries_our_mark_is_taken_away(before, off, after):
         ({DISABLED, MARK, OTHER}, True, False, {DISABLED, MARK}),
         ({DISABLED, MARK, OTHER}, False, False, set()),
         ({DISABLED, MARK}, False, True, {DISABLED, OTHER}),
-        # What is not known stays as it is.
+        # The trait of an unknown cause stays unchanged.
         ({DISABLED, OTHER}, True, None, {DISABLED, MARK, OTHER}),
         ({DISABLED, OTHER}, False, None, {DISABLED, OTHER}),
         ({DISABLED, OTHER}, None, None, {DISABLED, OTHER}),
@@ -114,7 +114,7 @@ def test_an_agent_without_a_memory_turns_it_back(reporter, client):
 def test_a_service_that_was_disabled_in_nova_stays_disabled(reporter, client):
     traits, generation = client.get_traits(ROOT)
     client.set_traits(ROOT, traits | {DISABLED}, generation)
-    # what is there meanwhile is found out by reading again
+    # the agent notices the new traits when it reads the provider again
     assert not reporter.switch_scheduling(ROOT, KEEP_AWAY)
     reporter.report_tree(numa_tree())
     assert not reporter.switch_scheduling(ROOT, LET_IN)

@@ -268,7 +268,7 @@ def test_allocations_are_read_by_consumer_and_by_provider(host, client):
 
 
 def set_through_api(client, provider, **classes):
-    """Set some fields of some inventories, as an operator does, and leave the rest."""
+    """Set some fields of some inventories, as an operator does, and keep all other values."""
     inventories, generation = client.get_inventories(provider)
     changed = {name: {**record, **classes.get(name, {})} for name, record in inventories.items()}
     client.set_inventories(provider, changed, generation)
@@ -296,7 +296,7 @@ def test_values_set_through_the_api_survive_restarts(host, client, caplog):
     assert (
         "reserved of MEMORY_MB was set to 4096 through the API and stays; the agent's is 512" in caplog.text
     )
-    # The host changes, what was set does not.
+    # The host changes, but the values of the operator stay.
     smaller = host.tree("flat", cpu_dedicated_set="0-5", cpu_shared_set="6-7")
     assert host.reporter.report_tree(smaller).refusals == ()
     shown = host.shown()[host.root][2]
@@ -338,7 +338,7 @@ def test_options_of_the_ini_file_win_over_what_was_set(host, client, caplog):
         assert host.restarted().report_tree(tree).sent == 1
     assert host.shown() == expected(tree)
     assert "[DEFAULT] cpu_allocation_ratio says 3: unset that to keep what is set here" in caplog.text
-    # Unset again: a ratio stays as it is, as in Nova, and a reserve is the default's.
+    # After the option is unset, the ratio stays unchanged, as in Nova, and the reserve becomes the default.
     unset = host.tree("flat", **SETS)
     host.reporter.report_tree(unset)
     shown = host.shown()[host.root][2]

@@ -19,7 +19,7 @@ def numa_tree(**inventories):
 
 
 class Memory:
-    """Keeps what a reporter remembers."""
+    """Keeps the memory of a reporter."""
 
     def __init__(self):
         self.owned = {}

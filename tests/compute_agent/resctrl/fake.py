@@ -1,8 +1,8 @@
-"""A resctrl tree in a folder that refuses what the kernel refuses, as far as plain files allow.
+"""A resctrl tree in a folder. It refuses the same writes as the kernel, as far as plain files allow.
 
-The state is in the files: a captured tree can be taken as it is. What it checks, and how it words it, is that
-of Linux 6.12 (arch/x86/kernel/cpu/resctrl). What it cannot do: threads that inherit a group from the one that
-makes them, RMIDs that stay busy after their group is gone, counters that count.
+The state is in the files: a captured tree can be taken as it is. The checks and error texts are those of
+Linux 6.12 (arch/x86/kernel/cpu/resctrl). The tree lacks three features: threads that inherit a group from
+their creator, RMIDs that stay busy after their group is gone, and counters that count.
 """
 
 import errno
@@ -291,7 +291,7 @@ class FakeResctrl(ResctrlFilesystem):
         (self.root / path).write_text(f"{mode}\n")
 
     def _initial(self) -> schemata.Schemata:
-        """The ways that a new group may fill: all that are not exclusive to others."""
+        """The ways that a new group may fill: all ways that are not exclusive to other groups."""
         lines: dict[str, dict[int, int]] = {}
         for name, domain, value in self._schemata(""):
             if name not in self.caches:

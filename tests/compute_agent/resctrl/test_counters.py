@@ -93,7 +93,7 @@ def test_a_removed_group_is_an_error_and_leaves_no_file_open(
         with pytest.raises(ResctrlError) as caught:
             counters.read_sample("a", 2.0)
     assert (caught.value.errno, still_open(files)) == (errno.ENODEV, {})
-    assert len(counters.read_sample("a", 3.0).values) == EACH  # opened again
+    assert len(counters.read_sample("a", 3.0).values) == EACH  # the files are opened again
     assert still_open(files) == {"a": EACH}
 
 

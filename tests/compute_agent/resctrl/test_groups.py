@@ -1,4 +1,4 @@
-"""Reading mounts, also those of captured machines and broken ones."""
+"""Reading mounts, also of captured machines, and broken mounts."""
 
 import errno
 import logging

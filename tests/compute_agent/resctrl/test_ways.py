@@ -25,7 +25,7 @@ def mask(text):
         (rules(20), "c0000", 2, "0", "3ffff"),
         (rules(20), "c0000", 4, "0", "ffff"),
         (rules(20), "0", 2, "0", "3ffff"),
-        (rules(20), "0", 0, "0", "7ffff"),  # one is kept in any case
+        (rules(20), "0", 0, "0", "7ffff"),  # one way is kept in any case
         (rules(20, min_bits=2), "0", 0, "0", "3ffff"),
         (rules(20), "c0001", 2, "0", "3fffe"),  # devices fill both ends
         (rules(12), "400", 1, "0", "3ff"),  # and here a way within
@@ -91,7 +91,7 @@ FOUR_APART = {"a": mask("2"), "b": mask("10"), "c": mask("80")}
         ({"a": "1", "b": "8"}, {"a": 1, "b": 1, "c": 2}, {"a": "1", "b": "8", "c": "6"}, 1),
         # an ended guest leaves its ways
         ({"a": "f", "b": "f0"}, {"b": 4, "c": 4}, {"b": "f0", "c": "f"}, 1),
-        # shrinking leaves the ways next to the open ones
+        # a shrinking mask leaves the ways next to the open ways
         ({"a": "f0"}, {"a": 2}, {"a": "30"}, 1),
         ({"a": "f"}, {"a": 2}, {"a": "3"}, 1),
         # growing keeps the old ways where it can
@@ -205,7 +205,7 @@ def test_a_second_assignment_changes_nothing(world):
 
 
 def fewest_moves(division, held, owner, count):
-    """The fewest moves, by breadth-first search over all placements. A resized mask is one rewriting."""
+    """The fewest moves, by breadth-first search over all placements. A resized mask is one move."""
     pool = list(division.pool)
     low, high = pool[0], pool[-1] + 1
     start = tuple(sorted((name, found.bits) for name, found in held.items()))

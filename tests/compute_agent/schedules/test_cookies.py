@@ -120,7 +120,7 @@ def test_a_guest_that_leaves_its_group_does_not_keep_its_cookie(controller, host
     host.start("b", "C")
     sync(controller, host)
     [former] = host.cookies_of("a")
-    # The other guest keeps what it has, and is not decided about.
+    # The other guest keeps its cookie, and no decision concerns it.
     host.guests["a"].qos_class, host.guests["b"].preserve = "G", True
     sync(controller, host)
     assert host.cookies_of("b") == {former}

@@ -228,7 +228,7 @@ def test_a_thread_that_lost_its_schedule_is_drift_and_a_new_one_is_not(host):
 
 @pytest.mark.parametrize("main", [5, -5, 0])
 def test_threads_born_with_a_priority_get_the_nice_value_that_they_did_not_inherit(host, main):
-    # As SCHED_RESET_ON_FORK does, the flag of the agent's schedules.
+    # The flag SCHED_RESET_ON_FORK of the agent's schedules has this effect.
     threads, nices = list(host.threads), host.schedules.nices
     nices |= {threads[0]: main, threads[1]: 0}
     controller = host.controller(RT=5)

@@ -1,6 +1,4 @@
-"""Guests leave: stopped, seen to be gone, and this host's part of what they hold given back to the real
-service.
-"""
+"""Guests leave: the agent stops them, sees their end, and removes their allocation on this host."""
 
 import threading
 
@@ -21,7 +19,9 @@ SECONDS = 20
 
 @pytest.fixture
 def host(tmp_path, client):
-    """Its provider, and one of shared disk, are in Placement; the guest runs and holds something of both."""
+    """Its provider, and one of shared disk, are in Placement; the guest runs and holds resources of both
+    providers.
+    """
     for uuid, name, inventory in ((NODE, "h", HELD), (DISK, "disk", {"DISK_GB": HELD["VCPU"]})):
         generation = client.create_provider(uuid, name, None).generation
         client.set_inventories(uuid, {rc: to_api(one) for rc, one in inventory.items()}, generation)

@@ -37,7 +37,7 @@ from tests.compute_agent.throttling.watermarks.builders import (
 
 
 class FakeActuator:
-    """Actuator and evictor that write down what they are told, and fail when they are told to."""
+    """An actuator and an evictor that record their orders, and fail on demand."""
 
     def __init__(self):
         self.calls = []
@@ -67,7 +67,7 @@ class FakeActuator:
 
 
 class ExecutedWorld:
-    """An executor with all that is around it."""
+    """An executor with all objects that it uses."""
 
     def __init__(self, by, state=None):
         self.actuator, self.saved, self.full = FakeActuator(), [], False

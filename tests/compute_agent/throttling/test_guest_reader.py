@@ -24,7 +24,7 @@ def test_memory_files_of_the_kernel_are_parsed():
 
 
 class FakeCycles:
-    """Counts what it is told to."""
+    """Stands in for the counters of cycles, and returns the counts that a test sets."""
 
     def __init__(self):
         self.missing_reason, self.done, self.asked = "", {}, frozenset()

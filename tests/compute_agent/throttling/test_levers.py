@@ -1,4 +1,4 @@
-"""Limits by steps, and what they leave."""
+"""Limits by steps, and the remaining use."""
 
 import pytest
 from hypothesis import given
@@ -84,7 +84,7 @@ def test_a_limit_leaves_its_part_of_the_allotment():
     assert left_by(3.0, None, 2.0, CORES) == 2.0
     assert left_by(1.0, None, 2.0, CORES) == 1.0
     assert left_by(8e6, None, 4.0, WAYS) == 4 * 2**20
-    # What a percent of bandwidth is in bytes is not known: use shrinks as the limit does.
+    # The bytes of a percent of bandwidth are unknown, so the use is assumed to shrink with the limit.
     assert left_by(9e9, None, 80.0, PERCENT) == pytest.approx(7.2e9)
     assert left_by(9e9, 60.0, 40.0, PERCENT) == pytest.approx(6e9)
 

@@ -1,4 +1,4 @@
-"""The state of throttling outlives the agent, and what former releases have left is taken over once."""
+"""The state of throttling outlives the agent, and the agent reads the state of former releases once."""
 
 import hashlib
 import json
@@ -46,7 +46,7 @@ PAIRS = {SuspectPair("cpu", "server", "hog"): PairRecord(0.0, 2, 900.0)}
 INTERFERENCE = InterferenceState((CASE,), PAIRS, TRACKS)
 BOTH = ThrottlingState(WATERMARKS, INTERFERENCE)
 
-# Of release 0.1, as its own code wrote them.
+# These texts are from release 0.1, as its own code wrote them.
 FORMER_QOS = {
     "throttles": [["big", "cpu_quota", "", 1.5]],
     "evictions": [["gone", "memory_usage"]],

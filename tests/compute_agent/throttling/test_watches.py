@@ -1,4 +1,4 @@
-"""Sections [interference:NAME]: what they mean, and which are refused."""
+"""Sections [interference:NAME]: their meaning, and refused sections."""
 
 import pytest
 

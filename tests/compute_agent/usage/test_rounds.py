@@ -1,4 +1,4 @@
-"""One round of reading, and what is left of it when it is over."""
+"""One round of reading, and the values that it keeps after its end."""
 
 from pathlib import Path
 

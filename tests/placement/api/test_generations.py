@@ -13,7 +13,7 @@ Amounts = dict[str, dict[str, int]]
 
 
 class ProviderPair:
-    """Two providers of a test's own, with something to give, and two consumers."""
+    """Two providers with inventories, and two consumers, for one test."""
 
     def __init__(self, admin: Admin) -> None:
         self.send = admin
@@ -108,7 +108,7 @@ TRAITS: list[tuple[list[str], int]] = [
 def test_generations_of_providers_rise_as_clients_expect(
     admin: Admin, step: Callable[[ProviderPair], Any], raised: tuple[int, int]
 ) -> None:
-    """The guest has an allocation of one provider, its neighbour of both."""
+    """The guest has an allocation of one provider, its neighbour has one of both providers."""
     pair = ProviderPair(admin)
     pair.post({pair.guest: {pair.one: ONE}, pair.neighbour: {pair.one: ONE, pair.other: ONE}})
     before = pair.generations()

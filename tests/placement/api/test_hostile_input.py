@@ -24,7 +24,9 @@ NUMBERS = ("2147483648", "9223372036854775808", "18446744073709551616", "1e30", 
 
 @pytest.fixture(scope="module")
 def service(database_server: DatabaseServer, database_template: str) -> Iterator[Admin]:
-    """One provider with inventories (one of an absurd ratio), one consumer; the same for all tests."""
+    """A provider with inventories, of which one has an absurd ratio, and a consumer. All tests use this
+    service.
+    """
     url = database_server.clone(database_template)
     admin = Admin(application(url))
     inventories = {

@@ -1,4 +1,4 @@
-"""An Identity service that hangs for one kind of request is asked for other kinds nevertheless."""
+"""If the Identity service hangs for one kind of request, the service still sends it other kinds."""
 
 import io
 import json

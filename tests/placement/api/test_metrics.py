@@ -17,7 +17,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 @pytest.fixture
 def make(sqlite_url) -> Callable[..., Admin]:
-    """A worker with metrics, and these options of theirs."""
+    """A worker with metrics, and with these options of metrics."""
 
     def made(**options: object) -> Admin:
         url = str(options.pop("connection", sqlite_url))

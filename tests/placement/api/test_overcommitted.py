@@ -152,7 +152,8 @@ def test_a_guest_can_leave_an_overcommitted_provider(admin: Admin) -> None:
     guest, migration, _ = situation.consumers
     assert situation.claim({guest: {source: {"VCPU": 8}}})[0] == 204
     situation.describe(source, {"VCPU": 4, "DISK_GB": 8})
-    # as Nova does it: the migration takes over what the guest holds, the guest holds what it will need
+    # as in Nova, the migration takes over the guest's allocation, and the guest gets the allocation that it
+    # will need
     assert situation.claim({guest: {target: {"VCPU": 8}}, migration: {source: {"VCPU": 8}}}) == (204, "")
     assert situation.shown() == {guest: {target: {"VCPU": 8}}, migration: {source: {"VCPU": 8}}, _: {}}
     # and back, when the migration has failed

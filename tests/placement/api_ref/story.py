@@ -1,4 +1,4 @@
-"""The examples of the reference in an order in which each one's requirements are met: one story."""
+"""The examples of the reference, in an order in which each example finds the objects that it needs."""
 
 from typing import Any, Final
 

@@ -1,7 +1,8 @@
 """Runs `openstack` commands in one process, one after the other, to save the second that each start takes.
 
-Reads arguments as a line of JSON, answers `[status, stdout, stderr]` as another. Run by
-:mod:`tests.placement.client.shell`, apart from the tests because the program sets up logging as it likes.
+Reads arguments as a line of JSON, answers `[status, stdout, stderr]` as another line.
+:mod:`tests.placement.client.shell` starts this program. It is a separate process, because the client changes
+the logging of its process.
 """
 
 import contextlib

@@ -32,7 +32,7 @@ def manage(tmp_path, url, capsys):
 
 @pytest.fixture
 def synced(manage, sqlite_url):
-    """The same, with a migrated database in the place where it looks for one."""
+    """The same, with a migrated database at the place where the command looks for a database."""
     return manage
 
 

@@ -1,4 +1,4 @@
-"""The meanings of errors of each driver: again, later, or never."""
+"""The reaction to errors of each driver: a new attempt at once, a later attempt, or no attempt."""
 
 import sqlite3
 

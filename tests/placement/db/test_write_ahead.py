@@ -1,4 +1,4 @@
-"""A file of SQLite that is written in another mode is waited for, within the limit."""
+"""The service waits, within a limit, for a file of SQLite that is written in another mode."""
 
 import sqlite3
 import threading

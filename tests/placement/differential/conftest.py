@@ -34,7 +34,7 @@ def pair(
 
 @pytest.fixture
 def play(pair: ServicePair) -> Play:
-    """A conversation with both."""
+    """A conversation with both services."""
     return Play(pair)
 
 

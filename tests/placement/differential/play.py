@@ -31,7 +31,7 @@ class Play:
     left_behind: OrphanConsumers = field(default_factory=OrphanConsumers)
 
     def ask(self, request: Request) -> ShadowAnswer:
-        """Send the request to both, and return the answer of OpenStack Placement.
+        """Send the request to both services, and return the answer of OpenStack Placement.
 
         :raises Unexplained: our service answered differently, and no deviation explains it
         """
@@ -66,7 +66,9 @@ class Play:
         return self.ask(Request(method, path, body, version, **more))
 
     def generation(self, provider: str) -> int:
-        """Read the generation of a provider, which has to be the same in both; -1 without such a provider."""
+        """Read the generation of a provider, which has to be the same in both services; -1 without such a
+        provider.
+        """
         answer = self("GET", f"/resource_providers/{provider}")
         return int(answer.body["generation"]) if answer.status == 200 else -1
 

@@ -159,7 +159,7 @@ class ChangingGuests(threading.Thread):
         self.enough = threading.Event()
         self.held: set[str] = set()
         self.released: set[str] = set()
-        self.refused: list[ShadowAnswer | None] = []  # None without an answer
+        self.refused: list[ShadowAnswer | None] = []  # An entry is None without an answer
 
     def run(self) -> None:
         self._number = 0

@@ -266,7 +266,7 @@ def test_changes_lost_by_a_failing_database_do_not_stay_in_the_model(
         raise sa.exc.OperationalError("SELECT", {}, Exception("lost connection"))
 
     with monkeypatch.context() as patched:
-        patched.setattr(feed.rows, "read_some", break_off)  # when what is deleted is gone already
+        patched.setattr(feed.rows, "read_some", break_off)  # if the deleted object is already gone
         with pytest.raises(Unavailable):
             names(model)
     database_server.restore(database_url, backup)
@@ -391,7 +391,7 @@ class TestLongRequests:
                     create(writer, f"0000000a-0000-4000-8000-{number:012}", f"host{number}")
             finally:
                 done.set()
-            # one of them may have come in late, but what it saw then it saw to the end
+            # one request may have started late, but its snapshot stayed the same until its end
             assert [len(each.result(timeout=60)) for each in looking] == [1, 1]
 
     def test_surplus_long_requests_are_refused_while_short_ones_are_answered(

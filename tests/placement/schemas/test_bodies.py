@@ -1,4 +1,4 @@
-"""Bodies as the schemas read them: what each microversion brought, and how the first fault is named."""
+"""The schemas of bodies: the fields of each microversion, and the message about the first fault."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The slow and obvious way to find candidates, the judge of the quick one.
+"""A slow and obvious search for candidates, which checks the quick search.
 
 The judge tries every assignment of providers to needs, for each tree. Then it checks each rule of the API
 reference on the whole assignment, one rule a function. It shares no code with the search.

@@ -6,7 +6,9 @@ from tests.placement.search.snapshots import Spec, build, inventory
 
 
 def shared_storage() -> ModelSnapshot:
-    """Two hosts, the second with a disk of its own, and two disks shared with both; PFs below NUMA nodes."""
+    """Two hosts, the second with a disk of its own, and two disks shared with both hosts; PFs below NUMA
+    nodes.
+    """
     host = {
         "VCPU": inventory(24, allocation_ratio=16.0),
         "MEMORY_MB": inventory(131072, allocation_ratio=1.5),

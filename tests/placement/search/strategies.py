@@ -126,7 +126,7 @@ def situations(draw: st.DrawFn, requests_each: int = 10) -> tuple[ModelSnapshot,
 
 @st.composite
 def fleets(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
-    """Hosts of one structure with different sizes and usage, and groups that want the same."""
+    """Hosts of one structure with different sizes and usage, and groups that request the same resources."""
     parents = [draw(st.sampled_from((None, *range(number)))) for number in range(draw(st.integers(1, 3)))]
     traits = [draw(st.sampled_from(((), ("T1",)))) for _ in parents]
     portions = {"step_size": draw(st.sampled_from((1, 1, 2))), "max_unit": draw(st.sampled_from((3, 9)))}
@@ -240,7 +240,7 @@ def packings(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
 def neighbours(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
     """Hosts with the same inventories at the same positions, but different candidates.
 
-    They differ in one of these or in all: parents, traits, aggregates, portions, usage.
+    The hosts differ in at least one of these: parents, traits, aggregates, portions, usage.
     """
     size = draw(st.integers(3, 4))
     having = [draw(st.sampled_from((("VCPU",), ("VCPU",), ("VCPU", "DISK_GB"), ()))) for _ in range(size)]

@@ -25,7 +25,7 @@ from tests.placement.search.snapshots import Spec, build, name_to_uuid
 
 HARD = build(*host("hard"))
 AMPLE = 60
-"""Seconds of work, far more than what is expected."""
+"""Seconds of work, far more than a search should need."""
 
 
 def crowd(hosts: int, devices: int = 8) -> ModelSnapshot:

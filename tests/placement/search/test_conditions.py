@@ -33,7 +33,9 @@ class EvenGeneration(ProviderCondition):
 
 @dataclass(frozen=True, slots=True)
 class EvenGenerationOfKind(EvenGeneration):
-    """The same, with a wrong declaration of what it reads: trees of a class may differ in it."""
+    """The same condition with a wrong declaration of the attributes that it reads: trees of a class may
+    differ in them.
+    """
 
     reads = ("traits",)
 

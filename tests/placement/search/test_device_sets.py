@@ -1,4 +1,4 @@
-"""Fixed sets of devices, such as partitions of an NVSwitch, by providers with a trait above their members."""
+"""Fixed sets of devices, such as partitions of an NVSwitch, with a marked provider above the members."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -66,7 +66,7 @@ def ruled_out(asked: list[tuple[int, str]], **sizes: int) -> bool:
 
 
 def test_amounts_that_do_not_add_up_at_their_providers_are_ruled_out() -> None:
-    """Units suffice, and so do places for each amount counted alone."""
+    """The units are enough, and so are the places for each amount alone."""
     assert ruled_out([(3, "xy"), (3, "xy"), (2, "xy")], x=4, y=4)
     assert not ruled_out([(3, "xy"), (3, "xy"), (2, "xy")], x=4, y=5)
 

@@ -50,7 +50,7 @@ def group(minor: int, query: str) -> RequestGroup:
     return only
 
 
-#: microversion, query string, part of the error text, error code if there is a special one
+#: microversion, query string, part of the error text, and the error code if it is a special code
 WRONG_CANDIDATES: list[tuple[int, str, str, *tuple[str, ...]]] = [
     (10, "resources=", RESOURCES_FORM + "empty string."),
     (10, "resources=VCPU", RESOURCES_FORM + "VCPU."),

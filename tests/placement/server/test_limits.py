@@ -137,7 +137,7 @@ def test_bodies_of_present_requests_count_as_held(tmp_path: Path) -> None:
         waiting = [stack.enter_context(service.connect(put)) for _ in range(3)]
         assert service.state_when(lambda state: state["busy"] == 3)["busy"] == 3
         refused = stack.enter_context(service.connect())
-        with suppress(BrokenPipeError):  # refused before all of it is sent
+        with suppress(BrokenPipeError):  # the server refuses the request before the whole request is sent
             refused.sendall(put)
         assert refused.recv(65536).startswith(b"HTTP/1.1 503 ")
         service.ask("/go")

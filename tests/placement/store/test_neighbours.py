@@ -1,7 +1,7 @@
 """A write to one provider, consumer, project or name is right, and does not affect its neighbours.
 
-There are three of everything. Requests are about the second; the first has smaller ids, uuids and names, the
-third larger ones.
+The database has three objects of each kind. Requests are about the second; the first has smaller ids, uuids
+and names, the third larger ones.
 """
 
 import shutil

@@ -47,7 +47,8 @@ def test_a_claim_of_a_known_consumer_takes_three_batches(counted: Counted, host:
 
 def test_a_release_takes_six_statements_in_two_batches(counted: Counted, host: str) -> None:
     counted(claiming(host))
-    # consumer, what it holds; lock, allocations, consumer, stamp
+    # the first exchange reads the consumer and its holdings; the second writes lock, allocations, consumer,
+    # stamp
     assert counted(lambda tx: allocations.delete(tx, CONSUMER)) == [2, 4]
 
 

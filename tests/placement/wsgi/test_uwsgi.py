@@ -121,7 +121,8 @@ def test_a_killed_worker_is_replaced_by_one_with_all_data(server: UWSGI) -> None
     started = server.log.read_text().count(READY)
     for worker in psutil.Process(server.process.pid).children():
         worker.send_signal(signal.SIGKILL)
-    # uWSGI's master waits for ever for a worker that is told to end while it loads, so both are awaited.
+    # uWSGI's master waits for ever for a worker that is told to end while it loads, so the test waits for
+    # both workers.
     wait_for(lambda: server.log.read_text().count(READY) >= started + 2, evidence=server.log.read_text)
     answer = requests.get(url, headers=ADMIN, timeout=60)
     assert {each["name"] for each in answer.json()["resource_providers"]} == names

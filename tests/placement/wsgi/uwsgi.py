@@ -18,7 +18,7 @@ from tests.programs import wait_for_answer
 _REQUIREMENTS: Final = Path(__file__).with_name("requirements.txt")
 _SECONDS: Final = 120.0
 
-# What deployment tools set, and where tests listen.
+# The options that deployment tools set, and the address of the tests.
 _SETTINGS: Final = """\
 [uwsgi]
 {application}
@@ -55,7 +55,7 @@ class UWSGI:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens for HTTP."""
+        """The address at which uWSGI listens for HTTP."""
         host, _, port = self.base.removeprefix("http://").partition(":")
         return host, int(port)
 

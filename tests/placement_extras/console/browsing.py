@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from werkzeug.serving import make_server
 
 SCREENSHOTS = Path(__file__).parents[3] / "build" / "console"
-"""Where pictures of all pages are left, to be looked at."""
+"""The folder for pictures of all pages, for a person to look at."""
 
 
 class Look(NamedTuple):
@@ -34,7 +34,7 @@ AXE = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best
 
 @contextmanager
 def served(app: Any) -> Iterator[str]:
-    """Where the console of a service is, for a browser."""
+    """The address of a service's console, for a browser."""
     server = make_server("127.0.0.1", 0, app, threaded=True)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/console"
@@ -55,7 +55,7 @@ def check_everywhere(page: Any, name: str) -> None:
 
 
 def cut_off(page: Any) -> list[str]:
-    """The elements that end farther to the right than the window, as text."""
+    """The elements with a right edge outside the window, as text."""
     found: list[str] = page.evaluate("""() => [...document.body.querySelectorAll('*')].filter(each => {
         const box = each.getBoundingClientRect();
         return box.width > 1 && box.right > document.documentElement.clientWidth + 1;

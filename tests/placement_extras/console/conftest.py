@@ -31,7 +31,7 @@ def client(app: Any) -> Client:
 
 @pytest.fixture(scope="module")
 def base(app: Any) -> Iterator[str]:
-    """Where the console is, for a browser."""
+    """The address of the console, for a browser."""
     with browsing.served(app) as address:
         yield address
 

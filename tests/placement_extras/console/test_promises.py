@@ -10,7 +10,7 @@ from tests.placement_extras.console.pages import read_answer
 
 @pytest.fixture
 def tell(app):
-    """Has the agent of edge-1 say what is broken."""
+    """Makes the agent of edge-1 report broken promises."""
     admin = Admin(app)
     yield lambda value: world.follow(admin, "edge-1", {fleet.BROKEN_PROMISES: value})
     world.follow(admin, "edge-1", {})

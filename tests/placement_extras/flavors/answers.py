@@ -31,7 +31,7 @@ RECORDED: Final = Path(__file__).with_name("recorded.jsonl")
 
 
 def recorded() -> list[dict[str, Any]]:
-    """Cases with what Nova made of them; ``python -m tests.nova.handpicked`` records them."""
+    """Cases with the requests that Nova made; ``python -m tests.nova.handpicked`` records them."""
     return [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""All changes since an adoption are in the old tables after an abandonment that carries them back."""
+"""An abandonment with --carry-back writes all changes since the adoption into the old tables."""
 
 import random
 

@@ -224,7 +224,7 @@ def test_a_topology_counts_for_each_flavor() -> None:
         {"name": "large", "query": "resources=PCPU:8", "topology": "restricted"},
         {"name": "guest", "query": "resources=PCPU:2", "topology": "restricted"},
     ]
-    with pytest.raises(exceptions.CommandError, match="shortages is not known with --topology"):
+    with pytest.raises(exceptions.CommandError, match="shortages cannot be combined with --topology"):
         run(ShowCapacity, CommandClient(), *named, "--part", "shortages")
 
 

@@ -1,4 +1,4 @@
-"""The slow and obvious way to count guests, the judge of the quick one: every order of claims is tried.
+"""A slow and obvious count of guests, which checks the quick count: it tries every order of claims.
 
 A random cloud in which there are too many of them is left out (:func:`hypothesis.reject`).
 """
@@ -15,11 +15,11 @@ from placement.search.request import CandidatesRequest
 from tests.placement.search import brute
 
 _MAX_STATES = 20_000
-"""Of a cloud, after claims; to try a state takes about a tenth of a millisecond."""
+"""Maximum number of states of a cloud after claims; each state takes about a tenth of a millisecond."""
 Amounts = frozenset[tuple[int, str, int]]
 PLENTY = 10_000
 State = frozenset[tuple[int, str, int]]
-"""What guests have taken beside what was used before, by provider id and class."""
+"""The amounts that guests have taken in addition to the former usage, by provider id and class."""
 
 
 def most(
@@ -29,7 +29,7 @@ def most(
     on: Collection[int] | None = None,
     among: ModelSnapshot | None = None,
 ) -> int:
-    """How many guests fit, of all orders in which they may be claimed.
+    """The number of guests that fit, over all orders of their claims.
 
     :param on: roots of hosts, and nowhere else.
     :param among: what a guest may take at all is what it may in this snapshot.

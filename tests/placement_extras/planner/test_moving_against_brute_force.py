@@ -258,7 +258,7 @@ def test_room_is_made_by_the_fewest_moves_there_are(cloud: RandomCloud) -> None:
 
 
 def assert_possible(cloud: RandomCloud, found: MigrationPlan) -> None:
-    """There is room for each move at its time, and for the flavor after them, at the host that is named."""
+    """Each move has room at its time, and the flavor has room after the moves at the named host."""
     assert found.moves is not None
     assert found.host is not None
     held = {each.consumer: amounts_of(each.held) for each in cloud.guests}

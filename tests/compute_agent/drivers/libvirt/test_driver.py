@@ -525,7 +525,7 @@ def test_a_guest_that_is_restarted_while_it_is_looked_for_has_started(watched, l
 
 @pytest.fixture
 def two_nodes(monkeypatch):
-    """The host has one NUMA node only; here it says that it has two, of which guests may use both."""
+    """The host has one NUMA node only; here it says that it has two nodes, and guests may use both nodes."""
     both = frozenset({0, 1})
     monkeypatch.setattr(procfs, "nodes_with_memory", lambda: both)
     monkeypatch.setattr(procfs, "memory_nodes", lambda pid: both)

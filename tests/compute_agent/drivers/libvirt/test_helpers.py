@@ -228,7 +228,7 @@ def test_a_helper_that_cannot_be_moved_is_reported_and_not_tried_again(host, sta
 def test_fewer_cpus_than_wanted_are_no_fault(host, start, monkeypatch):
     helper = start("swtpm", ONE)
     host.put(helper)
-    # As a control group does that has no other CPUs.
+    # In a control group without other CPUs, the kernel also ignores the call.
     monkeypatch.setattr(os, "sched_setaffinity", lambda tid, cpus: None)
     assert host.pins.move_tasks(host.known, BOTH) == 0
     assert host.pins.misplaced_tasks(host.known, BOTH) == {}

@@ -1,4 +1,4 @@
-"""The hook that libvirt runs: its place, and that it can neither fail nor hang."""
+"""The hook that libvirt runs has the right place, and can neither fail nor hang."""
 
 import json
 import os

@@ -16,7 +16,7 @@ from tests.waits import wait_for
 
 ZERO, ONE = frozenset({0}), frozenset({1})
 PINS = "<cputune><vcpupin vcpu='0' cpuset='1'/><emulatorpin cpuset='1'/></cputune>"
-"""What Nova writes without shared CPUs: all threads are on the guest's dedicated CPU."""
+"""Nova's definition without shared CPUs: all threads are on the guest's dedicated CPU."""
 CONNECTIONS = 2
 
 pytestmark = pytest.mark.skipif(not os.sched_getaffinity(0) >= ZERO | ONE, reason="needs CPUs 0 and 1")

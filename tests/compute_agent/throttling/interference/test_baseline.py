@@ -1,4 +1,4 @@
-"""Baselines: what is usual, and that what lasts becomes so only slowly."""
+"""Baselines: the usual value of a signal; a lasting change becomes usual only slowly."""
 
 import math
 import statistics

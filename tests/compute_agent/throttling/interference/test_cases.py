@@ -68,7 +68,7 @@ def test_a_victim_that_suffers_again_while_one_is_held_costs_that_one_another_st
 
 
 def test_suffering_in_a_part_of_the_window_takes_no_further_step():
-    """Its level is partly of the calm before: nothing could be told from it."""
+    """The level includes quiet time before the disturbance, so it would prove nothing."""
     held = replace(CASE, phase=CasePhase.HOLD, guilty=True)
     assert advance_case(held, VictimLevels(latest=0.7, suffers=True), 3.0, 60.0) == (held, ())
     after, told = advance_case(CASE, VictimLevels(0.5, 0.5, suffers=True), 3.0, TRIAL_SECONDS)

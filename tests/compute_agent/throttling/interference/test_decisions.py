@@ -91,7 +91,7 @@ def test_a_repeated_offender_is_held_longer_each_time(room):
 
 
 def test_a_suspect_that_makes_no_difference_is_let_go_and_left_alone_for_an_hour(room):
-    """Its use goes with what the server suffers, but the server suffers by something else."""
+    """The use of the guest correlates with the server's signal, but another cause disturbs the server."""
     room.put("alike", 0.3)
     room.rounds(LEARN)
     room.put("unseen", 8.0, protected=True)

@@ -38,7 +38,9 @@ def test_few_samples_or_chance_are_no_evidence():
 
 
 def samples(**uses):
-    """Two quiet minutes each, and two in which the server waits; guests use what is said in either."""
+    """Two quiet minutes, then two minutes in which the server waits; the arguments are the guests' use in
+    each part.
+    """
     rng = random.Random(1)
     found = []
     for number in range(60):
@@ -51,7 +53,7 @@ def samples(**uses):
 
 
 def test_cycles_are_disturbed_only_by_guests_on_the_same_cache():
-    """Replayed: the server takes twice the cycles while "thief", on other CPUs, burns."""
+    """A recorded run: the server needs twice the cycles while "thief" is busy on other CPUs."""
     rng, played = random.Random(1), []
     for number in range(60):
         loud, readings = number >= 40, {}

@@ -1,4 +1,4 @@
-"""The state outlives the agent, and what is not one is refused."""
+"""The state outlives the agent, and an invalid state is refused."""
 
 import json
 from dataclasses import replace

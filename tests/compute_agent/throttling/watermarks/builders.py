@@ -30,7 +30,7 @@ def guest(
     usage=None,
     allotments=None,
 ):
-    """A guest with some usage; None is usage that is not known."""
+    """A guest with some usage; The value None stands for an unknown usage."""
     known = dict(usage or {})
     if cores is not None:
         known[CPU] = cores

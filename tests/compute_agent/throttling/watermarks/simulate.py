@@ -143,7 +143,7 @@ class Loop:
         self.restart()
 
     def restart(self) -> None:
-        """Another agent takes over with what the last one has saved."""
+        """Another agent takes over with the saved state of the last agent."""
         telemetry = ThrottleTelemetry(CollectorRegistry())
         executor = ThrottleExecutor(
             self.rules.registry,

@@ -22,7 +22,7 @@ DOWN = WatermarkWatch("line", WatermarkAction.THROTTLE_DOWN, "")
 
 
 def host(*usages):
-    """A snapshot a second for each usage; None is a round without a sample."""
+    """A snapshot a second for each usage; The value None stands for a round without a sample."""
     return [
         UsageSnapshot(float(second), {} if usage is None else {CPU: float(usage)})
         for second, usage in enumerate(usages)

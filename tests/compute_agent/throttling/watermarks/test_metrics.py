@@ -48,7 +48,7 @@ def test_built_in_metrics_are_those_of_the_specification():
         "reclaimed_cpu_oversold": (None, False, True, True),
         "reclaimed_memory_oversold": (None, False, True, True),
     }
-    # What metrics of other packages have to go between.
+    # Metrics of other packages need priorities between these.
     assert {metric.name: metric.action_priority for metric in BUILT_IN} == {
         "memory_usage": 9,
         "reclaimed_memory_oversold": 9,
@@ -71,10 +71,10 @@ def test_built_in_metrics_are_those_of_the_specification():
     [
         ({"name": "Own Metric"}, "'Own Metric' is not a name"),
         ({"action_priority": 11}, "own: action_priority 11 is not within 0..10"),
-        ({"throttle_quantified": True}, "own: what a throttle frees is known"),
-        ({"evict_quantified": True}, "own: what an eviction does is known"),
-        ({"evict": print}, "own: what an eviction does is known"),
-        ({"evict_quantified": True, "evict": print}, "own: what an eviction does is known"),
+        ({"throttle_quantified": True}, "own: throttle_quantified needs"),
+        ({"evict_quantified": True}, "own: evict and evict_quantified need"),
+        ({"evict": print}, "own: evict and evict_quantified need"),
+        ({"evict_quantified": True, "evict": print}, "own: evict and evict_quantified need"),
     ],
 )
 def test_metric_that_contradicts_itself_is_refused(change, told):

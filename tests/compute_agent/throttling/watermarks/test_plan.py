@@ -132,7 +132,7 @@ def test_a_throttle_counts_for_each_metric_of_its_lever():
         line("cpu", throttle_down=7.2, throttle_up=5),
         line("ratio", "best_effort_cpu", throttle_down=90, throttle_up=50),
     )
-    # Two guests with 4 cores each, 100 % of what they were promised; 0.8 cores are 10 % of it.
+    # Two guests with 4 cores each, which is 100 % of their promise; 0.8 cores are 10 % of the promise.
     now = snapshot(
         guest("a", 4.0, usage={BEST_EFFORT: 50.0}), guest("b", 4.0, usage={BEST_EFFORT: 50.0}),
         host={BEST_EFFORT: 100.0},

@@ -1,4 +1,4 @@
-"""Giving back what was taken."""
+"""The agent restores limited guests."""
 
 from dataclasses import replace
 
@@ -57,7 +57,7 @@ def test_others_follow_as_long_as_usage_stays_below_throttle_up():
 def test_no_restore_that_would_lead_above_throttle_down():
     by = rules(line(throttle_down=8.2, throttle_up=8))
     now = snapshot(guest("a", 0.2), guest("b", 2.0), own=5.7)
-    # b would take half a core, and go on to 8.4; what a gets fits.
+    # a restore of b would add half a core, which leads to 8.4; a restore of a fits
     assert restores(by, now, throttled(a=0.4, b=2.0)) == [("a", 0.5)]
 
 
@@ -212,7 +212,8 @@ def test_domains_are_given_back_apart():
 def test_usage_stays_below_throttle_down_even_if_all_guests_take_everything(parts, own):
     by = rules(line(**DOWN_AND_UP))
     limits = {f"g{number}": round(limit, 2) for number, (limit, _) in enumerate(parts)}
-    # At the limit or well below it: what is between is taken for one or the other.
+    # The use of a guest is either at its limit or well below it; a use in between counts as one of the two
+    # cases.
     used = {
         name: limit if part > 0.5 else limit * part
         for (name, limit), (_, part) in zip(limits.items(), parts, strict=True)

@@ -94,7 +94,7 @@ def test_guests_without_a_known_effect_leave_one_after_the_other():
     plan = make_plan(by, second, streaks, KEPT)
     assert plan == (EvictAction("b", "memory_pressure", "p", 7.0),)
     leaving = KEPT.after_action(plan[0])
-    # As long as it takes it to leave, no other guest is told to.
+    # While the guest leaves, no other guest has to leave.
     assert make_plan(by, second, streaks, leaving) == ()
     streaks = restart_streaks(streaks, {"p"})
     third, fourth = (pressed(guests[0], time=time) for time in (3.0, 4.0))

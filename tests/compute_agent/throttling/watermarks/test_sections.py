@@ -143,7 +143,7 @@ def test_levels_that_are_none(text, unit):
         ("[qos_class:BE]\nmb_mbps = 4\nmb_percent = 5", r"mb_mbps: mb_percent and mb_mbps exclude"),
         (
             "[qos_class:BE]\nmb_mbps_per_cache = 1:4\nmb_percent_per_cache = 1:5",
-            r"mb_mbps_per_cache: cache 1 has a percent, too",
+            r"mb_mbps_per_cache: cache 1 has a percent and a bandwidth",
         ),
     ],
 )  # fmt: skip

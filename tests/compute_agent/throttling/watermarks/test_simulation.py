@@ -133,7 +133,7 @@ def test_steady_demand_above_the_line_is_settled_once(lines, noise):
     loop = Loop(SimulatedHost(64, 256, guests, own_use=1.0), rules(*lines, margin=0.1))
     history = loop.run(1500)
     assert acts(history[:50], ThrottleAction)
-    # A little is given back where it is too much; nothing is taken again after that.
+    # The agent restores a little if it has taken too much, and takes nothing again afterwards.
     assert acts(history[50:], ThrottleAction) == []
 
 
@@ -156,7 +156,7 @@ def test_guest_that_is_being_evicted_is_seen_off_by_the_next_agent():
     loop.run(3)
     assert [eviction.guest for eviction in loop.saved.evictions] == ["a"]
     assert loop.host.scheduling_off
-    loop.host.leaving.clear()  # the old agent and what it waited for are gone
+    loop.host.leaving.clear()  # the old agent and its pending waits are gone
     loop.restart()
     loop.run(8)
     assert (loop.host.evicted, loop.saved.evictions) == (["a"], ())

@@ -18,7 +18,7 @@ def names(sorter, series, *guests):
 
 
 FIRST_BY = [
-    # The first of each pair goes first, however much the later comparisons speak for the other.
+    # The first guest of each pair comes first, even if all later criteria favour the other guest.
     (GENERAL_ORDER, CPU, guest("z", qos_class="BE", priority=9), guest("a", qos_class="LS", started=9)),
     (GENERAL_ORDER, CPU, guest("z", priority=1), guest("a", priority=2, started=9)),
     (GENERAL_ORDER, CPU, guest("z", started=2), guest("a", started=1)),
@@ -29,7 +29,7 @@ FIRST_BY = [
     (CPU_ORDER, CPU, guest("z", 2.0, vcpus=2.0), guest("a", 2.0, vcpus=4.0, started=9)),
     (CPU_ORDER, CPU, guest("z", 2.0, started=9), guest("a", 2.0)),
     (CPU_ORDER, CPU, guest("z", 0.1), guest("a")),
-    (CPU_ORDER, CPU, guest("z", 0.0, started=9), guest("a")),  # unknown use counts as none
+    (CPU_ORDER, CPU, guest("z", 0.0, started=9), guest("a")),  # unknown use counts as 0
     (MEMORY_ORDER, MEMORY, guest("z", memory=0.0, started=9), guest("a")),
     (MEMORY_ORDER, MEMORY, guest("z", memory=2.0), guest("a", memory=1.0, started=9)),
     (MEMORY_ORDER, MEMORY, guest("z", memory=1.0, started=9), guest("a", memory=1.0)),

@@ -30,7 +30,7 @@ def steps(
 ) -> Demand:
     """A demand that jumps from time to time, and is ``low`` from round ``until`` on.
 
-    With a ``day``, in rounds, it is lower at night.
+    With a ``day``, in rounds, the use is lower at night.
     """
     period = 97 + 13 * (seed % 20)
     levels = [random.Random(seed * 1000 + number).uniform(low, high) for number in range(211)]

@@ -170,7 +170,7 @@ def test_the_number_of_waiting_requests_is_limited(url: str) -> None:
     assert (answer.status_code, answer.headers["Retry-After"]) == (200, "5")
 
     def wait() -> Any:
-        while True:  # for the place of the other one, too
+        while True:  # the other request may hold a place for a while
             answer = admin("GET", PATH, query_string={"since": cursor, "wait": 60})
             if "Retry-After" not in answer.headers:
                 return answer.json

@@ -175,7 +175,7 @@ def test_the_explanation_does_not_count_on_an_excluded_pool(admin):
     explanation = answer.json["errors"][0]["explanation"]
     assert explanation["candidate_hosts"] == 0
     assert [each["changes"][0]["names"] for each in explanation["relaxations"]] == [["DISK_GB"]]
-    # what is free of the pool is not said to be 0, as it is not
+    # the error does not report 0 free units of the pool, because some units are free
     assert "1 has no provider with 10 DISK_GB free that is not avoided; " in explanation["summary"]
     assert explanation["reasons"][0]["examples"][0]["actual"] is None
 

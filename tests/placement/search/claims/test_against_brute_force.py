@@ -140,7 +140,7 @@ def comparable(choice: HostChoice) -> tuple[int, brute.Found]:
 
 
 def check_placed(world: ModelSnapshot, members: Members, placed: list[PlacedClaim]) -> None:
-    """Each choice fits beside those before it, and so do its alternates, on other hosts."""
+    """Each choice and its alternates on other hosts fit beside all earlier choices."""
     for each in placed:
         possible = ways(world, members, each.wanted)
         found = comparable(each.choice)

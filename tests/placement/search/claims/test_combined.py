@@ -39,7 +39,7 @@ from tests.placement.search.snapshots import Spec, build, inventory
 pytestmark = pytest.mark.usefixtures("wide_from_the_start")
 SPLIT = ("PCPU", "MEMORY_MB")
 Taken = Mapping[tuple[int, str], int]
-"""How much is taken, by provider and class."""
+"""The taken amounts, by provider and class."""
 Rank = tuple[int, int]
 """How many zones, or as many as there can be less, and how far apart: less is better."""
 

@@ -17,7 +17,7 @@ from tests.placement.search.snapshots import Spec, build
 
 SIZE = 32
 SECONDS = 5.0
-"""Of work, after which a search is refused: trying all ways would take years."""
+"""Seconds of work after which a search is refused, because a trial of all ways would take years."""
 
 
 def asks(query: str) -> explanation.AskedCandidates:

@@ -115,7 +115,7 @@ def test_members_moved_by_put_stay_members(admin: Admin, hosts: list[str]) -> No
         )
         == hosts[:2]
     )
-    # a plain PUT ignores the policy: both are on one host now
+    # a plain PUT ignores the policy: both members are on one host now
     put(admin, first["consumer_uuid"], hosts[1], 1)
     there = hosts[1:2]
     assert (
@@ -146,7 +146,7 @@ def test_all_claims_of_a_group_are_placed_or_none(admin: Admin, hosts: list[str]
     assert "claim 4 of 4" in detail
     for each in wanted:
         assert admin("GET", f"/allocations/{each['consumer_uuid']}").json == {"allocations": {}}
-    # only the largest host has room for both
+    # only the largest host has room for both members
     large = make_provider(admin, "large", VCPU=8)
     assert roots(post_claims(admin, *[member("affinity") for _ in range(6)])) == [large] * 6
 

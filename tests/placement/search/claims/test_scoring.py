@@ -165,7 +165,7 @@ def test_the_best_choice_is_made_and_alternates_are_the_best_of_other_hosts(situ
     )
     possible = totals(world, wanted)
     rng = random.Random(data.draw(st.integers(0, 99)))
-    # equal devices are told apart only where a host has many ways, or here in any host
+    # with 1, equal devices are distinguished on each host; with 8, only on hosts with many ways
     with patch.object(compiled_request, "_WIDE", data.draw(st.sampled_from((1, 8)))):
         found = place_claims(world, [wanted], SearchBudget(), rng)
     if isinstance(found, UnplacedClaim):
@@ -201,7 +201,7 @@ def chosen(
 
 
 def nodes(name: str, *used: int) -> list[Spec]:
-    """A host with NUMA nodes of PCPU 8 each, and these numbers of used ones."""
+    """A host with NUMA nodes of 8 PCPU each; the arguments are the numbers of used PCPU."""
     return [Spec(name)] + [
         Spec(f"{name}_{number}", name, {"PCPU": 8}, [ZONE], used={"PCPU": each})
         for number, each in enumerate(used)

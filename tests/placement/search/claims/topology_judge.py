@@ -13,13 +13,15 @@ from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim
 from placement.search.claims.topology import REMOTE, TopologyPolicy
 
 Taken = dict[int, int]
-"""By the id of a provider how much is taken of a class."""
+"""The taken amount of a class, by the id of the provider."""
 State = frozenset[tuple[int, str, int]]
 """Amounts by provider id and class."""
 
 
 class Rank(NamedTuple):
-    """How good a way is for its policy; less is better. ``squares`` are of the parts of zones, by class."""
+    """The rank of a way for its policy; a lower rank is better. ``squares`` are of the parts of zones, by
+    class.
+    """
 
     zones: float
     distance: float

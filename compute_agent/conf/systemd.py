@@ -1,0 +1,24 @@
+"""Section ``[systemd]``: the way to the systemd of this host, for guests that are its services."""
+
+from typing import Any, Final
+
+from oslo_config import cfg
+
+SYSTEMD_OPTS: Final = [
+    cfg.StrOpt(
+        "bus_socket",
+        default="/run/dbus/system_bus_socket",
+        help="UNIX socket of the message bus (D-Bus) on which systemd answers. Only the driver systemd of"
+        " [guests] drivers uses it.",
+    ),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register the options of section ``[systemd]`` with ``conf``."""
+    conf.register_opts(SYSTEMD_OPTS, group="systemd")
+
+
+def list_opts() -> list[tuple[str, list[Any]]]:
+    """The options by section, for the sample file and for checks of names."""
+    return [("systemd", SYSTEMD_OPTS)]

@@ -1,0 +1,213 @@
+"""systemd's manager of units over the message bus (org.freedesktop.systemd1(5)): calls and signals.
+
+A shell without decisions. Signals are hints only: names of services with a state that may have changed. The
+table of guests then reads the state.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from compute_agent.drivers.systemd.bus import (
+    BUS_NAME,
+    BUS_PATH,
+    BusConnection,
+    BusError,
+    BusOpener,
+    BusSignal,
+)
+from compute_agent.drivers.systemd.unit_properties import Values, encode_value
+from compute_agent.drivers.systemd.unit_state import SUFFIX, is_service_name, unit_of_path, unit_path
+from compute_agent.model.messages import DriverError
+
+LOG = logging.getLogger(__name__)
+
+SYSTEMD: Final = "org.freedesktop.systemd1"
+MANAGER: Final = f"{SYSTEMD}.Manager"
+UNIT: Final = f"{SYSTEMD}.Unit"
+SERVICE: Final = f"{SYSTEMD}.Service"
+MANAGER_PATH: Final = "/org/freedesktop/systemd1"
+PROPERTIES: Final = "org.freedesktop.DBus.Properties"
+
+
+@dataclass(frozen=True, slots=True)
+class UnitHint:
+    """A hint that a service may have changed.
+
+    :ivar name: the name of the service; empty: any service may have changed.
+    :ivar is_new: whether systemd has loaded the files of the service now.
+    """
+
+    name: str = ""
+    is_new: bool = False
+
+
+_RULES: Final = (
+    f"type='signal',sender='{SYSTEMD}',interface='{MANAGER}',path='{MANAGER_PATH}'",
+    f"type='signal',sender='{SYSTEMD}',interface='{PROPERTIES}',member='PropertiesChanged',"
+    f"path_namespace='{MANAGER_PATH}/unit'",
+    f"type='signal',sender='{BUS_NAME}',interface='{BUS_NAME}',member='NameOwnerChanged',arg0='{SYSTEMD}'",
+)
+
+# The answers for a unit that no file describes any more. The bus itself says the second one.
+_UNKNOWN: Final = frozenset({f"{SYSTEMD}.NoSuchUnit", "org.freedesktop.DBus.Error.UnknownObject"})
+
+_IDLE_VERSION: Final = 252
+"""The first version of systemd that knows ``CPUWeight=idle``."""
+
+_SIGKILL: Final = 9
+
+
+class SystemdManager:
+    """The manager of the host's services. Methods may be called from any thread.
+
+    Each call raises :class:`~compute_agent.model.messages.DriverError` if systemd does not answer in time.
+    """
+
+    def __init__(self, open_bus: BusOpener, on_hint: Callable[[UnitHint], None]) -> None:
+        """Begin without a connection; :meth:`open` connects.
+
+        :param on_hint: called from the connection's thread for each hint.
+        """
+        self._open_bus = open_bus
+        self._on_hint = on_hint
+        self._bus: BusConnection | None = None
+        self._owner = ""
+        self._version = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a connection is open that the agent does not know to be broken."""
+        return self._bus is not None and self._bus.is_open
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether this systemd can make a service idle."""
+        return self._version >= _IDLE_VERSION
+
+    def open(self) -> None:
+        """Connect to the bus, and subscribe to the signals of systemd.
+
+        :raises DriverError: the bus or systemd does not answer.
+        """
+        self.close()
+        bus = self._open_bus(self._on_signal, lambda: self._on_hint(UnitHint()))
+        try:
+            for rule in _RULES:
+                bus.call_method(BUS_NAME, BUS_PATH, BUS_NAME, "AddMatch", "s", (rule,))
+            # The owner is called by its unique name, so that no later owner of the name can answer.
+            (self._owner,) = bus.call_method(BUS_NAME, BUS_PATH, BUS_NAME, "GetNameOwner", "s", (SYSTEMD,))
+            bus.call_method(self._owner, MANAGER_PATH, MANAGER, "Subscribe")
+            ((_, version),) = bus.call_method(
+                self._owner, MANAGER_PATH, PROPERTIES, "Get", "ss", (MANAGER, "Version")
+            )
+            self._version = _leading_number(version)
+        except DriverError as error:
+            bus.close()
+            raise DriverError(f"systemd does not answer: {error}") from error
+        except (ValueError, TypeError) as error:
+            bus.close()
+            raise DriverError(f"systemd gives an unexpected answer: {error}") from error
+        self._bus = bus
+
+    def close(self) -> None:
+        """Disconnect."""
+        bus, self._bus = self._bus, None
+        if bus is not None:
+            bus.close()
+
+    def list_services(self) -> Mapping[str, str]:
+        """The ``ActiveState`` of each service that systemd has loaded, by name."""
+        (units,) = self._call_manager("ListUnitsByPatterns", "asas", ([], [f"*{SUFFIX}"]))
+        try:
+            return {unit[0]: unit[3] for unit in units if is_service_name(unit[0])}
+        except (LookupError, TypeError) as error:
+            raise DriverError(f"systemd gives an unexpected answer: {error}") from error
+
+    def read_unit(self, name: str) -> Mapping[str, Any] | None:
+        """The properties of a unit; None if systemd has no such unit."""
+        return self._read_all(name, UNIT)
+
+    def read_service(self, name: str) -> Mapping[str, Any] | None:
+        """The properties that only services have; None if systemd has no such unit."""
+        return self._read_all(name, SERVICE)
+
+    def set_properties(self, name: str, values: Values) -> None:
+        """Set properties of a unit until the next boot.
+
+        :raises BusError: systemd refuses a value.
+        """
+        pairs = [(key, encode_value(key, value)) for key, value in values.items()]
+        self._call_manager("SetUnitProperties", "sba(sv)", (name, True, pairs))
+
+    def stop_unit(self, name: str) -> None:
+        """Begin to stop a service. systemd then does not start it again by itself."""
+        self._call_manager("StopUnit", "ss", (name, "replace"))
+
+    def kill_unit(self, name: str) -> None:
+        """Send SIGKILL to all processes of a service."""
+        self._call_manager("KillUnit", "ssi", (name, "all", _SIGKILL))
+
+    def _read_all(self, name: str, interface: str) -> Mapping[str, Any] | None:
+        try:
+            (found,) = self._call_object(unit_path(name), PROPERTIES, "GetAll", "s", (interface,))
+        except BusError as error:
+            if error.name in _UNKNOWN:
+                return None
+            raise
+        except ValueError as error:
+            raise DriverError(f"systemd gives an unexpected answer: {error}") from error
+        if not isinstance(found, dict):
+            raise DriverError(f"systemd gives an unexpected answer about {name}")
+        return found
+
+    def _call_manager(self, member: str, signature: str, body: tuple[Any, ...]) -> tuple[Any, ...]:
+        return self._call_object(MANAGER_PATH, MANAGER, member, signature, body)
+
+    def _call_object(
+        self, path: str, interface: str, member: str, signature: str, body: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        bus = self._bus
+        if bus is None:
+            raise DriverError("systemd does not answer: there is no connection to the message bus")
+        return bus.call_method(self._owner, path, interface, member, signature, body)
+
+    def _on_signal(self, signal: BusSignal) -> None:
+        if signal.sender == BUS_NAME:
+            # systemd was started again (systemctl daemon-reexec), and may have forgotten the subscription.
+            if (
+                signal.member == "NameOwnerChanged"
+                and signal.body[:1] == (SYSTEMD,)
+                and self._bus is not None
+            ):
+                self._bus.close("systemd has started again")
+            return
+        # Any program can send a signal to the agent.
+        if signal.sender != self._owner:
+            return
+        if signal.member == "PropertiesChanged":
+            name = unit_of_path(signal.path)
+        elif signal.member in ("UnitNew", "UnitRemoved"):
+            name = signal.body[0] if isinstance(signal.body[0], str) else ""
+        elif signal.member == "Reloading" and signal.body == (False,):
+            self._on_hint(UnitHint())
+            return
+        else:
+            return
+        if is_service_name(name):
+            self._on_hint(UnitHint(name, signal.member == "UnitNew"))
+
+
+def _leading_number(version: str) -> int:
+    """The number at the beginning of a version such as ``252.39-1~deb12u1``; 0 without one."""
+    match = re.match(r"v?([0-9]{1,6})", version)
+    return 0 if match is None else int(match[1])
+
+
+def is_unknown_unit(error: BusError) -> bool:
+    """Whether an error says that systemd has no such unit."""
+    return error.name in _UNKNOWN

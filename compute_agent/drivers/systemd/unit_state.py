@@ -1,0 +1,179 @@
+"""The state of one service as systemd reports it, and whether it is a running guest.
+
+Pure functions, apart from :func:`find_guest`, which reads /proc. The agent checks each value, because
+programs choose parts of it. For example, a service names its main process (``MAINPID=`` of sd_notify(3)).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from compute_agent.drivers import procfs
+from compute_agent.drivers.cgroup import GuestCgroup
+from compute_agent.drivers.procfs import ProcessIdentity
+from compute_agent.drivers.systemd.unit_properties import DEFAULTS, Values, decode_value
+
+SUFFIX: Final = ".service"
+
+_NAME: Final = re.compile(r"[A-Za-z0-9:_.@\\-]{1,255}\Z", re.ASCII)
+"""The characters of the name of a unit (systemd.unit(5))."""
+
+_UNIT_PATH: Final = "/org/freedesktop/systemd1/unit/"
+_ESCAPED: Final = re.compile(r"_([0-9a-f]{2})")
+
+_ALIVE: Final = frozenset({"active", "activating", "reloading", "refreshing", "deactivating"})
+"""The values of ``ActiveState`` of a service that has processes or may have some in a moment."""
+
+_OFF: Final = frozenset({"inactive", "failed"})
+
+_MAX_FILES: Final = 1000
+
+
+def is_service_name(name: str) -> bool:
+    """Whether a text is the name of a service, and of no template."""
+    return name.endswith(SUFFIX) and not name.endswith(f"@{SUFFIX}") and _NAME.match(name) is not None
+
+
+def unit_path(name: str) -> str:
+    """The path of the object of a unit on the bus."""
+    return _UNIT_PATH + "".join(
+        char if char.isalnum() and not (at == 0 and char.isdigit()) else f"_{ord(char):02x}"
+        for at, char in enumerate(name)
+    )
+
+
+def unit_of_path(path: str) -> str:
+    """The name of the service of an object on the bus; empty if the object is no service."""
+    if not path.startswith(_UNIT_PATH):
+        return ""
+    name = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), path.removeprefix(_UNIT_PATH))
+    return name if is_service_name(name) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitState:
+    """The state of a service.
+
+    :ivar files: the unit file and its drop-ins, in the order in which systemd applies them.
+    :ivar group: the path of the control group below the root of all groups; empty: it has none.
+    :ivar values: the values of the properties that the agent may set.
+    """
+
+    name: str
+    loaded: bool
+    active: str
+    files: tuple[Path, ...]
+    main_pid: int = 0
+    group: str = ""
+    values: Values | None = None
+
+    @property
+    def may_run(self) -> bool:
+        """Whether the service has processes, or may have some in a moment."""
+        return self.active in _ALIVE
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the service is off, and not only between two runs."""
+        return not self.loaded or self.active in _OFF
+
+
+def parse_unit(properties: Mapping[str, Any]) -> UnitState:
+    """The state of a unit without the part that only services have.
+
+    :param properties: those of ``org.freedesktop.systemd1.Unit``.
+    :raises ValueError: a property is missing or is not what systemd documents.
+    """
+    name = _text(properties, "Id")
+    if not is_service_name(name):
+        raise ValueError(f"{name[:300]!r} is not the name of a service")
+    kind, drop_ins = properties.get("DropInPaths", ("as", []))
+    if kind != "as" or len(drop_ins) > _MAX_FILES:
+        raise ValueError("DropInPaths is not a list of paths")
+    paths = [path for path in (_text(properties, "FragmentPath"), *drop_ins) if path]
+    if any(not os.path.isabs(path) or "\0" in path for path in paths):
+        raise ValueError("FragmentPath or DropInPaths is not a list of paths")
+    loaded = _text(properties, "LoadState") in ("loaded", "merged")
+    return UnitState(name, loaded, _text(properties, "ActiveState"), tuple(map(Path, paths)))
+
+
+def parse_service(unit: UnitState, properties: Mapping[str, Any]) -> UnitState:
+    """The state of a unit, with the part that only services have.
+
+    :param properties: those of ``org.freedesktop.systemd1.Service``.
+    :raises ValueError: a property is missing or is not what systemd documents.
+    """
+    kind, main_pid = properties.get("MainPID", ("", 0))
+    if kind != "u":
+        raise ValueError("MainPID is not a number")
+    group = _text(properties, "ControlGroup")
+    if group and not _is_group_of(unit.name, group):
+        raise ValueError(f"ControlGroup {group[:300]!r} is not the group of the service")
+    # An older systemd lacks some properties. They count as not set, and cannot be set.
+    values = {name: decode_value(name, properties[name]) for name in DEFAULTS if name in properties}
+    return UnitState(unit.name, unit.loaded, unit.active, unit.files, main_pid, group, values)
+
+
+def _text(properties: Mapping[str, Any], name: str) -> str:
+    kind, value = properties.get(name, ("", None))
+    if kind not in ("s", "o") or not isinstance(value, str):
+        raise ValueError(f"{name} is not a text")
+    return value
+
+
+def _is_group_of(name: str, group: str) -> bool:
+    parts = group.split("/")
+    # systemd puts "_" before names that the kernel could mistake for files of its own (cg_escape()).
+    return parts[0] == "" and ".." not in parts and parts[-1] in (name, f"_{name}")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningUnit:
+    """The processes of a service that is a guest.
+
+    :ivar folder: the folder of its control group.
+    """
+
+    main: ProcessIdentity
+    folder: Path
+
+    @property
+    def own_group(self) -> GuestCgroup:
+        """The control group of the service."""
+        return GuestCgroup(self.folder)
+
+
+class UnfitUnitError(ValueError):
+    """A service cannot be a guest. The text has the reason."""
+
+
+def find_guest(unit: UnitState, groups: Path) -> RunningUnit | None:
+    """The main process and the group of a service; None if the service has no process now.
+
+    :param groups: the folder of the root of all groups.
+    :raises UnfitUnitError: it cannot be a guest.
+    """
+    if not unit.may_run or not unit.group:
+        return None
+    folder = groups / unit.group.strip("/")
+    if not (groups / "cgroup.controllers").exists():
+        raise UnfitUnitError("the host has no control groups of version 2 (unified hierarchy)")
+    pids = GuestCgroup(folder).process_ids()
+    if os.getpid() in pids:
+        raise UnfitUnitError("the agent itself is in it")
+    # systemd may name a process outside of the group, which is not the service's. A main process that has
+    # ended has no successor, because systemd ends the others, too.
+    if unit.main_pid in pids:
+        main = procfs.identify_process(unit.main_pid)
+    # A service that is starting and has only a process of ExecStartPre= is not a guest yet.
+    elif unit.active == "active":
+        alive = (identity for pid in pids if (identity := procfs.identify_process(pid)) is not None)
+        main = min(alive, key=lambda one: (one.start_time, one.pid), default=None)
+    else:
+        main = None
+    return None if main is None else RunningUnit(main, folder)

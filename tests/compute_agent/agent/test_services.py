@@ -1,0 +1,84 @@
+"""A whole agent with services of systemd as guests: from the section in the unit file to pinned processes."""
+
+import os
+
+import pytest
+
+from compute_agent.drivers import factory
+from tests.compute_agent.agent.running import RunningAgent
+
+pytest.importorskip("jeepney", reason="needs jeepney, of the extra systemd")
+
+from tests.compute_agent.drivers.systemd.fake_systemd import FakeSystemd
+
+UUID = "6b0c0f5e-54e5-4f2c-8f0e-1a9d5f4f9c11"
+DB = "db.service"
+
+
+@pytest.fixture
+def systemd(tmp_path, monkeypatch):
+    folder = tmp_path / "systemd"
+    folder.mkdir()
+    fake = FakeSystemd(folder)
+    monkeypatch.setattr(factory, "HostFolders", lambda *folders: fake.folders)
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def rig(two_cpus, write_ini, client, systemd):
+    """An agent with CPU 0 dedicated and CPU 1 shared, of services and of processes."""
+
+    def write():
+        return write_ini(
+            guests="drivers = systemd, process\nreconcile_interval = 0.3\nstop_timeout = 1",
+            systemd=f"bus_socket = {systemd.path}",
+        )
+
+    rig = RunningAgent(write, client)
+    yield rig
+    rig.close()
+
+
+def cpus_of(systemd):
+    return {frozenset(os.sched_getaffinity(process.pid)) for process in systemd.units[DB].processes}
+
+
+def test_a_service_with_an_allocation_is_pinned_and_given_back(rig, systemd):
+    rig.claim(UUID, PCPU=1)
+    systemd.start(DB, f"[X-ComputeAgent]\nUuid={UUID}\nClass=LS\n", processes=2)
+    systemd.start("other.service", None)
+    rig.wait_for(lambda: cpus_of(systemd) == {frozenset({0})})
+    (row,) = rig.ask("guest.list")
+    assert (row["uuid"], row["name"], row["driver"], row["cpus"]) == (UUID, DB, "systemd", "0")
+    assert rig.ask("guest.show", guest=UUID)["setting_sources"]["qos_class"] == "unit"
+    assert systemd.units["other.service"].values["AllowedCPUs"] == frozenset()
+    # The values stay over a restart of the agent.
+    rig.restart()
+    assert cpus_of(systemd) == {frozenset({0})}
+    rig.wait_for(lambda: rig.ask("guest.list"))
+    systemd.stop(DB)
+    rig.wait_for(lambda: rig.ask("guest.list") == [])
+    rig.wait_for(lambda: not systemd.drop_ins(DB))
+    assert systemd.units[DB].values["AllowedCPUs"] == frozenset()
+
+
+def test_a_systemd_that_is_away_is_reported_and_does_not_stop_the_agent(rig, systemd):
+    systemd.start(DB)
+    rig.wait_for(lambda: rig.ask("guest.list"))
+    systemd.go_away()
+    rig.wait_for(lambda: "systemd" in rig.ask("status")["drivers_away"])
+    assert "message bus" in rig.ask("status")["drivers_away"]["systemd"]
+    up = rig.agent.metrics.registry.get_sample_value
+    assert up("compute_agent_guest_driver_up", {"driver": "systemd"}) == 0
+    assert up("compute_agent_guest_driver_up", {"driver": "process"}) == 1
+    assert [row["name"] for row in rig.ask("guest.list")] == [DB]
+    systemd.listen()
+    rig.wait_for(lambda: not rig.ask("status")["drivers_away"])
+
+
+def test_a_section_that_cannot_be_used_is_a_lost_guest_of_the_status(rig, systemd):
+    systemd.start(DB, "[X-ComputeAgent]\nVcpus=many\n")
+    rig.wait_for(lambda: rig.ask("status")["lost_guests"])
+    (lost,) = rig.ask("status")["lost_guests"]
+    assert "Vcpus=many is not a whole number" in str(lost)

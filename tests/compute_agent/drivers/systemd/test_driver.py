@@ -1,0 +1,457 @@
+"""Services as guests: found, followed, set, and given back."""
+
+import json
+import logging
+import os
+import time
+
+import pytest
+
+from compute_agent.drivers.base import (
+    UNLIMITED,
+    ChangeKind,
+    CpuLimits,
+    CpuSettings,
+    MemoryLimits,
+)
+from compute_agent.drivers.combined import CombinedDriver
+from compute_agent.drivers.systemd.unit_properties import DEFAULTS, INFINITY
+from compute_agent.drivers.systemd.unit_settings import made_uuid
+from compute_agent.model.guest_settings import SettingSource
+from compute_agent.model.messages import DriverError, GuestGoneError
+from compute_agent.model.resource import BlockIo, DeviceRates
+from tests.compute_agent.drivers.systemd.conftest import HOST
+from tests.compute_agent.fakes import FakeDriver
+from tests.waits import wait_for
+
+ALL = frozenset(os.sched_getaffinity(0))
+ONE = frozenset({min(ALL)})
+PINNED, FREE = CpuSettings((ONE,), ONE), CpuSettings((ALL,), ALL)
+UUID = "6b0c0f5e-54e5-4f2c-8f0e-1a9d5f4f9c11"
+DB = "db.service"
+
+pytestmark = pytest.mark.skipif(len(ALL) < 2, reason="needs two CPUs to tell apart")
+
+
+def next_change(driver):
+    change = driver.changes.get(timeout=10)
+    return change.kind, change.guest.name
+
+
+def records(tmp_path):
+    return [json.loads(path.read_text()) for path in (tmp_path / "records").glob("*.json")]
+
+
+class TestFinding:
+    """Which services are guests, and their changes."""
+
+    def test_only_services_with_the_section_are_guests(self, systemd, open_driver):
+        systemd.start(DB, "[X-ComputeAgent]\nVcpus=2\nClass=BE\nPriority=x\n")
+        systemd.start("other.service", None)
+        (guest,) = open_driver().guests()
+        assert (guest.uuid, guest.driver, guest.name) == (made_uuid(HOST, DB), "systemd", DB)
+        assert guest.pid == systemd.units[DB].processes[0].pid
+        assert (guest.settings.vcpus, guest.declared) == (2, {"qos_class": "BE"})
+        assert guest.declared_by is SettingSource.UNIT
+        assert "Priority=x has no effect" in guest.declared_problems[0]
+
+    def test_a_start_an_end_and_a_restart_are_reported(self, systemd, open_driver):
+        driver = open_driver()
+        systemd.start(DB)
+        assert next_change(driver) == (ChangeKind.STARTED, DB)
+        systemd.restart(DB)
+        assert next_change(driver) == (ChangeKind.STOPPED, DB)
+        assert next_change(driver) == (ChangeKind.STARTED, DB)
+        assert driver.guests()[0].pid == systemd.units[DB].processes[0].pid
+        systemd.stop(DB, "failed")
+        assert next_change(driver) == (ChangeKind.STOPPED, DB)
+        assert driver.guests() == []
+
+    def test_a_guest_of_an_earlier_run_is_gone(self, systemd, open_driver):
+        systemd.start(DB)
+        driver = open_driver()
+        (before,) = driver.guests()
+        systemd.restart(DB)
+        wait_for(lambda: [guest for guest in driver.guests() if guest.pid != before.pid])
+        with pytest.raises(GuestGoneError):
+            driver.apply_cpu_settings(before, PINNED)
+
+    def test_changes_without_a_signal_are_found_by_the_next_list(self, systemd, open_driver):
+        driver = open_driver(look_interval=0.1)
+        systemd.changed = lambda unit: None
+        systemd.start(DB)
+        assert next_change(driver) == (ChangeKind.STARTED, DB)
+        systemd.stop(DB)
+        assert next_change(driver) == (ChangeKind.STOPPED, DB)
+
+    def test_a_reload_applies_a_new_section_and_changed_settings(self, systemd, open_driver):
+        unit = systemd.start(DB, None)
+        driver = open_driver()
+        assert driver.guests() == []
+        unit.files[0].write_text("[X-ComputeAgent]\nVcpus=2\n")
+        systemd.reload()
+        assert next_change(driver)[1] == DB
+        unit.files[0].write_text("[X-ComputeAgent]\nVcpus=3\n")
+        systemd.reload()
+        assert next_change(driver) == (ChangeKind.CHANGED, DB)
+        assert driver.guests()[0].settings.vcpus == 3
+        unit.files[0].write_text("[Service]\n")
+        systemd.reload()
+        assert next_change(driver) == (ChangeKind.STOPPED, DB)
+
+    def test_another_main_process_of_the_same_run_changes_the_guest(self, systemd, open_driver):
+        unit = systemd.start(DB, processes=2)
+        driver = open_driver()
+        unit.main_pid = unit.processes[1].pid
+        systemd.changed(unit)
+        assert next_change(driver) == (ChangeKind.CHANGED, DB)
+        assert driver.process_ids(driver.guests()[0]) == [process.pid for process in unit.processes[::-1]]
+
+    def test_a_main_process_outside_of_the_group_is_not_the_guests(self, systemd, open_driver):
+        unit = systemd.define(DB)
+        unit.main_pid = os.getpid()
+        systemd.start(DB)
+        assert open_driver().guests()[0].pid == unit.processes[0].pid
+
+    def test_a_main_process_that_has_ended_has_no_successor(self, systemd, open_driver):
+        unit = systemd.start(DB, processes=2)
+        driver = open_driver()
+        unit.processes[0].kill()
+        unit.processes[0].wait()
+        systemd.changed(unit)
+        assert next_change(driver) == (ChangeKind.STOPPED, DB)
+        assert driver.guests() == []
+
+    def test_a_service_without_a_main_process_has_its_oldest_one(self, systemd, open_driver):
+        unit = systemd.define(DB)
+        unit.main_pid = 0
+        systemd.start(DB, processes=2)
+        assert open_driver().guests()[0].pid == unit.processes[0].pid
+
+    @pytest.mark.parametrize(
+        ("section", "reason"),
+        [
+            ("[X-ComputeAgent]\nUuid=db\n", "Uuid=db is not a uuid"),
+            ("[X-ComputeAgent]\nVcpus=none\n", "Vcpus=none is not a whole number"),
+        ],
+    )
+    def test_a_section_that_cannot_be_used_makes_a_lost_guest(self, systemd, open_driver, section, reason):
+        unit = systemd.start(DB, section)
+        driver = open_driver(look_interval=0.1)
+        assert driver.guests() == []
+        ((guest_uuid, text),) = driver.lost_guests().items()
+        assert guest_uuid == made_uuid(HOST, DB)
+        assert text.startswith(f"service {DB} cannot be a guest: {reason}")
+        unit.files[0].write_text("[X-ComputeAgent]\n")
+        wait_for(driver.guests)
+        assert driver.lost_guests() == {}
+
+    def test_a_file_that_others_can_change_makes_a_lost_guest(self, systemd, open_driver):
+        unit = systemd.define(DB)
+        unit.files[0].chmod(0o666)
+        systemd.start(DB)
+        driver = open_driver()
+        assert driver.guests() == []
+        assert "not trusted" in driver.lost_guests()[made_uuid(HOST, DB)]
+
+    def test_the_second_service_with_a_uuid_is_lost(self, systemd, open_driver):
+        for name in ("a.service", "b.service"):
+            systemd.start(name, f"[X-ComputeAgent]\nUuid={UUID}\n")
+        driver = open_driver()
+        assert [(guest.uuid, guest.name) for guest in driver.guests()] == [(UUID, "a.service")]
+        assert "service a.service has the same uuid" in driver.lost_guests()[UUID]
+
+    def test_the_service_of_the_agent_is_no_guest(self, systemd, open_driver):
+        unit = systemd.start(DB)
+        (systemd.folder_of(unit) / "cgroup.procs").write_text(f"{os.getpid()}\n")
+        driver = open_driver()
+        assert driver.guests() == []
+        assert "the agent itself is in it" in driver.lost_guests()[made_uuid(HOST, DB)]
+
+    def test_a_host_without_unified_groups_has_no_such_guests(self, systemd, open_driver):
+        (systemd.folders.groups / "cgroup.controllers").unlink()
+        systemd.start(DB)
+        assert "no control groups of version 2" in open_driver().lost_guests()[made_uuid(HOST, DB)]
+
+    def test_a_hostile_answer_about_one_service_leaves_the_others(self, systemd, open_driver, caplog):
+        systemd.start(DB).group_path = "/system.slice/../../db.service"
+        systemd.start("b.service")
+        driver = open_driver()
+        assert [guest.name for guest in driver.guests()] == ["b.service"]
+        assert "ControlGroup" in driver.lost_guests()[made_uuid(HOST, DB)]
+
+
+class TestSetting:
+    """Properties go through systemd, with the service's own values on disk first."""
+
+    @pytest.fixture
+    def rig(self, systemd, open_driver):
+        systemd.start(DB, processes=2)
+        driver = open_driver()
+        return driver, driver.guests()[0]
+
+    def test_cpus_of_all_processes_are_set_and_given_back(self, systemd, rig, tmp_path):
+        driver, guest = rig
+        assert driver.apply_cpu_settings(guest, PINNED) == 2
+        assert systemd.group_file(DB, "cpuset.cpus") == str(min(ALL))
+        assert systemd.drop_ins(DB) == ["50-AllowedCPUs.conf"]
+        assert records(tmp_path)[0]["values"] == {"AllowedCPUs": ""}
+        assert driver.apply_cpu_settings(guest, FREE) == 1
+        assert systemd.units[DB].values["AllowedCPUs"] == frozenset()
+        assert (systemd.drop_ins(DB), records(tmp_path)) == ([], [])
+        assert driver.misplaced_threads(guest, FREE) == {}
+
+    def test_a_thread_may_use_fewer_cpus_itself(self, rig):
+        driver, guest = rig
+        os.sched_setaffinity(guest.pid, ONE)
+        assert driver.misplaced_threads(guest, FREE) == {}
+
+    def test_the_end_of_the_service_gives_everything_back(self, systemd, rig, tmp_path):
+        driver, guest = rig
+        driver.apply_cpu_settings(guest, PINNED)
+        driver.apply_cpu_limits(guest, CpuLimits(300, 0.5))
+        driver.limit_memory(guest, MemoryLimits(1 << 30, UNLIMITED, 1 << 20))
+        driver.apply_blockio(guest, BlockIo(50))
+        assert len(systemd.drop_ins(DB)) == 6
+        systemd.stop(DB)
+        wait_for(lambda: not records(tmp_path))
+        assert systemd.units[DB].values == DEFAULTS
+        assert systemd.drop_ins(DB) == []
+
+    def test_the_values_survive_while_systemd_starts_the_service_again(self, systemd, rig, tmp_path):
+        driver, guest = rig
+        driver.apply_cpu_settings(guest, PINNED)
+        systemd.stop(DB, "activating")
+        assert next_change(driver) == (ChangeKind.STOPPED, DB)
+        assert records(tmp_path)
+        systemd.start(DB)
+        assert next_change(driver) == (ChangeKind.STARTED, DB)
+        assert driver.misplaced_threads(driver.guests()[0], PINNED) == {}
+
+    def test_a_service_that_ends_while_the_agent_is_away_gets_its_values_back(
+        self, systemd, rig, open_driver, tmp_path
+    ):
+        driver, guest = rig
+        driver.apply_cpu_limits(guest, CpuLimits(300))
+        driver.close()
+        systemd.stop(DB)
+        open_driver()
+        assert systemd.units[DB].values == DEFAULTS
+        assert records(tmp_path) == []
+
+    def test_another_agent_knows_the_values_of_the_service(self, systemd, open_driver):
+        systemd.start(DB).values["CPUQuotaPerSecUSec"] = 3_000_000
+        first = open_driver()
+        first.apply_cpu_limits(first.guests()[0], CpuLimits(quota=1))
+        assert systemd.units[DB].values["CPUQuotaPerSecUSec"] == 1_000_000
+        first.close()
+        second = open_driver()
+        (guest,) = second.guests()
+        assert second.cpu_limits(guest, CpuLimits()) == CpuLimits(100, 1.0)
+        assert second.apply_cpu_limits(guest, CpuLimits())
+        assert systemd.units[DB].values["CPUQuotaPerSecUSec"] == 3_000_000
+
+    def test_a_service_without_the_section_gets_its_values_back_while_it_runs(self, systemd, rig, tmp_path):
+        driver, guest = rig
+        driver.apply_cpu_settings(guest, PINNED)
+        systemd.units[DB].files[0].write_text("[Service]\n")
+        systemd.reload()
+        wait_for(lambda: not records(tmp_path))
+        assert systemd.units[DB].values == DEFAULTS
+
+    def test_a_service_that_was_removed_leaves_no_record(self, systemd, rig, tmp_path):
+        driver, guest = rig
+        driver.apply_cpu_settings(guest, PINNED)
+        unit = systemd.units[DB]
+        systemd.stop(DB, "activating")
+        del systemd.units[DB]
+        systemd.changed(unit)
+        wait_for(lambda: not records(tmp_path))
+        assert systemd.drop_ins(DB) == []
+
+    def test_a_file_of_the_operator_for_a_property_stays(self, systemd, rig):
+        driver, guest = rig
+        (systemd.folders.control / f"{DB}.d").mkdir()
+        (systemd.folders.control / f"{DB}.d/50-CPUQuota.conf").write_text("")
+        driver.apply_cpu_limits(guest, CpuLimits(quota=1))
+        driver.apply_cpu_limits(guest, CpuLimits())
+        assert systemd.drop_ins(DB) == ["50-CPUQuota.conf"]
+
+    def test_drift_of_a_property_and_of_a_file_is_seen_and_corrected(self, systemd, rig):
+        driver, guest = rig
+        driver.apply_cpu_settings(guest, PINNED)
+        driver.apply_cpu_limits(guest, CpuLimits(300, 0.5))
+        systemd.units[DB].values["CPUWeight"] = INFINITY
+        (systemd.folder_of(systemd.units[DB]) / "cpu.max").write_text("max 100000\n")
+        assert driver.cpu_limits(guest, CpuLimits(300, 0.5)) == CpuLimits(100, 0.5)
+        assert driver.apply_cpu_limits(guest, CpuLimits(300, 0.5))
+        assert driver.cpu_limits(guest, CpuLimits(300, 0.5)) is None
+        assert systemd.group_file(DB, "cpu.max") == "50000 100000"
+        (systemd.folder_of(systemd.units[DB]) / "cpuset.cpus").write_text("0-1\n")
+        assert driver.misplaced_threads(guest, PINNED) == {guest.pid: ONE}
+        assert driver.apply_cpu_settings(guest, PINNED)
+
+    def test_a_value_that_the_kernel_does_not_take_is_an_error(self, systemd, rig):
+        driver, guest = rig
+        systemd.ignores.add("MemoryMax")
+        with pytest.raises(DriverError, match=rf"{guest.uuid}.*kernel did not accept MemoryMax"):
+            driver.limit_memory(guest, MemoryLimits(1 << 30))
+
+    def test_a_value_that_systemd_refuses_is_an_error_with_its_words(self, systemd, rig):
+        driver, guest = rig
+        systemd.refusals["CPUWeight"] = ("org.freedesktop.DBus.Error.AccessDenied", "Access\ndenied")
+        with pytest.raises(DriverError, match=r"CPUWeight=300 of guest .*: Access.denied") as caught:
+            driver.apply_cpu_limits(guest, CpuLimits(300))
+        assert str(caught.value).isprintable()
+
+    def test_a_property_is_set_after_its_record_is_written(self, systemd, rig, tmp_path):
+        driver, guest = rig
+        (tmp_path / "records").rmdir()
+        with pytest.raises(DriverError, match="record cannot be written"):
+            driver.apply_cpu_settings(guest, PINNED)
+        assert systemd.units[DB].values == DEFAULTS
+
+    def test_an_older_systemd_has_no_idle_weight(self, systemd, open_driver):
+        systemd.version = "249.11"
+        systemd.start(DB)
+        driver = open_driver()
+        (guest,) = driver.guests()
+        assert driver.missing_limits(guest, CpuLimits(idle=True)) == ["cpu_idle: this needs systemd 252"]
+        assert driver.cpu_limits(guest, CpuLimits(idle=True)) is None
+
+    def test_settings_that_cannot_be_set_are_named(self, rig):
+        driver, guest = rig
+        assert driver.missing_limits(guest, CpuLimits(quota=1, burst=0.5))
+        wanted = BlockIo(None, DeviceRates(1), 10, frozenset({"8:0"}), True)
+        assert len(driver.blockio_missing(guest, wanted)) == 3
+        assert driver.blockio_missing(guest, BlockIo(50)) == []
+
+    def test_drift_of_block_io_is_told_in_words(self, rig):
+        driver, guest = rig
+        assert driver.blockio_drift(guest, None) == ""
+        driver.apply_blockio(guest, BlockIo(50))
+        assert driver.blockio_drift(guest, None) == "IOWeight is 50"
+        assert driver.apply_blockio(guest, None)
+
+    def test_a_dry_run_changes_nothing(self, systemd, open_driver, tmp_path):
+        systemd.start(DB)
+        driver = open_driver(look_only=True)
+        (guest,) = driver.guests()
+        assert driver.misplaced_threads(guest, PINNED)
+        with pytest.raises(DriverError, match="dry run"):
+            driver.apply_cpu_settings(guest, PINNED)
+        assert not (tmp_path / "records").exists()
+        assert "SetUnitProperties" not in systemd.calls
+
+    def test_a_damaged_record_is_put_aside_and_one_of_another_boot_forgotten(
+        self, systemd, rig, open_driver, tmp_path, caplog
+    ):
+        driver, guest = rig
+        driver.apply_cpu_limits(guest, CpuLimits(300))
+        driver.close()
+        (path,) = (tmp_path / "records").glob("*.json")
+        document = json.loads(path.read_text())
+        path.write_text("{}")
+        open_driver().close()
+        assert "cannot be used" in caplog.text
+        (aside,) = (tmp_path / "records").iterdir()
+        assert ".damaged-" in aside.name
+        path.write_text(json.dumps({**document, "boot_id": "another"}))
+        open_driver()
+        assert not path.exists()
+
+    def test_a_stop_goes_through_systemd_and_starts_nothing(self, systemd, rig):
+        driver, guest = rig
+        driver.stop(guest, 5)
+        driver.stop(guest, 5)
+        assert [call for call in systemd.calls if call.startswith(("Start", "Restart", "Stop"))] == [
+            "StopUnit"
+        ]
+
+    def test_a_service_that_does_not_stop_is_killed_through_systemd(self, systemd, rig):
+        driver, guest = rig
+        stop, systemd.stop = systemd.stop, lambda name, active="": active and stop(name, active)
+        driver.stop(guest, 0.1)
+        assert "KillUnit" in systemd.calls
+        systemd.stop = stop
+
+
+class TestAway:
+    """systemd or the bus does not answer."""
+
+    def test_a_bus_that_is_not_there_is_awaited(self, systemd, open_driver):
+        systemd.go_away()
+        driver = open_driver()
+        assert driver.awaited_drivers == {"systemd"}
+        assert "does not answer" in driver.outage_reasons()["systemd"]
+        with pytest.raises(DriverError, match="message bus"):
+            driver.guests()
+        systemd.start(DB)
+        systemd.listen()
+        wait_for(lambda: not driver.awaited_drivers)
+        assert [guest.name for guest in driver.guests()] == [DB]
+
+    def test_guests_stay_known_while_systemd_is_away_and_changes_are_errors(self, systemd, open_driver):
+        systemd.start(DB)
+        driver = open_driver()
+        (guest,) = driver.guests()
+        systemd.go_away()
+        wait_for(lambda: driver.outage_reason)
+        assert driver.guests() == [guest]
+        assert driver.awaited_drivers == frozenset()
+        with pytest.raises(DriverError):
+            driver.apply_cpu_settings(guest, PINNED)
+        systemd.listen()
+        wait_for(lambda: not driver.outage_reason)
+        assert driver.apply_cpu_settings(guest, PINNED)
+
+    def test_a_systemd_that_hangs_is_an_error_and_not_a_hang(self, systemd, open_driver):
+        systemd.start(DB)
+        driver = open_driver(seconds=0.2)
+        (guest,) = driver.guests()
+        systemd.hangs.set()
+        with pytest.raises(DriverError, match=r"had no answer within 0\.2 s"):
+            driver.cpu_limits(guest, CpuLimits(300))
+        wait_for(lambda: driver.outage_reason)
+        # All further calls fail at once.
+        started = time.monotonic()
+        for _ in range(20):
+            with pytest.raises(DriverError):
+                driver.cpu_limits(guest, CpuLimits(300))
+        assert time.monotonic() - started < 20
+        systemd.hangs.clear()
+        wait_for(lambda: not driver.outage_reason)
+        assert driver.cpu_limits(guest, CpuLimits(300))
+
+    def test_a_systemd_that_starts_again_is_followed(self, systemd, open_driver):
+        driver = open_driver()
+        systemd.execute_again()
+        wait_for(lambda: systemd.calls.count("Subscribe") == 2)
+        wait_for(lambda: not driver.outage_reason)
+        systemd.start(DB)
+        assert next_change(driver) == (ChangeKind.STARTED, DB)
+
+    def test_a_second_agent_is_kept_off(self, systemd, open_driver, caplog):
+        def locked():
+            raise DriverError("another agent already manages the services of systemd")
+
+        with caplog.at_level(logging.WARNING):
+            driver = open_driver(lock=locked)
+        assert "another agent" in driver.outage_reason
+        assert systemd.calls == []
+
+
+class TestBesideAnother:
+    """Guests of two drivers."""
+
+    def test_the_first_driver_keeps_a_uuid(self, systemd, open_driver):
+        systemd.start(DB, f"[X-ComputeAgent]\nUuid={UUID}\n")
+        processes = FakeDriver(ALL, "process")
+        processes.create_guest(UUID, "db", open_driver().guests()[0].settings, ())
+        for drivers, kept in (
+            ((processes, open_driver()), "process"),
+            ((open_driver(), processes), "systemd"),
+        ):
+            both = CombinedDriver(drivers)
+            assert [guest.driver for guest in both.guests()] == [kept]
+            assert "comes first in [guests] drivers" in both.lost_guests()[UUID]

@@ -1,0 +1,240 @@
+"""Services of a real systemd as guests: set, kept through reloads and restarts, and given back.
+
+Runs in the virtual machine only: `test_systemd.py` starts it there.
+"""
+
+import os
+import queue
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compute_agent.drivers.base import UNLIMITED, ChangeKind, CpuLimits, CpuSettings, MemoryLimits
+from compute_agent.drivers.systemd.bus import bus_opener
+from compute_agent.drivers.systemd.driver import SystemdDriver
+from compute_agent.drivers.systemd.records import UnitRecords
+from compute_agent.model.messages import DriverError
+from compute_agent.model.resource import BlockIo
+from tests.waits import wait_for
+
+BUS = Path("/run/dbus/system_bus_socket")
+FOLDER = Path("/run/systemd/system")
+DB = "db.service"
+SERVICE = """
+[Service]
+ExecStart=/bin/sh -c 'sleep 1000 & exec sleep 1000'
+Restart=on-failure
+RestartSec=1s
+"""
+SECTION = "\n[X-ComputeAgent]\nVcpus=2\nClass=BE\n"
+ALL = frozenset(os.sched_getaffinity(0))
+ONE = CpuSettings((frozenset({1}),), frozenset({1}))
+FREE = CpuSettings((ALL,), ALL)
+NAMES = ("AllowedCPUs", "AllowedMemoryNodes", "CPUWeight", "CPUQuotaPerSecUSec", "MemoryMax", "MemoryHigh")
+NAMES += ("MemoryLow", "MemoryMin", "IOWeight")
+
+
+def systemctl(*words):
+    return subprocess.run(["systemctl", *words], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def show(name=DB):
+    """The properties of a service as systemd has them."""
+    text = systemctl("show", *(word for one in NAMES for word in ("-p", one)), name)
+    return dict(line.split("=", 1) for line in text.splitlines())
+
+
+def left_files(name=DB):
+    return [*Path(f"/run/systemd/system.control/{name}.d").glob("*")]
+
+
+def is_without_error(call, *arguments):
+    try:
+        call(*arguments)
+    except DriverError:
+        return False
+    return True
+
+
+@pytest.fixture(autouse=True, scope="module")
+def bus():
+    """The machine has started its command and nothing else."""
+    systemctl("start", "dbus.socket", "dbus.service")
+    wait_for(BUS.exists)
+
+
+@pytest.fixture
+def service():
+    """Write the unit file of a service and start it."""
+    names = []
+
+    def service(more="", name=DB):
+        (FOLDER / name).write_text(SERVICE + more + SECTION)
+        systemctl("daemon-reload")
+        systemctl("start", name)
+        names.append(name)
+
+    yield service
+    for name in names:
+        subprocess.run(["systemctl", "stop", name], check=False)
+        subprocess.run(["systemctl", "reset-failed", name], check=False, capture_output=True)
+        # A test that has failed leaves the values that it has set.
+        shutil.rmtree(f"/run/systemd/system.control/{name}.d", ignore_errors=True)
+        (FOLDER / name).unlink(missing_ok=True)
+    systemctl("daemon-reload")
+
+
+@pytest.fixture
+def open_driver(tmp_path):
+    opened = []
+
+    def open_driver():
+        driver: Any = SystemdDriver(bus_opener(BUS), "host", UnitRecords(tmp_path / "records"))
+        driver.changes = queue.Queue()
+        driver.watch_guests(driver.changes.put)
+        opened.append(driver)
+        return driver
+
+    yield open_driver
+    for driver in opened:
+        driver.close()
+
+
+def test_services_are_found_and_their_starts_and_ends_reported(service, open_driver):
+    driver = open_driver()
+    assert driver.outage_reason == ""
+    service()
+    assert driver.changes.get(timeout=60).kind is ChangeKind.STARTED
+    (guest,) = driver.guests()
+    assert str(guest.pid) == systemctl("show", "--value", "-p", "MainPID", DB)
+    assert (guest.settings.vcpus, guest.declared) == (2, {"qos_class": "BE"})
+    assert len(wait_for(lambda: len(driver.process_ids(guest)) == 2 and driver.process_ids(guest))) == 2
+    systemctl("restart", DB)
+    kinds = [driver.changes.get(timeout=60).kind for _ in range(2)]
+    assert kinds == [ChangeKind.STOPPED, ChangeKind.STARTED]
+    systemctl("stop", DB)
+    assert driver.changes.get(timeout=60).kind is ChangeKind.STOPPED
+    assert driver.guests() == []
+
+
+def test_all_properties_are_set_kept_and_given_back(service, open_driver, tmp_path):
+    service()
+    before, driver = show(), open_driver()
+    (guest,) = driver.guests()
+    wait_for(lambda: len(driver.process_ids(guest)) == 2)
+    memory = MemoryLimits(1 << 30, 1 << 29, 1 << 20, minimum=1 << 20, oom_score_adj=100)
+
+    def check(guest):
+        assert driver.misplaced_threads(guest, ONE) == {}
+        assert driver.memory_nodes(guest, frozenset({0})) is None
+        assert driver.cpu_limits(guest, CpuLimits(300, 0.5)) is None
+        assert driver.memory_limits(guest, MemoryLimits(1 << 30, 1 << 29, 1 << 20, minimum=1 << 20)) is None
+        assert driver.blockio_drift(guest, BlockIo(50)) == ""
+        assert {os.sched_getaffinity(pid) == {1} for pid in driver.process_ids(guest)} == {True}
+
+    assert driver.apply_cpu_settings(guest, ONE) == 2
+    assert driver.bind_memory(guest, frozenset({0}))
+    assert driver.apply_cpu_limits(guest, CpuLimits(300, 0.5))
+    assert driver.limit_memory(guest, memory)
+    assert driver.apply_blockio(guest, BlockIo(50))
+    check(guest)
+    group = Path(guest.cgroup)
+    assert (group / "cpu.max").read_text() == "50000 100000\n"
+    assert (group / "memory.max").read_text() == f"{1 << 30}\n"
+    assert (group / "cpuset.cpus").read_text() == "1\n"
+    systemctl("daemon-reload")
+    check(guest)
+    systemctl("daemon-reexec")
+    # systemd answers nothing for some seconds, which the driver reports as an error.
+    wait_for(lambda: is_without_error(check, guest))
+    systemctl("restart", DB)
+    (guest,) = wait_for(lambda: [one for one in driver.guests() if one.pid != guest.pid])
+    # A restart ends the service for a moment, so that its values may have been given back.
+    driver.apply_cpu_settings(guest, ONE)
+    driver.bind_memory(guest, frozenset({0}))
+    driver.apply_cpu_limits(guest, CpuLimits(300, 0.5))
+    driver.limit_memory(guest, memory)
+    driver.apply_blockio(guest, BlockIo(50))
+    check(guest)
+    # By a release, while the service runs
+    assert driver.apply_cpu_settings(guest, FREE)
+    assert driver.bind_memory(guest, frozenset())
+    assert driver.apply_cpu_limits(guest, CpuLimits(100))
+    assert driver.limit_memory(guest, MemoryLimits(UNLIMITED, UNLIMITED, 0, 0, (), 0, False))
+    assert driver.apply_blockio(guest, None)
+    assert (show(), left_files(), [*(tmp_path / "records").iterdir()]) == (before, [], [])
+    assert {frozenset(os.sched_getaffinity(pid)) for pid in driver.process_ids(guest)} == {ALL}
+    # By the end of the service
+    driver.apply_cpu_settings(guest, ONE)
+    driver.apply_cpu_limits(guest, CpuLimits(idle=True))
+    assert (Path(guest.cgroup) / "cpu.idle").read_text() == "1\n"
+    systemctl("stop", DB)
+    wait_for(lambda: not [*(tmp_path / "records").iterdir()])
+    assert (show(), left_files()) == (before, [])
+
+
+def test_values_of_the_unit_file_stay_or_come_back(service, open_driver):
+    service("CPUQuota=150%\nCPUWeight=50\nMemoryMax=512M\nAllowedCPUs=0-2\n")
+    before, driver = show(), open_driver()
+    (guest,) = driver.guests()
+    assert driver.cpu_limits(guest, CpuLimits(300)) is None
+    assert driver.memory_limits(guest, MemoryLimits(1 << 30)) is None
+    assert driver.apply_cpu_limits(guest, CpuLimits(300, 1.0))
+    assert (Path(guest.cgroup) / "cpu.max").read_text() == "100000 100000\n"
+    driver.apply_cpu_settings(guest, ONE)
+    driver.apply_cpu_limits(guest, CpuLimits(300))
+    driver.apply_cpu_settings(guest, FREE)
+    assert show() == before
+    assert os.sched_getaffinity(guest.pid) == {0, 1, 2}
+    assert left_files() == []
+
+
+def test_drift_by_other_programs_is_corrected(service, open_driver):
+    service()
+    driver = open_driver()
+    (guest,) = driver.guests()
+    driver.apply_cpu_settings(guest, ONE)
+    driver.apply_cpu_limits(guest, CpuLimits(300))
+    systemctl("set-property", "--runtime", DB, "CPUWeight=77")
+    assert driver.cpu_limits(guest, CpuLimits(300)) == CpuLimits(77)
+    (Path(guest.cgroup) / "cpuset.cpus").write_text("0-1\n")
+    assert driver.misplaced_threads(guest, ONE)
+    assert driver.apply_cpu_settings(guest, ONE)
+    assert driver.apply_cpu_limits(guest, CpuLimits(300))
+    assert show()["CPUWeight"] == "300"
+    assert os.sched_getaffinity(guest.pid) == {1}
+
+
+def test_a_service_that_systemd_restarts_keeps_its_values(service, open_driver):
+    service()
+    driver = open_driver()
+    (guest,) = driver.guests()
+    driver.apply_cpu_settings(guest, ONE)
+    systemctl("kill", "--signal=SIGKILL", DB)
+    (again,) = wait_for(lambda: [one for one in driver.guests() if one.pid != guest.pid])
+    assert driver.misplaced_threads(again, ONE) == {}
+    assert show()["AllowedCPUs"] == "1"
+
+
+def test_a_service_that_ended_while_the_agent_was_away_gets_its_values_back(service, open_driver, tmp_path):
+    service()
+    before, driver = show(), open_driver()
+    (guest,) = driver.guests()
+    driver.apply_cpu_settings(guest, ONE)
+    driver.close()
+    systemctl("stop", DB)
+    open_driver()
+    wait_for(lambda: not [*(tmp_path / "records").iterdir()])
+    assert (show(), left_files()) == (before, [])
+
+
+def test_a_stop_by_the_agent_is_not_undone_by_systemd(service, open_driver):
+    service()
+    driver = open_driver()
+    (guest,) = driver.guests()
+    driver.stop(guest, 30)
+    wait_for(lambda: systemctl("show", "--value", "-p", "ActiveState", DB) in ("inactive", "failed"))
+    assert driver.guests() == []
