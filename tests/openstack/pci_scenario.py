@@ -1,9 +1,11 @@
 """The steps of guests with PCI cards, in a cloud of two hosts that report their cards to Placement.
 
-The scheduler of Nova 34 chooses cards for a guest that moves, but `nova-compute` then takes any free cards at
-the destination, and adds these to the allocation. So each destination in these steps has as many free cards
-as the guest needs. `nova-compute` frees the cards of a guest if its periodic report runs while the guest is
-moved back. So `nova-compute` reports only when it starts and when guests change.
+Each destination of a move has as many free cards as the guest needs, because `resize_claim` in the source of
+Nova 34 does not read which cards the scheduler chose.
+
+Nova's periodic report frees the cards of a guest in Nova's database if it runs while the guest is moved back.
+So this report is off. `nova-compute` reports when it starts, and when it claims or releases resources. If a
+guest has moved and is deleted, its cards stay in use in Nova's database until `nova-compute` starts again.
 """
 
 from collections.abc import Iterator
