@@ -257,8 +257,8 @@ class GuestSet(_OneGuest):
             default=[],
             metavar="SETTING",
             choices=SETTING_NAMES,
-            help="setting to remove that an earlier `guest set` has made, such as qos_class; may be given"
-            " several times",
+            help="remove this setting of an earlier `guest set`, such as qos_class; may be given several"
+            " times",
         )
         return parser
 

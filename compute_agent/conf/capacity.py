@@ -36,8 +36,8 @@ OPTS: Final = [
         default=False,
         help="Whether the agent looks for memory that guests do not use. Every 6 seconds, the agent has"
         " the kernel move 1/2000 of a guest's memory to swap (memory.reclaim of cgroup v2), unless the"
-        " guest waits for memory. Memory that stays in swap for 10 minutes counts as unused for the option"
-        " memory. The host needs swap. The agent moves memory only of guests that have a class up to [qos]"
+        " guest waits for memory. The option memory counts memory that stays in swap for 10 minutes as"
+        " unused. The host needs swap. The agent moves memory only of guests that have a class up to [qos]"
         " highest_class and no dedicated CPUs.",
     ),
     cfg.FloatOpt(

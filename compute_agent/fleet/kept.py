@@ -69,7 +69,7 @@ def take_up(folder: Path) -> None:
 
 
 def has_failed(folder: Path) -> bool:
-    """Whether the last start of the agent with the adopted revision failed."""
+    """Whether the agent failed when it last started with the fleet's revision in this state folder."""
     return (folder / FAILED).exists()
 
 

@@ -393,7 +393,7 @@ class InterferenceLoop:
         for name in sorted(missing - self._missing_signals):
             unmet = self._reader.cycles.missing_reason if name == "cpi" else ""
             LOG.warning(
-                "No guest has the signal %s, so no guest is limited for it: it needs %s%s",
+                "No guest has the signal %s, so the agent limits no guest by this signal, which needs %s%s",
                 name,
                 signals[name].needs,
                 unmet and f"; {unmet}",

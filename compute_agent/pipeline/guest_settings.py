@@ -149,7 +149,10 @@ def _load_texts(path: Path) -> _Texts:
         _parse_texts,
         {},
         lambda aside, error: LOG.error(
-            "Settings of guests by hand cannot be read and are lost: %s, now %s: %s", path, aside, error
+            "The settings made by hand are lost, because %s cannot be read; the file is %s now: %s",
+            path,
+            aside,
+            error,
         ),
     )
 

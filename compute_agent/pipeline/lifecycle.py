@@ -256,7 +256,7 @@ class GuestLifecycle:
         self._awaited, self._saved = awaited, waiting if awaited else None
         if awaited:
             LOG.warning(
-                "Guests of driver %s are not known yet, and %d saved guests keep their CPUs until then: %s",
+                "Guests of driver %s cannot be listed yet; until then, %d saved guests keep their CPUs: %s",
                 " and ".join(sorted(awaited)),
                 len(waiting),
                 self._driver.outage_reason or "the driver is about to look",

@@ -153,7 +153,7 @@ class _StepPlanner:
         self.now[group.name] = values
 
     def _shrunk_schemata(self, group: TargetGroup) -> Schemata:
-        """The schemata of a group before masks are moved.
+        """The reduced schemata that a group gets before masks are moved.
 
         Until masks are moved, a group keeps only the ways and the bandwidth that it has both now
         and at the end.

@@ -40,7 +40,9 @@ class ChangeProbe:
         self._round = 0
 
     def position(self) -> DatabaseVersion:
-        """Return the version of the database; a connection that was lost since the last call is replaced.
+        """Return a mark that differs after each change of the database's content.
+
+        A connection that was lost since the last call is replaced.
 
         :raises placement.db.errors.WrongServer: the server is a standby, or read-only.
         :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer, or refuses the question.

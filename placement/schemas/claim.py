@@ -139,7 +139,7 @@ def parse_owned(
 ) -> WantedClaim:
     """Return the claim of a new consumer with this uuid and type.
 
-    :raises InvalidRequest: the query, the flavor or the order is wrong.
+    :raises InvalidRequest: the field ``query``, ``flavor`` or ``order`` of the claim is wrong.
     """
     asked = explanation.parse(claim, forms)
     return WantedClaim(

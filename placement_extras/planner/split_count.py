@@ -326,7 +326,7 @@ class _HostPlacing:
     ) -> ModelSnapshot:
         """Return a snapshot with a host and the trees that share with it.
 
-        :param held: providers by id, with the usage of guests placed on other hosts.
+        :param held: sharing providers by id; their usage includes the guests that were placed on other hosts.
         """
         snapshot = self._cloud.snapshot
         ids = {each.id for each in tree.members}

@@ -54,7 +54,7 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
         secret=True,
         help=(
             "Token that placement-shadow sends to this service instead of the clients' tokens. If this"
-            " service runs with noauth2, set the token admin. Write any other token into a file for"
+            " service runs with noauth2, the token is the word admin. Write any other token into a file for"
             " --config-file, as ours_token in section [DEFAULT]."
         ),
     ),
