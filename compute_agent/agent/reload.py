@@ -71,18 +71,28 @@ class FileStamp:
     inode: int
 
 
+FileStamps = tuple[tuple[Path, FileStamp | None], ...]
+"""Files with the stamp of each; None: the file is absent."""
+
+
+def emptied_files(before: FileStamps, now: FileStamps) -> list[Path]:
+    """The files that are empty now and had text before, for example after a full disk."""
+    written = {path for path, stamp in before if stamp and stamp.size}
+    return [path for path, stamp in now if stamp and not stamp.size and path in written]
+
+
 @dataclass(frozen=True, slots=True)
 class HostSignature:
     """Facts about the host that are cheap to read. They differ after a change that needs a reload.
 
     :ivar online: the online CPUs.
-    :ivar files: the files of configuration, fleet and providers, with the stamp of each; None: it is absent.
+    :ivar files: the files of configuration, fleet and providers.
     :ivar rest: the NUMA nodes and the state of resctrl. Huge pages and PCI devices are added if the
         configuration offers them.
     """
 
     online: CpuSet
-    files: tuple[tuple[Path, FileStamp | None], ...]
+    files: FileStamps
     rest: tuple[Any, ...]
 
     def differs_from(self, other: HostSignature, powered: CpuSet) -> bool:
@@ -105,11 +115,6 @@ class HostSignature:
         """
         return not any(stamp and 0 <= now - stamp.modified / 1e9 < SETTLE_SECONDS for _, stamp in self.files)
 
-    def emptied_since(self, other: HostSignature) -> list[Path]:
-        """The files that are empty now and had text in ``other``, for example after a full disk."""
-        written = {path for path, stamp in other.files if stamp and stamp.size}
-        return [path for path, stamp in self.files if stamp and not stamp.size and path in written]
-
 
 def host_signature(conf: cfg.ConfigOpts, devices: tuple[PciDevice, ...] = ()) -> HostSignature:
     """Read the signature of this host.
@@ -120,7 +125,7 @@ def host_signature(conf: cfg.ConfigOpts, devices: tuple[PciDevice, ...] = ()) ->
     pools = sorted(system.glob(_HUGE_PAGES)) if conf.compute.huge_pages else ()
     return HostSignature(
         read_online(Path(conf.host.root)),
-        tuple((path, _file_stamp(path)) for path in (*written.files_of(conf), *_other_files(conf))),
+        file_stamps(conf),
         (
             read_optional(f"{system}/node/online"),
             *(read_optional(str(pool)) for pool in pools),
@@ -176,6 +181,11 @@ def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
         return (*always, *(files_in(location) if location else ()))
     except OSError:
         return always  # a reload reads the provider files, and reports the error
+
+
+def file_stamps(conf: cfg.ConfigOpts) -> FileStamps:
+    """Read the stamps of the files of configuration, fleet and providers."""
+    return tuple((path, _file_stamp(path)) for path in (*written.files_of(conf), *_other_files(conf)))
 
 
 def _file_stamp(path: Path) -> FileStamp | None:
@@ -253,7 +263,9 @@ class ConfigReloader:
         for warning in self._config_warnings:  # the choice of the driver has logged its own notice
             LOG.warning("%s", warning)
         self._devices = DeviceSurvey()
-        self._signature = self._accepted = self._read_signature(host.options)
+        self._signature = self._read_signature(host.options)
+        self._accepted = self._signature.files
+        """The stamps of the files of the configuration in force."""
         self._recorder = recorder
         # The values are stored now, because option_values() reads the files, which may change before the
         # next reload.
@@ -315,7 +327,7 @@ class ConfigReloader:
 
         :returns: the reason why the configuration is refused; empty: it is in force.
         """
-        before = self._read_signature(self._in_force.current.options)
+        before = file_stamps(self._in_force.current.options)
         try:
             options = self._load_conf()
             if problem := self._find_unfinished(before):
@@ -361,15 +373,15 @@ class ConfigReloader:
         self._accepted = before
         return ""
 
-    def _find_unfinished(self, before: HostSignature) -> str:
+    def _find_unfinished(self, before: FileStamps) -> str:
         """The reason why the files just read may be incomplete; empty: they are complete.
 
-        :param before: the signature from before the files were read.
+        :param before: the stamps from before the files were read.
         """
-        now = self._read_signature(self._in_force.current.options)
-        if now.files != before.files:
+        now = file_stamps(self._in_force.current.options)
+        if now != before:
             return "a file was written while the agent read it; the agent reads it again"
-        if emptied := now.emptied_since(self._accepted):
+        if emptied := emptied_files(self._accepted, now):
             files = ", ".join(map(str, emptied))
             return f"empty, but had options before: {files}; restore the text, or write a comment into it"
         return ""

@@ -12,8 +12,9 @@ so :meth:`CombinedDriver.guests` raises an error until no driver is awaited.
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -285,8 +286,10 @@ class CombinedDriver:
         """
         kept: dict[str, Guest] = {}
         doubles: dict[str, str] = {}
+        group_of = functools.cache(_kernel_group)
         for guest in (guest for guests in listed.values() for guest in guests):
-            if (outer := _find_sharing(guest, kept.values())) is not None and guest.uuid not in kept:
+            outer = None if guest.uuid in kept else _find_sharing(guest, kept.values(), group_of)
+            if outer is not None:
                 doubles[guest.uuid] = (
                     f"guest {guest} of driver {guest.driver} (pid {guest.pid}) has processes of guest {outer}"
                     f" of driver {outer.driver}, which comes first in [guests] drivers, so the agent does not"
@@ -325,26 +328,35 @@ class _OwnChanges:
     def _is_taken(self, guest: Guest) -> bool:
         earlier = [driver for driver in self._earlier if not driver.awaited_drivers]
         others = [other for driver in earlier for other in driver.guests()]
-        return any(other.uuid == guest.uuid for other in others) or _find_sharing(guest, others) is not None
+        if any(other.uuid == guest.uuid for other in others):
+            return True
+        return _find_sharing(guest, others, functools.cache(_kernel_group)) is not None
 
 
 # Where systemd mounts the hierarchy of cgroup v2.
 _GROUPS: Final = Path("/sys/fs/cgroup")
 
 
-def _find_sharing(guest: Guest, others: Iterable[Guest]) -> Guest | None:
+def _kernel_group(pid: int) -> str:
+    """The folder of the control group of a process; empty for the root, or if it cannot be read."""
+    path = procfs.cgroup_path(pid)
+    return path and str(_GROUPS / path.strip("/"))
+
+
+def _find_sharing(guest: Guest, others: Iterable[Guest], group_of: Callable[[int], str]) -> Guest | None:
     """The guest of another driver that has processes of this guest; None if there is none.
 
     Guests with groups of their own share no process. So one of the two has no group, and its main process is
     in the group of the other one.
+
+    :param group_of: _kernel_group() with a cache, because each process is compared with all services.
     """
     found = (
         other for other in others if other.driver != guest.driver and bool(other.cgroup) != bool(guest.cgroup)
     )
     for other in found:
         inner, outer = (guest, other) if other.cgroup else (other, guest)
-        path = procfs.cgroup_path(inner.pid)
-        if path and (_GROUPS / path.strip("/")).is_relative_to(outer.cgroup):
+        if f"{group_of(inner.pid)}/".startswith(f"{outer.cgroup}/"):
             return other
     return None
 

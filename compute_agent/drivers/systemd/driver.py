@@ -115,7 +115,7 @@ class SystemdDriver:
         # its start.
         tried.wait(_FIRST_LOOK)
 
-    # What runs
+    # Running guests
 
     @property
     def outage_reason(self) -> str:
@@ -187,7 +187,7 @@ class SystemdDriver:
         if not _await_end(entry, _KILL_SECONDS):
             raise DriverError(f"guest {guest} does not end {_KILL_SECONDS:g} s after SIGKILL")
 
-    # What it can
+    # Abilities of the driver
 
     @property
     def starting_driver(self) -> None:

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +28,7 @@ from compute_agent.drivers.systemd.unit_properties import (
     DEFAULTS,
     NODES,
     Values,
-    decode_value,
+    decode_values,
     drop_in_name,
     own_value,
     pending_writes,
@@ -141,8 +141,7 @@ class UnitEditor:
         with self._lock:
             record = self.record_of(guest)
             if record.scored != scored:
-                changed = UnitRecord(record.guest_uuid, record.unit, record.values, record.kept, scored)
-                self._save(changed)
+                self._save(replace(record, scored=scored))
 
     def give_back(self, is_managed: Callable[[UnitRecord], bool]) -> None:
         """Give back the values of all services that are no guests any more.
@@ -179,7 +178,7 @@ class UnitEditor:
         if found is None:
             raise GuestGoneError(f"guest {guest} has ended")
         try:
-            return {name: decode_value(name, found[name]) for name in DEFAULTS if name in found}
+            return decode_values(found)
         except ValueError as error:
             raise DriverError(f"systemd gives unexpected values of guest {guest}: {error}") from error
 

@@ -88,6 +88,16 @@ def decode_value(name: str, variant: Any) -> Value:
     raise ValueError(f"{name} cannot be of type {kind!r}")
 
 
+def decode_values(properties: Mapping[str, Any]) -> Values:
+    """The values of the properties that the agent may set.
+
+    An older systemd lacks some properties. They count as not set, and cannot be set.
+
+    :raises ValueError: a value does not fit its property.
+    """
+    return {name: decode_value(name, properties[name]) for name in DEFAULTS if name in properties}
+
+
 def encode_value(name: str, value: Value) -> tuple[str, int | bytes]:
     """A value as the pair of type and value that systemd accepts."""
     if isinstance(value, int):

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.procfs import ProcessIdentity
-from compute_agent.drivers.systemd.unit_properties import DEFAULTS, Values, decode_value
+from compute_agent.drivers.systemd.unit_properties import Values, decode_values
 
 SUFFIX: Final = ".service"
 
@@ -114,9 +114,7 @@ def parse_service(unit: UnitState, properties: Mapping[str, Any]) -> UnitState:
     group = _text(properties, "ControlGroup")
     if group and not _is_group_of(unit.name, group):
         raise ValueError(f"ControlGroup {group[:300]!r} is not the group of the service")
-    # An older systemd lacks some properties. They count as not set, and cannot be set.
-    values = {name: decode_value(name, properties[name]) for name in DEFAULTS if name in properties}
-    return UnitState(unit.name, unit.loaded, unit.active, unit.files, main_pid, group, values)
+    return replace(unit, main_pid=main_pid, group=group, values=decode_values(properties))
 
 
 def _text(properties: Mapping[str, Any], name: str) -> str:

@@ -67,9 +67,8 @@ def test_a_systemd_that_is_away_is_reported_and_does_not_stop_the_agent(rig, sys
     systemd.start(DB)
     rig.wait_for(lambda: rig.ask("guest.list"))
     systemd.go_away()
-    rig.wait_for(lambda: "systemd" in rig.ask("status")["drivers_away"])
     # The reason names systemd first, and the bus once the agent has tried to connect again.
-    assert "does not answer" in rig.ask("status")["drivers_away"]["systemd"]
+    rig.wait_for(lambda: "message bus" in rig.ask("status")["drivers_away"].get("systemd", ""))
     up = rig.agent.metrics.registry.get_sample_value
     assert up("compute_agent_guest_driver_up", {"driver": "systemd"}) == 0
     assert up("compute_agent_guest_driver_up", {"driver": "process"}) == 1
