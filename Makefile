@@ -46,7 +46,8 @@ CONSTRAINTS := etc/constraints.txt
 EXTRAS := postgresql,mysql,memcached,console,tracing,systemd,test,lint,doc,dist
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 # A module stays in one process, so that it starts its servers once; tests/conftest.py says what else does.
-BY_MODULE := --dist loadfile --no-loadscope-reorder
+# The run ends if a process crashes: with a new process it would wait for ever.
+BY_MODULE := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 # Quick tests compute more than they wait: one process more than there are processors.
 PARALLEL := --numprocesses $(shell expr $$(nproc) + 1) $(BY_MODULE)
 # Tests with servers wait as much as they compute, so there are two processes for each processor.

@@ -32,6 +32,8 @@ class LivePlacement:
         self.requests = []
         self.port = 0
         self._server = None
+        self._unanswered = 0
+        self._answered = threading.Condition()
         self.start()
 
     @property
@@ -49,9 +51,21 @@ class LivePlacement:
             self._server.server_close()
             self._server = None
 
+    def wait_for_answers(self):
+        """Wait for the requests in progress: the process crashes if their SQLite connections are closed."""
+        with self._answered:
+            assert self._answered.wait_for(lambda: not self._unanswered, 20), "requests without an answer"
+
     def _count(self, environ, start_response):
         self.requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"]))
-        return self.application(environ, start_response)
+        with self._answered:
+            self._unanswered += 1
+        try:
+            return self.application(environ, start_response)
+        finally:
+            with self._answered:
+                self._unanswered -= 1
+                self._answered.notify_all()
 
     def writes(self):
         """The changing requests since the last call."""
@@ -70,6 +84,7 @@ def live_placement(placement_application):
     server = LivePlacement(placement_application)
     yield server
     server.stop()
+    server.wait_for_answers()
 
 
 @pytest.fixture

@@ -166,7 +166,10 @@ def test_while_placement_is_away_further_guests_are_stopped(host, client, live_p
     for guest in guests:
         host.run(guest, 1.0)
     live_placement.stop()
+    ended = {}
     for guest in guests:
         host.evictor.begin_eviction(guest)
     wait_for(lambda: host.driver.running.keys() == {GUEST})
     live_placement.start()
+    wait_for(lambda: ended.update(host.evictor.finished_evictions()) or ended.keys() == set(guests))
+    assert set(ended.values()) == {None}
