@@ -18,6 +18,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from placement.db import migration
 from tests import databases
+from tests.brief import LIST, function_of, read_left_out
 from tests.databases import DatabaseServer, ServerMissing
 from tests.environments import NAME, ROOT
 from tests.examples import examples
@@ -87,6 +88,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar=",".join(databases.KINDS),
         help="run database tests on these kinds, which have to be installed (default: on all that are)",
     )
+    parser.addoption("--brief", action="store_true", help=f"leave out the tests that {LIST.name} names")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -112,8 +114,12 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort slow modules first, so that quick ones fill the gaps at the end of parallel runs."""
+    if config.getoption("--brief"):
+        left_out = read_left_out()
+        config.hook.pytest_deselected(items=[each for each in items if function_of(each.nodeid) in left_out])
+        items[:] = [each for each in items if function_of(each.nodeid) not in left_out]
     ranks: dict[Path, int] = {}
     tests = Counter(item.path for item in items)
     for item in items:

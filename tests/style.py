@@ -13,7 +13,7 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -124,13 +124,14 @@ def problems_of_comment(text: str) -> Iterator[tuple[str, str]]:
 def problems_of_file(path: Path) -> Iterator[StyleProblem]:
     """Find all problems of one Python file."""
     source = (ROOT / path).read_text()
-    for line, text, opens in _docstrings_and_helps(source):
+    nodes = [*ast.walk(ast.parse(source))]
+    for line, text, opens in _docstrings_and_helps(nodes):
         for rule, words in problems_of_text(text, opens=opens):
             yield StyleProblem(path, line, rule, words)
     for line, text in _comments(source):
         for rule, words in problems_of_comment(text):
             yield StyleProblem(path, line, rule, words)
-    for line, name in _test_names(source):
+    for line, name in _test_names(nodes):
         words = name.replace("_", " ").removeprefix("test ")
         opening = OPENING.match(words.capitalize())
         person = PERSON.search(words) or BANNED.search(words)
@@ -138,9 +139,9 @@ def problems_of_file(path: Path) -> Iterator[StyleProblem]:
             yield StyleProblem(path, line, "name of a test", name)
 
 
-def _docstrings_and_helps(source: str) -> Iterator[tuple[int, str, bool]]:
+def _docstrings_and_helps(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str, bool]]:
     docstrings = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             documented = ast.get_docstring(node)
             if documented:
@@ -163,6 +164,8 @@ def _literal(node: ast.expr) -> str:
 
 def _comments(source: str) -> Iterator[tuple[int, str]]:
     """Find the comments, each with its first line. Adjacent lines with one indentation are one comment."""
+    if "#" not in source:
+        return
     start, end, column, lines = 0, 0, -1, list[str]()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT:
@@ -180,8 +183,8 @@ def _comments(source: str) -> Iterator[tuple[int, str]]:
         yield start, " ".join(lines)
 
 
-def _test_names(source: str) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(source)):
+def _test_names(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
+    for node in nodes:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             yield node.lineno, node.name
 

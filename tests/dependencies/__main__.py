@@ -31,9 +31,9 @@ TESTS: Final = (
 """The tests of the rooms that call libraries."""
 CORE: Final = (
     *("tests/placement/api", "tests/placement/db", "tests/placement/conf"),
-    *("tests/compute_agent/conf", "tests/compute_agent/cmd/test_commands.py"),
+    *("tests/compute_agent/conf", "tests/compute_agent/cmd/test_commands.py", "--brief"),
 )
-"""The tests of ``--core``."""
+"""The tests of ``--core``, without those that take long."""
 _NOVA: Final = "nova"
 _CHOICE: Final = ("-m", "not slow", "--database", "sqlite")
 
