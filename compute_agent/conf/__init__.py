@@ -123,11 +123,15 @@ def load(
             conf(
                 list(args),
                 project=PROJECT,
+                # The program has the name of the project, so oslo.config finds each place twice, and an option
+                # with several values would have each value twice.
                 default_config_files=[
                     *below,
-                    *(cfg.find_config_files(PROJECT) if config_files is None else config_files),
+                    *(dict.fromkeys(cfg.find_config_files(PROJECT)) if config_files is None else config_files),
                 ],
-                default_config_dirs=None if config_files is None else [],
+                default_config_dirs=[
+                    *(dict.fromkeys(cfg.find_config_dirs(PROJECT)) if config_files is None else ()),
+                ],
             )
     except SystemExit as error:
         # This happens only for options that a command line may also have, such as debug.
