@@ -44,8 +44,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--isolation",
         choices=ISOLATION_LEVELS,
-        help="whether interrupts and other work of the host may run on the guest's dedicated CPUs (shared)"
-        " or not (quiet); default: the option isolation of the guest's QoS class",
+        help="isolation level of the guest's dedicated CPUs: interrupts and other work of the host may run"
+        " there (shared), or not, if they can move (quiet); with alone these CPUs are also a cpuset"
+        " partition; default: the option isolation of the guest's QoS class",
     )
     parser.add_argument(
         "--spread",
