@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -97,6 +98,13 @@ class TestOneProcessTwice:
         assert {guest.uuid for guest in both.guests()} == {kept, "beside"}
         assert list(both.lost_guests()) == [lost]
         assert "has processes of guest" in both.lost_guests()[lost]
+
+    def test_groups_are_those_of_the_configured_host(self, first, second):
+        both = CombinedDriver([first, second], Path("/host/sys/fs/cgroup"))
+        first.running["s"] = replace(run(first, "s"), cgroup="/host/sys/fs/cgroup/system.slice/db.service")
+        run(second, "p")
+        assert [guest.uuid for guest in both.guests()] == ["s"]
+        assert list(both.lost_guests()) == ["p"]
 
     def test_its_changes_are_not_reported_apart_from_its_end(self, both, first, second):
         changes = []
