@@ -44,9 +44,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--isolation",
         choices=ISOLATION_LEVELS,
-        help="isolation level of the guest's dedicated CPUs: interrupts and other work of the host may run"
-        " there (shared), or not, if they can move (quiet); with alone these CPUs are also a cpuset"
-        " partition; default: the option isolation of the guest's QoS class",
+        help="whether interrupts and other work of the host may run on the guest's dedicated CPUs (shared)"
+        " or not (quiet), or these CPUs also form a cpuset partition (alone); default: the option isolation"
+        " of the guest's QoS class",
     )
     parser.add_argument(
         "--spread",
