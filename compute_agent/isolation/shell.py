@@ -66,8 +66,8 @@ class IsolationStatus:
 
     :ivar refused: by uuid of the guest, messages about partitions that the guest does not have.
     :ivar balancers: messages about irqbalance processes that do not avoid the quiet CPUs.
-    :ivar unlocked: the reason why another agent could write the same masks at the same time; empty if no
-        agent could.
+    :ivar unlocked: the reason why another agent writes the same masks, or could write them at the same time;
+        empty if no agent could.
     """
 
     quiet: CpuSet = frozenset()
@@ -146,7 +146,8 @@ class HostIsolator:
         """
         if (demand.quiet_cpus or self._has_originals) and (objection := self._ownership.find_objection()):
             quiet = [guest.uuid for guest in demand.guests if guest.quiet]
-            self._show_status(IsolationStatus(refused=dict.fromkeys(quiet, (objection,))))
+            refused = dict.fromkeys(quiet, (objection,))
+            self._show_status(IsolationStatus(refused=refused, unlocked=objection))
             return self.status
         # The bans come before masks, because irqbalance would change masks back.
         balancers = self._set_bans(demand.quiet_cpus)

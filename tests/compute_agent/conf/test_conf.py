@@ -32,6 +32,16 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
         conf.load([], [str(tmp_path / "gone.conf")])
 
 
+def test_each_value_of_a_found_file_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["/usr/bin/compute-agent"])
+    places = [tmp_path / "compute-agent.conf", tmp_path / "compute-agent.conf.d" / "devices.conf"]
+    for number, path in enumerate(places):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"[pci]\ndevice_set = {number}\n")
+    assert conf.load([]).pci.device_set == ["0", "1"]
+
+
 def test_loads_are_independent_of_each_other(tmp_path: Path) -> None:
     path = tmp_path / "a.conf"
     path.write_text("[host]\nroot = /a\n")

@@ -273,6 +273,18 @@ def test_only_one_agent_of_a_host_changes_masks(tmp_path):
     locks[1].give_up()
 
 
+def test_an_agent_names_the_other_agent_that_keeps_it_from_restoring_masks(tmp_path):
+    host, locks = IsolationHost(tmp_path), (MaskOwnership(tmp_path), MaskOwnership(tmp_path))
+    isolator = HostIsolator(host.kernel, host.store, ownership=locks[0])
+    isolator.bring_about(demand(2))
+    locks[0].give_up()
+    assert locks[1].find_objection() == ""
+    [sentence] = isolator.bring_about(NOTHING).refusal_sentences
+    assert "another agent has quiet CPUs" in sentence
+    locks[1].give_up()
+    assert isolator.bring_about(NOTHING).refusal_sentences == ()
+
+
 def test_without_a_lock_masks_are_changed_and_that_is_said(tmp_path, caplog):
     host, folder = IsolationHost(tmp_path), tmp_path / "locks"
     isolator = HostIsolator(host.kernel, host.store, ownership=MaskOwnership(folder))
