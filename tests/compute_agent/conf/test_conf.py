@@ -1,4 +1,4 @@
-"""Loading the agent's ini files."""
+"""Tests of loading the agent's ini files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The screen of ``compute-agent top`` fits the terminal, with the busiest guests first."""
+"""Tests of the screen of ``compute-agent top``: it fits the terminal, and the busiest guests come first."""
 
 import string
 from typing import Any

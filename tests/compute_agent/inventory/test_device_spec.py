@@ -1,4 +1,4 @@
-"""Entries of [pci] device_spec select devices as Nova's do."""
+"""Tests that entries of [pci] device_spec select the same devices as in Nova."""
 
 import json
 import re

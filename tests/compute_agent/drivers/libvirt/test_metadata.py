@@ -1,4 +1,4 @@
-"""Settings of a guest in the XML of its domain."""
+"""Tests of reading a guest's settings from the XML of its domain."""
 
 import re
 
