@@ -146,8 +146,7 @@ class HostIsolator:
         """
         if (demand.quiet_cpus or self._has_originals) and (objection := self._ownership.find_objection()):
             quiet = [guest.uuid for guest in demand.guests if guest.quiet]
-            refused = dict.fromkeys(quiet, (objection,))
-            self._show_status(IsolationStatus(refused=refused, unlocked=objection))
+            self._show_status(IsolationStatus(refused=dict.fromkeys(quiet, (objection,)), unlocked=objection))
             return self.status
         # The bans come before masks, because irqbalance would change masks back.
         balancers = self._set_bans(demand.quiet_cpus)
