@@ -187,8 +187,8 @@ def best_move(
 ) -> RebalanceMove | None:
     """The move with the largest gain; None if no gain is at least ``min_gain``.
 
-    A part of it, ``LEARNT_GAIN``, is enough if guests share cores less, and the hours of all of these guests
-    are known.
+    The fraction ``LEARNT_GAIN`` of ``min_gain`` is enough for a move after which guests share cores less, if
+    the use of all these guests by hour of the week is known.
 
     :param policy: computes the CPUs that a guest would get if it started now.
     :param guests: the requests of guests that may be moved, with their present assignments.

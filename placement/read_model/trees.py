@@ -38,7 +38,8 @@ class TreeLayout(NamedTuple):
     slots: tuple[int, ...]
     """The slots of the inventories of these classes, provider by provider, class by class."""
     places: tuple[tuple[int, tuple[int, ...]], ...]
-    """For each provider, the index of its parent in the layout (root: -1), and the ranks of its classes."""
+    """For each provider, the index of its parent in the layout (-1 for the root), and its resource classes,
+    as their indexes among the classes of the layout."""
     pick: Callable[[tuple[int, ...]], tuple[int, ...]]
     """A function that picks the free amounts of ``slots`` from the free amounts of a whole tree."""
 

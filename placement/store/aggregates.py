@@ -1,4 +1,4 @@
-"""Reads and writes the aggregates of providers."""
+"""Writes the aggregates of providers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
