@@ -192,7 +192,7 @@ def best_move(
 
     :param policy: computes the CPUs that a guest would get if it started now.
     :param guests: the requests of guests that may be moved, with their present assignments.
-    :param min_gain: the minimum gain, above 0.
+    :param min_gain: the minimum gain of a move in points, above 0.
     :param recent: the same supply with the use of the last minutes, which decides if no move gains enough by
         the hours of the week.
     """

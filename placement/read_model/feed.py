@@ -200,8 +200,8 @@ class ReadModel:
     threads remain free for short requests.
 
     :param file: the file from which the model starts, and which the worker writes.
-    :param give_back_expired: releases expired allocations, and updates the next expiry for all workers. It
-        returns the number of released allocations.
+    :param give_back_expired: releases expired allocations, and updates the next expiry for all workers. The
+        function returns the number of released allocations.
     """
 
     def __init__(

@@ -123,7 +123,7 @@ class ModelFile:
 class ModelFileWriter:
     """Writes the model of a worker periodically, in its own thread, unless another worker has written it.
 
-    :param model: returns the model to write.
+    :param model: a function that returns a copy of the present model to write.
     """
 
     def __init__(self, file: ModelFile, model: Callable[[], WritableModel]) -> None:

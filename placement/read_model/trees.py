@@ -58,8 +58,9 @@ def arrange_tree(
 ) -> TreeLayout:
     """Return the layout of a tree for these classes; with ``whole``, the layout contains all providers.
 
-    :param lineages: :attr:`TreeStructure.lineages`.
-    :param having: :attr:`TreeStructure.having`.
+    :param lineages: for each position, the positions of its ancestors, as in :attr:`TreeStructure.lineages`.
+    :param having: for each resource class, the positions and slots that have it, as in
+        :attr:`TreeStructure.having`.
     """
     of: dict[int, list[tuple[int, int]]] = {}
     for rank, name in enumerate(names):

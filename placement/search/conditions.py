@@ -251,7 +251,7 @@ def all_conditions(
 def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
     """Return a group, or the conditions on roots of a request, with only some pieces of its conditions.
 
-    :param keeps: returns whether a piece is kept.
+    :param keeps: a function that returns whether a piece of a condition is kept.
     """
     # groups and requests have different fields, so each has its own list of condition classes
     found = group_conditions(stating) if isinstance(stating, RequestGroup) else root_conditions(stating)
@@ -480,7 +480,7 @@ class _AggregateCondition(ProviderCondition):
     def _admits_names(self, own: Names, root: Names | None) -> bool:
         """Return whether a provider meets the condition.
 
-        :param own: the aggregates of the provider.
+        :param own: the aggregates of the provider itself.
         :param root: the aggregates of its root; None if the aggregates of the root do not count.
         """
 

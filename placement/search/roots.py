@@ -22,7 +22,7 @@ from placement.search.request import CandidatesRequest
 
 # the index by free amounts is not in the order of ids, so its roots would have to be sorted
 _MUCH_RARER: Final = 0.5
-"""Share of roots. The index by free amounts is used if it finds fewer roots than this share of what the most
+"""The index by free amounts is used only if it finds fewer roots than this share of the roots that the most
 selective other index finds."""
 # each check evaluates all conditions; for more providers, the checks would cost more than they save
 _MANY: Final = 64

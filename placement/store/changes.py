@@ -182,7 +182,7 @@ def changes_since(conn: sa.Connection, history: str, cursor: ChangeCursor, limit
     """Return the first changes since a cursor.
 
     :param history: the history of the database, as in :class:`~placement.db.position.DatabaseVersion`.
-    :param limit: approximate maximum number of providers.
+    :param limit: approximate maximum number of providers in the answer.
     :raises Gone: some changes since the cursor are not known any more.
     """
     # the counters are read first, in the snapshot of all other queries, so that the new cursor is below all

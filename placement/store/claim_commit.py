@@ -6,9 +6,10 @@ current allocations have to leave enough of its capacity. If a condition fails, 
 allocation with a provider id that does not exist. The foreign key forbids this, so the whole transaction is
 rolled back. The next attempt reads first, and finds the reason.
 
-A consumer is in at most one group. It leaves the group when it loses its last allocation, and with its next
-claim unless this claim names the group again. A transaction that adds a consumer to a group locks the bucket
-of the group. So if two consumers join at the same time, the second transaction sees the first member.
+A consumer is in at most one group. The consumer leaves the group when it loses its last allocation. It also
+leaves the group with its next claim, unless this claim names the group again. A transaction that adds a
+consumer to a group locks the bucket of the group. So if two consumers join at the same time, the second
+transaction sees the first member.
 """
 
 from __future__ import annotations

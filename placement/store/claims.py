@@ -68,7 +68,7 @@ def check_capacity(
 
     The consumers with claims may together hold the capacity of a class less the usage of all other consumers.
     If they already hold more, for instance because the total was reduced, they may claim the same amount
-    again. This does not increase the excess, and lets guests move away.
+    again. Such a claim does not increase the excess, and lets guests move away.
 
     :param supplies: inventories and usage of the existing providers, by uuid of the provider.
     :param class_ids: the ids of the existing resource classes, by name.

@@ -1,7 +1,7 @@
 """The watermarks of a configuration: the ``[watermark:NAME]`` sections, and contradictions between them.
 
-``WatermarkRules`` combines the watermarks with the registry of metrics and the sizes of throttling steps. It
-also computes the expected effects of actions.
+``WatermarkRules`` combines the watermarks with the registry of metrics and the sizes of throttling steps.
+``WatermarkRules`` also computes the expected effects of actions.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class WatermarkAction(enum.StrEnum):
 
 
 MAX_PERIODS: Final = 20
-"""Maximum number of periods of one threshold. It limits the work of the check, which examines all sections at
-the bounds of all periods."""
+"""Maximum number of periods of one threshold. This number limits the work of the check, which examines all
+sections at the bounds of all periods."""
 
 ABOVE: Final = tuple(action for action in WatermarkAction if action is not WatermarkAction.THROTTLE_UP)
 """The actions that are taken above a threshold. The only other action is raising limits, below a

@@ -149,8 +149,8 @@ def _try_relaxations(
     """Return the explanation with only those relaxations that give the claim a place.
 
     Without sharing providers each relaxation gives the claim a place. With sharing providers, a choice for
-    the relaxed request may use an avoided sharing provider. It may also use only sharing providers, which the
-    group of the claim may not allow.
+    the relaxed request may use an avoided sharing provider. The choice may also consist of sharing providers
+    alone, which the group of the claim may not allow.
     """
     # a test places the whole claim again, so relaxations are tested only if sharing providers could make them
     # fail
@@ -181,7 +181,7 @@ def _count_fitting(
 ) -> TopologyFit:
     """Return the number of hosts that have a place for the claim, or its bounds if the budget is spent.
 
-    :param hosts: the number of all hosts.
+    :param hosts: the number of all hosts of the cloud.
     """
     fitting, left = 0, hosts
     with suppress(BudgetExhausted):  # hosts that were not tried may have a place

@@ -118,7 +118,7 @@ class RelaxationSearch:
     def largest_amount(self, clause: RequestClause) -> int | None:
         """Return the largest amount of a resource class that fits if nothing else changes.
 
-        :param clause: the clause of the resource class.
+        :param clause: the clause of the request that asks for the resource class.
         :raises placement.search.budget.BudgetExhausted: the search takes too long.
         """
         # the search has no upper bound, because more than the requested amount may fit
@@ -392,8 +392,8 @@ def asked_amounts(request: CandidatesRequest) -> dict[RequestClause, int]:
 def largest_multiple(fits: Callable[[int], bool], step: int, below: int, above: int) -> int:
     """Return the largest multiple of a step that fits, by bisection.
 
-    :param below: a number of steps that fit.
-    :param above: a number of steps that do not fit.
+    :param below: a number of steps with which the amount is known to fit.
+    :param above: a number of steps with which the amount is known not to fit.
     """
     while above - below > 1:
         middle = (below + above) // 2

@@ -35,9 +35,9 @@ class FilterResult(NamedTuple):
 class TreeResults(NamedTuple):
     """The results, for one part, of all providers of a tree and of providers that share with the tree.
 
-    ``bare`` has results that do not depend on free amounts of the tree. Each of its entries is a result, the
-    positions of the providers with this result, and the number of these providers in the tree. ``giving`` has
-    all other results, with their positions.
+    ``bare`` has results that do not depend on free amounts of the tree. An entry of ``bare`` has a result,
+    the positions of the providers with this result, and the number of these providers in the tree. ``giving``
+    has all other results, with their positions.
     """
 
     bare: tuple[tuple[FilterResult, tuple[int, ...], int], ...]
