@@ -415,7 +415,7 @@ class StolenTime:
 
 
 def with_kept(tree: ProviderTree, mode: str, state_path: Path) -> ProviderTree:
-    """Return the provider tree with the VCPU that an agent withholds at its start, from a saved file.
+    """Return the provider tree with the VCPU that an agent withholds at its start, from a file.
 
     The file has the steal time that a former agent has measured.
     """

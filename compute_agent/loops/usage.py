@@ -162,8 +162,8 @@ class CpuUse(SingleThreadLoop):
         return told if told is not None and close else LoadProfile.from_mean(cores)
 
 
-# This change of the use changes the cost of a core by 0.2 points, a tenth of the default of [policy]
-# rebalance_gain.
+# A change of the use by this amount changes the cost of a core by 0.2 points, a tenth of the default of
+# [policy] rebalance_gain.
 MIN_CHANGE: Final = 0.05
 """Cores by which the mean use of a guest changes before it is reported again."""
 

@@ -107,7 +107,8 @@ def build_targets(
 
 
 def _thread_reader(threads: Callable[[Guest], Iterable[int]], guest: Guest) -> Callable[[], Iterable[int]]:
-    # This is a separate function, because a lambda in the caller's loop would use the last guest of the loop.
+    # The code is a separate function, because a lambda in the caller's loop would use the last guest of the
+    # loop.
     return lambda: threads(guest)
 
 

@@ -230,8 +230,8 @@ class SampleStore:
             with _write_transaction(connection):
                 _thin_out(connection)
             self._targets.clear()
-        # Returns free pages to the file system. A full VACUUM would copy the whole file. Each step of the
-        # statement frees one page, so that all its rows are read.
+        # The statement returns free pages to the file system. A full VACUUM would copy the whole file. Each
+        # step of the statement frees one page, so that all its rows are read.
         connection.execute("PRAGMA incremental_vacuum").fetchall()
 
     def _rows(

@@ -94,7 +94,7 @@ class RunningProgram:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     env={name: value for name, value in os.environ.items() if name in _PASSED_ON},
-                    # this is a process group of its own, so that killpg() ends its children
+                    # the process has a process group of its own, so that killpg() ends its children, too
                     start_new_session=True,
                 )
             # The agent checks the program when it starts, but the file may have been removed since.

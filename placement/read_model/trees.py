@@ -95,7 +95,7 @@ def slot_picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
     """Return a function that picks these slots from the free amounts of a tree, as a tuple."""
     if not slots:
         return lambda _: ()
-    # this is a separate case, because an itemgetter with a single index returns no tuple
+    # a single index is a separate case, because an itemgetter with one index returns no tuple
     if len(slots) == 1:
         (slot,) = slots
         return lambda free: (free[slot],)
@@ -233,7 +233,7 @@ def _lineage_of(at: int, parents: Sequence[int | None]) -> tuple[int, ...]:
     found = [at]
     while (parent := parents[found[-1]]) is not None:
         if len(found) == len(parents):
-            # stops at a cycle of parents, which damaged data may contain
+            # the loop stops at a cycle of parents, which damaged data may contain
             raise ValueError("a provider is its own ancestor")
         found.append(parent)
     return tuple(found)

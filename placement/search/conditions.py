@@ -50,8 +50,8 @@ class _RememberedValues(dict[_K, bool], Generic[_K]):
     def __init__(self, answer: Callable[[_K], bool]) -> None:
         self._answer = answer
 
-    # this is a dict with __missing__(), so that a known value is looked up in C and no Python function is
-    # called
+    # the class is a dict with __missing__(), so that a known value is looked up in C and no Python function
+    # is called
     def __missing__(self, value: _K) -> bool:
         met = self[value] = self._answer(value)
         return met
@@ -158,7 +158,7 @@ class ProviderCondition(ABC):
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
         """Return a function that checks all positions of a tree, for one request."""
-        # correct for every condition, but slow, so the common conditions override this method
+        # the method is correct for every condition, but slow, so the common conditions override it
         return lambda tree: tuple([self.met_by(each, snapshot) for each in tree.members])
 
     def single_pieces(self) -> Iterator[Self]:

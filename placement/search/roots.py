@@ -221,8 +221,8 @@ def possible_roots(
     wanted = [
         _SelectiveNames(snapshot, each, sharing) for each in _indexed_names(snapshot, conditions, needs)
     ]
-    # rarest first: the search iterates over the roots of the rarest condition, and the other conditions
-    # filter them
+    # the rarest condition comes first: the search iterates over its roots, and the other conditions filter
+    # these roots
     wanted.sort(key=lambda each: each.size)
     if wanted and wanted[0].size == 0:
         return RootFilter()

@@ -46,7 +46,7 @@ def finding_statement(*conditions: sa.ColumnElement[bool]) -> PreparedStatement:
         resource_providers.c.generation == sa.bindparam("its_generation", type_=sa.Integer),
         *conditions,
     )
-    # this is a cast, because settings are texts
+    # the id is cast, because settings are texts
     found = sa.cast(sa.func.coalesce(chosen.scalar_subquery(), NO_ID), sa.String)
     return PreparedStatement(sa.select(sa.func.set_config(_SETTING, found, _UNTIL_IT_ENDS)))
 

@@ -256,8 +256,8 @@ class _ExpressionParser:
         word = self._present_word
         self._next += 1
         if word[:1].isdigit():
-            # This value is used only for a factor. _align_parts() parses other amounts again, in the unit of
-            # the other operand.
+            # The parsed value is used only for a factor. _align_parts() parses other amounts again, in the
+            # unit of the other operand.
             return _ExpressionPart(word, None, lambda values: float(word))
         if word in self._metrics:
             if word not in self.inputs:

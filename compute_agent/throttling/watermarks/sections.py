@@ -398,7 +398,7 @@ def _read_selector(name: str, options: Any, classes: QosClasses) -> GuestSelecto
         if qos_class not in classes.classes:
             known = ", ".join(sorted(classes.classes))
             raise ConfigError(f"{section}: there is no class {qos_class!r}; there are {known}")
-        # This is an error, because the section would have no effect: the agent never acts on such a class.
+        # The section is refused, because it would have no effect: the agent never acts on such a class.
         if classes.is_protected(qos_class, dedicated=False):
             raise ConfigError(
                 f"{section}: {qos_class} is above [qos] highest_class and the agent never limits it"

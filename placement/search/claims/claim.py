@@ -43,13 +43,13 @@ class WantedClaim:
     """
 
     consumer: str
-    # sent by the client and not read from the model: the transaction compares it with the row in the database
+    # the client has sent the generation; the transaction compares it with the row in the database
     generation: int | None
     owner: ConsumerOwnership
     request: CandidatesRequest
     version: Microversion
-    # this is a complete request, because any part may differ from ``request``: Nova's fallback asks for VCPU
-    # instead of PCPU
+    # the fallback is a complete request, because any part may differ from ``request``: Nova's fallback asks
+    # for VCPU instead of PCPU
     fallback: CandidatesRequest | None = None
     warnings: tuple[str, ...] = ()
     only: frozenset[str] | None = None

@@ -26,7 +26,7 @@ class FilterResult(NamedTuple):
     - ``demands`` has slot, amount, index and clause of each check that depends on free amounts.
     """
 
-    # this is an index, because it also tells how many checks the provider has passed
+    # the field is an index, because it also tells how many checks the provider has passed
     first: int
     spared: frozenset[Bits]
     demands: tuple[tuple[int, int, int, Bits], ...]
@@ -41,7 +41,7 @@ class TreeResults(NamedTuple):
     """
 
     bare: tuple[tuple[FilterResult, tuple[int, ...], int], ...]
-    # separate from ``bare``, in which all providers without the class are one entry
+    # the field is separate from ``bare``, in which all providers without the class are one entry
     giving: tuple[tuple[int, FilterResult], ...]
 
 
@@ -117,7 +117,7 @@ class HostDiagnosis:
 
     def clause_bits(self, left_out: Iterable[RequestClause]) -> Bits:
         """Return a set of clauses as bits."""
-        # this is a set, because the bit of a clause that occurs twice must be added only once
+        # the sum is over a set, because the bit of a clause that occurs twice must be added only once
         return sum({1 << self.droppable.index(clause) for clause in left_out})
 
     def clauses_of(self, bits: Bits) -> tuple[RequestClause, ...]:
