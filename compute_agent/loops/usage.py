@@ -154,8 +154,8 @@ class CpuUse(SingleThreadLoop):
     def _mean_profile(self, guest: str, cores: float) -> LoadProfile:
         """The profile of a mean.
 
-        If the mean is about the same as before, the result is the reported object, because profiles compare
-        by identity.
+        If the mean is about the same as in the profile that was reported last, the result is that profile.
+        Profiles compare by identity, so a new object would count as a change.
         """
         told = self._told.get(guest)
         close = told is not None and abs(told.hours[0] - cores) < MIN_CHANGE

@@ -370,7 +370,7 @@ class GuestLifecycle:
             return reported
         allocation = self._placer.host_state.own_part(known.allocation)
         LOG.info(
-            "Guest %s keeps the last known allocation of its consumer: %s",
+            "Placement does not answer, so guest %s keeps its last known allocation: %s",
             guest,
             self._placer.host_state.in_words(allocation),
         )

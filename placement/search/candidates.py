@@ -116,7 +116,7 @@ def topology_first(offers: Sequence[Offer], budget: SearchBudget | None = None) 
     and devices. Among these, candidates with the fewest providers come first. Equal candidates keep their
     order. Each batch is ordered once, so that equivalent trees still share one batch.
 
-    :param budget: the budget of the search; a long answer yields to other threads.
+    :param budget: the budget of the search, which lets other threads run while a long answer is made.
     """
     budget = budget or SearchBudget()
     budget.spend_anyway(len(offers) // 16)

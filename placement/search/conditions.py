@@ -157,7 +157,10 @@ class ProviderCondition(ABC):
         """Return whether the provider meets the condition."""
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
-        """Return a function that checks all positions of a tree, for one request."""
+        """Return a function that tells for each provider of a tree whether it meets the condition.
+
+        The function is valid for one request.
+        """
         # the method is correct for every condition, but slow, so the common conditions override it
         return lambda tree: tuple([self.met_by(each, snapshot) for each in tree.members])
 

@@ -102,7 +102,7 @@ def fit_formula(ways: Sequence[Way]) -> Callable[[Free], int] | None:
 def pack_guests(
     found: FlavorFootprints, free: Free, budget: SearchBudget, upper_bound: int | None = None
 ) -> FitBounds:
-    """Return how many guests fit.
+    """Return bounds of the number of guests of one flavor that fit into the free room.
 
     The first packing fills the ways one after the other; the way with the most room comes first. If this
     packing has fewer guests than the upper bound, a search tries to find a better packing.
