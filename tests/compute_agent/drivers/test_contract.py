@@ -11,10 +11,10 @@ import pytest
 from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings, MemoryLimits
 from compute_agent.drivers.cgroup import CgroupRoot
 from compute_agent.drivers.combined import CombinedDriver
+from compute_agent.drivers.foreign.records import ValueRecords
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.processes.driver import ProcessDriver
 from compute_agent.drivers.systemd.driver import SystemdDriver
-from compute_agent.drivers.systemd.records import UnitRecords
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
 from tests.compute_agent.cgroups import FakeCgroups
@@ -86,7 +86,7 @@ def services(tmp_path):
     from tests.compute_agent.drivers.systemd.fake_systemd import FakeSystemd
 
     fake: Any = FakeSystemd(tmp_path)
-    records = UnitRecords(tmp_path / "records")
+    records = ValueRecords(tmp_path / "records", "service")
     fake.driver = SystemdDriver(bus_opener(fake.path), "host", records, fake.folders)
     yield fake
     fake.close()

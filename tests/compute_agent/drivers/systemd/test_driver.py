@@ -16,9 +16,9 @@ from compute_agent.drivers.base import (
     MemoryLimits,
 )
 from compute_agent.drivers.combined import CombinedDriver
-from compute_agent.drivers.systemd import editor
-from compute_agent.drivers.systemd.unit_properties import DEFAULTS, INFINITY
-from compute_agent.drivers.systemd.unit_settings import made_uuid
+from compute_agent.drivers.foreign import editor
+from compute_agent.drivers.foreign.declared import made_uuid
+from compute_agent.drivers.foreign.values import DEFAULTS, INFINITY
 from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo, DeviceRates

@@ -2,8 +2,8 @@
 
 import pytest
 
-from compute_agent.drivers.systemd.kernel_values import FILES, IDLE_FILE, differing_files
-from compute_agent.drivers.systemd.unit_properties import (
+from compute_agent.drivers.foreign.kernel_values import FILES, IDLE_FILE, differing_files
+from compute_agent.drivers.foreign.values import (
     CPUS,
     IDLE,
     INFINITY,
