@@ -93,7 +93,8 @@ class ContainerEngine:
         if not isinstance(version, str) or not _VERSION.match(version):
             raise DriverError(f"{self._name} at {self._path} does not tell the version of its API")
         self._version = version
-        filters = json.dumps({"type": ["container"], "label": [GUEST]})
+        # Podman 4.3 has no events for a label without its value.
+        filters = json.dumps({"type": ["container"], "label": [f"{GUEST}=true"]})
         try:
             self._events = EventStream(
                 self._connect,

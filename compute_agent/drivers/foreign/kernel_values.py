@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from compute_agent.drivers.base import UNLIMITED
+from compute_agent.drivers.cgroup import PERIOD
 from compute_agent.drivers.foreign.values import (
     CPUS,
     DEFAULTS,
@@ -45,6 +46,7 @@ FILES: Final[Mapping[str, str]] = {
 
 IDLE_FILE: Final = "cpu.idle"
 
+_NO_QUOTA: Final = f"max {PERIOD}"
 _MIN_QUOTA: Final = 1000
 """The smallest quota in microseconds that the kernel accepts."""
 
@@ -150,7 +152,7 @@ def file_writes(writes: Values, texts: Mapping[str, str | None], whole: Values) 
         elif name == WEIGHT:
             found += _weight_writes(value, texts[IDLE_FILE])
         elif name == QUOTA:
-            found.append((FILES[name], _quota_text(value, texts[FILES[name]] or "")))
+            found.append((FILES[name], _quota_text(value, texts[FILES[name]] or _NO_QUOTA)))
         elif name == IO_WEIGHT:
             found.append((FILES[name], f"default {DEFAULT_WEIGHT if value == INFINITY else value}"))
         else:
@@ -167,8 +169,8 @@ def _weight_writes(value: int, idle: str | None) -> list[tuple[str, str]]:
 
 
 def _quota_text(value: int, present: str) -> str:
-    if value == INFINITY:
-        return "max"
     # The period stays that of the guest.
     period = int(present.split()[1])
+    if value == INFINITY:
+        return f"max {period}"
     return f"{max(round(value * period / _SECOND), _MIN_QUOTA)} {period}"

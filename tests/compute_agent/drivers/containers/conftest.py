@@ -13,8 +13,8 @@ HOST = "host-1"
 
 
 @pytest.fixture
-def engine(tmp_path):
-    fake = FakeEngine(tmp_path)
+def engine(tmp_path, monkeypatch):
+    fake = FakeEngine(tmp_path, monkeypatch)
     yield fake
     fake.close()
 

@@ -1,4 +1,4 @@
-"""An engine of containers: the Docker Engine API over a UNIX socket, real processes, and folders as groups.
+"""An engine of containers: the Docker Engine API over a UNIX socket, real processes, and fake groups.
 
 It answers as Podman 4.3 does, as far as the agent asks.
 """
@@ -6,6 +6,7 @@ It answers as Podman 4.3 does, as far as the agent asks.
 import contextlib
 import hashlib
 import json
+import os
 import shutil
 import socket
 import socketserver
@@ -18,7 +19,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from compute_agent.drivers.foreign.editor import HostFolders
-from tests.compute_agent.cgroups import FILES
+from compute_agent.model import cpuset
+from tests.compute_agent.cgroups import FakeCgroups
 
 GUEST = {"compute-agent.guest": "true"}
 IMAGE = "sha256:" + "1" * 64
@@ -36,10 +38,20 @@ class FakeContainer:
     processes: list = field(default_factory=list)
 
 
+class ContainerGroups(FakeCgroups):
+    """Groups that move their processes to their CPUs, as the kernel does."""
+
+    def _write(self, group, name, value):
+        super()._write(group, name, value)
+        if name == "cpuset.cpus":
+            for pid in self._process_ids(group):
+                os.sched_setaffinity(pid, cpuset.parse(value))
+
+
 class FakeEngine:
     """The engine, in threads of this process."""
 
-    def __init__(self, folder, group_format="/machine.slice/libpod-{}.scope"):
+    def __init__(self, folder, monkeypatch, group_format="/machine.slice/libpod-{}.scope"):
         self.folder = folder
         self.path = folder / "engine.sock"
         self.folders = HostFolders(Path("/"), folder / "cgroup")
@@ -57,8 +69,7 @@ class FakeEngine:
         self.stops = True
         self._streams = []
         self._lock = threading.RLock()
-        (folder / "cgroup").mkdir()
-        (folder / "cgroup/cgroup.controllers").write_text("cpuset cpu io memory")
+        self.groups = ContainerGroups(folder / "cgroup", monkeypatch)
         self._server = None
         self.listen()
 
@@ -118,15 +129,11 @@ class FakeEngine:
             container.processes = [subprocess.Popen(["sleep", "600"]) for _ in range(processes)]
             folder = self.folder_of(container)
             folder.mkdir(parents=True, exist_ok=True)
-            for file, text in {**FILES, "memory.min": "0\n"}.items():
-                (folder / file).write_text(text)
-            self.list_processes(container)
+            (folder / "memory.min").write_text("0\n")
+            self.groups.make_files(folder)
+            self.groups.members |= {process.pid: folder for process in container.processes}
         self.emit(container, "start")
         return container
-
-    def list_processes(self, container):
-        pids = "".join(f"{process.pid}\n" for process in container.processes)
-        (self.folder_of(container) / "cgroup.procs").write_text(pids)
 
     def stop(self, name, event="die"):
         container = self.named(name)
@@ -159,7 +166,7 @@ class FakeEngine:
             "Action": action,
             "Actor": {"ID": container.key, "Attributes": {"name": container.name, **container.labels}},
         }
-        if "compute-agent.guest" in container.labels:
+        if container.labels.get("compute-agent.guest") == "true":
             self.send_event(json.dumps(event).encode() + b"\n")
 
     def send_event(self, line):

@@ -52,13 +52,6 @@ def records(tmp_path):
     return found
 
 
-def pin(engine, driver, guest):
-    """Pin a guest, and its processes as the kernel would."""
-    for pid in driver.process_ids(guest):
-        os.sched_setaffinity(pid, ONE)
-    return driver.apply_cpu_settings(guest, PINNED)
-
-
 class TestFinding:
     """Which containers are guests, apart from what the tests of all engines show."""
 
@@ -157,15 +150,13 @@ class TestFinding:
     def test_the_group_is_the_one_with_the_id_of_the_container(self, engine, open_driver):
         container = engine.start(DB)
         upper = engine.folder_of(container)
-        (upper / "container").mkdir()
         container.group += "/container/init.scope"
         (guest,) = open_driver(engine).guests()
         assert guest.cgroup == str(upper)
 
     def test_the_container_of_the_agent_is_no_guest(self, engine, open_driver):
         container = engine.start(DB)
-        with (engine.folder_of(container) / "cgroup.procs").open("a") as file:
-            file.write(f"{os.getpid()}\n")
+        engine.groups.members[os.getpid()] = engine.folder_of(container)
         assert "the agent itself is in it" in open_driver(engine).lost_guests()[DB_UUID]
 
     def test_a_host_without_unified_groups_has_no_such_guests(self, engine, open_driver):
@@ -199,7 +190,7 @@ class TestSetting:
 
     def test_cpus_of_all_processes_are_set_and_given_back(self, engine, rig, tmp_path):
         driver, guest = rig
-        assert pin(engine, driver, guest)
+        assert driver.apply_cpu_settings(guest, PINNED) == 2
         assert engine.group_file(DB, "cpuset.cpus") == str(min(ALL))
         assert records(tmp_path)[0]["values"] == {"AllowedCPUs": ""}
         assert driver.misplaced_threads(guest, PINNED) == {}
@@ -237,13 +228,15 @@ class TestSetting:
 
     def test_drift_of_a_file_is_seen_and_corrected(self, engine, rig):
         driver, guest = rig
+        driver.apply_cpu_settings(guest, PINNED)
         driver.apply_cpu_limits(guest, CpuLimits(300, 0.5))
         (engine.folder_of(engine.named(DB)) / "cpu.max").write_text("max 100000\n")
         assert driver.cpu_limits(guest, CpuLimits(300, 0.5)) == CpuLimits(300)
         assert driver.apply_cpu_limits(guest, CpuLimits(300, 0.5))
         assert driver.cpu_limits(guest, CpuLimits(300, 0.5)) is None
         (engine.folder_of(engine.named(DB)) / "cpuset.cpus").write_text("0-1\n")
-        assert driver.misplaced_threads(guest, PINNED)
+        assert driver.misplaced_threads(guest, PINNED) == {guest.pid: ONE}
+        assert driver.apply_cpu_settings(guest, PINNED)
 
     def test_an_idle_guest_has_no_weight_and_gets_one_afterwards(self, engine, rig):
         driver, guest = rig
@@ -287,10 +280,9 @@ class TestSetting:
         def die(group, name, line):
             raise SystemExit
 
-        monkeypatch.setattr(GuestCgroup, "write_io", die)
-        with pytest.raises(SystemExit):
+        with monkeypatch.context() as patch, pytest.raises(SystemExit):
+            patch.setattr(GuestCgroup, "write_io", die)
             driver.apply_cpu_limits(guest, CpuLimits(300))
-        monkeypatch.undo()
         driver.close()
         second = open_driver(engine)
         assert records(tmp_path)
