@@ -67,7 +67,7 @@ def read_address(
             plain = stack.enter_context(context.wrap_socket(plain, server_hostname=parts.hostname))
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         connection = http.client.HTTPConnection(parts.hostname, port)
-        answer = _exchange(plain, connection, "GET", path, accept, max_bytes)
+        answer = _exchange_messages(plain, connection, "GET", path, accept, max_bytes)
     if answer.status != _OK:
         raise AnswerRefusedError(f"it answers {answer.status} for {parts.path}", answer.content)
     return answer.content
@@ -98,10 +98,12 @@ def ask_server(plain: socket.socket, method: str, path: str, deadline: float, ma
     """
     plain.settimeout(None)
     with _ended_in_time(plain, deadline, deadline):
-        return _exchange(plain, http.client.HTTPConnection("localhost"), method, path, "*/*", max_bytes)
+        return _exchange_messages(
+            plain, http.client.HTTPConnection("localhost"), method, path, "*/*", max_bytes
+        )
 
 
-def _exchange(
+def _exchange_messages(
     plain: socket.socket,
     connection: http.client.HTTPConnection,
     method: str,

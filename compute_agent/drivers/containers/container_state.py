@@ -84,19 +84,22 @@ def parse_container(document: Any) -> ContainerState:
 
     :raises ValueError: a part is missing or is not what the API documents.
     """
-    state, name = _member(document, "State", dict), _member(document, "Name", str).removeprefix("/")
+    state, name = (
+        _typed_member(document, "State", dict),
+        _typed_member(document, "Name", str).removeprefix("/"),
+    )
     if not _NAME.match(name):
         raise ValueError(f"{printable_text(name)[:300]!r} is not the name of a container")
-    pid = _member(state, "Pid", int)
+    pid = _typed_member(state, "Pid", int)
     # True is an int, too.
     if not 0 <= pid < 1 << 32 or isinstance(pid, bool):
         raise ValueError(f"Pid cannot be {pid!r}")
     return ContainerState(
         _matching_text(document, "Id", _ID),
         name,
-        pid if _member(state, "Running", bool) else 0,
+        pid if _typed_member(state, "Running", bool) else 0,
         _parse_image(document, "Image"),
-        _labels_of(_member(document, "Config", dict)),
+        _labels_of(_typed_member(document, "Config", dict)),
     )
 
 
@@ -123,7 +126,7 @@ def changed_key(line: bytes) -> str | None:
         raise ValueError("the event is not an object")
     if event.get("Type") != "container" or event.get("Action") not in _CHANGES:
         return None
-    return _matching_text(_member(event, "Actor", dict), "ID", _ID)
+    return _matching_text(_typed_member(event, "Actor", dict), "ID", _ID)
 
 
 def own_group(path: str, key: str) -> str:
@@ -143,7 +146,7 @@ def own_group(path: str, key: str) -> str:
     return "/".join(parts[: at + 1]) if at else ""
 
 
-def _member(document: Any, name: str, kind: type[Any]) -> Any:
+def _typed_member(document: Any, name: str, kind: type[Any]) -> Any:
     value = document.get(name) if isinstance(document, dict) else None
     if not isinstance(value, kind):
         raise ValueError(f"{name} is not of type {kind.__name__}")
@@ -151,7 +154,7 @@ def _member(document: Any, name: str, kind: type[Any]) -> Any:
 
 
 def _matching_text(document: Any, name: str, pattern: re.Pattern[str]) -> str:
-    value = _member(document, name, str)
+    value = _typed_member(document, name, str)
     if not pattern.match(value):
         raise ValueError(f"{name} cannot be {printable_text(value)[:100]!r}")
     return str(value)

@@ -145,11 +145,11 @@ class ContainerEngine:
     def stop_container(self, key: str, seconds: float) -> None:
         """Stop a container, by force after ``seconds``. The engine then does not start it again by itself."""
         whole = max(0, int(seconds))
-        self._ask("POST", f"/containers/{key}/stop?t={whole}", whole + self._seconds)
+        self._send_request("POST", f"/containers/{key}/stop?t={whole}", whole + self._seconds)
 
     def kill_container(self, key: str) -> None:
         """Send SIGKILL to the main process of a container, with which all others end."""
-        self._ask("POST", f"/containers/{key}/kill", self._seconds)
+        self._send_request("POST", f"/containers/{key}/kill", self._seconds)
 
     # Inner parts
 
@@ -172,7 +172,7 @@ class ContainerEngine:
             raise
         return plain
 
-    def _ask(self, method: str, path: str, seconds: float, whole_path: bool = False) -> HttpAnswer:
+    def _send_request(self, method: str, path: str, seconds: float, whole_path: bool = False) -> HttpAnswer:
         """The answer of the engine; one with status 404 is not an error.
 
         :param whole_path: whether the path is without the version of the API.
@@ -189,15 +189,13 @@ class ContainerEngine:
             self._on_hint(PeerHint())
             raise self._away_error(error) from error
         if not answer.is_success and answer.status not in (_NOT_FOUND, _NOT_MODIFIED):
-            text = (
-                f"{self._name} answers {answer.status} to {method} {path[:200]}: {_refusal(answer.content)}"
-            )
-            raise EngineError(answer.status, printable_text(text))
+            told = f"{self._name} answers {answer.status} to {method} {path[:200]}"
+            raise EngineError(answer.status, printable_text(f"{told}: {_refusal_text(answer.content)}"))
         return answer
 
     def _ask_json(self, method: str, path: str, whole_path: bool = False) -> Any:
         """The parsed answer; None if there is no such object."""
-        answer = self._ask(method, path, self._seconds, whole_path)
+        answer = self._send_request(method, path, self._seconds, whole_path)
         if answer.status == _NOT_FOUND:
             return None
         try:
@@ -209,7 +207,7 @@ class ContainerEngine:
         return DriverError(f"{self._name} at {self._path} does not answer: {error}")
 
 
-def _refusal(content: bytes) -> str:
+def _refusal_text(content: bytes) -> str:
     try:
         return str(json.loads(content)["message"])[:500]
     except (ValueError, RecursionError, LookupError, TypeError):

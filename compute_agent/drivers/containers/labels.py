@@ -2,8 +2,8 @@
 
 Pure functions. The labels of a container are those of ``podman run --label`` and those of its image together.
 An image may come from anywhere, and labels decide about CPUs of the host. So a label with the value that the
-image has, too, is the image's and has no effect. The other labels are from a user of the engine's socket, who
-could become root by it.
+image has, too, is the image's and has no effect. The other labels are from users of the engine's socket,
+which is worth as much as root.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The files of a group: the values in their texts, and the texts for values.
 
-Pure functions decide from the texts of the files (Documentation/admin-guide/cgroup-v2.rst). systemd answers
-before it writes, and another program may write to the files, so the files are compared with the goals.
+Pure functions of the texts (Documentation/admin-guide/cgroup-v2.rst). systemd answers before it writes, and
+another program may write to the files. So the files are compared with the goals.
 """
 
 from __future__ import annotations

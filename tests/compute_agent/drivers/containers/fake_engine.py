@@ -149,6 +149,12 @@ class FakeEngine:
     def named(self, name):
         return next(one for one in self.containers.values() if one.name == name)
 
+    def pids(self, name):
+        return [process.pid for process in self.named(name).processes]
+
+    def is_running(self, name):
+        return bool(self.named(name).processes)
+
     def folder_of(self, container):
         return self.folders.groups / container.group.strip("/")
 

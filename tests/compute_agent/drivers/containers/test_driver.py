@@ -280,9 +280,10 @@ class TestSetting:
         def die(group, name, line):
             raise SystemExit
 
-        with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        with monkeypatch.context() as patch:
             patch.setattr(GuestCgroup, "write_io", die)
-            driver.apply_cpu_limits(guest, CpuLimits(300))
+            with pytest.raises(SystemExit):
+                driver.apply_cpu_limits(guest, CpuLimits(300))
         driver.close()
         second = open_driver(engine)
         assert records(tmp_path)

@@ -36,8 +36,6 @@ def engine(request, tmp_path, monkeypatch):
     if request.param == "fake":
         fake = FakeEngine(tmp_path, monkeypatch)
         fake.images[IMAGE] = IMAGE_LABELS
-        fake.pids = lambda name: [process.pid for process in fake.named(name).processes]
-        fake.is_running = lambda name: bool(fake.named(name).processes)
         yield fake
         fake.close()
     else:
