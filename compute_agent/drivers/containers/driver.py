@@ -27,7 +27,7 @@ from compute_agent.drivers.foreign.values import CPUS, IO_WEIGHT, QUOTA
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo
-from compute_agent.threads import ThreadSpec
+from compute_agent.threads import ThreadSpec, start_thread
 
 LOG = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class ContainerDriver(ForeignDriver):
             name, self._engine, host, self._folders.groups, self._report_change, group_path
         )
         self._editor = ContainerEditor(records, self._folders, group_path)
-        self._start_following(CONTAINERS_THREAD)
+        self._await_look(start_thread(CONTAINERS_THREAD, self._follow_peer))
 
     def guest_below(self, folder: str) -> str:
         """The name of a guest with a group below a folder; empty if there is none."""

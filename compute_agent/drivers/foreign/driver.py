@@ -39,7 +39,6 @@ from compute_agent.model import cpuset
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo
-from compute_agent.threads import ThreadSpec, start_thread
 
 LOG = logging.getLogger(__name__)
 
@@ -91,7 +90,7 @@ class GuestPeer(Protocol):
 class ForeignDriver(abc.ABC):
     """The parts that drivers of guests of other programs share.
 
-    A subclass sets the attributes of its peer, and then calls :meth:`_start_following`.
+    A subclass sets the attributes of its peer, starts the thread, and calls :meth:`_await_look`.
     """
 
     name: str
@@ -126,15 +125,18 @@ class ForeignDriver(abc.ABC):
         self._check_lock = lock
         self._look_only = look_only
         self._next_look = 0.0
-        self._stopped = threading.Event()
+        self._stopped, self._tried = threading.Event(), threading.Event()
 
-    def _start_following(self, spec: ThreadSpec) -> None:
-        """Start the thread that connects and finds guests. It waits while the peer is away."""
-        tried = threading.Event()
-        self._thread = start_thread(spec, partial(self._run, tried))
-        # In most cases the guests are known when the constructor returns, so the agent can take them over at
-        # its start.
-        tried.wait(_FIRST_LOOK)
+    def _await_look(self, thread: threading.Thread) -> None:
+        """Wait until the thread has tried to list guests.
+
+        In most cases the guests are known when the constructor returns, so the agent can take them over at
+        its start.
+
+        :param thread: the thread that runs :meth:`_follow_peer`.
+        """
+        self._thread = thread
+        self._tried.wait(_FIRST_LOOK)
 
     # Running guests
 
@@ -445,7 +447,8 @@ class ForeignDriver(abc.ABC):
 
     # Inner parts: the thread
 
-    def _run(self, tried: threading.Event) -> None:
+    def _follow_peer(self) -> None:
+        """Connect, and look at guests, until the driver is closed."""
         pause = _FIRST_PAUSE
         while not self._stopped.is_set():
             try:
@@ -457,7 +460,7 @@ class ForeignDriver(abc.ABC):
                     self._listed, self._absence = True, ""
                     pause = _FIRST_PAUSE
                     LOG.info("%s answers", self.peer_name)
-                    tried.set()
+                    self._tried.set()
                 self._handle_hints()
             except DriverError as error:
                 # A new reason is logged once, and not again at each attempt.
@@ -465,7 +468,7 @@ class ForeignDriver(abc.ABC):
                     LOG.warning("%s; the agent tries again", error)
                 self._absence = str(error)
                 self._peer.close()
-                tried.set()
+                self._tried.set()
                 self._stopped.wait(pause)
                 pause = min(2 * pause, _MAX_PAUSE)
             except Exception:

@@ -22,7 +22,7 @@ from compute_agent.drivers.systemd.unit_table import UnitTable
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo
-from compute_agent.threads import ThreadSpec
+from compute_agent.threads import ThreadSpec, start_thread
 
 LOG = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class SystemdDriver(ForeignDriver):
             self.name, self._manager, host, self._folders.groups, self._report_change
         )
         self._editor = UnitEditor(self._manager, records, self._folders)
-        self._start_following(UNITS_THREAD)
+        self._await_look(start_thread(UNITS_THREAD, self._follow_peer))
 
     def leave_groups(self, find_inner: Callable[[str], str]) -> None:
         """Manage no service in which a guest of another driver has its group.

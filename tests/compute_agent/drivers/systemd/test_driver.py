@@ -488,6 +488,19 @@ class TestAway:
 class TestBesideAnother:
     """Guests of two drivers."""
 
+    def test_a_service_that_runs_a_container_of_another_driver_gets_its_values_back(
+        self, systemd, open_driver, tmp_path
+    ):
+        systemd.start(DB)
+        driver = open_driver(look_interval=0.1)
+        driver.apply_cpu_settings(driver.guests()[0], PINNED)
+        folder = str(systemd.folder_of(systemd.units[DB]))
+        driver.leave_groups(lambda group: "web" if group == folder else "")
+        wait_for(lambda: driver.guests() == [])
+        assert "container web runs in it" in driver.lost_guests()[made_uuid(HOST, DB)]
+        wait_for(lambda: not records(tmp_path))
+        assert systemd.units[DB].values == DEFAULTS
+
     def test_the_first_driver_keeps_a_uuid(self, systemd, open_driver):
         systemd.start(DB, f"[X-ComputeAgent]\nUuid={UUID}\n")
         processes = FakeDriver(ALL, "process")
