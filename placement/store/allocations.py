@@ -49,7 +49,7 @@ from placement.store.expired import COUNTS
 
 @dataclass(frozen=True, slots=True)
 class LockedConsumers:
-    """The locked consumers by uuid, all their holdings, and the uuids of expired consumers among them."""
+    """The locked consumers by uuid, the amounts that they hold, and the uuids of those that have expired."""
 
     # only consumers that existed before; new consumers are created for the claims
     consumers: Mapping[str, consumer_store.ConsumerRow]
@@ -58,17 +58,17 @@ class LockedConsumers:
 
     @property
     def provider_ids(self) -> set[int]:
-        """The ids of all providers with holdings of these consumers."""
+        """The ids of all providers of which these consumers hold amounts."""
         return {each.provider_id for each in self.holdings}
 
     @property
     def providers(self) -> set[str]:
-        """The uuids of all providers with holdings of these consumers."""
+        """The uuids of all providers of which these consumers hold amounts."""
         return {each.provider for each in self.holdings}
 
 
 def replace(tx: WriteTransaction, claims: Sequence[ConsumerClaim]) -> None:
-    """Write all claims or none of them.
+    """Replace the allocations of consumers by their claims; write all claims or none of them.
 
     :raises InvalidRequest: a provider or a resource class does not exist.
     :raises ConcurrentUpdate: a generation in a claim is not the current generation of its consumer.
@@ -90,8 +90,8 @@ def lock_claimed(
 ) -> LockedConsumers:
     """Create new consumers, and lock all consumers and providers of the claims, consumers first.
 
-    :param more: uuids of further providers to lock; ``buckets`` are further buckets.
-    :param others: uuids of further consumers to lock; their holdings are read, too.
+    :param more: uuids of further providers to lock; ``buckets`` are further buckets of providers to lock.
+    :param others: uuids of further consumers to lock; the amounts that they hold are read, too.
     """
     # if the client declares all consumers as new, no lookup is needed: consumers mostly are new, and the
     # insertion fails otherwise
@@ -109,13 +109,13 @@ def lock_claimed(
 
 
 def check_generations(claims: Iterable[ConsumerClaim], locked: LockedConsumers) -> None:
-    """Refuse claims with a wrong generation of their consumer.
+    """Refuse claims that give a wrong generation of their consumer.
 
-    For a claim, an expired consumer does not exist. A claim for the uuid of an expired consumer has to wait
-    until that consumer's holdings are released (:func:`placement.store.reservations.write_with_room`).
+    An expired consumer counts as missing. A claim with the uuid of an expired consumer has to wait until that
+    consumer's amounts are released (:func:`placement.store.reservations.write_with_room`).
 
-    :raises ConcurrentUpdate: a generation is wrong; the message has the wrong and the current generation.
-        ConsumerExists if the consumer has to be released first.
+    :raises ConcurrentUpdate: a generation is wrong; the message has the wrong and the current generation. The
+        class is ConsumerExists if an expired consumer has to be released first.
     """
     for claim in claims:
         if claim.consumer in locked.expired:
@@ -231,7 +231,7 @@ def _supply_lookup(count: int) -> PreparedStatement:
 def _read_supplies(
     tx: WriteTransaction, uuids: Collection[str]
 ) -> tuple[dict[str, ProviderSupply], dict[str, int]]:
-    """Return the supplies of existing providers, and the ids of their resource classes by name."""
+    """Return the inventories and the usage of existing providers, and the ids of resource classes by name."""
     supplies: dict[str, ProviderSupply] = {}
     class_ids: dict[str, int] = {}
     if uuids:
@@ -270,7 +270,7 @@ def _insert(
 
 @lru_cache(KEPT_SIZES)
 def _allocation_insertion(count: int) -> PreparedStatement:
-    """Return a statement that inserts allocations of consumers with unknown ids."""
+    """Return a statement that inserts allocations of consumers with ids that are not known yet."""
     rows = [
         {
             # the consumer is selected by uuid, because ids of consumers that this transaction creates are
@@ -333,7 +333,7 @@ def give_back(tx: WriteTransaction, uuids: Collection[str]) -> int:
 
 
 def _give_back(tx: WriteTransaction, locked: LockedConsumers) -> None:
-    """Release all allocations of these consumers, which the caller has locked."""
+    """Release all allocations of consumers that the caller has locked."""
     ids = [row.id for row in locked.consumers.values()]
     # consumers are locked before providers, as in claims
     tx.lock(locked.providers)
@@ -345,7 +345,7 @@ def _give_back(tx: WriteTransaction, locked: LockedConsumers) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One amount that a consumer holds of a provider."""
+    """An amount of one resource class that a consumer holds of a provider."""
 
     consumer: str
     consumer_generation: int
@@ -432,7 +432,7 @@ def release(database: ServiceDatabase, consumer: str) -> None:
 
 
 def _at_once(tx: WriteTransaction, consumer: str) -> StatementAnswer:
-    """Queue all statements of the release; return the answer of the first one, to read after the commit.
+    """Queue all statements of a release; return the answer of the first statement, to read after the commit.
 
     The answer of this statement is the consumer's id as text, or :data:`_NOBODY`.
     """
@@ -521,7 +521,7 @@ def of_project(conn: sa.Connection, project_id: str, user_id: str | None) -> lis
 
 
 def consumer_counts(conn: sa.Connection, project_id: str, user_id: str | None) -> dict[str | None, int]:
-    """Return the number of consumers of each type with allocations, for a project or one user in it."""
+    """Return how many consumers of each type have allocations, for a project or one user in it."""
     query = (
         sa.select(consumers.c.consumer_type, sa.func.count())
         .where(consumers.c.project_id == project_id, COUNTS)

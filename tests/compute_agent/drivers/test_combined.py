@@ -1,4 +1,4 @@
-"""Several drivers as one: lists are joined, orders go to the guest's driver, and a uuid has one guest."""
+"""Tests of several drivers combined into one: lists are joined, and an order goes to the guest's driver."""
 
 import logging
 from dataclasses import replace
@@ -81,7 +81,7 @@ def test_kills_of_all_drivers_are_joined(both, first, second):
 
 
 class TestOneProcessTwice:
-    """A process guest without a group runs in the group of another driver's guest."""
+    """A process guest without a group of its own runs in the group of another driver's guest."""
 
     @pytest.fixture(autouse=True)
     def groups(self, monkeypatch):
@@ -118,7 +118,7 @@ class TestOneProcessTwice:
 
 
 class TestFlavors:
-    """One driver knows flavors, the other one does not."""
+    """One driver knows the flavors of its guests, the other one does not."""
 
     def test_without_such_a_driver_there_are_none(self, both):
         assert both.flavor_source is None

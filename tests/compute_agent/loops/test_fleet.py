@@ -1,4 +1,6 @@
-"""Results of a look at the source of a fleet in log, status, metrics and attributes."""
+"""Tests of reading the source of a fleet's settings: the log, the status, metrics and attributes show the
+result.
+"""
 
 import logging
 from types import SimpleNamespace
@@ -18,7 +20,7 @@ BELOW = ProviderNode("host_NUMA_0", "n", "r")
 
 
 class Followed:
-    """A loop of a host, without its thread."""
+    """The fleet loop of a host, without its thread."""
 
     def __init__(self, host: FleetHost) -> None:
         self.host = host
@@ -30,7 +32,7 @@ class Followed:
         self.reports += 1
 
     def follow(self) -> None:
-        """Look, and read the configuration again, as the main thread does."""
+        """Read the source, and then read the configuration again, as the main thread does."""
         self.loop.follow_fleet()
         self.loop.reload(SimpleNamespace(options=with_kept(self.host.own_conf())))
 
@@ -101,12 +103,12 @@ def test_a_trouble_is_logged_once_until_it_is_over(followed, caplog):
     assert "edge generation 8 is refused: [DEFAULT] state_path" in trouble
     assert (followed.numbers, followed.reports) == ((7, 1), 2)
     assert followed.attributes()["fleet.trouble"] == trouble[:250]
-    assert caplog.text.count("does not follow its fleet") == 1
+    assert caplog.text.count("does not apply the settings of its fleet") == 1
     followed.host.offer(signed(9))
     followed.follow()
     assert followed.numbers == (9, 0)
     assert "fleet.trouble" not in followed.attributes()
-    assert "follows its fleet again" in caplog.text
+    assert "applies the settings of its fleet again" in caplog.text
 
 
 def test_options_that_the_host_overrules_are_named(followed):
