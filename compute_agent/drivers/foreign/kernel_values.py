@@ -173,4 +173,7 @@ def _quota_text(value: int, present: str) -> str:
     period = int(present.split()[1])
     if value == INFINITY:
         return f"max {period}"
+    # A short period may be too short for a small quota.
+    if value * period < _MIN_QUOTA * _SECOND:
+        period = PERIOD
     return f"{max(round(value * period / _SECOND), _MIN_QUOTA)} {period}"

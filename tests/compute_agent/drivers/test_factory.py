@@ -97,8 +97,8 @@ def test_the_option_names_drivers_and_old_files_with_one_driver_are_read(load, t
 
 
 def test_an_unknown_driver_in_the_option_is_refused(load):
-    with pytest.raises(cfg.ConfigFileValueError, match="podman"):
-        load("[guests]\ndrivers = libvirt, podman\n")
+    with pytest.raises(cfg.ConfigFileValueError, match="lxc"):
+        load("[guests]\ndrivers = libvirt, lxc\n")
 
 
 def test_several_drivers_are_opened_in_their_order_and_one_alone_is_not_wrapped(load, tmp_path):

@@ -135,6 +135,7 @@ def test_other_content_of_a_file_is_refused(file, text):
         (QUOTA, 500_000, {}, [("cpu.max", "50000 100000")]),
         (QUOTA, 500_000, {"cpu.max": "max 20000"}, [("cpu.max", "10000 20000")]),
         (QUOTA, 1, {}, [("cpu.max", "1000 100000")]),
+        (QUOTA, 20_000, {"cpu.max": "max 20000"}, [("cpu.max", "2000 100000")]),
         (QUOTA, INFINITY, {"cpu.max": "10000 20000"}, [("cpu.max", "max 20000")]),
         (MEMORY_MAX, INFINITY, {}, [("memory.max", "max")]),
         (MEMORY_LOW, 4096, {}, [("memory.low", "4096")]),
