@@ -320,7 +320,7 @@ class _FleetState:
     :ivar revision: the stored revision; None without a stored revision.
     :ivar overruled: options of the revision for which the host's own configuration files have another value.
     :ivar trouble: the reason as text why the host does not follow its fleet; empty: the host follows it.
-    :ivar reasons: the kinds of trouble.
+    :ivar reasons: the kinds of trouble, by which the host does not follow its fleet.
     """
 
     group: str = ""

@@ -32,8 +32,8 @@ class CandidatePattern(NamedTuple):
         mappings: dict[str, tuple[int, ...]] = {}
         for need, amounts, at in zip(rules.needs, rules.amounts, chosen, strict=True):
             suffix = need.suffix
-            # this is a tuple instead of a set, because answers list the providers of a group in the order of
-            # the request
+            # the positions are a tuple instead of a set, because answers list the providers of a group in the
+            # order of the request
             served = mappings.get(suffix)
             if served is None:
                 mappings[suffix] = (at,)

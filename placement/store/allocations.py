@@ -51,7 +51,7 @@ from placement.store.expired import COUNTS
 class LockedConsumers:
     """The locked consumers by uuid, the amounts that they hold, and the uuids of those that have expired."""
 
-    # only consumers that existed before; new consumers are created for the claims
+    # the field has only consumers that existed before; new consumers are created for the claims
     consumers: Mapping[str, consumer_store.ConsumerRow]
     holdings: Sequence[ClaimantHolding] = ()
     expired: frozenset[str] = frozenset()
@@ -184,7 +184,7 @@ def _held_by(count: int) -> PreparedStatement:
 
 
 def _remove(tx: WriteTransaction, consumer_ids: Sequence[int]) -> None:
-    # this is an early return, because a statement without consumers would be a useless round trip
+    # the function returns early, because a statement without consumers would be a useless round trip
     if consumer_ids:
         tx.queue(_allocation_removal(len(consumer_ids)), bind_values("id", consumer_ids))
 
@@ -196,8 +196,8 @@ def _allocation_removal(count: int) -> PreparedStatement:
     return PreparedStatement(sa.delete(allocations).where(chosen))
 
 
-# this is a correlated sub-query instead of a join with GROUP BY, so that only allocations of a claim's few
-# inventories are read
+# the condition is a correlated sub-query instead of a join with GROUP BY, so that only allocations of a
+# claim's few inventories are read
 _used: Final = (
     sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0))
     .where(

@@ -117,7 +117,7 @@ def confirm_claim(
     :raises NotFound: no claim of this consumer expires, or it has expired.
     :raises ConcurrentUpdate: ``generation`` is not the current generation.
     """
-    # locks the consumer, so that the claim cannot be released between the check and the write
+    # the statement locks the consumer, so that the claim cannot be released between the check and the write
     rows = consumer_store.rows(consumer_store.lock(tx, [consumer]))
     if not rows:
         raise no_expiry(consumer)

@@ -18,10 +18,10 @@ from placement.search.candidates import CandidatePattern, PatternBatch, UnusedPa
 from placement.search.request import CandidatesRequest
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
-# this number of tries takes about 50 ms
+# two thousand tries take about 50 ms
 _MAX_TRIES: Final = 2_000
-"""Maximum number of tries to find a better packing than the first. After these tries, the result is
-bounds."""
+"""Maximum number of tries to find a better packing than the first. After these tries, the result has bounds
+instead of an exact number."""
 # with more ways, the search would reach its limit without a result
 _MAX_WAYS: Final = 200
 """Maximum number of ways up to which a better packing than the first is searched for."""
