@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from placement.exceptions import Conflict, InvalidRequest
 from placement.read_model.provider import Inventory
 from placement.store.consumers import ConsumerOwnership, Generation
+from placement.store.time_profile import TimeWindow
 
 Resources = Mapping[str, int]
 ByProvider = Mapping[str, Resources]
@@ -19,7 +20,8 @@ class ConsumerClaim:
     ``generation`` is the consumer's generation that the client knows. None means a new consumer, and
     :data:`~placement.store.consumers.ANY_GENERATION` means that any generation is right (before microversion
     1.28). With ``in_any_portions``, which is for the rest of a reservation, min_unit, max_unit and step_size
-    of the inventories do not matter.
+    of the inventories do not matter. ``window`` is the time of the allocations; None means from now on,
+    without an end.
     """
 
     consumer: str
@@ -28,6 +30,7 @@ class ConsumerClaim:
     owner: ConsumerOwnership
     # the value is True for the rest of a reservation, which may not be a multiple of the step size
     in_any_portions: bool = False
+    window: TimeWindow | None = None
 
     @property
     def takes_anything(self) -> bool:
