@@ -52,6 +52,7 @@ from placement.store.allocations import write_claims
 from placement.store.claimants import check_generations, lock_claimed
 from placement.store.claims import ConsumerClaim, claimed_amounts
 from placement.store.groups import ConsumerGroup, GroupMember, Members, hosts_of, members_by_host
+from placement.store.time_profile import HoldRefusal
 
 
 def buckets_of(names: Iterable[str]) -> set[int]:
@@ -329,6 +330,9 @@ def commit_claims(
     members = tx.queue(*group_lookup(names)) if names else None
     try:
         write_claims(tx, claims, locked)
+    except HoldRefusal:
+        # another choice of the same request would be refused again
+        raise
     except (Conflict, InvalidRequest) as error:
         # this is a lost race and no error of the client, because this service made the choice from older data
         raise LostRace(error.detail) from error

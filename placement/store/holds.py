@@ -41,13 +41,20 @@ from placement.db.tables import (
     resource_classes,
     resource_providers,
 )
-from placement.exceptions import Conflict
 from placement.store import consumers as consumer_store
 from placement.store.claimants import LockedConsumers
 from placement.store.claims import ClaimantHolding, ConsumerClaim, claimed_amounts
 from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
 from placement.store.expired import EXPIRES
-from placement.store.time_profile import AT_ONCE, HoldKey, TimedAmount, TimeWindow, check_counts, needed_holds
+from placement.store.time_profile import (
+    AT_ONCE,
+    HoldKey,
+    HoldRefusal,
+    TimedAmount,
+    TimeWindow,
+    check_counts,
+    needed_holds,
+)
 
 # any constant namespace serves; a change would orphan the holds of existing databases
 _NAMESPACE: Final = uuids.UUID("b6f0c1de-3c6f-4a0e-8a37-5f3a4ad6a9f1")
@@ -74,7 +81,7 @@ def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: Lo
 
     The caller has locked the consumers, and the buckets of all providers of the claims and of the holdings.
 
-    :raises Conflict: a provider has too many timed amounts, or another consumer has the uuid of a hold.
+    :raises HoldRefusal: a provider has too many timed amounts, or another consumer has the uuid of a hold.
     """
     claimants = {*locked.consumers, *(claim.consumer for claim in claims)}
     providers = sorted(
@@ -132,7 +139,7 @@ def _hold_claims(providers: Iterable[str], needed: dict[HoldKey, int]) -> list[C
 def _check_types(rows: Iterable[consumer_store.ConsumerRow]) -> None:
     for row in rows:
         if row.consumer_type != WINDOW_HOLD:
-            raise Conflict(
+            raise HoldRefusal(
                 f"The consumer {row.uuid} has the uuid of the hold for windows of its provider: no window can"
                 " be held there until this consumer is deleted."
             )

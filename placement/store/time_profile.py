@@ -59,6 +59,11 @@ _LAST: Final = 253_402_300_799.0
 AT_ONCE: Final = 0.0
 """The start of a claim that begins when it is written."""
 
+
+class HoldRefusal(Conflict):
+    """A hold cannot be written, whatever the state of other consumers is."""
+
+
 HoldKey = tuple[str, str]
 """The uuid of a provider, and the name of a resource class."""
 
@@ -164,11 +169,11 @@ def usage_changes(
 def check_counts(amounts: Iterable[TimedAmount]) -> None:
     """Refuse too many timed amounts of one provider and resource class.
 
-    :raises Conflict: there are more than :data:`MAX_TIMED_AMOUNTS`.
+    :raises HoldRefusal: there are more than :data:`MAX_TIMED_AMOUNTS`.
     """
     for (provider, name), some in by_key(amounts).items():
         if len(some) > MAX_TIMED_AMOUNTS:
-            raise Conflict(
+            raise HoldRefusal(
                 f"Resource provider '{provider}' has {MAX_TIMED_AMOUNTS} amounts of '{name}' in windows and"
                 " in claims that end, which is the maximum."
             )
