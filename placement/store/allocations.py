@@ -417,7 +417,8 @@ _held: Final = sa.select(allocations.c.provider_id).where(allocations.c.consumer
 # the id is stored in a setting of the transaction, because later statements of a batch cannot use an answer
 _RELEASED_AT_ONCE: Final = sa.and_(
     # a pending window has no allocations, but is a reservation
-    sa.func.coalesce(consumers.c.consumer_type, "").not_in([RESERVATION, WINDOW_HOLD]),
+    # (no IN, because its list would be an expanding parameter)
+    *(sa.func.coalesce(consumers.c.consumer_type, "") != kind for kind in (RESERVATION, WINDOW_HOLD)),
     sa.not_(IS_TIMED),
 )
 _lock_consumer: Final = PreparedStatement(

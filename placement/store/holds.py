@@ -113,7 +113,7 @@ def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: Lo
     planned = [claim for claim in claims if claim.window is not None and claim.window.starts_at > now]
     begun = [claim for claim in claims if claim.window is None or claim.window.starts_at <= now]
     if locked.planned:
-        # also for windows that begin now: their amounts become allocations
+        # windows that begin now lose their plans, too: their amounts become allocations
         pending = sorted({locked.consumers[each.consumer].id for each in locked.planned})
         tx.queue(_plan_removal(len(pending)), bind_values("id", pending))
     holdings = [*locked.holdings, *(ClaimantHolding(*row) for row in held_answer.rows)]

@@ -3,9 +3,9 @@
 Nouns
     A *time window* is a half-open interval ``[starts_at, ends_at)`` of seconds since 1970, by the clock of
     the database. So a window may begin at the moment when another window ends. A *timed amount* is an
-    amount of one resource class of one provider that a consumer may use during a time window: the amount of a
-    window (a reservation with a start), or of a claim that ends. Amounts of all other consumers have no known
-    end.
+    amount of one resource class of one provider that a consumer may use during a time window. Reservations
+    with a start (*windows*) and claims that end have timed amounts. Amounts of all other consumers have no
+    known end.
 
     The *peak* of a provider and class is the largest momentary sum of its timed amounts, from now on. The
     *begun* timed amounts have allocations, like the amounts of every consumer. The *hold* is the rest: the

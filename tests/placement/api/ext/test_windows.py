@@ -1,4 +1,4 @@
-"""Reservations that begin later, and claims that end: who may use which room at which time."""
+"""Reservations that begin later, and claims that end: which consumer gets which room at which time."""
 
 import uuid
 from typing import Any
@@ -295,7 +295,7 @@ def test_a_consumer_with_the_uuid_of_a_hold_is_reported(admin: Admin, host: str)
     assert read_usages(admin, other) == {"VCPU": 1}
 
 
-def test_a_smaller_inventory_keeps_windows_and_admits_nobody(admin: Admin, url: str, host: str) -> None:
+def test_a_smaller_inventory_keeps_windows_and_admits_no_more(admin: Admin, url: str, host: str) -> None:
     window = booked(admin, 6, 1, 2)
     put_inventories(admin, host, admin("GET", provider_path(host)).json["generation"], VCPU=4)
     assert book(admin, 1, 1, 2).status_code == 409
