@@ -13,6 +13,15 @@ Resources = Mapping[str, int]
 ByProvider = Mapping[str, Resources]
 
 
+class CapacityExceeded(Conflict):
+    """A provider, of which the uuid is given, has too little of a resource class."""
+
+    def __init__(self, detail: str, provider: str, resource_class: str) -> None:
+        super().__init__(detail)
+        self.provider = provider
+        self.resource_class = resource_class
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerClaim:
     """All allocations that one consumer wants: amounts by provider uuid and resource class.
@@ -110,7 +119,8 @@ def check_capacity(
         taken[which] += amount
         # max(), because claimants may keep what they hold, even above the capacity (see the docstring)
         if taken[which] > max(inventory.capacity - supply.used[class_id], held[which]):
-            raise _capacity_refusal(f"{what} The requested amount would exceed the capacity.")
+            detail = f"Unable to allocate inventory: {what} The requested amount would exceed the capacity."
+            raise CapacityExceeded(detail, uuid, name)
 
 
 def claimed_amounts(claims: Iterable[ConsumerClaim]) -> Iterator[tuple[ConsumerClaim, str, str, int]]:

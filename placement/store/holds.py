@@ -269,10 +269,13 @@ class TimeSchedule:
     holds: Sequence[tuple[HoldKey, int]]
 
 
-def read_schedule(conn: sa.Connection, without: Collection[str] = ()) -> TimeSchedule:
-    """Return the schedule of all providers, without the amounts of some consumers."""
+def read_schedule(
+    conn: sa.Connection, without: Collection[str] = (), of_provider: str | None = None
+) -> TimeSchedule:
+    """Return the schedule of one provider or of all providers, without the amounts of some consumers."""
     now = float(conn.execute(sa.select(clock.ServerNow())).scalar_one())
-    amounts = timed_amounts(conn.execute(_amounts_query(sa.true())).all())
+    query, values = (_ALL_AMOUNTS, {}) if of_provider is None else (_ITS_AMOUNTS, {"provider": of_provider})
+    amounts = timed_amounts(conn.execute(query, values).all())
     # only providers with timed amounts have holds, and their uuids are indexed, unlike the types of consumers
     hold_uuids = sorted({hold_uuid(each.provider) for each in amounts})
     held = [
@@ -283,6 +286,8 @@ def read_schedule(conn: sa.Connection, without: Collection[str] = ()) -> TimeSch
     return TimeSchedule(now, [each for each in amounts if each.consumer not in without], held)
 
 
+_ALL_AMOUNTS: Final = _amounts_query(sa.true())
+_ITS_AMOUNTS: Final = _amounts_query(resource_providers.c.uuid == sa.bindparam("provider"))
 _SOME_HOLDS: Final = (
     sa.select(resource_providers.c.uuid, resource_classes.c.name, allocations.c.used)
     .select_from(allocations)

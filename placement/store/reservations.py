@@ -5,6 +5,7 @@ consumer, it disappears with its last allocation. An expired reservation is rele
 reads, or that needs its amounts (:func:`write_with_room`). So no separate process has to release it.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,11 +32,11 @@ from placement.exceptions import (
     InvalidRequest,
     NotFound,
 )
-from placement.store import allocations, claimants, expired, expiries
+from placement.store import allocations, claimants, expired, expiries, holds
 from placement.store import consumers as consumer_store
-from placement.store.claims import ConsumerClaim
+from placement.store.claims import CapacityExceeded, ConsumerClaim
 from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
-from placement.store.time_profile import TimeWindow, iso_time
+from placement.store.time_profile import TimeWindow, iso_time, overlaps_sentence
 
 T = TypeVar("T")
 
@@ -377,8 +378,21 @@ def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction]
             # this runs in a new transaction, because the failed transaction holds no locks any more
             with database.read() as conn:
                 some = any(conn.execute(query.limit(1)).first() for query in expired.UUIDS)
-            if not some or not give_back_expired(database):
-                raise
+                overlaps = "" if some else _describe_overlaps(conn, conflict)
+            if some and give_back_expired(database):
+                continue
+            conflict.detail += overlaps
+            raise
+
+
+def _describe_overlaps(conn: sa.Connection, conflict: Conflict) -> str:
+    """Return a sentence with the windows that need the amounts of a refused write; mostly there are none."""
+    if not isinstance(conflict, CapacityExceeded):
+        return ""
+    schedule = holds.read_schedule(conn, of_provider=conflict.provider)
+    # the write has no end, so each later window matters
+    some = [each for each in schedule.amounts if each.resource_class == conflict.resource_class]
+    return overlaps_sentence(some, TimeWindow(schedule.now, math.inf))
 
 
 def give_back_expired(database: ServiceDatabase) -> int:

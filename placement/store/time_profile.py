@@ -81,7 +81,7 @@ class TimeWindow:
     starts_at: float
     ends_at: float
 
-    def overlaps(self, other: "TimeWindow") -> bool:
+    def has_overlap(self, other: "TimeWindow") -> bool:
         """Return whether some instant is in both windows."""
         return self.starts_at < other.ends_at and other.starts_at < self.ends_at
 
@@ -204,7 +204,7 @@ def check_window(window: TimeWindow, now: float) -> TimeWindow:
 def overlaps_sentence(amounts: Iterable[TimedAmount], window: TimeWindow) -> str:
     """Return a sentence with the windows and claims that overlap a window; empty if there are none."""
     overlapping = {
-        (each.window.ends_at, each.consumer): each for each in amounts if each.window.overlaps(window)
+        (each.window.ends_at, each.consumer): each for each in amounts if each.window.has_overlap(window)
     }
     if not overlapping:
         return ""

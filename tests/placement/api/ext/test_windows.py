@@ -73,8 +73,13 @@ def test_a_window_is_pending_until_its_start_and_then_holds_its_amounts(
 
 
 def test_consumers_without_an_end_respect_a_window_from_its_booking_on(admin: Admin, host: str) -> None:
-    booked(admin, 6, 1, 2)
-    assert put_allocation(admin, {host: {"VCPU": 3}}).status_code == 409
+    window = booked(admin, 6, 1, 2)
+    refused = put_allocation(admin, {host: {"VCPU": 3}})
+    assert refused.status_code == 409
+    assert (
+        f"would exceed the capacity. Other windows and claims overlap this time: {window} from "
+        in (read_error(refused)[2])
+    )
     assert post_claims(admin, new_claim("resources=VCPU:3")).status_code == 409
     moved = {str(uuid.uuid4()): {"allocations": {host: {"resources": {"VCPU": 3}}}, **OWNED}}
     assert admin("POST", "/allocations", json=moved).status_code == 409
