@@ -175,6 +175,7 @@ image: $(INSTALLED)
 	export SOURCE_DATE_EPOCH=$$(stat --format=%Y $(SDIST)/SHA256SUMS) && $(BUILDER) \
 	    --build-arg SOURCE_DATE_EPOCH=$$SOURCE_DATE_EPOCH --tag placement-compute \
 	    --file etc/packages/Containerfile $(SDIST)
+	$(if $(findstring buildah,$(BUILDER)),$(BIN)/python -m tests.image_names localhost/placement-compute)
 
 release: packages $(CYCLONEDX)
 	@$(BIN)/python -m tests.release $(VERSION) $(RELEASE_ARGS)

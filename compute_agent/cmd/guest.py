@@ -44,8 +44,8 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--isolation",
         choices=ISOLATION_LEVELS,
-        help="whether interrupts and other work of the host may run on the guest's dedicated CPUs (shared)"
-        " or not (quiet); default: the option isolation of the guest's QoS class",
+        help="other work on the guest's dedicated CPUs: allowed (shared), moved away (quiet), or also kept"
+        " away by a cpuset partition (alone); default: the option isolation of the guest's QoS class",
     )
     parser.add_argument(
         "--spread",

@@ -115,6 +115,13 @@ def load(
     conf.set_default("use_stderr", True)  # service managers read the log from standard error
     for module in MODULES:
         module.register_opts(conf)
+    files, folders = config_files, list[str]()
+    if files is None:
+        # The program has the name of the project, so oslo.config finds each place twice, and an option with
+        # several values would have each value twice.
+        files, folders = (
+            list(dict.fromkeys(find(PROJECT))) for find in (cfg.find_config_files, cfg.find_config_dirs)
+        )
     # For a wrong value, argparse prints an error and ends the process, even if the value is from a file. Here
     # its output becomes the text of an exception.
     said = io.StringIO()
@@ -123,11 +130,8 @@ def load(
             conf(
                 list(args),
                 project=PROJECT,
-                default_config_files=[
-                    *below,
-                    *(cfg.find_config_files(PROJECT) if config_files is None else config_files),
-                ],
-                default_config_dirs=None if config_files is None else [],
+                default_config_files=[*below, *files],
+                default_config_dirs=folders,
             )
     except SystemExit as error:
         # This happens only for options that a command line may also have, such as debug.

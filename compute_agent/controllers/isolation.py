@@ -215,9 +215,7 @@ class IsolationController(KernelController):
         """
         status = self._isolator.bring_about(IsolationDemand())
         if left := self._count_changes():
-            sentences = [f"{one.mask.in_words}: {one.reason}" for one in status.stuck]
-            reasons = "; ".join((*sentences, *status.balancers))
-            raise DriverError(reasons or f"{left} masks")
+            raise DriverError("; ".join(status.refusal_sentences) or f"{left} masks")
 
     def _count_changes(self) -> int:
         kept = self._isolator.kept_originals

@@ -116,6 +116,9 @@ def _format_amount(amount: float, unit: str) -> str:
             return f"{amount / 1e6:.0f} MB/s"
         case "percent":
             return f"{round(amount, 1):g} %"
+        case "condition":
+            # The threshold "true" is between the usages 0 and 1 of a condition, and "false" is below it.
+            return "true" if amount >= 0.5 else "false"
         case _:
             return f"{round(amount, 1):g} {unit}".rstrip()
 

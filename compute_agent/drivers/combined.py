@@ -41,18 +41,26 @@ from compute_agent.model.resource import BlockIo
 
 LOG = logging.getLogger(__name__)
 
+# Where systemd mounts the hierarchy of cgroup v2.
+_GROUPS: Final = Path("/sys/fs/cgroup")
+
 
 class CombinedDriver:
     """A driver that passes each order on to the driver of the guest."""
 
-    def __init__(self, drivers: Sequence[GuestDriver]) -> None:
-        """:param drivers: the drivers, at least one, each with another name; the first one goes first."""
+    def __init__(self, drivers: Sequence[GuestDriver], groups: Path = _GROUPS) -> None:
+        """Combine drivers.
+
+        :param drivers: the drivers, at least one, each with another name; the first one goes first.
+        :param groups: the root of all control groups of version 2.
+        """
         self.name = join_names([driver.name for driver in drivers])
         self.drivers = tuple(drivers)
         """The drivers in their order."""
         self._by_name = {driver.name: driver for driver in drivers}
         self._doubles: Mapping[str, str] = {}
         """The reasons why guests with the uuid of another driver's guest are not managed, by uuid."""
+        self._groups = groups
 
     # Running guests
 
@@ -109,7 +117,7 @@ class CombinedDriver:
     def watch_guests(self, listener: Listener) -> None:
         """Call ``listener`` for the changes that any driver reports of its own guests."""
         for place, driver in enumerate(self.drivers):
-            driver.watch_guests(_OwnChanges(self.drivers[:place], listener).pass_on)
+            driver.watch_guests(_OwnChanges(self.drivers[:place], listener, self._groups).pass_on)
 
     def stop(self, guest: Guest, timeout: float) -> None:
         """Stop the guest through its driver."""
@@ -286,7 +294,7 @@ class CombinedDriver:
         """
         kept: dict[str, Guest] = {}
         doubles: dict[str, str] = {}
-        group_of = functools.cache(_kernel_group)
+        group_of = functools.cache(functools.partial(_kernel_group, self._groups))
         for guest in (guest for guests in listed.values() for guest in guests):
             outer = None if guest.uuid in kept else _find_sharing(guest, kept.values(), group_of)
             if outer is not None:
@@ -311,9 +319,10 @@ class CombinedDriver:
 class _OwnChanges:
     """Passes on the changes of a driver, without guests that have the uuid of an earlier driver's guest."""
 
-    def __init__(self, earlier: Sequence[GuestDriver], listener: Listener) -> None:
+    def __init__(self, earlier: Sequence[GuestDriver], listener: Listener, groups: Path) -> None:
         self._earlier = earlier
         self._listener = listener
+        self._groups = groups
 
     def pass_on(self, change: GuestChange) -> None:
         """Call the listener, unless the guest is not managed.
@@ -330,17 +339,14 @@ class _OwnChanges:
         others = [other for driver in earlier for other in driver.guests()]
         if any(other.uuid == guest.uuid for other in others):
             return True
-        return _find_sharing(guest, others, functools.cache(_kernel_group)) is not None
+        group_of = functools.cache(functools.partial(_kernel_group, self._groups))
+        return _find_sharing(guest, others, group_of) is not None
 
 
-# Where systemd mounts the hierarchy of cgroup v2.
-_GROUPS: Final = Path("/sys/fs/cgroup")
-
-
-def _kernel_group(pid: int) -> str:
+def _kernel_group(groups: Path, pid: int) -> str:
     """The folder of the control group of a process; empty for the root, or if it cannot be read."""
     path = procfs.cgroup_path(pid)
-    return path and str(_GROUPS / path.strip("/"))
+    return path and str(groups / path.strip("/"))
 
 
 def _find_sharing(guest: Guest, others: Iterable[Guest], group_of: Callable[[int], str]) -> Guest | None:

@@ -354,7 +354,7 @@ def open_drivers(
             opened.append(open_driver(name, conf, folder, lock, host))
             undo.callback(opened[-1].close)
         undo.pop_all()
-    return opened[0] if len(opened) == 1 else CombinedDriver(opened)
+    return opened[0] if len(opened) == 1 else CombinedDriver(opened, _groups_folder(conf))
 
 
 def unlimited_reason(name: str, conf: cfg.ConfigOpts) -> str:
@@ -364,6 +364,11 @@ def unlimited_reason(name: str, conf: cfg.ConfigOpts) -> str:
     """
     reasons = [KINDS[one].unlimited_reason(conf) if one in KINDS else "" for one in split_names(name)]
     return "; ".join(reasons) if all(reasons) else ""
+
+
+def _groups_folder(conf: cfg.ConfigOpts) -> Path:
+    """The root of all control groups of version 2."""
+    return Path(conf.host.root) / "sys/fs/cgroup"
 
 
 def _find_kind(name: str) -> DriverKind:
@@ -406,7 +411,7 @@ def _open_systemd(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None, h
         bus_opener(Path(conf.systemd.bus_socket)),
         host,
         records,
-        HostFolders(root, root / "sys/fs/cgroup", root / "run/systemd/system.control"),
+        HostFolders(root, _groups_folder(conf), root / "run/systemd/system.control"),
         conf.guests.reconcile_interval,
         _lock_check(lock),
         look_only,
@@ -414,7 +419,7 @@ def _open_systemd(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None, h
 
 
 def _systemd_unlimited(conf: cfg.ConfigOpts) -> str:
-    groups = Path(conf.host.root) / "sys/fs/cgroup"
+    groups = _groups_folder(conf)
     return "" if (groups / "cgroup.controllers").exists() else f"{groups} is not a group of cgroup v2"
 
 

@@ -215,7 +215,7 @@ def _read_device(files: SysFiles, address: str) -> PciDevice | None:
         return None
     return replace(
         device,
-        driver=_link_name(files, f"{folder}/driver"),
+        driver=printable_text(_link_name(files, f"{folder}/driver")),
         link=_read_link(files, address),
         mdev_types=tuple(_read_mdev_types(files, folder)),
         # The driver of an NVMe controller shows its model. When a guest gets the controller, that driver is

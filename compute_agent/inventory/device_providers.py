@@ -110,7 +110,7 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
                 )
             )
     selected = [pair for group in members.values() for pair in group]
-    matched = [spec for _, spec in pairs]
+    matched = {spec for _, spec in pairs}
     unmatched = (
         f"{OPTION}: the entry {spec.text} selects no PCI device of this host, or none that earlier entries"
         " or nova-compute leave: compare it with lspci -nn, or remove it"

@@ -17,7 +17,7 @@ import os_resource_classes
 import os_traits
 
 from compute_agent.host.pci_devices import MdevType, PciDevice
-from compute_agent.model.messages import ConfigError
+from compute_agent.model.messages import ConfigError, printable_text
 from compute_agent.model.resource import OWN_CLASSES
 
 OPTION: Final = "[pci] device_spec"
@@ -220,7 +220,7 @@ def match_devices(
 def _parse_entry(entry: Mapping[str, Any]) -> DeviceSpec:
     unknown = sorted(entry.keys() - _KEYS)
     if unknown:
-        raise ValueError(f"unknown key {unknown[0]}; known are {', '.join(sorted(_KEYS))}")
+        raise ValueError(f"unknown key {printable_text(unknown[0])}; known are {', '.join(sorted(_KEYS))}")
     if entry.get("devname"):
         # Nova, too, refuses devname together with report_in_placement.
         raise ValueError(
@@ -288,13 +288,14 @@ def _parse_address(value: Any) -> AddressRule:
     if not isinstance(value, dict):
         raise ValueError(f"address is {value!r}, neither a text nor an object")
     if unknown := sorted(value.keys() - set(_FIELDS)):
-        raise ValueError(f"address has the unknown field {unknown[0]}; known are {', '.join(_FIELDS)}")
+        name = printable_text(unknown[0])
+        raise ValueError(f"address has the unknown field {name}; known are {', '.join(_FIELDS)}")
     patterns = []
     for name in _FIELDS:
         text = value.get(name, ".*")
         try:
             patterns.append(re.compile(text))
-        except (re.error, TypeError, RecursionError) as error:
+        except (re.error, TypeError, RecursionError, OverflowError) as error:
             raise ValueError(f"{name} {text!r} of the address is not a regular expression: {error}") from None
     return AddressRegex(tuple(patterns))
 

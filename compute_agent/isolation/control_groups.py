@@ -1,4 +1,4 @@
-"""Control groups of cgroup v2: finds groups with processes of the host, and groups that belong to guests.
+"""Finds control groups (cgroup v2) with processes of the host, and control groups that belong to guests.
 
 Files: Documentation/admin-guide/cgroup-v2.rst, "Cpuset Interface Files". The path of a group is relative to
 the root of all groups, such as ``system.slice``. systemd owns the groups of its units. The agent changes
@@ -52,7 +52,7 @@ it.
 """
 
 _APPLY_SECONDS: Final = 0.5
-"""systemd answers before it has written to the kernel."""
+"""Maximum seconds to wait until a property has reached the kernel: systemd answers before it has written."""
 
 
 class GroupReader:
@@ -75,7 +75,7 @@ class GroupReader:
         return "cpuset" in (self._files.text(f"{CONTROL_GROUPS}/cgroup.controllers") or "").split()
 
     def list_foreign(self, guests: Collection[str]) -> Iterator[str]:
-        """The outermost groups that have processes, and that neither are nor contain groups of guests.
+        """The outermost control groups with processes of the host, and without groups of guests.
 
         :param guests: the groups of guests.
         """
@@ -121,7 +121,7 @@ class GroupReader:
         return False
 
     def find_group(self, pid: int) -> str:
-        """The group of a guest's main process; for a domain, the group that contains all its threads.
+        """The control group of a guest's main process; for a domain, the group with all its threads.
 
         Empty if the process has ended or is in the root group.
         """
@@ -133,7 +133,7 @@ class GroupReader:
         return ""
 
     def write_cpus(self, group: str, text: str) -> None:
-        """Set the CPUs of a group; with an empty text the group gets the CPUs of its parent.
+        """Set the CPUs of a group; with an empty text the group may use the CPUs of its parent.
 
         :raises OSError: the kernel refuses it.
         """
@@ -209,7 +209,7 @@ class GroupReader:
 
 
 def _await_text(file: str, text: str) -> bool:
-    """Whether a file has this content now or within a moment; a missing file counts as empty."""
+    """Whether a file has this content now, or gets it within a moment; a missing file counts as empty."""
     deadline = time.monotonic() + _APPLY_SECONDS
     while True:
         found = (kernel_files.read_optional(file) or "").strip()

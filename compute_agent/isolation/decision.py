@@ -1,4 +1,4 @@
-"""Decides the wanted masks: a pure function of facts, demand and originals.
+"""Decides which CPUs each mask should have: a pure function of facts, demand and original masks.
 
 A mask keeps its original as long as the original contains no quiet CPU. Otherwise the mask gets the CPUs of
 the original that are among the best sinks. If the original of an interrupt has no sink, the interrupt gets
@@ -34,7 +34,7 @@ LOOSE: Final = "they are in the root of the control groups, which cannot have a 
 
 @dataclass(frozen=True, slots=True)
 class HeldCpus:
-    """The CPUs that a guest holds, and the isolation that the guest asks for.
+    """The dedicated CPUs that a guest holds, and the isolation that the guest asks for.
 
     :ivar quiet: whether the host's own work must avoid the CPUs.
     :ivar pid: the main process of the guest.
@@ -55,7 +55,7 @@ class HeldCpus:
 
 @dataclass(frozen=True, slots=True)
 class IsolationDemand:
-    """The demand of all guests of a host.
+    """The isolation that all guests of a host demand together.
 
     :ivar dedicated: the CPUs that guests may hold.
     :ivar nodes: the CPUs of NUMA nodes by number.
@@ -79,13 +79,13 @@ class IsolationDemand:
 
     @property
     def main_processes(self) -> dict[str, int]:
-        """The main processes of guests that hold CPUs."""
+        """The main processes of the guests that hold CPUs."""
         return {guest.uuid: guest.pid for guest in self.guests if guest.pid and guest.cpus}
 
 
 @dataclass(frozen=True, slots=True)
 class KernelAnswers:
-    """The kernel's answers to writes.
+    """The kernel's answers to the agent's writes of masks.
 
     :ivar refused: by path of a mask, the reason why the agent does not change the mask.
     :ivar full: CPUs without a free vector.
@@ -108,7 +108,7 @@ class MaskWrite:
 
 @dataclass(frozen=True, slots=True)
 class StuckMask:
-    """A mask that cannot be changed, the reason, and the quiet CPUs that its work may still use."""
+    """A mask that cannot be changed, the reason, and the quiet CPUs on which its work may still run."""
 
     mask: KernelMask
     cpus: CpuSet
@@ -131,14 +131,14 @@ class MaskPlan:
 def decide_masks(
     facts: IsolationFacts, demand: IsolationDemand, originals: OriginalMasks, answers: KernelAnswers
 ) -> MaskPlan:
-    """Plan the masks of a host. Originals of another boot do not count."""
+    """Plan the masks of a host. Originals from before the last boot do not count."""
     if originals.boot != facts.boot:
         originals = OriginalMasks(facts.boot)
     return _MaskPlanner(facts, demand, originals, answers).plan_masks()
 
 
 class _MaskPlanner:
-    """Decides mask by mask, and spreads interrupts that can only go to a single CPU over the sinks."""
+    """Decides about one mask after the other; spreads interrupts that need a single CPU over the sinks."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class _MaskPlanner:
         return frozenset() if self._facts.possible and cpus >= self._facts.possible else cpus
 
     def _list_loose(self) -> Iterator[StuckMask]:
-        """An item about processes in the root group, which no mask keeps off quiet CPUs."""
+        """An entry about processes in the root control group, which no mask keeps off quiet CPUs."""
         number = self._facts.loose_processes
         if self._quiet and number != 0:
             names, reason = ("all", NO_GROUPS) if number is None else (str(number), LOOSE)
@@ -276,7 +276,7 @@ class _MaskPlanner:
         return original.text if cpus == original.cpus else mask.format_cpus(cpus)
 
     def _wanted_cpus(self, mask: KernelMask, original: OriginalMask) -> CpuSet | None:
-        """The wanted CPUs of a mask; None if no CPU is a sink for its work."""
+        """The CPUs that a mask should have; None if no CPU may take its work."""
         base = original.cpus
         if mask.kind is MaskKind.PARENT:
             return base
@@ -300,7 +300,10 @@ class _MaskPlanner:
         return None
 
     def _as_stored(self, mask: KernelMask, cpus: CpuSet) -> CpuSet:
-        """The CPUs that the kernel stores for ``cpus``, if known; ``cpus`` if these contain quiet CPUs."""
+        """The CPUs that the kernel is known to store for ``cpus``.
+
+        ``cpus`` itself if they contain quiet CPUs.
+        """
         written, stored = self._answers.stored.get(mask.path, (frozenset(), frozenset()))
         return stored if written == cpus and stored and not stored & self._quiet else cpus
 

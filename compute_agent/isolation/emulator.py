@@ -22,7 +22,7 @@ _SHOWN: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class EmulatorCpus:
-    """The CPUs of a host for threads that run no guest CPU.
+    """The CPUs of a host on which threads that run no guest CPU belong.
 
     :ivar shared: CPUs of ``cpu_shared_set``.
     :ivar nodes: the CPUs of NUMA nodes by number.
@@ -32,7 +32,7 @@ class EmulatorCpus:
     nodes: Mapping[int, CpuSet] = field(default_factory=dict)
 
     def choose_cpus(self, place: CpuAssignment, held: CpuSet, online: CpuSet) -> CpuSet:
-        """The shared CPUs in the NUMA nodes of a guest, or else all of them; empty if there are none.
+        """The shared CPUs in the NUMA nodes of a guest, or else all shared CPUs; empty without shared CPUs.
 
         :param held: the CPUs that guests hold.
         """
@@ -42,10 +42,10 @@ class EmulatorCpus:
 
 
 def find_misplaced(threads: Mapping[int, CpuSet], place: CpuAssignment, held: CpuSet) -> dict[int, CpuSet]:
-    """The threads that may use dedicated CPUs against the policy: a dict from thread id to these CPUs.
+    """The threads that may use dedicated CPUs although the policy forbids it, each with these CPUs.
 
     :param threads: the CPUs of a guest's threads that run no guest CPU, by thread id.
-    :param place: where the guest runs.
+    :param place: the assignment of the guest: the CPUs and NUMA nodes where it runs.
     :param held: the CPUs that all guests together hold.
     """
     reserved = held - (place.held_cpus - place.cpus)
@@ -53,7 +53,7 @@ def find_misplaced(threads: Mapping[int, CpuSet], place: CpuAssignment, held: Cp
 
 
 def tell_misplaced(misplaced: Mapping[int, CpuSet]) -> str:
-    """A message about misplaced threads; empty if there are none."""
+    """A message about threads on CPUs where they do not belong; empty if there are none."""
     if not misplaced:
         return ""
     cpus = cpuset.format(frozenset().union(*misplaced.values()))

@@ -47,7 +47,7 @@ MASK_PATH: Final = re.compile(
     rf"|proc/(?P<thread>[0-9]{{1,10}})/status|{CONTROL_GROUPS}/(?P<group>.+)/{re.escape(GROUP_CPUS)}",
     re.ASCII,
 )
-"""The paths of all masks."""
+"""The paths of all files with masks that the agent may write."""
 
 _PASSTHROUGH: Final = re.compile(r"vfio-[a-z]+\S*\(([0-9a-f:.]+)\)", re.ASCII)
 """The action of an interrupt of a device that is passed through to a guest: ``vfio-msix[0](0000:3b:00.0)``.
@@ -182,7 +182,7 @@ class KernelMask:
 
     @property
     def reached_cpus(self) -> CpuSet:
-        """The CPUs on which the work runs, as far as the kernel shows them."""
+        """The CPUs on which the restricted work can run, as far as the kernel shows them."""
         return self.effective or self.cpus
 
 
@@ -302,7 +302,7 @@ class MaskReader:
         return not os.path.lexists(f"{self.root}/{path}")
 
     def _count_loose(self) -> int | None:
-        """The processes in the root of the control groups; None where the host has no such groups."""
+        """The number of processes in the root control group; None if the host has no such groups."""
         if not self.groups.has_cpusets:
             return None
         threads = {str(kernel_files.KTHREADD), *(kernel_files.list_kernel_threads(self.root) or ())}
@@ -423,7 +423,7 @@ class MaskReader:
                 self._fixed.add(thread)
 
     def _thread_names(self, thread: str) -> str:
-        """Name and start time of a kernel thread that can move; empty for all other threads."""
+        """Name and start time of a kernel thread that can be moved; empty for any other thread."""
         match = _STAT.match(self._files.piece_text(f"proc/{thread}/stat") or "")
         if match is None or int(match["flags"]) & _NO_AFFINITY or match["name"].startswith(_FOLLOWING):
             return ""
@@ -498,7 +498,7 @@ class MaskReader:
         return found
 
     def _list_some(self, folder: str) -> list[str]:
-        """The first names in a folder, at most ``_MAX_FILES``; none where it cannot be read."""
+        """The first names in a folder, at most ``_MAX_FILES``; none if the folder cannot be read."""
         with contextlib.suppress(OSError), os.scandir(f"{self.root}/{folder}") as entries:
             return [entry.name for entry in itertools.islice(entries, _MAX_FILES)]
         return []

@@ -84,7 +84,7 @@ class SeenBan:
 
 @dataclass(frozen=True, slots=True)
 class BanPlan:
-    """The bans to save, and the writes by key to make after the bans are saved.
+    """The bans of CPUs to save, and the writes to irqbalance processes to make after that.
 
     A write without CPUs lifts the ban.
     """
@@ -136,7 +136,7 @@ def _is_due(now: SeenBan, ban: KeptBan, wanted: CpuSet) -> bool:
 
 @dataclass(slots=True)
 class _BalancerMemory:
-    """The agent's memory about one irqbalance process.
+    """The data that the agent keeps in memory about one irqbalance process.
 
     :ivar sent: the CPUs that were written last.
     :ivar scanned: the time by which irqbalance will have scanned after that write.
@@ -294,7 +294,7 @@ def _is_trusted(user: int) -> bool:
 
 
 def tell_failures(failures: Mapping[str, str]) -> tuple[str, ...]:
-    """Messages about irqbalance processes that do not accept bans."""
+    """Messages about the irqbalance processes that do not accept the ban of quiet CPUs."""
     found = []
     for key, reason in sorted(failures.items()):
         match = BALANCER_KEY.fullmatch(key)

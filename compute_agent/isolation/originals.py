@@ -61,18 +61,18 @@ class OriginalMasks:
 
 
 class OriginalStore(Protocol):
-    """Keeps originals."""
+    """Keeps the original contents of masks."""
 
     @property
     def kept_originals(self) -> OriginalMasks:
-        """The saved originals.
+        """The saved original contents of masks.
 
         :raises OSError: the originals cannot be read.
         """
         ...
 
     def keep_originals(self, originals: OriginalMasks) -> None:
-        """Replace the stored originals; durable when this returns.
+        """Replace the stored original contents of masks; they are on disk when this returns.
 
         :raises OSError: the former originals are still stored.
         """
@@ -80,7 +80,7 @@ class OriginalStore(Protocol):
 
 
 class OriginalsFile:
-    """Keeps originals in a file, which is read at first use."""
+    """Keeps the original contents of masks in a file, which is read at first use."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -89,9 +89,9 @@ class OriginalsFile:
 
     @property
     def kept_originals(self) -> OriginalMasks:
-        """The originals in the file; empty if the file is absent or damaged.
+        """The original contents in the file; empty if the file is absent or damaged.
 
-        :raises UnsafeFileError: the file is not ours.
+        :raises UnsafeFileError: other users could have written the file.
         :raises OSError: the file cannot be read.
         """
         if self._kept is None:
@@ -130,7 +130,7 @@ class OriginalsFile:
 
 
 def dump_originals(originals: OriginalMasks) -> bytes:
-    """The content of the file."""
+    """The content of the file with the original masks."""
     data = {
         "boot": originals.boot,
         "quiet": cpuset.format(originals.quiet),

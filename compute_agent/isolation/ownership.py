@@ -30,7 +30,7 @@ class MaskOwnership:
         self.problem = ""
 
     def find_objection(self) -> str:
-        """Take the right; return a reason if another agent has it, and an empty text otherwise.
+        """Take the right to change masks; return a reason if another agent has it, otherwise an empty text.
 
         If no lock can be taken, this agent has the right, and ``problem`` contains the reason.
         """
@@ -52,7 +52,7 @@ class MaskOwnership:
         return ""
 
     def give_up(self) -> None:
-        """Release the right for another agent."""
+        """Release the right to change masks, so that another agent may take it."""
         if self._held is not None:
             with contextlib.suppress(OSError):
                 os.close(self._held)

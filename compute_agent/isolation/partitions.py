@@ -65,13 +65,13 @@ class PartitionTarget:
 
     @property
     def partition_kind(self) -> str:
-        """The kind of partition."""
+        """The kind of partition that the group should become: with or without load balancing."""
         return ISOLATED if len(self.cpus) == 1 else BALANCED
 
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """The cpuset files of a group; None for a file that the kernel does not have.
+    """The contents of a control group's cpuset files; None for a file that the kernel does not have.
 
     :ivar passed: the exclusive CPUs that the ancestor groups really pass down
         (``cpuset.cpus.exclusive.effective``).
@@ -110,7 +110,7 @@ class PartitionPlan:
 
 
 def is_partition_text(path: str, text: object) -> bool:
-    """Whether a text can be the original content of a file."""
+    """Whether a text can be the original content of a file that partitions change."""
     if not isinstance(text, str):
         return False
     if path.endswith(f"/{_PARTITION}"):
@@ -125,7 +125,7 @@ def is_partition_text(path: str, text: object) -> bool:
 def decide_partitions(
     facts: PartitionFacts, targets: Iterable[PartitionTarget], originals: Mapping[str, str]
 ) -> PartitionPlan:
-    """The plan for the partitions of a host."""
+    """Plan the writes that make the wanted partitions of a host, and remove all others."""
     return _PartitionPlanner(facts, originals).plan_partitions(targets)
 
 
@@ -189,7 +189,7 @@ class _PartitionPlanner:
                 self._filled.add(group)
 
     def _list_returns(self) -> Iterator[tuple[str, str]]:
-        """The writes that restore files, innermost groups first, and partitions before all other files."""
+        """The writes that restore files: innermost groups first, and partitions before all other files."""
         order = [_PARTITION, _EXCLUSIVE, GROUP_CPUS]
         paths = [
             (-path.count("/"), order.index(match["file"]), path, match["group"], match["file"])
@@ -293,7 +293,7 @@ class PartitionFiles:
         return targets, ""
 
     def read_facts(self, groups: Collection[str]) -> PartitionFacts:
-        """The facts about groups and their ancestors."""
+        """Read the cpuset files of groups and their ancestors."""
         online = self._files.cpu_list("sys/devices/system/cpu/online") or frozenset()
         wanted = {above for group in groups for above in (group, *groups_above(group))}
         return PartitionFacts(

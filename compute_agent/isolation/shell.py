@@ -1,4 +1,4 @@
-"""Sets the masks of a host to a demand: reads them, saves originals, writes differences, and reads them back.
+"""Sets the masks of a host as guests demand: reads them, saves originals, writes and reads back.
 
 Partitions are made after masks are written: the kernel removes their CPUs from the mask of workqueues, so the
 original must be read before. For the same reason partitions are removed before masks are restored.
@@ -66,8 +66,8 @@ class IsolationStatus:
 
     :ivar refused: by uuid of the guest, messages about partitions that the guest does not have.
     :ivar balancers: messages about irqbalance processes that do not avoid the quiet CPUs.
-    :ivar unlocked: the reason why another agent could write the same masks at the same time; empty if no
-        agent could.
+    :ivar unlocked: the reason why another agent writes the same masks, or could write them at the same time;
+        empty if no agent could.
     """
 
     quiet: CpuSet = frozenset()
@@ -80,7 +80,7 @@ class IsolationStatus:
 
     @property
     def refusal_sentences(self) -> tuple[str, ...]:
-        """Messages about everything that may disturb quiet CPUs."""
+        """Messages about everything that may still disturb quiet CPUs."""
         return (*stuck_sentences(self.stuck), *self.balancers, *filter(None, [self.unlocked]))
 
 
@@ -140,13 +140,13 @@ class HostIsolator:
         return bool(kept.masks or kept.groups or kept.bans)
 
     def bring_about(self, demand: IsolationDemand) -> IsolationStatus:
-        """Set the masks as a demand says; return the status, which lists masks that could not be set.
+        """Set masks, partitions and bans as a demand says; return the status, which lists all failures.
 
         :raises OSError: originals cannot be kept; nothing is written then.
         """
         if (demand.quiet_cpus or self._has_originals) and (objection := self._ownership.find_objection()):
             quiet = [guest.uuid for guest in demand.guests if guest.quiet]
-            self._show_status(IsolationStatus(refused=dict.fromkeys(quiet, (objection,))))
+            self._show_status(IsolationStatus(refused=dict.fromkeys(quiet, (objection,)), unlocked=objection))
             return self.status
         # The bans come before masks, because irqbalance would change masks back.
         balancers = self._set_bans(demand.quiet_cpus)
@@ -301,7 +301,7 @@ class HostIsolator:
         return decide_partitions(self._partitions.read_facts(groups), targets, originals.groups)
 
     def plan_changes(self, demand: IsolationDemand) -> tuple[MaskWrite, ...]:
-        """The writes to masks that a demand would cause.
+        """The writes to masks that a demand would cause, without writing them.
 
         :raises OSError: originals cannot be read.
         """
@@ -311,7 +311,7 @@ class HostIsolator:
         return self._decide_masks(demand, originals, frozenset(), originals.partitioned)[1].writes
 
     def plan_bans(self, demand: IsolationDemand) -> tuple[CpuSet, ...]:
-        """The bans that irqbalance processes would get. An empty set lifts a ban.
+        """The CPUs that each irqbalance process would be told to avoid. An empty set lifts a ban.
 
         :raises OSError: originals cannot be read.
         """
@@ -409,7 +409,7 @@ class HostIsolator:
 def _with_failures(
     plan: PartitionPlan, targets: Iterable[PartitionTarget], failures: Mapping[str, str]
 ) -> PartitionPlan:
-    """The plan, with the kernel's errors added to the messages of the guests concerned."""
+    """The plan of partitions, with the kernel's errors added to the messages of the guests concerned."""
     if not failures:
         return plan
     refused = {uuid: list(reasons) for uuid, reasons in plan.refused.items()}
@@ -423,7 +423,7 @@ def _with_failures(
 
 
 def _unfinished_masks(plan: MaskPlan, quiet: CpuSet, failures: Mapping[str, str]) -> Iterable[StuckMask]:
-    """The masks that should have changed but did not."""
+    """The masks that the plan should have changed but that still have other content."""
     for write in plan.writes:
         mask = write.mask
         reason = failures.get(mask.path, f"the kernel has {cpuset.format(mask.cpus)} instead")

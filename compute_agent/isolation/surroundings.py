@@ -39,7 +39,7 @@ _BALANCER: Final = "irqbalance"
 
 @dataclass(frozen=True, slots=True)
 class BootIsolation:
-    """The CPUs in the boot options.
+    """The CPUs that boot options of Linux isolate.
 
     :ivar unbalanced: CPUs of ``isolcpus``, among which the kernel moves no threads.
     :ivar tickless: CPUs of ``nohz_full``.
@@ -75,7 +75,7 @@ def _option_cpus(files: SysFiles, line: list[str], option: str) -> CpuSet:
 
 
 def boot_warnings(boot: BootIsolation, cpu_sets: CpuSets) -> Iterator[str]:
-    """Warnings about boot options that contain shared CPUs, for which they are not meant."""
+    """Warnings about boot options that isolate shared CPUs, although they are meant for dedicated CPUs."""
     shared = (cpu_sets.shared | cpu_sets.emulator) - cpu_sets.dedicated
     remedy = "name them in [compute] cpu_dedicated_set, or remove them from the boot line"
     if cpus := shared & boot.unbalanced:

@@ -1,4 +1,4 @@
-"""The periodic work of the agent: loops with threads that connect its parts with the pipeline.
+"""The periodic work of the agent. Each loop is a thread that runs one part of the agent in rounds.
 
 A loop uses the configuration in force, the worker and the part of the agent that it drives. Sockets, signals
 and the code that makes all parts are in :mod:`compute_agent.agent`, and no loop uses them. Two loops

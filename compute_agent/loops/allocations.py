@@ -1,8 +1,8 @@
-"""The allocations of this host's consumers, and two dangers to them: restored databases and expiring claims.
+"""Reads the allocations of this host's consumers, and protects them after a restore and from expiry.
 
-After a restore, Placement may have an older copy of its database, which lacks allocations of running guests.
-The guests keep their last known allocations until no guest would lose anything, or until an operator accepts
-the copy (see :mod:`compute_agent.report.history`).
+If an operator restores Placement's database from a backup, the older copy may lack allocations of running
+guests. The guests then keep their last known allocations until all of these are in Placement again, or until
+an operator accepts the older copy (see :mod:`compute_agent.report.history`).
 
 A claim with ``expires_in`` has to be confirmed after its guest has started. Otherwise it expires while the
 guest runs, and the guest loses its CPUs. The agent confirms such claims, or warns of them.
@@ -49,7 +49,7 @@ LOG = logging.getLogger(__name__)
 
 
 class HistoryStore(Protocol):
-    """Stores the known history of Placement's database."""
+    """Stores what the agent knows about the history of Placement's database: generations and owners."""
 
     def keep_history(self, history: PlacementHistory) -> None:
         """Store the history, which is on disk when this returns.
@@ -60,7 +60,7 @@ class HistoryStore(Protocol):
 
 
 class HistoryWatch:
-    """Decides whether losses of allocations count, or come from an older copy of Placement's database.
+    """Decides whether a guest has lost its allocation, or Placement uses an older copy of its database.
 
     The thread of reports decides; any thread may read the properties.
     """
@@ -89,7 +89,7 @@ class HistoryWatch:
 
     @property
     def older_copy(self) -> OlderCopy | None:
-        """The older copy of its database that Placement uses, with begin and reason; None without one."""
+        """The older copy of its database that Placement uses, with time and reason; None without one."""
         return self._history.older
 
     @property
@@ -99,19 +99,22 @@ class HistoryWatch:
 
     @property
     def withheld_losses(self) -> tuple[AllocationLoss, ...]:
-        """The losses of guests that were ignored at the last read, because Placement has an older copy."""
+        """The lost allocations that were ignored at the last read, because Placement has an older copy."""
         return self._withheld_losses
 
     def note_evidence(self, evidence: str) -> None:
-        """Remember evidence of an older copy for the next decision; an empty text changes nothing."""
+        """Remember evidence of an older copy of the database, for the next decision.
+
+        An empty text changes nothing.
+        """
         # The evidence stays until a read of allocations has used it, because a report may fail before this
         # read.
         self._evidence = evidence or self._evidence
 
     def withholds_losses(self, losses: Sequence[AllocationLoss], holding: int) -> bool:
-        """Decide whether the losses that one read has found are ignored, because Placement has an older copy.
+        """Decide whether to ignore lost allocations, because Placement has an older copy of its database.
 
-        :param losses: all losses that the read has found.
+        :param losses: all guests that lost an allocation between the last read and this one.
         :param holding: the number of guests that had an allocation before.
         :raises OSError: the decision cannot be saved.
         """
@@ -136,7 +139,7 @@ class HistoryWatch:
             self._change_history(replace(self._history, generations=dict(generations), holders=dict(holders)))
 
     def accept_copy(self) -> None:
-        """End the state of an older copy: all allocations in Placement count from now on.
+        """Accept the older copy: the allocations in Placement apply to guests from now on.
 
         :raises OSError: the decision cannot be saved.
         """
@@ -185,7 +188,10 @@ class HistoryWatch:
 
 
 class ClaimWatch:
-    """Follows claims that expire. The thread of reports reads them; any thread may read their ends."""
+    """Follows claims with an expiry time, which have to be confirmed after the guest has started.
+
+    The thread of reports reads claims; any thread may read their expiry times.
+    """
 
     def __init__(
         self, in_force: ConfigurationInForce | None = None, recorder: EventRecorder | None = None
@@ -208,7 +214,7 @@ class ClaimWatch:
         return min(self._expiring.values(), default=None)
 
     def read_claims(self, client: PlacementClient, views: Iterable[GuestView]) -> None:
-        """Read the claims of guests with a new allocation, and again the claims that expire; confirm them.
+        """Read the claims of guests with a new allocation, read expiring claims again, and confirm them.
 
         :raises UnavailableError: Placement does not answer.
         """
@@ -291,9 +297,10 @@ def allocations_read(
 ) -> AllocationsRead | None:
     """Read the allocations on this host's providers; return the changes for the worker, or None without any.
 
-    :param offering: the uuids of the providers with inventories.
+    :param offering: the uuids of this host's providers with inventories.
     :param listing: the allocations that a report has just read; None: they are read here.
-    :param watch: decides whether losses of guests count; None: all losses count.
+    :param watch: decides whether guests have lost allocations, or Placement has an older copy; None: all
+        losses count.
     :raises PlacementError: Placement does not answer, or refuses a request.
     :raises OSError: the decision about losses cannot be saved.
     """
@@ -349,7 +356,7 @@ def allocations_read(
 
 
 def hand_over(pipeline: GuestPipeline, event: AllocationsRead) -> None:
-    """Submit read allocations to the worker, and wait until it has handled them.
+    """Submit the allocations that were read to the worker, and wait until it has handled them.
 
     :raises DriverError: the worker does not answer in time.
     """
@@ -360,7 +367,7 @@ def hand_over(pipeline: GuestPipeline, event: AllocationsRead) -> None:
 
 
 def _find_losses(views: Iterable[GuestView], changed: Mapping[str, GuestHolding]) -> list[AllocationLoss]:
-    """The losses of guests: the guest, or its migration, had another allocation before."""
+    """Find the guests that lost an allocation: the guest, or its migration, held more before."""
     return [
         AllocationLoss(view.guest.uuid, view.guest.name, view.allocation, now)
         for view in views
@@ -390,7 +397,7 @@ def _find_holdings(
 
     :param records: the records of guests' own consumers, by uuid.
     :param held: all allocations on this host, by consumer.
-    :param known: the allocations without a guest that were known before, by consumer.
+    :param known: the allocations of consumers without a guest at the last read, by consumer.
     """
     views = list(views)
     waiting = [view for view in views if view.guest.uuid in records]
@@ -430,7 +437,7 @@ def _record_owner(record: ConsumerAllocations) -> Owner | None:
 
 
 def _suitable_claims(host_state: HostState, view: GuestView, claims: Held) -> frozenset[str]:
-    """The consumers in ``claims`` with an allocation that fits a guest and its present CPUs."""
+    """Find the consumers in ``claims`` with an allocation that fits a guest and the CPUs that it uses now."""
     return frozenset(
         consumer for consumer, allocation in claims.items() if _suits_guest(host_state, view, allocation)
     )

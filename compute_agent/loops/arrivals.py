@@ -37,13 +37,14 @@ from compute_agent.threads import (
 LOG = logging.getLogger(__name__)
 
 _PAUSE: Final = 0.005
-"""Seconds between two looks for the processes of announced guests."""
+"""Seconds between two looks into /proc for the QEMU processes of announced guests."""
 _LONG_PAUSE: Final = 0.05
 """Seconds between two looks when the last announcement is more than ``_SOON`` seconds ago."""
 _TROUBLED_PAUSE: Final = 1.0
 """Seconds between two looks while the driver fails."""
 _MAX_ASKING: Final = 16
-"""Maximum number of simultaneous requests to Placement; the limit exists because all requests may hang."""
+"""Maximum number of simultaneous requests to Placement. Without a limit, many starts of guests would pile up
+requests while Placement hangs."""
 
 _SOON: Final = 2.0
 """Most processes appear within this number of seconds after the announcement."""
@@ -80,7 +81,7 @@ class PreStartHook:
     def __init__(
         self, pipeline: GuestPipeline, expecting: ExpectingDriver | None, client: PlacementClient
     ) -> None:
-        """``expecting`` is the driver's part for announced guests; None: the driver has no such guests."""
+        """``expecting`` is the driver's part for announced guests; None: the driver has no announcements."""
         self._pipeline = pipeline
         self._expecting = expecting
         self._client = client
@@ -130,7 +131,7 @@ class PreStartHook:
     def _held_by(self, uuid: str, seconds: float) -> tuple[Allocation | None, ConsumerOwner | None]:
         """Read the allocation of a guest on this host, and its owner, within ``seconds``.
 
-        Without an answer of Placement, the allocation is the last known one, or else None (unknown).
+        If Placement does not answer, the result is the last known allocation, or None (unknown).
         """
         held: Allocation | None
         owner = None
@@ -197,7 +198,7 @@ class GuestEvents:
     """Turns changes of guests that the driver reports into events of the worker, in their order."""
 
     def __init__(self, pipeline: GuestPipeline, client: PlacementClient, missed: WakeReport) -> None:
-        """``missed`` is called after a guest has started and the next report should follow soon."""
+        """``missed`` requests a report; it is called after a guest with an allocation has started."""
         self._pipeline = pipeline
         self._client = client
         self._missed = missed
@@ -281,7 +282,7 @@ class GuestEvents:
         return any(view.guest.uuid == uuid and view.allocation for view in self._pipeline.guest_views())
 
     def _is_news(self, uuid: str, allocation: Allocation) -> bool:
-        """Whether the allocation of a found guest can be used as read: it is not empty, and the guest is new.
+        """Whether the allocation of a guest, as read, can be used: it is not empty, and the guest is new.
 
         The allocation of a known guest may have moved to its migration, which only a read of all allocations
         finds.

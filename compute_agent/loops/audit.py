@@ -72,7 +72,7 @@ def locate_guests(driver: GuestDriver, host_state: HostState) -> dict[str, CpuLo
 
 
 def by_consumer(locations: Mapping[str, CpuLocation], views: Iterable[GuestView]) -> dict[str, CpuLocation]:
-    """Return locations by the consumer that holds the allocation in use: the guest or its migration.
+    """Return the CPUs of guests by the consumer that holds the allocation in use: the guest or its migration.
 
     While a guest migrates or is resized on its host, its migration holds the allocation that is in use. The
     allocation of the guest itself is for the time afterwards.
@@ -82,14 +82,14 @@ def by_consumer(locations: Mapping[str, CpuLocation], views: Iterable[GuestView]
 
 
 class ConsumerLocations:
-    """Reads the locations of the host's guests by consumer, at each call."""
+    """Reads the CPUs on which the host's guests may run, by consumer, at each call."""
 
     def __init__(self, driver: GuestDriver, pipeline: GuestPipeline) -> None:
         self._driver = driver
         self._pipeline = pipeline
 
     def __call__(self) -> Mapping[str, CpuLocation]:
-        """Read the locations of guests, by uuid of the consumer that holds their allocation.
+        """Read the CPUs on which guests may run, by uuid of the consumer that holds their allocation.
 
         :raises DriverError: the driver does not answer.
         """
@@ -101,7 +101,7 @@ class ConsumerLocations:
 def from_affinities(
     settings: Mapping[str, GuestSettings], affinities: Mapping[str, frozenset[CpuSet]], host_state: HostState
 ) -> dict[str, CpuLocation]:
-    """Derive the locations of guests from the CPU sets of their threads.
+    """Derive the dedicated and shared CPUs that guests use from the CPU sets of their threads.
 
     If a thread may run on dedicated CPUs only, these CPUs belong to its guest, unless a thread of another
     guest is bound to them, too. Threads that may also run on other CPUs, such as emulator threads, count as
@@ -149,14 +149,14 @@ _NOVA_REMEDIES: Final = {
     FindingKind.UNALLOCATED: "nova-manage placement heal_allocations",
     FindingKind.UNUSED: "nova-manage placement audit",
 }
-"""The commands that repair findings on a host of nova-compute, where Nova owns guests and allocations."""
+"""The commands that repair a difference on a host of nova-compute, where Nova owns guests and allocations."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditOutcome:
-    """A finding of an audit.
+    """A difference between guests and allocations that an audit found, and the outcome of its repair.
 
-    :ivar remedy: the switch, option or command that repairs the finding; empty: nothing repairs it.
+    :ivar remedy: the switch, option or command that repairs the difference; empty: there is no repair.
     :ivar outcome: the outcome of the repair as text; empty: no repair was tried.
     """
 
@@ -182,7 +182,7 @@ class HostAuditor:
         """Prepare an audit.
 
         :param changed: called after an allocation was changed.
-        :param holders: the owners of guests, by uuid.
+        :param holders: the owners (project and user) of guests, by uuid.
         :param moves_emulator: whether the agent moves emulator threads off dedicated CPUs of guests that
             another program has placed.
         :param root: the folder that contains ``sys``.
@@ -379,7 +379,7 @@ class HostAuditor:
         if not asked_for and not dry_run:
             return ""
         reason = ""
-        # After a concurrent change, the record is read again, and a new decision is made.
+        # After a concurrent change, the record is read again, and the decision is made again.
         for _ in range(MAX_ATTEMPTS):
             wanted = decide(self._read_record(consumer))
             if isinstance(wanted, str):

@@ -23,7 +23,7 @@ from compute_agent.throttling.settings import ThrottlingSettings
 
 @dataclass(frozen=True, slots=True)
 class ReloadedConfiguration:
-    """A checked configuration with the objects that were made from it on this host.
+    """A checked configuration, and the objects of the agent that were made from it on this host.
 
     - ``options`` are the options of the configuration files.
     - ``client`` calls Placement.
@@ -62,7 +62,7 @@ STOP_SECONDS: Final = 2.0
 
 
 class SingleThreadLoop(AgentLoop):
-    """A loop with one periodic task, which reads the configuration in each round.
+    """A loop with one thread and one periodic task, which reads the configuration in each round.
 
     A subclass sets ``_conf`` and ``_thread`` when it is made.
     """
@@ -102,7 +102,7 @@ class ConfigurationInForce:
         return self.current.controllers
 
     def add_followers(self, loops: Sequence[AgentLoop]) -> None:
-        """Set the loops that reload() passes each configuration to, in this order."""
+        """Set the loops to which reload() passes each new configuration, in this order."""
         self._followers = tuple(loops)
 
     def reload(self) -> None:
@@ -120,10 +120,10 @@ class WakeReport(Protocol):
 
 
 class TreeAddition(Protocol):
-    """Adds a part, such as offers, to the provider tree. The part may change between reports."""
+    """Adds inventories, traits or attributes to the tree of providers that the agent reports."""
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with the addition.
+        """Return the tree of providers with the additions.
 
         The thread of reports calls it, and commands that show the tree.
         """
@@ -139,10 +139,11 @@ _LEAST: Final = 0.5
 
 
 def pause(failures: int, interval: float, longest: float, draw: Callable[[], float]) -> float:
-    """Draw the seconds until the next report at random, after a number of failures in a row.
+    """Draw at random the seconds until the next report; the pause is longer after failed reports.
 
-    Without failures, the result differs from ``interval`` by at most a tenth. Each failure doubles the pause,
-    from one second up to ``longest`` seconds, and the result is between half of the pause and all of it.
+    Without failures, the result differs from ``interval`` by at most a tenth. Each failure in a row doubles
+    the pause, from one second up to ``longest`` seconds. The result is then between half of this pause and
+    the whole pause.
 
     :param draw: returns a random number from 0 to 1.
     """

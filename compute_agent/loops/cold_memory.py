@@ -1,4 +1,8 @@
-"""Probes guests for cold memory, which ``[capacity] memory`` then offers to other guests."""
+"""Finds cold memory: memory that guests do not need, which ``[capacity] memory`` offers to other guests.
+
+A probe asks the kernel to reclaim a little memory of a guest, and watches whether the guest then waits for
+memory.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,7 @@ COLD_MEMORY_THREAD: Final = ThreadSpec(
 
 
 class ColdMemoryLoop(SingleThreadLoop):
-    """Probes the guests that may be throttled, and knows how much of their memory is cold."""
+    """Probes the guests that may be throttled, and counts the memory that each guest did not need again."""
 
     def __init__(
         self,
@@ -64,7 +68,7 @@ class ColdMemoryLoop(SingleThreadLoop):
         self._since: Mapping[str, float] = {}
         self._cold: Mapping[str, int] = {}
         self._probed: dict[str, float] = {}
-        """The monotonic second of the last probe of each guest."""
+        """The time of the last probe of each guest, in monotonic seconds."""
         self._refused: set[str] = set()
         """The guests for which the kernel has refused to reclaim memory; each guest is logged once."""
         self._gauge = Gauge(

@@ -1,4 +1,4 @@
-"""Collectors of installed packages, each in a thread of its own, and the amounts offered by their answers.
+"""Calls collectors, which are measurements by installed packages, and offers amounts by their answers.
 
 A collector that hangs blocks only its own thread, and its values expire. Collectors run in the process of the
 agent, however. A collector that uses all memory, or never releases the interpreter's lock, therefore stops
@@ -59,7 +59,7 @@ class _CollectorAnswer:
     """The last answer of a collector.
 
     :ivar classes: the resource classes that the collector measures.
-    :ivar told: the measurements by resource class and name of the zone.
+    :ivar told: the measured amounts, by resource class and by name of the host, NUMA node or cache.
     :ivar trouble: the failure of the collector as text; empty: no failure.
     """
 
@@ -69,7 +69,7 @@ class _CollectorAnswer:
 
 
 class _CollectorRunner:
-    """Calls one collector in a thread. ``heard`` is the last answer of the collector."""
+    """Calls one collector in a thread, and keeps its last answer in ``heard``."""
 
     def __init__(self, point: EntryPoint, clock: Callable[[], float]) -> None:
         self.name = point.name
@@ -154,7 +154,7 @@ def _error_text(error: BaseException) -> str:
 
 
 class CollectorLoops:
-    """The collectors of ``[capacity] collectors``, and the amounts that are offered of their classes.
+    """The collectors of ``[capacity] collectors``, and the offered amounts of their resource classes.
 
     One thread may use it; any thread may call add_to_tree().
     """
@@ -239,7 +239,7 @@ class CollectorLoops:
 
     @property
     def failure_texts(self) -> tuple[str, ...]:
-        """A sentence about each collector that fails."""
+        """Return a sentence about each collector that fails."""
         runners = self.runners
         return tuple(
             f"[capacity] collectors: {name}: {what}"
@@ -313,7 +313,7 @@ class CollectorLoops:
         self._file.save(dump(self.known), self._clock())
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with the classes of collectors. Amounts that are not offered now are reserved."""
+        """Add the collectors' resource classes to the provider tree. Amounts not offered now are reserved."""
         return withhold_classes(tree, self._current_classes, self._clock())
 
     def list_rows(self, tree: ProviderTree) -> list[dict[str, Any]]:
@@ -337,7 +337,7 @@ class CollectorLoops:
 def _merge_answer(
     tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer, before: CollectedClasses, now: float
 ) -> dict[tuple[str, str], CollectedAmount]:
-    """The new amounts from the answer of a collector, by resource class and uuid of the provider."""
+    """The amounts after another answer of a collector, by resource class and uuid of the provider."""
     found = {}
     for node, resource_class in _provided_classes(tree, classes):
         key = resource_class, node.uuid
@@ -348,7 +348,10 @@ def _merge_answer(
 
 
 def _find_misplaced(tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer) -> str:
-    """A sentence about a measurement that cannot be true on this host; empty without such a measurement."""
+    """Describe a measurement that cannot be true on this host; empty without such a measurement.
+
+    The host has no inventory of the class there, or the amount exceeds the inventory.
+    """
     totals = {
         (name, zone_of(tree, node)): node.inventories[name].total
         for node, name in _provided_classes(tree, classes)
@@ -363,13 +366,16 @@ def _find_misplaced(tree: ProviderTree, classes: frozenset[str], heard: _Collect
 
 
 def with_kept(tree: ProviderTree, names: Sequence[str], state_path: Path, now: float) -> ProviderTree:
-    """Return the tree with the amounts that an agent withholds at its start, by its file of amounts."""
+    """Return the provider tree with the amounts that an agent withholds at its start, from a saved file."""
     kept = (_kept_file(state_path).peek_content() or {}) if names else {}
     return withhold_classes(tree, {name: one for name, one in kept.items() if name in names}, now)
 
 
 def withhold_classes(tree: ProviderTree, known: Mapping[str, CollectedClasses], now: float) -> ProviderTree:
-    """Return the tree with the classes of collectors withheld, except for amounts offered at ``now``."""
+    """Return the tree with the collectors' classes withheld, except for amounts offered at ``now``.
+
+    The tree is the tree of resource providers that the agent reports to Placement.
+    """
     more: dict[str, dict[str, int]] = {}
     for one in known.values():
         for node, resource_class in _provided_classes(tree, one.classes):

@@ -1,4 +1,4 @@
-"""The PCI devices that the host offers, with their holders, for commands, drawings and metrics."""
+"""Lists the PCI devices that the host offers, with their holders, for commands, drawings and metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from compute_agent.pipeline.worker import GuestPipeline
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """An offered PCI device, or a card with its virtual functions, and its holders.
+    """An offered PCI device (or a card with virtual functions), and the guests that hold it.
 
     :ivar total: the number of units in the device's inventory: 1, or the number of virtual functions.
     :ivar node: the nearest NUMA node with CPUs; None if unknown.
@@ -58,7 +58,7 @@ def list_devices(
     read_device: Callable[[str], PciDevice | None],
     holdings: Iterable[tuple[str, Allocation]],
 ) -> list[DeviceUse]:
-    """List the devices of a tree, sorted by address.
+    """List the PCI devices in the provider tree, sorted by PCI address.
 
     :param read_device: reads the facts of a device by its address; None if it is gone.
     :param holdings: pairs of a holder's name and its allocation; several holders may have one name.
@@ -89,7 +89,7 @@ class DeviceSource:
     def __init__(self, root: Path, pipeline: GuestPipeline, registry: CollectorRegistry) -> None:
         """Register the gauges of devices.
 
-        :param root: the folder that contains /sys.
+        :param root: the folder that contains ``sys``, usually ``/``.
         """
         self._root = root
         self._pipeline = pipeline

@@ -136,8 +136,8 @@ _KEPT: Final = 20
 """Number of kills in the list of ``status``."""
 
 _LOOKS: Final = 2
-"""Number of reads of all guests after a kill. The kernel counts a kill for the host first, and for the guest
-later."""
+"""Number of times that all guests are read after a kill: the kernel counts a kill for the host first, and for
+the guest's cgroup later."""
 
 REASONS: Final = {
     True: "it reached its own limit (memory.max): allocate more MEMORY_MB, or find what uses the memory"
@@ -169,7 +169,10 @@ OOM_THREAD: Final = ThreadSpec(
 
 
 class OomEvents:
-    """Reports processes of guests that the kernel has killed: log, event, metric and ``status``."""
+    """Reports processes of guests that the kernel killed for lack of memory.
+
+    Each kill is logged, counted as a metric, recorded as an event and listed by ``status``.
+    """
 
     def __init__(
         self, driver: MemoryTuning, recorder: EventRecorder, registry: CollectorRegistry, root: str = "/"

@@ -1,4 +1,4 @@
-"""The settings of the fleet: follows their source, stores new revisions, and applies settings of guests.
+"""The settings of the fleet (a group of hosts): follows their source, stores and applies new revisions.
 
 A new revision is only stored in the state folder. The main thread notices the changed file, as it does for
 all configuration files, and reloads the configuration.
@@ -36,7 +36,7 @@ from compute_agent.threads import PeriodicTask, ThreadSpec, log_failures
 LOG = logging.getLogger(__name__)
 
 FILE: Final = "fleet-guests.json"
-"""Name of the file in the state folder that records the settings of guests that were set from the fleet."""
+"""Name of the file in the state folder that records which settings of guests the fleet has set."""
 
 
 class GuestSetter(Protocol):
@@ -48,7 +48,7 @@ class GuestSetter(Protocol):
 
 
 class GuestApplier(Protocol):
-    """Applies the settings of single guests in a revision."""
+    """Applies the settings of single guests that a revision of the fleet's settings contains."""
 
     def __call__(self, revision: Path) -> list[str]:
         """Apply the revision in a file; return a sentence about each setting that was not applied.
@@ -117,7 +117,7 @@ class FleetGuests:
 
 
 def read_applied(path: Path) -> dict[str, dict[str, str | int | bool]]:
-    """Read the applied settings by guest and option; empty if the file does not exist.
+    """Read the settings that were applied to guests, by guest and option; empty if the file does not exist.
 
     :raises FleetError: the file cannot be read, or is damaged.
     """
@@ -137,7 +137,7 @@ def read_applied(path: Path) -> dict[str, dict[str, str | int | bool]]:
 
 
 def write_applied(path: Path, applied: ByGuest) -> None:
-    """Write the applied settings.
+    """Write the settings that were applied to guests.
 
     :raises FleetError: the file cannot be written.
     """
@@ -163,10 +163,10 @@ FLEET_THREAD: Final = ThreadSpec(
 
 
 class FleetLoop:
-    """Follows the source of the fleet's settings, and reports whether the host has the settings of its fleet.
+    """Follows the source of the fleet's settings, and reports whether this host has these settings.
 
     :param check: checks whether the host can work with a configuration.
-    :param changed: called when the reported state has changed.
+    :param changed: called when the state that is reported to Placement has changed.
     :param bring_about: applies the revision in a file to guests.
     """
 
@@ -302,7 +302,7 @@ class FleetLoop:
 
 
 class FleetTrouble(StrEnum):
-    """The reason why a host does not follow its fleet; a label of the metric."""
+    """The reasons why a host does not follow its fleet, as labels of the metric."""
 
     SOURCE = "source"
     """The source of the settings cannot be read."""
@@ -318,7 +318,7 @@ class _FleetState:
 
     :ivar group: the name of the group of hosts; empty: the host has no fleet.
     :ivar revision: the stored revision; None without a stored revision.
-    :ivar overruled: options of the revision that files of the host overrule.
+    :ivar overruled: options of the revision for which the host's own configuration files have another value.
     :ivar trouble: the reason as text why the host does not follow its fleet; empty: the host follows it.
     :ivar reasons: the kinds of trouble.
     """

@@ -42,7 +42,7 @@ class PositionReporter:
         self._views = views
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with these attributes at the agent's first provider."""
+        """Return the provider tree with these attributes at the agent's first provider."""
         conf = self._in_force.current
         if not conf.options.compute.report_positions or not tree.ours:
             return tree
@@ -93,14 +93,14 @@ def acting_at(watermark: WatermarkSection) -> str:
 
 
 class AgentHeartbeats:
-    """Adds the time of the agent's last heartbeat to the tree of a report. The thread of reports calls it."""
+    """Adds the time of the agent's last heartbeat to the provider tree of a report."""
 
     def __init__(self, in_force: ConfigurationInForce, clock: Callable[[], float] = time.time) -> None:
         self._in_force = in_force
         self._clock = clock
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with the heartbeat at the agent's first provider, if heartbeats are on."""
+        """Return the provider tree with the heartbeat at the agent's first provider, if heartbeats are on."""
         options = self._in_force.current.options.compute
         interval = options.heartbeat_interval
         if not interval:

@@ -1,4 +1,4 @@
-"""Sources of metrics, each read in a thread of its own, so that a source that hangs does not delay others."""
+"""Reads metrics from outside the kernel, each in a thread of its own, so that none delays the others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ METRIC_SOURCE_THREAD: Final = ThreadSpec(
 
 @dataclass(frozen=True, slots=True)
 class _SourceReading:
-    """The last read of a source: its time in monotonic seconds, and its value or the reason of failure."""
+    """The last read of a metric's source: its time (monotonic seconds), and its value or the failure."""
 
     time: float
     value: float | None = None
@@ -157,7 +157,7 @@ class MetricSources(Collector):
 
     @property
     def failure_texts(self) -> tuple[str, ...]:
-        """A sentence about each source without a value."""
+        """Return a sentence about each source without a value."""
         return tuple(
             f"[{METRIC_SOURCE}{name}] has no value, so its watermarks neither set nor lift limits: {trouble}"
             for name, runner in self.runners.items()

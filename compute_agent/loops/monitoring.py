@@ -1,4 +1,4 @@
-"""Monitoring in the agent: built from the configuration and the resctrl mount, with guests as its targets."""
+"""Builds the monitoring of caches from the configuration and the resctrl mount. Guests are its targets."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class MonitoredGuests:
         self._usage: UsageSource | None = None
 
     def use_usage(self, usage: UsageSource) -> None:
-        """Add the CPU use that ``usage`` measures to samples.
+        """Add the CPU use of guests, which ``usage`` measures, to the stored samples.
 
         This is no argument of the constructor, because ``usage`` itself needs monitoring and is made later.
         """
@@ -162,6 +162,6 @@ class CacheMonitoring:
 
 
 def _monitor_key(control: ResctrlHandle) -> tuple[Any, ...]:
-    """The properties of a resctrl mount that its monitor depends on."""
+    """The properties of a resctrl mount with which a monitor stays usable after a reload."""
     platform = control.platform
     return control.files.root, platform.monitoring, platform.max_groups, control.options.prefix

@@ -1,4 +1,4 @@
-"""Use of caches and memory bandwidth, and limits of guests, in reports to Placement."""
+"""Reports to Placement the use of caches and memory bandwidth by guests, and the limits of guests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from compute_agent.throttling.triggers import InterferenceTrigger
 
 
 class NeighbourReporter:
-    """Adds attributes to a report: the use of caches by the host and its guests, and limits of guests.
+    """Adds attributes to a report: the cache use of the host and its guests, and the limits of guests.
 
     The values change once in an interval. Bandwidths are means over the interval. Any thread may use it.
     """
@@ -125,7 +125,7 @@ def _is_later(before: MonitorReading | None, now: MonitorReading) -> bool:
 def limits_of_guests(
     requested: Mapping[str, GuestLimits], cases: Iterable[InterferenceCase]
 ) -> dict[str, list[RequestedLimit]]:
-    """The limited levers of each guest; for limits that interference has requested, with their victims."""
+    """The limited resources of each guest; for limits by interference, also the guests that they protect."""
     victims: dict[tuple[str, str], set[str]] = {}
     for case in cases:
         if case.limit is not None:

@@ -1,4 +1,4 @@
-"""Noise on dedicated CPUs of guests: metrics of interrupts and waiting times, read at each scrape."""
+"""Metrics of noise on dedicated CPUs of guests: interrupts, and time that guests wait for their CPU."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from compute_agent.noise.counters import TICK, NoiseReader
 from compute_agent.pipeline.worker import GuestPipeline
 
 MAX_CPUS: Final = 1024
-"""At most this number of CPUs, those with the lowest numbers, have series. Each CPU has three series."""
+"""Maximum number of CPUs with series, from the lowest number up. Each CPU has three series."""
 
 MAX_GUESTS: Final = 500
-"""At most this number of guests, the first ones by uuid, have series. Each guest has two series."""
+"""Maximum number of guests with series, in the order of uuids. Each guest has two series."""
 
 MAX_THREADS: Final = 512
-"""At most this number of threads, those with the lowest ids, are read for each guest.
+"""Maximum number of threads that are read for each guest, from the lowest thread id up.
 
-A guest that is a plain process may have any number of threads."""
+A guest that is a plain process may have any number of threads.
+"""
 
 _NANOSECONDS: Final = 1_000_000_000
 
@@ -80,7 +81,7 @@ class NoiseSource(Collector):
         return found
 
     def describe(self) -> Iterator[Metric]:
-        """The metrics without values. From them the registry learns the names before the first scrape."""
+        """The names and types of the metrics, so that the registry knows them before the first scrape."""
         return iter(_noise_families())
 
     def collect(self) -> Iterator[Metric]:

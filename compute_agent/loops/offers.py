@@ -1,4 +1,7 @@
-"""Offers of reclaimed CPUs and memory in each zone, and VCPU that is withheld because of steal time."""
+"""Offers reclaimed CPUs and memory in each zone, and withholds VCPU because of steal time.
+
+A zone is the host, NUMA node or cache with a provider of its own.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +40,10 @@ LOG = logging.getLogger(__name__)
 class ReclaimedResource:
     """A resource of which guests leave a part unused.
 
-    :ivar name: the resource class of the unused part.
+    :ivar name: the resource class under which the unused part is offered.
     :ivar unit: the unit of its amounts in messages.
-    :ivar whole: the words by which messages call the whole amount of a zone.
-    :ivar file: the file with the history of its use.
+    :ivar whole: the words for the whole amount of a zone in messages, such as "shared CPUs".
+    :ivar file: the name of the file with the history of use.
     """
 
     name: str
@@ -51,7 +54,7 @@ class ReclaimedResource:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredZone:
-    """A zone with its capacity and its measured use.
+    """A host, NUMA node or cache with a provider of its own, with its capacity and its measured use.
 
     :ivar capacity: the whole amount in the unit of the resource.
     :ivar reading: the measured use; None: unknown.
@@ -123,7 +126,7 @@ class ReclaimEstimator:
         cause."""
 
     def switch_on(self, on: bool, now: float) -> None:
-        """Load the saved history and begin to offer, or save the history and end the offers.
+        """Begin to offer with the saved history; or save the history and end all offers.
 
         :param now: seconds since the epoch.
         """
@@ -142,7 +145,7 @@ class ReclaimEstimator:
         self._file.save(dump(self.zones), now)
 
     def count_blame(self, provider: str, cause: str) -> None:
-        """Count a broken promise of a provider (uuid): a guest there lost reclaimed capacity.
+        """Count that the offer of a provider (by uuid) was too large: a guest there lost reclaimed capacity.
 
         ``cause`` is the metric or signal because of which the guest was throttled or evicted.
         """
@@ -158,7 +161,7 @@ class ReclaimEstimator:
     ) -> bool:
         """Update estimates and offers from one round of measurements; return whether an offer has changed.
 
-        :param acts: whether offers are reported to Placement; otherwise they are only previewed.
+        :param acts: whether offers are reported to Placement; otherwise commands only show them (preview).
         :param now: seconds since the epoch.
         """
         zones, estimates, published, broken = {}, {}, False, False
@@ -197,7 +200,7 @@ class ReclaimEstimator:
     def list_rows(self, nodes: Iterable[ProviderNode], mode: str) -> Iterator[dict[str, Any]]:
         """Rows that explain the offer of each zone, term by term, for commands.
 
-        :param mode: the mode in ``[capacity]``: act, preview or off.
+        :param mode: the value of ``[capacity] mode``: act, preview or off.
         """
         estimates, zones = dict(self._estimates), dict(self.zones)
         for node in nodes:
@@ -237,7 +240,7 @@ class ReclaimEstimator:
         acts: bool,
         now: float,
     ) -> HeldBackShare:
-        """Record the promises broken since the last round, and return the share to hold back."""
+        """Record the promises broken since the last round, and return the share of capacity to hold back."""
         published, unit = before.offer.published, self.resource.unit
         missing = 0.0 if reading is None else missing_cpus(reading.total, published, found.capacity)
         causes = [*(["use"] if missing else []), *blamed]
@@ -301,7 +304,7 @@ VCPU: Final = "VCPU"
 
 
 class StolenTime:
-    """Withholds VCPU for steal time, which is CPU time that a hypervisor below takes from this host.
+    """Withholds VCPU for steal time: CPU time that a hypervisor below takes from this virtual host.
 
     One thread may use it; any thread may call add_to_tree() and list_rows().
     """
@@ -386,14 +389,14 @@ class StolenTime:
         )
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with VCPU withheld, if the mode is ``act``."""
+        """Return the provider tree with part of the VCPU withheld, if the mode is ``act``."""
         zones = self._zones if self.mode == ACT else {}
         return withhold_cpus(tree, zones)
 
     def list_rows(self, tree: ProviderTree, withheld: Mapping[str, WithheldUnits]) -> list[dict[str, Any]]:
         """Rows with the stolen CPUs and the withheld VCPU of each provider, for commands.
 
-        ``withheld`` are the outcomes in Placement, by uuid of the provider.
+        ``withheld`` is the amount that the last report could withhold in Placement, by uuid of the provider.
         """
         if self.mode == OFF:
             return []
@@ -412,12 +415,15 @@ class StolenTime:
 
 
 def with_kept(tree: ProviderTree, mode: str, state_path: Path) -> ProviderTree:
-    """Return the tree with the VCPU that an agent withholds at its start, by its file of stolen time."""
+    """Return the provider tree with the VCPU that an agent withholds at its start, from a saved file.
+
+    The file has the steal time that a former agent has measured.
+    """
     return withhold_cpus(tree, (_kept_file(state_path).peek_content() or {}) if mode == ACT else {})
 
 
 def withhold_cpus(tree: ProviderTree, zones: Mapping[str, StolenReserve]) -> ProviderTree:
-    """Return the tree with all VCPU reserved at each provider that has its uuid as a key in ``zones``."""
+    """Return the provider tree with all VCPU reserved at the providers with these uuids."""
     return replace(
         tree,
         nodes=tuple(

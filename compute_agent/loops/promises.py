@@ -1,4 +1,4 @@
-"""The loop that verifies promises to guests, with gauges, events and an attribute about broken promises."""
+"""Verifies promises to guests, such as dedicated CPUs, and reports broken promises as metrics and events."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PromiseWatch(SingleThreadLoop):
     ) -> None:
         """Prepare the loop.
 
-        :param verify: verifies all promises once.
+        :param verify: verifies all promises to guests once.
         :param changed: called when the attribute of the host has changed and should be reported.
         """
         self._conf = conf
@@ -117,5 +117,5 @@ class PromiseWatch(SingleThreadLoop):
             self._changed()
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with broken promises as an attribute of the agent's first provider."""
+        """Return the provider tree with broken promises as an attribute of the agent's first provider."""
         return tree.with_attributes(promise_attributes(self._text)) if self._text else tree

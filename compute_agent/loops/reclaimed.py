@@ -56,8 +56,8 @@ CAPACITY_THREAD: Final = ThreadSpec(
 _MIB: Final = 1 << 20
 
 MEMORY_PRESSURE: Final = "memory_pressure"
-"""The only metric of memory that does not have the memory order of guests. Other metrics of memory are
-recognised by this order."""
+"""A metric of memory. All other metrics of memory are recognised by their order of guests, which this metric
+does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class ReclaimSettings:
     """The options of ``[capacity]``.
 
     :ivar mode: whether offers of unused capacity are off, previewed or reported (act).
-    :ivar limits: the parameters of the estimate.
+    :ivar limits: the parameters by which the unused capacity is estimated.
     :ivar steal: whether withholding VCPU for steal time is off, previewed or reported (act).
-    :ivar collectors: the names of the collectors.
+    :ivar collectors: the names of the collectors, which are measurements by installed packages.
     :ivar memory: whether unused memory is offered, too.
     """
 
@@ -194,7 +194,7 @@ class ReclaimLoop:
         self._collectors.stop()
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with the present offers and withheld amounts.
+        """Return the provider tree with the present offers and withheld amounts.
 
         Unused capacity is offered only with ``[capacity] mode = act`` and recent measurements.
         """
@@ -256,7 +256,7 @@ class ReclaimLoop:
     def list_rows(self, withheld: Iterable[WithheldUnits] = ()) -> list[dict[str, Any]]:
         """Rows that explain the offers and withheld amounts of each zone, term by term, for commands.
 
-        ``withheld`` are the outcomes of withheld units in Placement.
+        ``withheld`` are the amounts that the last report could withhold in Placement.
         """
         tree, mode = self._pipeline.host_state.tree, self._settings.mode
         rows = [
@@ -269,7 +269,7 @@ class ReclaimLoop:
 
     @property
     def failure_texts(self) -> tuple[str, ...]:
-        """A sentence about each collector that fails."""
+        """Return a sentence about each collector that fails."""
         return self._collectors.failure_texts
 
     # The thread
@@ -287,7 +287,7 @@ class ReclaimLoop:
 
     def run_round(self) -> None:
         """Measure once, and update estimates and offers; do nothing until the running guests are known."""
-        # The entitlements of guests that are not known yet would count as unused.
+        # Amounts of guests that are not known yet would count as unused.
         if not self._pipeline.has_taken_over:
             return
         self.switch_estimators()
@@ -381,7 +381,7 @@ def oversold_capacity(
 
 
 def first_tree(tree: ProviderTree, conf: cfg.ConfigOpts) -> ProviderTree:
-    """Return the tree with the amounts that an agent withholds at its start, by its saved files."""
+    """Return the provider tree with the amounts that an agent withholds at its start, by its saved files."""
     found, folder = conf.capacity, Path(conf.state_path)
     tree = offers.with_kept(tree, found.steal, folder)
     return collectors.with_kept(tree, found.collectors, folder, time.time())

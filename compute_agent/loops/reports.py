@@ -1,4 +1,4 @@
-"""The loop of reports: reports the host to Placement, reads allocations, and retries with back-off."""
+"""Reports the host to Placement, reads allocations, and tries again at growing intervals after failures."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ReportStatus:
     :ivar adjustments: sentences about values of inventories that other clients have set through the API.
     :ivar waiting: the reason why nothing can be reported yet, such as a missing root provider.
     :ivar not_offered: amounts that are not offered yet, with reasons.
-    :ivar away: whether the last error was a missing answer of Placement.
+    :ivar away: whether the last report failed because Placement did not answer.
     """
 
     up: bool | None = None
@@ -144,11 +144,14 @@ class ReportLoop:
         :param interval: seconds between two reports.
         :param max_pause: maximum number of seconds between two reports after failures.
         :param locate: reads the CPUs on which guests may run, for reshapes.
-        :param causes: for each cause, whether it keeps new guests away until switch_scheduling() changes it.
+        :param causes: the causes that keep new guests away from the host, each with its state, until
+            switch_scheduling() changes it.
         :param root: finds the root provider; None: the root is the agent's own.
         :param root_user: makes the agent work below the root provider that ``root`` finds.
-        :param additions: parts that are added to the tree of each report, in this order.
-        :param history: decides whether losses of allocations count.
+        :param additions: parts, such as offers, that are added to the provider tree of each report, in this
+            order.
+        :param history: decides whether guests have lost allocations, or Placement has an older copy of its
+            database.
         :param claims: confirms claims that expire, or warns of them.
         :param signal: wakes the thread; other objects share it.
         """
@@ -170,7 +173,8 @@ class ReportLoop:
         self._additions = tuple(additions)
         self._causes = dict(causes or {})
         self._granted: Causes = {}
-        """The causes at the time when the trait in Placement was set or removed last."""
+        """The causes that keep new guests away, as of the last time that the trait in Placement was set or
+        removed."""
         self._switch = threading.Condition()
         # Only one report runs at a time. Commands report and reshape in their own threads, and two writers of
         # one tree would conflict by the generations of providers.
@@ -195,7 +199,7 @@ class ReportLoop:
         self._thread.wake()
 
     def switch_scheduling(self, cause: DisableCause, off: bool) -> None:
-        """Keep new guests away from this host for a cause, or end this cause. Any thread may call it.
+        """Keep new guests away from this host for a cause, or withdraw this cause. Any thread may call it.
 
         The thread of reports changes the trait in Placement at once, or when Placement answers again.
         """
@@ -204,7 +208,10 @@ class ReportLoop:
         self.wake()
 
     def wait_for_switch(self, timeout: float) -> bool:
-        """Wait at most ``timeout`` seconds for Placement to have all causes; return whether it has them."""
+        """Wait at most ``timeout`` seconds until Placement has all causes; return whether it has them.
+
+        A cause keeps new guests away from the host, by a trait in Placement.
+        """
         with self._switch:
             return self._switch.wait_for(lambda: self._granted == self._causes, timeout)
 
@@ -219,7 +226,7 @@ class ReportLoop:
 
     @property
     def offered_tree(self) -> ProviderTree:
-        """The provider tree to report: that of the host, with additions that may change between reports."""
+        """The provider tree to report: the host's tree, and additions that change between reports."""
         return self._with_additions(self._pipeline.host_state.tree)
 
     def _with_additions(self, tree: ProviderTree) -> ProviderTree:
@@ -407,7 +414,7 @@ class ReportLoop:
             self._tree_at_start = self._pipeline.host_state.tree
 
     def _await_root(self, reason: str) -> None:
-        """Note that nothing can be reported, because the root provider is missing; guests do not change."""
+        """Record that nothing can be reported, because the root provider is missing; guests do not change."""
         if reason != self.status.waiting:
             LOG.warning("Nothing can be reported: %s", reason)
         # Placement has answered, and only the root is missing.
@@ -417,7 +424,7 @@ class ReportLoop:
         self.status = replace(self.status, up=True, last_error="", away=False, refusals=(), waiting=reason)
 
     def _grant_switches(self) -> None:
-        """Set or remove the trait that keeps new guests away.
+        """Set or remove the trait in Placement that keeps new guests away.
 
         :raises PlacementError: Placement does not answer, or refuses the change.
         """
@@ -464,7 +471,7 @@ class ReportLoop:
         self.claims.read_claims(self._client, self._pipeline.guest_views())
 
     def _current_holders(self) -> dict[str, ConsumerOwner]:
-        """The owners of all consumers with an allocation on this host; only unknown owners are read."""
+        """The owners of all consumers with an allocation on this host; only unknown owners are requested."""
         known = self.history.known_owners
         holding = {view.guest.uuid for view in self._pipeline.guest_views() if view.allocation}
         found = {
@@ -476,7 +483,7 @@ class ReportLoop:
         return found
 
     def accept_allocations(self) -> tuple[AllocationLoss, ...]:
-        """Accept the allocations of an older copy of Placement's database; return the losses of guests.
+        """Accept the allocations of an older copy of Placement's database; return the lost allocations.
 
         :raises PlacementError: Placement does not answer, or refuses a request.
         :raises DriverError: the worker does not answer in time.

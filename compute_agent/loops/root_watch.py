@@ -29,7 +29,7 @@ LOG = logging.getLogger(__name__)
 
 
 class NovaRootStore(Protocol):
-    """Stores the root provider of nova-compute below which the agent works."""
+    """Stores the identity of nova-compute's root provider, below which the agent works."""
 
     def keep_nova_root(self, root: NovaRoot | None) -> None:
         """Store the root (None: the root is the agent's own), which is on disk when this returns.
@@ -69,7 +69,7 @@ class RootWatch:
         decided: bool,
         store: NovaRootStore,
     ) -> None:
-        """Watch the root.
+        """Take the known roots: the agent's own, and the root of nova-compute that was used last.
 
         :param own: the uuid of the agent's own root.
         :param last: the root of nova-compute that was saved last in ``store``.
@@ -121,7 +121,7 @@ class RootWatch:
         return owner
 
     def _is_taken(self, reporter: HostReporter) -> bool:
-        """Whether nova-compute writes the agent's own root, too."""
+        """Whether nova-compute writes the same root provider as the agent."""
         return is_novas(reporter.root_traits(self._own) or frozenset())
 
     def _warn_if_contested(self, shape: str, reporter: HostReporter) -> None:
@@ -139,7 +139,7 @@ class RootWatch:
         self, client: PlacementClient, reporter: HostReporter, shape: str | None
     ) -> NovaRoot | None:
         name = self._root_name()
-        # If nova-compute writes the agent's own root, this provider is nova-compute's root.
+        # If nova-compute writes the agent's own root, this provider belongs to nova-compute.
         last = NovaRoot(self._own, name) if self._last is None and self._is_taken(reporter) else self._last
         search = RootSearch(name, self._own, True if shape == BESIDE else None, last)
         try:

@@ -106,7 +106,7 @@ class WatermarkLoop:
             limited.
         :param read_source: returns the last value of a metric from a source outside the kernel, by its name.
         :param read_oversold: returns the reclaimed amount that guests hold beyond the present offers.
-        :param moment: returns the present minute of the week.
+        :param moment: returns the present minute of the week, for thresholds that depend on it.
         :param clock: returns monotonic seconds.
         """
         self._moment = moment
@@ -136,7 +136,7 @@ class WatermarkLoop:
         self._latest: tuple[UsageSnapshot | None, Streaks] = (None, {})
         self._guests: Mapping[str, GuestUsage] = {}
 
-    # For other threads
+    # Methods for other threads
 
     def start(self) -> None:
         """Start the thread, if a round is needed."""
@@ -188,7 +188,7 @@ class WatermarkLoop:
 
     @property
     def _is_owed(self) -> bool:
-        """Whether limits, evictions or the switch of scheduling are in force."""
+        """Whether limits, evictions or the switch of scheduling are in force, and have to be undone later."""
         state = self._trigger.state
         return bool(state.throttles or state.evictions or state.scheduling_off)
 
@@ -237,7 +237,7 @@ class WatermarkLoop:
         self._finish_round(snapshot)
 
     def _guests_due(self, rules: WatermarkRules, time: float) -> bool:
-        """Whether the round measures guests, whatever the usage of the host is."""
+        """Whether this round has to measure guests, even if usage of the host is low."""
         if time >= self._look_due:
             self._look_due, self._rounds_due = time + GUEST_SECONDS, 2
         self._rounds_due -= 1
@@ -266,7 +266,7 @@ class InterferenceLoop:
     ) -> None:
         """Prepare the loop, and pass the limits that a former agent saved to the arbiter.
 
-        :param reader: reads the values of guests; this loop sets its allotments.
+        :param reader: reads the measured values of guests; this loop tells it the guests' cache allotments.
         """
         self._conf = conf
         self._file = file
@@ -299,7 +299,7 @@ class InterferenceLoop:
         )
         self._keep_limits()
 
-    # For other threads
+    # Methods for other threads
 
     def start(self) -> None:
         """Start the thread, if a round is needed."""

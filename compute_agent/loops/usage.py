@@ -1,4 +1,4 @@
-"""CPU and memory use of host and guests, measured for load-aware placement and reclaimed capacity."""
+"""Measures the CPU and memory use of host and guests, for load-aware placement and reclaimed capacity."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class CpuUse(SingleThreadLoop):
         self._profiles: Mapping[str, LoadProfile] = {}
         """The profiles of guests that were measured for at least a day; they are made after each hour."""
         self._told: Mapping[str, LoadProfile] = {}
-        """The means that were reported last."""
+        """The mean use of guests as last reported to the worker."""
         self._told_use: Mapping[str, LoadProfile] = {}
         self._thread = PeriodicTask(
             CPU_USE_THREAD,
@@ -173,7 +173,7 @@ MAX_SECONDS: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class _CounterReading:
-    """One read of all counters. ``reclaimed`` has the uuids of guests that held only reclaimed CPUs then."""
+    """One read of all counters. ``reclaimed`` are the uuids of guests that held only reclaimed CPUs then."""
 
     round: MeasuringRound
     reclaimed: frozenset[str]
@@ -248,12 +248,12 @@ class HostUseReader:
 
 
 def lives_on_rest(view: GuestView) -> bool:
-    """Whether a best-effort guest holds reclaimed CPUs, and no VCPU or PCPU."""
+    """Whether a best-effort guest holds only reclaimed CPUs: neither VCPU nor PCPU."""
     return holds_of_rest_alone(view, RECLAIMED_VCPU, {"VCPU", "PCPU"})
 
 
 def holds_of_rest_alone(view: GuestView, rest: str, own: Set[str]) -> bool:
-    """Whether a best-effort guest holds the reclaimed class ``rest``, and none of the classes ``own``."""
+    """Whether a best-effort guest holds the reclaimed class ``rest``, and no normal class of ``own``."""
     held = {
         name for amounts in (view.allocation or {}).values() for name, amount in amounts.items() if amount
     }
@@ -262,7 +262,7 @@ def holds_of_rest_alone(view: GuestView, rest: str, own: Set[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _MemoryHeld:
-    """The memory of a guest.
+    """The memory that a guest uses.
 
     :ivar mib: the guest's memory in MiB; None: unknown.
     :ivar swapped: the guest's memory in swap, in MiB.
@@ -292,7 +292,8 @@ class MemoryReader:
         """Read the memory of the guests of ``pipeline``.
 
         :param root: the folder that contains ``proc`` and ``sys``; paths of cgroups are not below it.
-        :param cold: returns, by uuid of the guest, the bytes of swap that do not count as used.
+        :param cold: returns the bytes of swap that a guest does not use any more and that do not count, by
+            uuid of the guest.
         """
         self._cold = cold
         self._pipeline = pipeline
@@ -370,7 +371,7 @@ def _held_amount(view: GuestView, name: str) -> int:
 
 
 def has_memory_of_rest(view: GuestView) -> bool:
-    """Whether a best-effort guest holds reclaimed memory, and no other memory."""
+    """Whether a best-effort guest holds reclaimed memory, and no normal memory."""
     return holds_of_rest_alone(view, RECLAIMED_MEMORY, {MEMORY})
 
 

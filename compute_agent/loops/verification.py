@@ -1,4 +1,4 @@
-"""Verification: collects promises from assignments and settings, and compares them with the kernel."""
+"""Compares promises to guests, such as dedicated CPUs or cache ways, with the present state of the kernel."""
 
 from __future__ import annotations
 
@@ -52,13 +52,15 @@ from compute_agent.schedules.kernel_cookies import CookieError, KernelCookies, N
 from compute_agent.schedules.realtime import KernelSchedules, read_schedules
 
 _NO_NODE: Final = frozenset({-1})
-"""A set of NUMA nodes that equals no binding.
+"""A set of NUMA nodes that no guest is bound to.
 
 Asked for a binding, a driver returns None if memory is bound so, and otherwise the actual binding. Asked for
-this set, it therefore always returns the actual binding."""
+this set, it therefore always returns the actual binding.
+"""
 
 SECOND_LOOK: Final = 0.3
-"""Seconds after which broken promises are read again, because the agent may just be placing the guest."""
+"""Seconds after which a promise that seems broken is checked again, because the agent may just be placing the
+guest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class CacheState:
     """The resctrl groups of the host, and the demands of guests.
 
     :ivar membership: the control group of each guest, by uuid.
-    :ivar demands: the demand of each guest for cache ways and bandwidth, by uuid.
+    :ivar demands: the cache ways and the bandwidth that each guest should have, by uuid.
     :ivar present: the groups as read.
     :ivar layout: the layout of the mount; None if the groups cannot be read.
     :ivar problem: the reason why the groups cannot be read; empty: they were read.
@@ -101,7 +103,7 @@ class CacheState:
         }
 
     def facts_of(self, group: str, threads: Mapping[int, CpuSet]) -> GroupFacts | None:
-        """The facts about a control group; None if it cannot be read."""
+        """The ways and bandwidth that a control group has in the kernel; None if it cannot be read."""
         if self.layout is None:
             return None
         try:
@@ -137,7 +139,7 @@ def read_caches(
 
 @dataclass(frozen=True, slots=True)
 class ScheduleDemand:
-    """The demand of a guest's class on schedules: a realtime priority, and a core scheduling group.
+    """The scheduling that a guest's class demands: a realtime priority, and a core scheduling group.
 
     :ivar group: the guests that may share the guest's cores, in words; empty: all guests.
     """
@@ -150,7 +152,7 @@ NO_DEMAND: Final = ScheduleDemand()
 
 
 def schedule_demand(controllers: Sequence[KernelController], guest: Guest) -> ScheduleDemand:
-    """The demand of a guest by the controllers."""
+    """Read from the controllers which realtime priority and core scheduling group a guest should have."""
     realtime = find_controller(controllers, RealtimeController)
     cores = find_controller(controllers, CoreCookieController)
     return ScheduleDemand(
@@ -197,7 +199,7 @@ def make_promises(
 def _read_refusals(
     controllers: Sequence[KernelController],
 ) -> dict[tuple[str, PromiseKind], Sequence[str]]:
-    """Sentences of the controllers of schedules about promised settings that guests do not get."""
+    """Sentences of the scheduling controllers about promised settings that they could not give to a guest."""
     kinds = {RealtimeController: PromiseKind.REALTIME, CoreCookieController: PromiseKind.CORE_SCHEDULING}
     return {
         (uuid, kind): sentences
@@ -327,7 +329,10 @@ class PromiseVerifier:
     def _with_host(
         self, facts: HostFacts, promises: Collection[GuestPromises], guests: Sequence[Guest]
     ) -> HostFacts:
-        """The facts that promises are compared with. Promises of isolation also need interrupts."""
+        """Add facts of the host to the facts with which promises are compared.
+
+        Promises of isolation also need the CPUs of interrupts.
+        """
         conf = self._in_force.current
         root = Path(conf.options.host.root)
         quiet = frozenset[int]().union(*(promise.held for promise in promises if promise.quiet))

@@ -1,4 +1,4 @@
-"""The history of samples: reads stored samples, also without a running agent, and draws them."""
+"""Reads the stored samples of cache use, also without a running agent, and draws them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class SampleHistory:
     def samples_of(self, wanted: str, span: TimeSpan) -> list[StoredSample]:
         """The samples of a guest or class in a span of time, sorted by time and cache.
 
-        :param wanted: the uuid or name of a guest, or the name of a class.
+        :param wanted: the uuid or name of a guest, or the name of a QoS class.
         :raises HistoryError: the file cannot be read, or has no such guest or class.
         """
         with self._connect() as connection:
@@ -111,7 +111,7 @@ def _stored_sample(row: tuple[Any, ...]) -> StoredSample:
 
 
 def _choose_targets(wanted: str, targets: Sequence[tuple[int, str, str, str]]) -> list[int]:
-    """The ids of the targets with this uuid, or else with this name of a guest, or else of this class.
+    """The database ids of the guests with this uuid, or else with this name, or else of the QoS class.
 
     :raises HistoryError: no target matches, or several guests have the name.
     """
@@ -137,8 +137,7 @@ def _cache_order(sample: StoredSample) -> int:
 
 
 MAX_CACHES: Final = 6
-"""Maximum number of caches with a curve of their own. The remaining caches, which are used less, share one
-curve with their sum."""
+"""Maximum number of caches with a curve of their own. All other caches share one curve with their sum."""
 
 # Up to two missing samples do not break a curve, because a round may be late.
 BREAK: Final = 3.5
@@ -203,7 +202,7 @@ def _usual_distance(samples: Sequence[StoredSample]) -> float:
 
 
 def _by_use(samples: Sequence[StoredSample]) -> list[int]:
-    """The ids of caches in descending order of bytes moved, and then of occupancy."""
+    """The ids of caches, sorted by bytes moved and then by occupancy, the largest first."""
     used: dict[int, tuple[float, int]] = {}
     for one in samples:
         if one.cache_id is not None:

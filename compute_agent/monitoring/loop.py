@@ -43,7 +43,7 @@ class MonitoringSettings:
 
 
 class MonitoringCollector(Collector):
-    """Collects metrics from the newest reading.
+    """Collects the metrics of caches for Prometheus from the newest reading.
 
     A series with an empty ``guest`` has the values of a whole class.
 
@@ -144,7 +144,10 @@ Targets = Callable[[], Sequence[MonitorTarget] | None]
 
 
 class MonitorLoop:
-    """Lists the targets, measures them and stores samples. An error ends a round, but not the thread."""
+    """Lists the guests and classes to measure, measures them and stores samples.
+
+    An error ends a round, but not the thread.
+    """
 
     def __init__(self, targets: Targets, store: SampleStore, settings: MonitoringSettings) -> None:
         """Prepare a loop that measures nothing until monitor_with().
@@ -202,7 +205,7 @@ class MonitorLoop:
         self._thread.wake()
 
     def monitor_with(self, monitor: CacheMonitor | None) -> None:
-        """Use another monitor from the next round on; None stops the measurement."""
+        """Use another monitor (of another mount) from the next round on; None stops the measurement."""
         # Only the thread replaces the monitor, because a round under way needs the old one until its end.
         self._next_monitor = monitor
         self._thread.wake()
@@ -231,7 +234,7 @@ class MonitorLoop:
         return reading if age <= max(STALE_ROUNDS * interval, STALE_SECONDS) + self.round_seconds else None
 
     def _have_round(self) -> None:
-        """Wake the thread for a round, and wait for its end."""
+        """Wake the thread, and wait until it has finished a round."""
         if not self.is_running:
             return
         with self._round_over:
@@ -364,8 +367,8 @@ def due_at(
     stored samples and for the comparison of groups with guests.
 
     :param last: the time of the last reading.
-    :param wanted_until: the time until which readings are requested.
-    :param kept_at: the time of the last stored samples.
+    :param wanted_until: the time until which a caller has requested readings.
+    :param kept_at: the time at which samples were stored last.
     """
     soon = last + settings.interval
     if now < wanted_until:

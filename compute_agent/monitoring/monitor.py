@@ -59,9 +59,9 @@ class CacheMonitor:
         prefix: str,
         place: ReaderPlace | None = None,
     ) -> None:
-        """Monitor a mount.
+        """Prepare to monitor a resctrl mount.
 
-        :param prefix: the prefix of the names of the agent's groups.
+        :param prefix: the prefix in the names of monitoring groups that the agent makes.
         :param place: moves the thread to a CPU of a cache before it reads the counters of the cache.
         """
         self._files = files
@@ -179,7 +179,7 @@ class CacheMonitor:
 
 
 def _add_sample(meter: TargetMeter, group: str, samples: Mapping[str, CounterSample]) -> GroupCounters | None:
-    """Add the sample of a group to a meter, and return its counters; None without a sample."""
+    """Add the counters of a group to a meter; return them with their rates, or None without counters."""
     sample = samples.get(group)
     return None if sample is None else meter.add_sample(group, sample)
 
@@ -215,7 +215,7 @@ class MonitoringGroups:
         """All control groups of the mount, including the default group and groups of other programs."""
 
     def sync(self, targets: Sequence[MonitorTarget]) -> dict[tuple[str, str], str]:
-        """Make the groups match the targets; return the group with the counters of each target, by its key.
+        """Make and remove groups, so that each target has one; return the group of each target, by its key.
 
         A target is left out if RMIDs are too few for it, or if its control group does not exist yet.
 

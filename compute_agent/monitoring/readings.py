@@ -151,7 +151,7 @@ class GroupCounters(NamedTuple):
 # because most readings are never used.
 @dataclass(frozen=True)
 class TargetUse:
-    """The use of a target since its monitoring began.
+    """The cache use of a guest or class since its monitoring began.
 
     :ivar begun: the monotonic second at which the target's monitoring began.
     :ivar bytes_moved: bytes moved since ``begun``, by cache id and event.
@@ -214,7 +214,7 @@ MovedBytes = Mapping[tuple[int, str], int]
 
 
 def mean_rates(before: MovedBytes, now: MovedBytes, seconds: float) -> dict[tuple[int, str], float]:
-    """Bytes a second by cache id and kind, for each key that both totals have.
+    """Bytes a second between two totals, by cache id and kind, for each key that both totals have.
 
     :param seconds: the time between the two totals; the result is empty if this time is 0 or less.
     """
@@ -285,7 +285,10 @@ class BytesSum:
 
 
 def add_up(uses: Iterable[Mapping[int, CacheUse]]) -> dict[int, CacheUse]:
-    """The sum of uses, by cache id. A value is unknown only if it is unknown in all uses of the cache."""
+    """Add up uses of caches, by cache id.
+
+    A value is unknown only if it is unknown in all uses of the cache.
+    """
     found: dict[int, CacheUse] = {}
     for caches in uses:
         for cache, use in caches.items():
@@ -312,7 +315,7 @@ class MonitoredCaches:
     """Converts the newest reading to a :class:`CacheReading` for watermarks."""
 
     def __init__(self, newest: Callable[[], MonitorReading | None]) -> None:
-        """``newest`` returns the newest reading, or None without a recent reading."""
+        """``newest`` returns the newest reading; None if there is no recent reading."""
         self._newest = newest
         self._sizes: Mapping[str, float] = {}
         self._bandwidth: float | None = None

@@ -47,7 +47,7 @@ class StoredSample:
 
 
 def to_samples(before: MonitorReading | None, now: MonitorReading, time: float) -> Iterator[StoredSample]:
-    """Compute the samples of the reading ``now``.
+    """Compute the samples to store from the reading ``now``.
 
     :param before: the reading from which the last samples were stored; None: no samples were stored before.
     :param time: the time at which the reading ``now`` was taken, in seconds since the epoch.
@@ -143,8 +143,8 @@ _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 """Error codes of SQLite for a file that is damaged or no database."""
 
 _THINNING: Final = 10
-"""When the file is too large, the stored time is divided into this number of parts, and the oldest is
-deleted."""
+"""Number of parts of the stored time. If the file is too large, the samples of the oldest part are deleted.
+"""
 
 
 class OtherContentError(Exception):

@@ -25,7 +25,7 @@ class HeldDeviceWatch:
         """The guests that hold a vanished device, by address of the device and uuid of the guest."""
 
     def compare_trees(self, before: ProviderTree, now: ProviderTree, guests: Iterable[CachedGuest]) -> None:
-        """Record the devices that ``guests`` hold and that are in the tree ``before`` but not in ``now``.
+        """Record held devices that are in the tree ``before`` and not in ``now``, and devices that returned.
 
         A device that the configuration does not select any more counts as vanished, too.
         """

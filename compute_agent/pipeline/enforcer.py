@@ -1,4 +1,6 @@
-"""The enforcer: runs the controllers one after the other; a failure of one does not stop the next.
+"""The enforcer: runs the controllers, which write the settings of guests to the kernel, one after another.
+
+A failure of one controller does not stop the next.
 
 For a guest that is about to start, only controllers of cache groups and of memory nodes run, before the
 driver reports the guest. Its CPUs are set when it runs, because libvirt still sets them during the start.
@@ -88,7 +90,9 @@ class ExpectedGuests:
             self._expected[guest.uuid] = replace(one, delay=procfs.process_age(guest.pid))
 
     def delay_of(self, guest: Guest) -> float | None:
-        """The age in seconds of a guest's process when it was put into its cache group; None if it has ended.
+        """The age of a guest's process, in seconds, when it was put into its cache group.
+
+        None if it has ended.
 
         For a guest that was not expected, the result is the present age. An expected guest is not expected
         any more after the call. Another start of the guest that was announced meanwhile stays expected.
@@ -138,7 +142,9 @@ class GuestEnforcer:
             self.cache.mark_pending(entry)
 
     def compare_all(self, host_state: HostState) -> None:
-        """Compare the kernel with the target of each guest; controllers with a difference become pending.
+        """Compare the kernel with the wanted settings of each guest.
+
+        Controllers with a difference become pending.
 
         A controller is left out until its ``compare_rounds`` have passed.
         """
@@ -159,7 +165,7 @@ class GuestEnforcer:
 
         Floating guests come first, because they have to leave CPUs to which other guests will be pinned.
 
-        :param but: a guest to leave out.
+        :param but: a guest that is left out; None for no guest.
         """
         self._sync(host_state)
         for controller in self._controllers:
@@ -192,7 +198,10 @@ class GuestEnforcer:
                 entry.pending.discard(controller.name)
 
     def lift_limits(self, entry: CachedGuest, host_state: HostState) -> None:
-        """Remove the limits of a guest that gets the setting ``preserve``. A failure is logged."""
+        """Remove the limits of a guest that the agent must leave alone from now on (``preserve``).
+
+        A failure is logged.
+        """
         # The limits are cleared before the target is made, because it has a copy of them.
         entry.limits.clear()
         target = self._target_for(entry, host_state)
@@ -329,7 +338,7 @@ class GuestEnforcer:
         )
 
     def refresh_online(self, host_state: HostState) -> HostState:
-        """The host state with the CPUs that are online now."""
+        """The host state, updated with the CPUs that are online now."""
         # The file is read only on hosts with a power manager, because this is called for each guest.
         if self._read_online is None or not host_state.powered:
             return host_state

@@ -1,4 +1,4 @@
-"""The cache of guests: allocations, assignments, and changes that are not applied to the kernel yet."""
+"""The cache of guests: allocations, assignments, and changes that the kernel does not have yet."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class GuestCache:
         self.synced = False
 
     def discard(self, uuid: str) -> None:
-        """Remove a guest from the cache, if it is there."""
+        """Remove a guest from the cache; a missing guest is not an error."""
         if uuid in self._guests:
             self.remove(uuid)
 
@@ -160,7 +160,7 @@ class GuestCache:
             self.mark_pending(entry)
 
     def pending_for(self, controller: str) -> Iterator[CachedGuest]:
-        """The guests for which the controller of this name is pending."""
+        """The guests for which the controller of this name has changes that are not applied yet."""
         return (entry for entry in self if controller in entry.pending)
 
     def held_cpus(self) -> Mapping[str, frozenset[int]]:

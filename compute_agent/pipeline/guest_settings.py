@@ -1,4 +1,4 @@
-"""Settings of running guests: resolves them from all sources, and stores settings by hand and by the fleet.
+"""Resolves the settings of running guests from all sources, and stores those set by hand and by the fleet.
 
 Settings by hand cannot be stored in domain metadata, because Nova writes a domain's definition again at each
 hard reboot and resize. A file of the agent keeps them, by uuid of the guest, until they are unset or the
@@ -41,7 +41,7 @@ MANUAL_SOURCES: Final = (SettingSource.BY_HAND, SettingSource.FLEET)
 """The sources of the settings that the file contains."""
 
 _Texts = Mapping[str, Mapping[SettingSource, Mapping[str, str]]]
-"""Values as text, by uuid of the guest, source and setting."""
+"""The values of settings as text, by uuid of the guest, source, and name of the setting."""
 
 
 class ManualSettings:
@@ -158,7 +158,7 @@ def _load_texts(path: Path) -> _Texts:
 
 
 def _parse_texts(content: bytes) -> _Texts:
-    """Parse the content of the file.
+    """Parse the content of the file with settings by hand and by the fleet.
 
     :raises ValueError: the content is damaged, or a setting is wrong; the text has the reason.
     """
@@ -198,7 +198,7 @@ class ChangedSettings:
 
     @classmethod
     def compare_guests(cls, before: Guest, after: Guest) -> ChangedSettings:
-        """The settings with a new value in ``after``, each with the source of the new value."""
+        """The settings that have a new value in ``after``, each with the source of its new value."""
         return cls(
             tuple(
                 f"{name} = {setting_text(getattr(after.settings, name)) or 'none'}"
@@ -211,7 +211,7 @@ class ChangedSettings:
 
 @dataclass(frozen=True, slots=True)
 class ResolutionInput:
-    """A guest, and the inputs of its settings: its facts, and the settings by hand and by the fleet."""
+    """A guest with everything that decides its settings: its facts, and settings by hand and by the fleet."""
 
     guest: Guest
     facts: GuestFacts

@@ -118,7 +118,7 @@ class HostState:
         return any(zone.pool for zone in self.all_zones)
 
     def surrounding_cpus(self, zone: ProviderNode) -> frozenset[int]:
-        """The CPUs of a zone or, for a pool, the CPUs of the zone that contains the pool."""
+        """The CPUs of a zone. For a pool, the CPUs of the zone that contains the pool."""
         if not zone.pool:
             return zone.cpus
         return next((outer.cpus for outer in self.all_zones if outer.uuid == zone.parent), zone.cpus)
@@ -167,12 +167,15 @@ class HostState:
         return lend_cpus(self.topology, self.cpu_sets, held, borrowers, self.policy is STATIC_PLUS)
 
     def own_part(self, allocation: Allocation) -> dict[str, dict[str, int]]:
-        """The part of an allocation that is on providers of this host."""
+        """The part of an allocation that is on resource providers of this host."""
         ours = {zone.uuid for zone in self.all_zones}
         return {uuid: dict(amounts) for uuid, amounts in allocation.items() if uuid in ours}
 
     def in_words(self, allocation: Allocation) -> str:
-        """An allocation on this host as text: ``2 PCPU, 1024 MEMORY_MB of host_NUMA_0 (uuid)``."""
+        """The part of an allocation on this host as text.
+
+        An example is ``2 PCPU, 1024 MEMORY_MB of host_NUMA_0 (uuid)``.
+        """
         names = {zone.uuid: zone.name for zone in self.all_zones}
         parts = (
             ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()))
@@ -224,7 +227,7 @@ PCI_AFFINITY: Final = "hw:pci_numa_affinity_policy"
 def device_nodes(host_state: HostState, guest: Guest, allocation: Allocation) -> frozenset[int]:
     """The NUMA nodes with CPUs that are nearest to the PCI devices of a guest.
 
-    The devices are those in the guest's allocation, and those of nova-compute in its definition.
+    The devices are found in the guest's allocation or, if nova-compute has attached them, in its definition.
     """
     tree = host_state.tree
     told = [node.attributes for node in tree.nodes if node.device and node.uuid in allocation]

@@ -78,7 +78,7 @@ class GuestLifecycle:
         migrations: Mapping[str, str],
         owners: Mapping[str, ConsumerOwner],
     ) -> None:
-        """Remember the state that a former agent has saved, for take_over().
+        """Remember the state that a former agent has saved; take_over() uses it.
 
         :param saved: the guests by uuid.
         :param limits: the limits of throttling by uuid of the guest.
@@ -171,7 +171,10 @@ class GuestLifecycle:
         return self.use_settings(entry, self._classify_guest(entry.guest, entry.allocation, entry.owner))
 
     def use_settings(self, entry: CachedGuest, guest: Guest) -> bool:
-        """Replace the guest of an entry, with its settings; return whether anything has changed."""
+        """Replace the guest of a cache entry by one with other settings.
+
+        Return whether anything has changed.
+        """
         before = entry.guest
         if guest == before:
             return False
@@ -282,7 +285,7 @@ class GuestLifecycle:
         return {guest.uuid: guest for guest in listed if guest.driver not in awaited}
 
     def _resume_guest(self, guest: Guest, old: SavedGuest) -> None:
-        """Add a running guest with its saved state."""
+        """Add a running guest to the cache, with the state that a former agent has saved."""
         uuid = guest.uuid
         # Saved CPUs count only with a policy that pins guests.
         assignment = old.assignment if self._placer.host_state.places_guests else None
@@ -300,7 +303,7 @@ class GuestLifecycle:
             entry.migration = through.migration
 
     def _note_ended(self, uuid: str, saved: SavedGuest) -> None:
-        """Note that a saved guest does not run any more."""
+        """Record that a guest of the saved state does not run any more."""
         if uuid in self._cache.lost:
             self._cache.forget_lost(uuid)
         starting = self._driver.starting_driver

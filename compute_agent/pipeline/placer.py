@@ -63,7 +63,9 @@ class GuestPlacer:
     def decide_place(
         self, guest: Guest, allocation: Allocation, current: CpuAssignment | None = None
     ) -> CpuAssignment | PlacementRefusal | None:
-        """The assignment of a guest, or its refusal. ``current`` is kept if it still meets the request.
+        """The assignment of a guest, or its refusal.
+
+        The present assignment ``current`` is kept if it still meets the request.
 
         :return: None: the agent does not place this guest.
         """
@@ -150,7 +152,7 @@ class GuestPlacer:
             self.take_up(entry)
 
     def take_up(self, entry: CachedGuest) -> None:
-        """Place a guest that is already running.
+        """Place a guest that runs already when the agent first sees it.
 
         A guest without a known allocation and assignment keeps its CPUs as long as no guest holds a CPU.
         """
@@ -201,7 +203,9 @@ class GuestPlacer:
         return of_kind if of_kind and bound <= of_kind else bound
 
     def sync(self) -> None:
-        """Adapt the assignments of all guests to the CPUs that guests hold now, at the end of each event.
+        """Adapt the assignments of all guests to the CPUs that guests now hold.
+
+        Called at the end of each event.
 
         Refused guests may get CPUs that have become free. Floating guests leave CPUs that a guest holds now,
         and return to CPUs that are free again. A guest keeps its dedicated CPUs.
@@ -240,7 +244,7 @@ class GuestPlacer:
         return self.host_state.policy(supply, request)
 
     def _log_strays(self) -> None:
-        """Log a warning for each guest that has begun to hold CPUs outside of the current CPU sets."""
+        """Log a warning about each guest that newly holds CPUs outside of the current CPU sets."""
         sets, reachable = self.host_state.cpu_sets, self.host_state.reachable_cpus
         # With policy none the agent does not know the CPUs of guests.
         is_known = self.host_state.places_guests or self.host_state.follows_kernel
@@ -265,7 +269,7 @@ class GuestPlacer:
         return frozenset().union(*(demand.cpus for demand in demands))
 
     def _keep_apart(self) -> None:
-        """Move the floating guest CPUs of all guests off the CPUs that other guests hold now."""
+        """Move floating guest CPUs of all guests off the dedicated CPUs that other guests hold now."""
         sets, reachable = self.host_state.cpu_sets, self.host_state.reachable_cpus
         held = frozenset[int]().union(*self._cache.held_cpus().values())
         floated_on = (
@@ -297,7 +301,7 @@ class GuestPlacer:
                 self._place_as(entry, self.decide_place(entry.guest, entry.allocation, assignment))
 
     def _place_unknown(self, entry: CachedGuest) -> None:
-        """Keep a guest without a known allocation off the CPUs that other guests hold."""
+        """Keep a guest with an unknown allocation off the CPUs that other guests hold."""
         supply, request = self._supply_and_request(entry)
         current = entry.assignment
         if request.constraints != UNCONSTRAINED:

@@ -57,7 +57,7 @@ class AgentState:
     :ivar unclaimed: the allocations on this host of consumers without a guest, by uuid of the consumer.
     :ivar migrations: uuids of migrating guests, by the consumer of the migration.
     :ivar nova_root: the root provider of nova-compute when the agent last saw it; None: there was none.
-    :ivar former_values: the contents of kernel files before classes of CPUs changed them.
+    :ivar former_values: the contents of kernel files before the agent applied its classes of CPUs.
     :ivar history: the last seen generations of Placement's providers, by which the agent notices a database
         that was restored from an older copy.
     :ivar former_watermarks: the JSON part with limits and evictions that a former release wrote. The state
@@ -130,7 +130,9 @@ class StateFile:
             self._write()
 
     def keep_owned(self, owned: Ownership) -> None:
-        """Replace the classes and traits that the agent owns in Placement; on disk when this returns.
+        """Replace the classes and traits that the agent owns in Placement.
+
+        They are on disk when this returns.
 
         :raises OSError: the file could not be written; the next call tries again.
         """
@@ -229,7 +231,7 @@ def lock_state_folder(folder: Path) -> int:
 
 
 def dump(state: AgentState) -> bytes:
-    """The content of the state file for a state."""
+    """The content of the state file for a given state."""
     data: dict[str, Any] = {
         "guests": {uuid: _guest_to_json(guest) for uuid, guest in sorted(state.guests.items())},
         "unclaimed": {uuid: _allocation_to_json(held) for uuid, held in sorted(state.unclaimed.items())},

@@ -63,7 +63,7 @@ LOG = logging.getLogger(__name__)
 
 
 class GuestOverview:
-    """Sets metrics and logs warnings about the guests in a cache. Only the worker uses it."""
+    """Sets metrics and logs warnings about the guests in the cache. Only the worker uses it."""
 
     def __init__(self, cache: GuestCache, driver: RunningGuests, metrics: AgentMetrics) -> None:
         self._cache = cache
@@ -244,7 +244,7 @@ class GuestPipeline:
     def check_taken_over(self, in_part: bool = False) -> None:
         """Check that the worker has taken over the running guests.
 
-        :param in_part: whether the guests of one driver suffice.
+        :param in_part: whether it is enough that the guests of one driver are known.
         :raises DriverError: the guests are not known yet; an empty list of guests would be misleading.
         """
         if not (self.has_taken_over_some if in_part else self.has_taken_over):
@@ -516,7 +516,7 @@ class GuestPipeline:
                 self._placer.place_guest(entry)
 
     def _follow_migration(self, entry: CachedGuest, migration: GuestMigration | None) -> None:
-        """Note the migration that holds a guest's allocation (None: no migration), and log a change."""
+        """Record which migration holds a guest's allocation (None: no migration), and log a change."""
         if migration is not None:
             self._cache.migrations[migration.consumer] = entry.guest.uuid
             if migration != entry.migration:
@@ -600,7 +600,7 @@ class GuestPipeline:
             record(LOG.info, EventKind.CPU_ONLINE, None, "Dedicated %s online again", named_cpus(back))
 
     def _take_over(self) -> None:
-        """Take over the running guests, unless this has succeeded before.
+        """Take over the running guests, unless an earlier call has done so.
 
         :raises DriverError: the driver cannot list the guests; the next call tries again.
         """

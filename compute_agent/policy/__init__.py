@@ -59,6 +59,6 @@ POLICIES: Final[Mapping[str, Policy]] = {
     "static-pools": STATIC_POOLS,
     "topology-aware": within_constraints(place_by_topology),
 }
-"""Policies by their name in ``[policy] name``."""
+"""The policies by the name that ``[policy] name`` selects."""
 
 __all__ = ["POLICIES", "STATIC_PLUS", "STATIC_POOLS", "leave_in_place", "place_nowhere"]

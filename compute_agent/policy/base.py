@@ -1,4 +1,4 @@
-"""The types of placement, the pieces of the host with their free cores, and the code that all policies share.
+"""The types of placement on CPUs, the pieces of the host with their free cores, and code of all policies.
 
 A piece consists of the CPUs of one NUMA node, one L3 cache and one package. CPUs are numbers of logical CPUs.
 """
@@ -59,7 +59,7 @@ class FreeCores:
 
 
 class CpuLayout(NamedTuple):
-    """The piece and the memory node of each usable CPU."""
+    """The piece and the NUMA node with memory of each usable CPU."""
 
     piece_of: Mapping[int, CpuPiece]
     memory_node_of: Mapping[int, int]
@@ -200,7 +200,7 @@ class GuestRequest:
     near_only: bool = False
 
     def narrowed_to(self, cpus: CpuSet) -> GuestRequest:
-        """The request, with only ``cpus`` left in the CPUs of its demands."""
+        """The request, with the CPUs of its demands reduced to CPUs in ``cpus``."""
         demands = (replace(demand, cpus=demand.cpus & cpus) for demand in self.demands)
         return replace(self, demands=tuple(demands))
 
@@ -297,13 +297,16 @@ class CpuSupply:
         return sum([common_load(mine, load) for load in loads])
 
     def own_load(self, request: GuestRequest) -> LoadProfile | None:
-        """The busy part of each CPU of the guest by hour of the week; None if its use is not known."""
+        """The busy part of each CPU of the guest, by hour of the week.
+
+        None if the guest's use is not known.
+        """
         use = self.use.get(request.guest)
         count = len(self.holdings.get(request.guest, ())) or request.pcpu
         return use_per_cpu(use, count) if use is not None and count else None
 
     def taken_cpus(self, request: GuestRequest) -> CpuSet:
-        """The CPUs that other guests hold."""
+        """The dedicated CPUs that other guests hold."""
         held = self.holdings
         # The set is copied only for a guest that already holds CPUs, which a new guest does not.
         if request.guest in held:
@@ -311,7 +314,7 @@ class CpuSupply:
         return frozenset().union(*held.values())
 
     def free(self, request: GuestRequest, demand: ProviderDemand) -> CpuSet:
-        """The dedicated CPUs among the CPUs of a demand that no other guest holds."""
+        """The dedicated CPUs in the zone of a demand that no other guest holds."""
         there = self.topology.online | self.woken
         return self.cpu_sets.dedicated.intersection(demand.cpus, there) - self.taken_cpus(request)
 
@@ -376,7 +379,10 @@ def place_guest(
 def _choose_near(
     supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet, choose: Chooser
 ) -> tuple[int, ...] | PlacementRefusal:
-    """Choose from the free CPUs near the guest's devices or, unless ``near_only``, from all free CPUs."""
+    """Choose from the free CPUs near the guest's PCI devices.
+
+    Unless ``near_only``, choose from all free CPUs if these are too few.
+    """
     near = near_cpus(supply, request, demand.cpus)
     # No preference if all CPUs of the zone are near the devices, or none of them.
     if not near or near == demand.cpus:
@@ -404,10 +410,10 @@ def build_assignment(
     floating: CpuSet | None = None,
     withheld: CpuSet = frozenset(),
 ) -> CpuAssignment | PlacementRefusal:
-    """The assignment that follows from a guest's dedicated CPUs.
+    """Build the assignment of a guest around its dedicated CPUs.
 
     :param floating: shared CPUs for the guest's ``VCPU``; by default those of its zones.
-    :param withheld: dedicated CPUs that are already kept empty.
+    :param withheld: dedicated CPUs of the guest that are already kept empty.
     """
     # Held CPUs are left out, because a change of the options may have made them shared CPUs.
     held = supply.taken_cpus(request).union(dedicated)
@@ -471,7 +477,7 @@ def _was_allocated_shared(request: GuestRequest) -> bool:
 def _what_may_be_its_own(
     supply: CpuSupply, request: GuestRequest, current: CpuAssignment
 ) -> Iterator[tuple[int, ...]]:
-    """The CPUs that a guest may own: with the siblings of its emulator CPU, and without these siblings."""
+    """The sets of CPUs that a guest may own: with and without the siblings of its emulator CPU."""
     yield current.dedicated
     used = _used_cpus(supply, request, current.dedicated, current.withheld)
     if request.thread_policy is ThreadPolicy.ISOLATE and request.has_emulator_cpu and used:
@@ -505,7 +511,7 @@ def in_place(fresh: CpuAssignment, current: CpuAssignment, request: GuestRequest
 
 
 def _own_positions(assignment: CpuAssignment, own: CpuSet) -> CpuSet:
-    """The numbers of the guest CPUs that run within ``own``."""
+    """The numbers of the guest CPUs that run only on CPUs in ``own``."""
     return frozenset(number for number, cpus in enumerate(assignment.vcpu_cpus) if cpus <= own)
 
 
@@ -524,7 +530,7 @@ def _is_isolated(
 
 
 def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) -> bool:
-    """Whether the number of a guest's dedicated CPUs in each zone equals the allocation."""
+    """Whether the number of dedicated CPUs that a guest has in each zone equals its allocation there."""
     remaining = dedicated
     missing: list[CpuSet] = []
     for demand in request.demands:
@@ -571,7 +577,7 @@ def _floating_anywhere(supply: CpuSupply, request: GuestRequest) -> CpuSet:
 
 
 def _why_not_shared(supply: CpuSupply, request: GuestRequest) -> str:
-    """The reason, for a refusal, why a guest without PCPU gets no shared CPUs."""
+    """The reason why a guest without PCPU gets no shared CPUs, for the message of its refusal."""
     if not supply.cpu_sets.shared & supply.topology.online:
         return "the host has no shared CPUs, and the guest holds no PCPU"
     zones = ", ".join([demand.zone for demand in request.demands]) or "the host"

@@ -103,7 +103,7 @@ _SINK: Final[_Node] = ("sink", 0)
 
 
 class _CpuFlow:
-    """Maximum flow from guest CPUs over host CPUs and zones to a sink (algorithm of Edmonds and Karp)."""
+    """Maximum flow (Edmonds and Karp) from guest CPUs over host CPUs and zones to a sink."""
 
     def __init__(self) -> None:
         self._left: dict[_Node, dict[_Node, int]] = {}
@@ -141,7 +141,7 @@ class _CpuFlow:
 
 
 def within_constraints(policy: Policy) -> Policy:
-    """Return a policy that places guests within their limits, and like ``policy`` where this is possible."""
+    """Return a policy that keeps guests within their limits, and otherwise decides like ``policy``."""
 
     def place_constrained(
         supply: CpuSupply, request: GuestRequest
@@ -153,7 +153,7 @@ def within_constraints(policy: Policy) -> Policy:
 
 
 def refit_within(supply: CpuSupply, request: GuestRequest, current: CpuAssignment) -> CpuAssignment | None:
-    """The assignment with a guest's present dedicated CPUs within its limits; None if there is none.
+    """The assignment that keeps a guest's present dedicated CPUs within its limits; None if there is none.
 
     See :func:`~compute_agent.policy.base.refit_assignment`.
     """
@@ -227,7 +227,7 @@ def _with_kinds(limits: Limits, request: GuestRequest, floating: CpuSet) -> Limi
 def _give_out(
     policy: Policy, supply: CpuSupply, request: GuestRequest, floating: CpuSet, slots: Limits
 ) -> tuple[Mapping[int, int] | None, CpuSet]:
-    """The dedicated CPU of each slot (a guest CPU or the emulator threads), and the CPUs that are kept empty.
+    """Choose the dedicated CPU of each slot (a guest CPU or the emulator threads), and the CPUs kept empty.
 
     The CPUs are those that the policy chooses, if they fit the limits, or else any free CPUs. The first item
     of the result is None if neither is possible.

@@ -24,7 +24,7 @@ from compute_agent.policy.base import (
 
 
 class CoreDemand(NamedTuple):
-    """The number of CPUs and cores that one provider must serve.
+    """The number of CPUs and of cores that a guest needs from one provider.
 
     :ivar cpus: the number of CPUs.
     :ivar cores: with thread policy isolate, the minimum number of whole cores.
@@ -73,7 +73,7 @@ _FITS: Final[Mapping[ThreadPolicy, Callable[[CoreKind], bool]]] = {
 
 
 def capacity(free: FreeCores, want: CoreDemand) -> int:
-    """The largest number of CPUs that a piece may have for a demand; the true number may be smaller."""
+    """An upper bound of the number of CPUs that a piece of the host can give to a demand."""
     if want.policy is ThreadPolicy.PREFER or want.extra:
         return len(free.cpus)
     fits = _FITS[want.policy]
@@ -144,7 +144,7 @@ def _best_plan(amounts: Amounts, want: CoreDemand) -> CorePlan | None:
 
 
 def _with_one_more(amounts: Amounts, plan: CorePlan | None) -> CorePlan | None:
-    """The plan with one more CPU, preferably of the broken core with the fewest free threads."""
+    """The plan with one more CPU, preferably from the broken core with the fewest free threads."""
     if plan is None:
         return None
     filled = dict(plan.filled)
@@ -252,7 +252,7 @@ def _cores_to_spread_over(
 
 
 def core_demand(request: GuestRequest, demand: ProviderDemand) -> CoreDemand:
-    """The number of CPUs and cores that one provider must serve to a request.
+    """The number of CPUs and cores that one provider must give to a guest.
 
     With thread policy isolate, each guest CPU needs a core. The cores are divided over the zones in
     proportion to PCPU.
@@ -270,7 +270,7 @@ def core_demand(request: GuestRequest, demand: ProviderDemand) -> CoreDemand:
 def explain_refusal(
     supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet
 ) -> PlacementRefusal:
-    """The refusal with the reason why no choice of the free CPUs meets the demand."""
+    """The refusal of a guest, with the reason why no choice of the free CPUs meets its demand."""
     if request.thread_policy is ThreadPolicy.ISOLATE:
         threads = min(len(supply.topology.threads_of(cpu)) for cpu in free)
         emulator = int(request.has_emulator_cpu)

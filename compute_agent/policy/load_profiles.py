@@ -28,7 +28,7 @@ class LoadProfile:
 
     @classmethod
     def from_mean(cls, use: float) -> LoadProfile:
-        """The profile of a guest of which only one mean is known."""
+        """The profile of a guest for which only one mean over all hours is known."""
         return cls((use,) * WEEK_HOURS)
 
 
@@ -61,7 +61,7 @@ def common_load(one: LoadProfile, other: LoadProfile) -> float:
 
 
 def fill_hours(hours: Sequence[float | None]) -> LoadProfile | None:
-    """The profile from the hours of the week that are known; None if these are fewer than a day.
+    """Make a profile from the known hours of the week; None if fewer hours than a day are known.
 
     An hour that is not known gets the mean of the known days at this time of day, or else of all known hours.
     """

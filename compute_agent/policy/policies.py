@@ -72,7 +72,7 @@ def leave_in_place(supply: CpuSupply, request: GuestRequest) -> None:
 
 
 def found_assignment(cpu_sets: CpuSets, vcpus: int, found: KernelPlacement) -> CpuAssignment:
-    """The assignment of a guest that another program has placed, from the CPUs that the kernel shows.
+    """The assignment of a guest that another program has placed, as far as the kernel shows it.
 
     CPUs count as dedicated if a guest CPU is pinned to them and they are a part of the dedicated set. CPUs of
     the other threads count as dedicated if they are also in the dedicated set and no guest CPU may use them.
@@ -162,7 +162,7 @@ def _choose_best(
 
 
 def _rank_group(topology: HostTopology, group: Group, found: CoreCost, count: int) -> tuple[int, ...]:
-    """The rank of a group of pieces. The lowest tuple wins.
+    """The rank of a group of pieces of the host, as a tuple. The group with the lowest tuple wins.
 
     The criteria in their order:
 
@@ -237,14 +237,17 @@ def _distinct_pieces(available: Sequence[FreeCores]) -> Iterable[FreeCores]:
 
 
 def _distinct_groups(candidates: Iterable[Candidate | None]) -> Iterator[Candidate]:
-    """The candidates without duplicates of groups of pieces."""
+    """The candidates, each group of pieces once."""
     return iter({frozenset(each[0]): each for each in candidates if each is not None}.values())
 
 
 def _by_distance(
     topology: HostTopology, start: FreeCores, available: Sequence[FreeCores]
 ) -> list[list[FreeCores]]:
-    """The pieces in groups by their distance from ``start``, the nearest first; other packages come last."""
+    """The pieces of the host in groups by their distance from ``start``, the nearest group first.
+
+    Pieces of other packages come last.
+    """
     rings: dict[tuple[bool, int], list[FreeCores]] = {}
     for free in available:
         distance = _node_distance(topology, start.piece.node, free.piece.node)

@@ -91,11 +91,11 @@ def _vcpu_positions(request: GuestRequest, vcpu_cpus: Mapping[int, CpuSet]) -> t
 
 
 def _own_cpus(request: GuestRequest, seen: CpuSet, positions: tuple[CpuSet, ...]) -> CpuSet:
-    """The CPUs that probably belong to a guest on a host where guests may float on dedicated CPUs.
+    """The CPUs that probably belong to a guest, on a host where guests may float on dedicated CPUs.
 
-    They are the CPUs to which exactly one guest CPU is pinned. With emulator policy isolate, a single further
-    CPU belongs to the emulator threads. If the guest CPUs are not known, they are all CPUs of the guest,
-    unless these are more than its threads could be pinned to.
+    A CPU belongs to the guest if exactly one guest CPU is pinned to it. With emulator policy isolate, a
+    single further CPU belongs to the emulator threads. If the guest CPUs are not known, all CPUs of the guest
+    belong to it, unless these are more than its threads could be pinned to.
     """
     alone = request.emulator_policy is EmulatorPolicy.ISOLATE
     if not positions:
@@ -168,7 +168,7 @@ RECENT_LOSS: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class RebalanceMove:
-    """A worthwhile move: the uuid of a guest, its new assignment and the gain.
+    """A move of a running guest that is worth its cost: its uuid, its new assignment and the gain.
 
     ``gain`` is the decrease of the guest's cost, less the cost of the move.
     """
@@ -241,7 +241,10 @@ def _best_move_by(
 def _relieves_cores(
     supply: CpuSupply, request: GuestRequest, current: CpuAssignment, new: CpuAssignment, least: float
 ) -> bool:
-    """Whether a move lowers the cost of shared cores by ``least`` points, by known hours of all guests."""
+    """Whether a move lowers the cost of shared cores by at least ``least`` points.
+
+    The hours of all guests concerned have to be known.
+    """
     topology, before, after = supply.topology, current.held_cpus, new.held_cpus
     siblings = topology.siblings_of(before | after)
     loads = [
@@ -268,7 +271,7 @@ def _requests_to_try(supply: CpuSupply, request: GuestRequest) -> Iterable[Guest
 
 
 def place_cost(supply: CpuSupply, request: GuestRequest, assignment: CpuAssignment) -> float:
-    """The cost of an assignment, for crossed zones, shared cores, and CPUs outside of the dedicated set."""
+    """The cost of an assignment: crossed zones, shared cores, and CPUs outside of the dedicated set."""
     topology, cpus = supply.topology, assignment.held_cpus
     return (
         L3_CROSSED * _zones_crossed([cache.cpus for cache in topology.l3_domains], cpus)
@@ -280,7 +283,7 @@ def place_cost(supply: CpuSupply, request: GuestRequest, assignment: CpuAssignme
 
 
 def move_cost(current: CpuAssignment, new: CpuAssignment) -> float:
-    """The cost of a move: the share of the guest's memory nodes that it leaves, times MEMORY_MOVED."""
+    """The cost of moving a guest: the share of its memory's NUMA nodes that it leaves, times MEMORY_MOVED."""
     left = current.mems - new.mems
     return MEMORY_MOVED * len(left) / len(current.mems) if new.mems and left else 0.0
 

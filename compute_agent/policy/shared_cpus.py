@@ -21,7 +21,7 @@ from compute_agent.policy.base import PlacementRefusal, ProviderDemand
 
 
 def refuse_outside(demands: Sequence[ProviderDemand]) -> PlacementRefusal | None:
-    """Refuse a guest that holds CPUs outside of pools or no CPUs; None if all its CPUs are of pools."""
+    """Refuse a guest that holds no CPUs, or CPUs outside of pools; None if all its CPUs belong to pools."""
     outside = [demand.zone for demand in demands if not demand.pool]
     if demands and not outside:
         return None
@@ -83,7 +83,7 @@ def lend_cpus(
     The empty name stands for guests of no pool.
 
     :param held: CPUs that guests hold.
-    :param to_others: whether guests of no pool borrow the CPUs that remain.
+    :param to_others: whether guests of no pool may borrow the CPUs that remain.
     """
     idle = (cpu_sets.dedicated & topology.online) - held
     found = {}

@@ -1,4 +1,7 @@
-"""Carries out the steps of a plan. Each write is read back, and a failure stops only its own group."""
+"""Carries out the steps of a plan for resctrl groups; a failed step stops only its own group.
+
+Each write is read back.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ def apply_plan(
     codec: BandwidthCodec | None = None,
     exclusive: Mapping[str, Collection[int]] = MappingProxyType({}),
 ) -> dict[str, ResctrlError]:
-    """Carry out the steps in their order.
+    """Carry out the steps of a plan in their order.
 
     A failed step stops the later steps of its group, and the steps of groups that need ways of its group.
 
     :param codec: recognises bandwidths that the kernel rounds; None: bandwidth cannot be controlled.
-    :param exclusive: the L3 cache ids on which each group has exclusive ways after all steps. A group with
-        exclusive ways gets no way that a stopped group can still fill, and no other group gets its ways.
+    :param exclusive: the L3 cache ids on which each group will have exclusive ways after all steps. A group
+        with exclusive ways gets no way that a stopped group can still fill, and no other group gets its ways.
     :return: the error of each stopped group. The group is as it was before the failed step.
     """
     stopped: dict[str, ResctrlError] = {}
@@ -53,7 +56,7 @@ def _check_free(
     stopped: Iterable[str],
     exclusive: Mapping[str, Collection[int]],
 ) -> None:
-    """Check that no way of a step still belongs to a stopped group if either needs it exclusively.
+    """Check that a step takes no way that a stopped group still has, if either needs the way exclusively.
 
     :raises ResctrlError: EAGAIN: a stopped group still has such a way. The message names the group.
     """

@@ -1,4 +1,4 @@
-"""Codecs for memory bandwidth: percent and MB/s to values of schemata, for each kind of hardware.
+"""Converts memory bandwidth between percent or MB/s and the values in schemata, for each kind of hardware.
 
 - Intel RDT takes the percent of a throttling delay. Values are ``min_bandwidth + N * bandwidth_gran``, and
   the kernel rounds up to the next such value.
@@ -41,11 +41,11 @@ class BandwidthRate:
 
 
 BandwidthCap = int | BandwidthRate
-"""A cap of bandwidth: a percent, or a rate."""
+"""A limit of memory bandwidth: a percent of the full bandwidth, or a rate."""
 
 
 def is_below_full(cap: BandwidthCap | None) -> bool:
-    """Whether a cap may limit a group; None and 100 % do not."""
+    """Whether a bandwidth cap limits a group; None and 100 % do not."""
     return isinstance(cap, BandwidthRate) or (cap is not None and cap < 100)
 
 
@@ -62,7 +62,7 @@ def encode_cap(codec: BandwidthCodec, domain: int, cap: BandwidthCap) -> int:
 
 
 def percent_of_cap(codec: BandwidthCodec, domain: int, cap: BandwidthCap) -> int:
-    """The percent that a cap allows, rounded down, but at least the smallest one that can be set.
+    """The percent of bandwidth that a cap allows, rounded down, but at least the smallest settable percent.
 
     :raises BandwidthUnknownError: the hardware has no value for the cap.
     """
@@ -85,16 +85,16 @@ class BandwidthCodec(Protocol):
 
     @property
     def min_percent(self) -> int:
-        """The smallest percent that can be set."""
+        """The smallest percent of bandwidth that can be set."""
         ...
 
     @property
     def percent_step(self) -> int:
-        """The smallest difference between two percents that have different effects."""
+        """The smallest difference between two percents of bandwidth that has an effect."""
         ...
 
     def encode_percent(self, domain: int, percent: int) -> int:
-        """The schemata value for a percent, rounded up to the next value of the hardware.
+        """The schemata value for a percent of bandwidth, rounded up to the next value of the hardware.
 
         :param domain: the id of the bandwidth domain.
         :raises BandwidthUnknownError: the value for 100 % is not known.
@@ -109,11 +109,11 @@ class BandwidthCodec(Protocol):
         ...
 
     def decode_value(self, domain: int, value: int) -> int:
-        """The percent for a schemata value, rounded down, at most 100."""
+        """The percent of bandwidth for a schemata value, rounded down, at most 100."""
         ...
 
     def is_same_value(self, written: int, read: int) -> bool:
-        """Whether ``read`` is equal to ``written`` after the kernel's rounding."""
+        """Whether the value that was read equals the written value, apart from the kernel's rounding."""
         ...
 
 
@@ -146,7 +146,7 @@ class IntelCodec:
         return min(100, round_up_to_step(percent, self._minimum, self._step))
 
     def encode_rate(self, domain: int, rate: BandwidthRate) -> int:
-        """Raise the error, because the processor has a delay for each core and no rate.
+        """Raise the error: the processor throttles by a delay for each core, and knows no rate.
 
         :raises BandwidthUnknownError: always.
         """
@@ -202,7 +202,7 @@ class IntelMbpsCodec:
         return min(100, int(value * BYTES_PER_MIB * 100 / self._full))
 
     def is_same_value(self, written: int, read: int) -> bool:
-        """Whether both values are equal, or the kernel rounded the value for "no limit" down to a step."""
+        """Whether both values are equal, or both stand for "no limit" (the kernel rounds this value down)."""
         return written == read or (written == UNLIMITED_MBPS and abs(written - read) < self._step)
 
 
@@ -264,7 +264,7 @@ class ArmCodec(IntelCodec):
     shares_cap = True
 
     def is_same_value(self, written: int, read: int) -> bool:
-        """Whether the values differ by at most one step."""
+        """Whether the values differ by at most one step of the hardware."""
         return abs(written - read) <= self.percent_step
 
 

@@ -1,4 +1,4 @@
-"""Control groups: reads them, writes their schemata, and moves threads into them."""
+"""Reads control groups of resctrl, writes their schemata, and moves threads into them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NOT_GROUPS: Final = frozenset({"info", "mon_data", "mon_groups"})
 """The folders of the mount that are no control groups."""
 
 MAX_PASSES: Final = 100
-"""Maximum number of passes over the threads of a guest. Each pass moves threads that were created during the
-last pass.
+"""Maximum number of passes over the threads of a guest. Each pass moves the threads that were created during
+the pass before.
 """
 
 
@@ -87,7 +87,7 @@ def read_schemata(files: ResctrlFilesystem, group: str) -> Schemata:
 
 
 def read_group_schemata(files: ResctrlFilesystem, group: str) -> Schemata:
-    """The present schemata of a group, for callers that handle only ResctrlError.
+    """Read the schemata of a group; each failure raises ResctrlError.
 
     :raises ResctrlError: the group cannot be read; EIO: the text cannot be parsed.
     """
@@ -114,7 +114,7 @@ def _read_group(files: ResctrlFilesystem, name: str) -> ControlGroup:
 def write_schemata(
     files: ResctrlFilesystem, group: str, wanted: Schemata, codec: BandwidthCodec | None = None
 ) -> None:
-    """Write values to the schemata of a group, and read them back.
+    """Write bandwidths and masks to the schemata of a group, and read them back.
 
     :param codec: recognises bandwidths that the kernel rounds; None: bandwidth cannot be controlled.
     :raises ResctrlError: the kernel refuses a value; EIO: the file shows other values afterwards.

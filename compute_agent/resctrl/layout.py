@@ -43,15 +43,15 @@ class ResctrlLayout:
         return group.startswith(self.prefix)
 
     def class_group(self, name: str) -> str:
-        """The name of the group of a QoS class."""
+        """The name of the control group for the guests of a QoS class."""
         return class_group(self.prefix, name)
 
     def guest_group(self, guest: str) -> str:
-        """The name of the group of one guest, for guests with exclusive ways or a cap of their own."""
+        """The name of the control group of one guest, which has exclusive ways or a cap of its own."""
         return f"{self.prefix}guest.{guest}"
 
     def share_group(self, share: ShareSpec, way_limits: Mapping[int, int] = MappingProxyType({})) -> str:
-        """The name of the group for all guests with this share and these limits on ways.
+        """The name of the control group for all guests with this share of the cache and these limits.
 
         :param way_limits: the maximum number of ways, by L3 cache id.
         """
@@ -88,7 +88,7 @@ def build_layout(
 
     :param present: the groups that the kernel has.
     :param prefix: the beginning of the names of the agent's groups.
-    :param shared_ways: the number of ways that are never exclusive.
+    :param shared_ways: the number of cache ways that never become exclusive to a group.
     """
     partitions: dict[int, WayPartition] = {}
     if platform.l3:
@@ -103,7 +103,7 @@ def build_layout(
 
 
 def cache_mask(platform: ResctrlPlatform, schemata: Schemata, cache: int) -> WayMask:
-    """The ways of an L3 cache that a group can fill with code or data."""
+    """The ways of an L3 cache that a group can fill with code or with data."""
     mask = NO_WAYS
     for resource in platform.l3.resources if platform.l3 else ():
         mask = mask | WayMask(schemata.get_value(resource, cache) or 0)

@@ -185,7 +185,7 @@ class MonitoredGroup:
 
 
 def spare_rmids(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callable[[str], bool]) -> int:
-    """The number of RMIDs that neither control groups nor foreign monitoring groups use.
+    """The number of RMIDs (ids of monitoring) that neither control groups nor foreign monitoring groups use.
 
     :param ours: returns whether a monitoring group belongs to the agent, by its name.
     """
@@ -199,7 +199,7 @@ def spare_rmids(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callabl
 
 
 def rmids_to_use(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callable[[str], bool]) -> int:
-    """The number of monitoring groups that the agent may have.
+    """The number of monitoring groups that the agent may make.
 
     Isolation is more important than measurement, and a control group needs an RMID, too. So up to half of the
     spare RMIDs are left for control groups that the platform could still have.
@@ -211,7 +211,7 @@ def rmids_to_use(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callab
 
 
 def choose_monitored(free_rmids: int, wanted: Iterable[MonitoredGroup]) -> Sequence[str]:
-    """The names to monitor when RMIDs are short: classes first, then guests by priority.
+    """Choose what is monitored when RMIDs are short: classes first, then guests by priority.
 
     :param free_rmids: the RMIDs that no group has, and those of the agent's own monitoring groups.
     """
@@ -237,7 +237,7 @@ def monitoring_changes(
 
     Groups are removed first, because that frees RMIDs.
 
-    :param wanted: the control group of each monitoring group, by its name.
+    :param wanted: the control group that each monitoring group should be in, by name of the monitoring group.
     :param ours: returns whether a monitoring group belongs to the agent, by its name. Groups of other
         programs stay.
     """
@@ -256,7 +256,7 @@ _COUNTER_BYTES: Final = 64
 
 
 class _OpenCounters(NamedTuple):
-    """The counter files of a group by L3 cache id: the keys of the counters, and the place of each file.
+    """The counter files of a group, by L3 cache id: their counters, and the place of each file.
 
     A place is an open file descriptor or, if too many files are open, a path.
     """
@@ -285,7 +285,7 @@ class ReaderPlace(Protocol):
 
 
 class _AnyPlace:
-    """The implementation of :class:`ReaderPlace` that does not move the thread."""
+    """The implementation of :class:`ReaderPlace` that leaves the thread on its CPU."""
 
     def move_near(self, cache: int) -> None:
         """Do nothing."""
@@ -442,7 +442,10 @@ def _read_path(path: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CounterAssignment:
-    """A change of one counter: assign it to an event of a group, or release it if ``assign`` is False."""
+    """A change of one hardware counter: assign it to an event of a group, or release it.
+
+    ``assign`` is False for a release.
+    """
 
     group: str
     slot: CounterKey
@@ -450,7 +453,7 @@ class CounterAssignment:
 
 
 def needs_assignment(platform: ResctrlPlatform) -> bool:
-    """Whether an event is counted only for groups with a counter assigned to the event."""
+    """Whether an event is counted only for groups to which a counter of the event is assigned."""
     return platform.monitoring is not None and platform.monitoring.assign_mode == ASSIGNMENT_MODE
 
 

@@ -129,7 +129,7 @@ def make_mount(path: Path, options: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ResctrlOptions:
-    """The operator's choices for resctrl.
+    """The operator's options for resctrl.
 
     :ivar prefix: the beginning of the names of all groups that belong to the agent.
     :ivar shared_ways: the number of cache ways that are never exclusive to a group.
@@ -144,7 +144,7 @@ class ResctrlOptions:
 
 @dataclass(frozen=True, slots=True)
 class ResctrlHandle:
-    """A mount with its capabilities and the operator's choices.
+    """A resctrl mount, with its capabilities and the operator's options.
 
     :ivar codec: converts bandwidths; None: bandwidth cannot be controlled.
     :ivar writable: whether the agent may write the mount; False for a captured tree of another host.
@@ -289,7 +289,7 @@ def _read_bandwidth_control(
 
 
 def _read_maximum(files: ResctrlFilesystem, resource: str, default: Mapping[int, int]) -> dict[int, int]:
-    """The highest bandwidth value of any group, by domain."""
+    """The highest bandwidth value that any group has, by bandwidth domain."""
     # No file shows the hardware's maximum, and an operator may have lowered the value of the default group.
     highest = dict(default)
     for name in files.list_folders():

@@ -72,7 +72,7 @@ class GroupPlan:
 
 
 def make_plan(host: ResctrlLayout, present: ResctrlGroups, wanted: GroupResolution) -> GroupPlan:
-    """The steps from the groups ``present`` to the groups ``wanted``; none if they are equal."""
+    """Plan the steps from the groups ``present`` to the groups ``wanted``; no steps if they are equal."""
     # The default group counts as the agent's, because the agent writes its masks.
     foreign = sorted(n for n in present.groups if n != DEFAULT_GROUP and not host.is_ours(n))
     conflicts = tuple(
@@ -86,7 +86,7 @@ def make_plan(host: ResctrlLayout, present: ResctrlGroups, wanted: GroupResoluti
 
 
 class _StepPlanner:
-    """Applies each planned step to a copy of the groups, so that only real differences become steps."""
+    """Plans steps on a copy of the groups, so that only real differences become steps."""
 
     def __init__(self, host: ResctrlLayout, present: ResctrlGroups, wanted: GroupResolution) -> None:
         self.host = host
@@ -132,7 +132,7 @@ class _StepPlanner:
             self.now[group] = self.now[group].updated_with(changes)
 
     def _needed_changes(self, values: Schemata, now: Schemata) -> Schemata:
-        """The values that differ from ``now`` by more than the kernel's rounding."""
+        """The wanted values that differ from ``now`` by more than the kernel's rounding."""
         changes = {name: dict(line) for name, line in values.changes_from(now).lines.items()}
         for domain, value in tuple(changes.get("MB", {}).items()):
             shown = now.get_value("MB", domain)
@@ -153,7 +153,7 @@ class _StepPlanner:
         self.now[group.name] = values
 
     def _shrunk_schemata(self, group: TargetGroup) -> Schemata:
-        """The reduced schemata that a group gets before masks are moved.
+        """The reduced schemata that a group gets in the first phase, before masks move.
 
         Until masks are moved, a group keeps only the ways and the bandwidth that it has both now
         and at the end.
@@ -171,7 +171,7 @@ class _StepPlanner:
         return values.updated_with(Schemata({"MB": lower}))
 
     def _transit_mask(self, group: TargetGroup, cache: int, now: Schemata | None) -> WayMask:
-        """The mask of a group before the moves of masks.
+        """The mask that a group has while exclusive masks have not moved yet.
 
         The mask is the nearest to the final mask that contains no way promised to another group.
         """
@@ -224,7 +224,7 @@ class _StepPlanner:
 def _held_masks(
     host: ResctrlLayout, present: ResctrlGroups, wanted: GroupResolution, cache: int
 ) -> dict[str, WayMask]:
-    """The exclusive ways of each group before the first step."""
+    """The exclusive ways that each group has before the first step."""
     default = cache_mask(host.platform, present.default_group.schemata, cache)
     held = {name: group.exclusive[cache] for name, group in wanted.groups.items() if cache in group.exclusive}
     # Moves are visited in reverse order, so that the owner's first move is stored last: it contains the mask

@@ -1,4 +1,4 @@
-"""The capabilities of a resctrl mount as frozen values."""
+"""The capabilities of a resctrl mount, as frozen values."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class MonitoringFeatures:
 
 @dataclass(frozen=True, slots=True)
 class ResctrlPlatform:
-    """The controls of a mount. A control that the hardware or the kernel lacks is None."""
+    """The controls of a resctrl mount. A control that the hardware or the kernel lacks is None."""
 
     vendor: CpuVendor
     l3: CacheControl | None = None

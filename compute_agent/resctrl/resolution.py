@@ -1,4 +1,4 @@
-"""Computes the groups and schemata that the shares of classes and guests lead to, without the kernel.
+"""Computes the resctrl groups and schemata for the shares of classes and guests, without the kernel.
 
 For each domain of a guest the first of these rules that exists applies: the amounts allocated to the guest,
 its own share, the share of its class. A domain without a rule stays open. Slow memory (SMBA), L2 caches
@@ -38,7 +38,7 @@ Two shares with the same key can have the same group.
 
 @dataclass(frozen=True, slots=True)
 class GroupSharing:
-    """The groups of classes.
+    """The control groups of QoS classes.
 
     :ivar by_class: the group of each class, by its name.
     :ivar by_key: the first group with each ``ShareKey``.
@@ -61,7 +61,10 @@ class GroupSharing:
 def share_groups(
     host: ResctrlLayout, classes: Mapping[str, ShareSpec], present: ResctrlGroups
 ) -> GroupSharing:
-    """The groups of the classes. If several classes have the same effect, the first one names their group."""
+    """Choose the control groups of the QoS classes; classes with the same effect share a group.
+
+    The first class with an effect names the group.
+    """
     by_key: dict[ShareKey, str] = {}
     # The default group needs no CLOSID of its own, but it has the effect of an empty share only if it is
     # uncapped.
@@ -76,7 +79,7 @@ def share_groups(
 
 
 def share_key(host: ResctrlLayout, share: ShareSpec) -> ShareKey | None:
-    """The effect of a share as a key; None if guests with this share may not share a group.
+    """The effect of a share of cache and bandwidth as a key; None if no other guest may join its group.
 
     If a cap of bandwidth holds for all tasks of a group together, each guest needs a group of its own.
     """
@@ -123,9 +126,9 @@ def group_schemata(
 
     :param share: the share of the group.
     :param bandwidth: the percent that is allocated to the group, by L3 cache id.
-    :param own: the exclusive ways of the group, by L3 cache id.
-    :param taken: the exclusive ways of all groups, by L3 cache id.
-    :param way_limits: the maximum number of the group's ways, by L3 cache id.
+    :param own: the ways that only this group may fill, by L3 cache id.
+    :param taken: the ways that any group has exclusively, by L3 cache id.
+    :param way_limits: the maximum number of ways for the group, by L3 cache id.
     """
     masks = cache_lines(host, share, own, taken, way_limits)
     control, codec = host.platform.mb, host.codec
@@ -204,7 +207,7 @@ class GuestDemand:
     :ivar guest: the uuid of the guest.
     :ivar ways: the exclusive ways that are allocated to the guest, by L3 cache id.
     :ivar bandwidth: the percent that is allocated to the guest, by L3 cache id.
-    :ivar share: the share that the guest asks for.
+    :ivar share: the share of open ways and of bandwidth that the guest asks for.
     :ivar way_limits: temporary limits on ways, by L3 cache id. These limits also apply to allocated ways.
     :ivar bandwidth_limits: temporary limits in percent of bandwidth, by L3 cache id.
     :ivar reserved: whether a group is kept free for this guest. When groups are short, such guests come
@@ -346,7 +349,10 @@ def resolve_groups(
 def _usable_share(
     host: ResctrlLayout, share: ShareSpec, name: str, record_refusal: _RefusalRecorder
 ) -> ShareSpec:
-    """The share without values that the platform does not support: masks of code or L2, unknown bandwidth."""
+    """The share without values that this platform does not support.
+
+    Examples are masks for code without CDP, and a bandwidth while 100 % is unknown.
+    """
     share, reasons = share.without_unsupported(host.platform)
     for reason in reasons:
         record_refusal(name, reason)
@@ -378,7 +384,7 @@ def _possible_demand(
     demand: GuestDemand,
     record_refusal: _RefusalRecorder,
 ) -> GuestDemand:
-    """The demand without values that the platform does not support, reduced to its limits."""
+    """The demand of a guest without values that the platform does not support, and within its limits."""
     share = demand.share
     try:
         share.check_supported(host.platform)
@@ -414,7 +420,7 @@ def _possible_demand(
 def _limited_demand(
     host: ResctrlLayout, of_class: ShareSpec, demand: GuestDemand, record_refusal: _RefusalRecorder
 ) -> GuestDemand:
-    """The demand reduced to its limits.
+    """The demand of a guest, reduced to its temporary limits.
 
     A limit on ways stays in the demand if the guest has no exclusive ways.
     """
@@ -492,7 +498,10 @@ def _admitted_groups(
     capacity: int,
     barred: Collection[str],
 ) -> frozenset[str]:
-    """The names of the groups for which CLOSIDs and RMIDs are left, including the default group."""
+    """The names of the groups that can exist, because CLOSIDs and RMIDs are left for them.
+
+    The default group is included.
+    """
     # Foreign groups need CLOSIDs, too.
     foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))
     wanted: dict[str, tuple[int, bool]] = dict.fromkeys(sharing.needed_groups, (0, False))
@@ -562,7 +571,7 @@ def _exclusive_ways(
 def _held_masks(
     host: ResctrlLayout, present: ResctrlGroups, cache: int, counts: Mapping[str, int]
 ) -> dict[str, WayMask]:
-    """The exclusive masks that groups have now, the most certain masks first."""
+    """The exclusive masks that groups have now; masks that are exclusive for certain come first."""
     default = cache_mask(host.platform, present.default_group.schemata, cache)
     sure, likely = {}, {}
     for group, count in sorted(counts.items()):

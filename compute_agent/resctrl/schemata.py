@@ -97,7 +97,7 @@ class WayMask:
         return len(self.split_runs()) == 1
 
     def split_runs(self) -> tuple[WayMask, ...]:
-        """The mask divided into runs of adjacent ways, the lowest first."""
+        """The runs of adjacent ways in the mask, the lowest run first."""
         found = []
         rest = self.bits
         while rest:
@@ -150,7 +150,7 @@ class MaskRules:
         return None
 
     def widest_mask(self, mask: WayMask, around: WayMask = WayMask()) -> WayMask:
-        """The largest accepted mask within ``mask``; empty if there is none.
+        """The largest mask within ``mask`` that the kernel accepts; empty if there is none.
 
         If masks may have holes, the result is usually the whole mask. Otherwise it is the run with most ways
         of ``around``. Among equal runs the longest wins, and then the lowest.
@@ -225,7 +225,7 @@ class Schemata:
         return Schemata(changed)
 
     def restricted_to(self, other: Schemata) -> Schemata:
-        """The values of the resources and domains that are also in ``other``."""
+        """The values of those resources and domains that ``other`` has, too."""
         kept: dict[str, dict[int, int]] = {}
         for name, domain, value in self:
             if other.get_value(name, domain) is not None:

@@ -58,7 +58,7 @@ class ShareSpec:
         return self != ShareSpec()
 
     def range_on(self, cache: int, resource: str = "") -> WayRange | None:
-        """The range that the share asks for on a cache; None: it asks for none.
+        """The range of ways that the share has on a cache; None without a range.
 
         :param resource: the line of schemata, such as ``L3CODE``.
         """
@@ -66,11 +66,11 @@ class ShareSpec:
         return own or self.llc_per_cache.get(cache, self.llc)
 
     def cap_on(self, domain: int) -> BandwidthCap | None:
-        """The cap that the share asks for on a bandwidth domain; None: it asks for none."""
+        """The bandwidth cap that the share has on a domain; None without a cap."""
         return self.mb_per_cache.get(domain, self.mb)
 
     def overlaid_on(self, base: ShareSpec) -> ShareSpec:
-        """The share with missing values taken from ``base``."""
+        """The share, with its missing values taken from the share ``base``."""
         # A range for the whole cache also replaces separate ranges for code and data in the base.
         silent = self.llc is None and not self.llc_per_cache
         return ShareSpec(
@@ -112,7 +112,7 @@ class ShareSpec:
             raise BadShareError(reason)
 
     def unknown_domains(self, platform: ResctrlPlatform) -> Iterator[str]:
-        """A message for each domain that the share names and the platform lacks.
+        """A message about each cache or bandwidth domain that the share names and the platform lacks.
 
         Controls that the platform lacks as a whole are left out.
         """
@@ -178,7 +178,7 @@ def parse_per_cache(text: str, parse: Callable[[str], T]) -> dict[int, T]:
 
 
 def check_percent(where: str, value: int) -> int:
-    """Return ``value`` if it is a percent.
+    """Return ``value`` if it is a percent from 0 to 100.
 
     :param where: the beginning of the error message.
     :raises BadShareError: the value is not within 0 and 100.

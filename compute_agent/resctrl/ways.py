@@ -40,7 +40,7 @@ BlockMove = tuple[str, WayMask]
 def plan_moves(
     pool: WayMask, blocks: Mapping[str, WayMask], owner: str, own: WayMask, count: int
 ) -> tuple[BlockMove, ...]:
-    """The moves after which ``count`` adjacent ways are free or belong to the ``owner``.
+    """Plan moves of masks after which ``count`` adjacent ways are free or belong to the ``owner``.
 
     Each move is safe after the moves before it. The pool must have enough free ways.
 
@@ -125,7 +125,7 @@ class _MoveSearch:
                     yield index, to
 
     def _canonical_state(self, state: _BlockPositions) -> tuple[tuple[int, int], ...]:
-        """The state as a key in which blocks of equal size are interchangeable, except the owner's block."""
+        """The state as a key. Blocks of equal size are interchangeable in it, except the owner's block."""
         pairs = list(zip(state, self.sizes, strict=True))
         return tuple(sorted(pairs[: self.others])) + tuple(pairs[self.others :])
 
@@ -252,7 +252,7 @@ def assign_ways(
     overlapping) is replaced. A request that does not fit is refused, and the ways of its owner become free,
     too.
 
-    :param held: the masks that owners have now, the oldest first.
+    :param held: the exclusive masks that owners have now, the oldest first.
     :param wanted: the number of ways by owner.
     """
     masks: dict[str, WayMask] = {}
@@ -316,7 +316,7 @@ def _is_valid_mask(partition: WayPartition, mask: WayMask) -> bool:
 
 
 def _shrunk_mask(partition: WayPartition, masks: Mapping[str, WayMask], owner: str, count: int) -> WayMask:
-    """The lower or the upper end of a shrinking mask, whichever leaves more open ways to others."""
+    """The part of a shrinking mask that stays: its lower or upper end, whichever leaves more open ways."""
     mask = masks[owner]
     others = WayMask.union_of(other for name, other in masks.items() if name != owner)
     if not mask.is_contiguous:
@@ -365,7 +365,7 @@ def _moves_for(
 def _best_place(
     partition: WayPartition, free: WayMask, taken: WayMask, own: WayMask, count: int
 ) -> WayMask | None:
-    """The run of ``count`` ways in ``free`` that keeps most of the ways in ``own``.
+    """The run of ``count`` free ways that contains most of the ways in ``own``.
 
     Among equal runs, the run that leaves most open ways wins, then the run in the smallest gap, then the
     lowest run.

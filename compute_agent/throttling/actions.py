@@ -1,7 +1,8 @@
-"""Actions of watermarks, as frozen values that an executor carries out.
+"""Actions on guests and on scheduling that watermarks plan, as frozen values for an executor.
 
-Decisions of interference have another type, ``interference.cases.CaseDecision``. Both types have a guest, a
-control and a limit, so the same executor carries out both types.
+A watermark is a threshold for usage of the host. The decisions of the other trigger, interference between
+guests, have another type: ``interference.cases.CaseDecision``. Both types have a guest, a control and a
+limit, so the same executor carries out both types.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from compute_agent.model.resource import ThrottleControl
 # Limits are nested by guest and then by control, because all limits of a guest are compared with the worker's
 # limits at once.
 GuestLimits = dict[str, dict[ThrottleControl, float]]
-"""Limits by uuid of the guest and by control, in the unit of the control's lever."""
+"""The limits of all guests: uuid of the guest, then control (for example CPU quota), then the limit. Limits
+are in the unit of the control, such as cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchScheduling:
-    """The action to keep new guests away from the host (``off``), or to let them in again.
+    """The action to keep new guests away from the host (``off``), or to let new guests in again.
 
-    ``watermarks`` are the names of the sections with usage above their threshold.
+    ``watermarks`` are the names of the ``[watermark:NAME]`` sections with usage above their threshold.
     """
 
     off: bool
@@ -32,7 +34,9 @@ class SwitchScheduling:
 
 @dataclass(frozen=True, slots=True)
 class EvictAction:
-    """The action to make a guest leave the host, because usage of ``metric`` exceeds ``watermark``.
+    """The action to make a guest leave the host, because the host's usage of ``metric`` is too high.
+
+    ``watermark`` is the name of the section with the exceeded threshold.
 
     ``grace`` is the number of seconds that the guest has to end. None stands for ``[qos] evict_grace``.
     """
@@ -48,9 +52,9 @@ class EvictAction:
 
 @dataclass(frozen=True, slots=True)
 class ReclaimAction:
-    """The action to reclaim ``amount`` bytes of a guest, because usage of ``metric`` exceeds ``watermark``.
+    """The action to reclaim ``amount`` bytes of a guest's memory, because usage of ``metric`` is too high.
 
-    After a reclaim the guest has no limit, so nothing has to be undone.
+    The kernel writes unused memory to swap. A reclaim sets no limit, so nothing has to be undone later.
     """
 
     guest: str
@@ -64,9 +68,10 @@ class ReclaimAction:
 
 @dataclass(frozen=True, slots=True)
 class ThrottleAction:
-    """The action to lower the limit of a guest, because usage of ``metric`` exceeds ``watermark``.
+    """The action to set or lower the limit of a guest, because usage of ``metric`` is too high.
 
-    ``knob`` is the limited control, and ``limit`` the new limit in the unit of the control's lever.
+    ``watermark`` is the name of the section with the exceeded threshold. ``knob`` is the limited control,
+    such as the CPU quota. ``limit`` is the new limit in the unit of the control, such as cores.
     """
 
     guest: str
@@ -96,9 +101,7 @@ WatermarkAct = SwitchScheduling | EvictAction | ReclaimAction | ThrottleAction |
 
 
 def takes_away(action: WatermarkAct) -> bool:
-    """Whether an action restricts guests.
-
-    Throttling, reclaim, eviction, and keeping new guests away are restricting.
+    """Whether an action restricts guests: it throttles, reclaims memory, evicts, or keeps new guests away.
 
     The executor saves a restricting action to the state file before it carries out the action. Watermarks in
     preview report only restricting actions.

@@ -1,6 +1,7 @@
-"""The arbiter of limits.
+"""The arbiter of limits: it combines the limits that several triggers request for one guest.
 
-If several triggers request a limit for one control of a guest, the lowest of these limits is in force.
+A trigger is a reason to limit guests: a watermark of the host, or interference between guests. If both
+triggers request a limit for the same resource of a guest, the lower limit is in force.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ class LimitArbiter:
         self._lock = threading.Lock()
 
     def replace_limits(self, owner: str, limits: Mapping[str, Mapping[ThrottleControl, float]]) -> None:
-        """Replace all limits that the trigger ``owner`` requests; the next repair_limits() sets them.
+        """Replace all limits that the trigger ``owner`` requests, without a change in the kernel.
 
-        ``limits`` are by uuid of the guest and control, in the unit of the control's lever.
+        The next call of repair_limits() brings the limits to the kernel. ``limits`` are by uuid of the guest
+        and by control, in the unit of the control (cores for the CPU quota).
         """
         with self._lock:
             self._wanted[owner] = {guest: dict(of_guest) for guest, of_guest in limits.items()}
@@ -49,7 +51,7 @@ class LimitArbiter:
     def set_limit(self, owner: str, guest: str, knob: ThrottleControl, limit: float | None) -> None:
         """Replace the limit that the trigger ``owner`` requests, and set the lowest limit of all triggers.
 
-        :param limit: in the unit of the control's lever; None removes the request.
+        :param limit: the requested limit in the unit of ``knob``, such as cores; None withdraws the request.
         :raises GuestGoneError: the guest does not run any more.
         :raises DriverError: the kernel refuses a limit; the former limits are in force.
         :raises TimeoutError: the worker does not answer in time; repair_limits() corrects the limit.
@@ -86,7 +88,8 @@ class LimitArbiter:
     def repair_limits(self, views: Sequence[GuestView]) -> bool:
         """Correct the worker's limits that differ from the requested limits; return whether this succeeded.
 
-        Limits differ if a guest was started again, or if the worker answered a request too late.
+        A difference arises if a guest was started again without its limits, or if the worker answered a
+        request too late.
         """
         refused = {}
         # The log names guests as operators know them, not by uuid only.
@@ -104,7 +107,8 @@ class LimitArbiter:
                         LOG.warning(
                             "The limit of guest %s cannot be corrected: %s", guests[event.uuid], error
                         )
-            # Only failures of this call are kept, so that a failure after a success is logged again.
+            # ``_failures`` has only the failures of this call, so that a failure after a success is logged
+            # again.
             self._refused = refused
         return not refused
 
@@ -128,7 +132,10 @@ def lowest_of(wanted: Iterable[Mapping[str, Mapping[ThrottleControl, float]]]) -
 def limit_differences(
     wanted: Mapping[str, Mapping[ThrottleControl, float]], views: Sequence[GuestView]
 ) -> list[LimitGuest]:
-    """Return the events that bring the limits of the worker's guests (``views``) to the ``wanted`` limits."""
+    """Return the worker's events that change the present limits of guests to the ``wanted`` limits.
+
+    ``views`` are the guests as the worker sees them, with their present limits.
+    """
     found = []
     for view in views:
         uuid = view.guest.uuid

@@ -1,4 +1,4 @@
-"""Evictions: a guest is stopped, or moved by a command, and then the agent deletes its allocation here."""
+"""Evictions: a guest is stopped, or a command of the operator moves it; then its allocation is deleted."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from compute_agent.throttling.settings import ThrottlingSettings
 LOG = logging.getLogger(__name__)
 
 _AT_A_TIME: Final = 8
-"""Maximum number of guests that are stopped at the same time. A higher number could occupy all
-threads of libvirtd."""
+"""Maximum number of guests that are stopped at the same time. A higher number could occupy all threads of
+libvirtd, and other calls of libvirt would have to wait."""
 
 # This is a long time, because the worker may be busy with a new configuration for many guests.
 _ANSWER_SECONDS: Final = 50.0
@@ -67,7 +67,7 @@ repeated.
 
 
 class UsualStop(Protocol):
-    """The usual way to make a guest leave, unless a metric has its own way."""
+    """The function that makes a guest leave, unless a metric has a function of its own."""
 
     def __call__(self, uuid: str, grace: float | None = None) -> None:
         """Make a guest leave within ``grace`` seconds. None stands for ``[qos] evict_grace``."""
@@ -82,7 +82,7 @@ class GuestEvictor:
     """
 
     def __init__(self, stop: UsualStop, give_back: Callable[[str], None]) -> None:
-        """``stop`` is the usual way to make a guest leave.
+        """``stop`` makes a guest leave, unless a call of begin_eviction() gives another function.
 
         ``give_back`` deletes the guest's allocation on this host. The function waits while Placement is
         unavailable, and may be called again.
@@ -107,7 +107,7 @@ class GuestEvictor:
             run_aside(EVICTION_THREAD, partial(self._see_off, guest, stop or usual), f"-{guest}")
 
     def finished_evictions(self) -> dict[str, Exception | None]:
-        """The evictions that have ended since the last call, by uuid of the guest.
+        """Return the evictions that have ended since the last call, by uuid of the guest.
 
         The value is None if the guest has left. If the guest stays, the value is the error.
         """
@@ -154,11 +154,11 @@ class GuestEvictions:
         self._called: dict[str, str] = {}
 
     def use_settings(self, settings: ThrottlingSettings, client: PlacementClient) -> None:
-        """Replace the settings and the client. They apply from the next guest, and the next attempt, on."""
+        """Replace the settings and the client for the next guest, and for the next attempt to delete."""
         self._settings, self._client = settings, client
 
     def end_waiting(self) -> None:
-        """End all waits. The next agent continues the evictions."""
+        """End all waits, because this agent ends. The next agent continues the evictions."""
         self._ended.set()
 
     def stop_guest(self, uuid: str, grace: float | None = None) -> None:
@@ -202,8 +202,8 @@ class GuestEvictions:
     def give_back(self, uuid: str) -> None:
         """Delete the part of a guest's allocation that is on providers of this host.
 
-        Parts on other providers, such as shared disk, stay. The method tries again until Placement accepts
-        the change or the guest runs again.
+        The amounts on other providers, such as a shared disk, stay. The method tries again until Placement
+        accepts the change or the guest runs again.
 
         :raises EvictionFailedError: the agent ends.
         """

@@ -1,9 +1,9 @@
 """The executor: carries out decisions of triggers, one round of one trigger at a time.
 
-A round first reports the actions of sections in preview. Then the executor asks the trigger for a plan, saves
-the state, and acts. If an action on a guest fails, the executor asks for another plan without this guest. The
-executor writes each restricting action to disk before it acts, so that after a crash the next agent knows all
-limits.
+In each round, the executor first reports the actions of sections in preview, which are logged and not carried
+out. Then the executor asks the trigger for a plan, saves the state, and acts. If an action on a guest fails,
+the executor asks for another plan without this guest. The executor writes each restricting action to disk
+before it acts, so that after a crash the next agent knows all limits.
 """
 
 from __future__ import annotations
@@ -44,15 +44,18 @@ ESCALATE_THREAD: Final = ThreadSpec(
 
 
 class ThrottleTrigger(Protocol[A]):
-    """Decides on actions, and receives their outcomes. The executor carries the actions out."""
+    """Plans actions on guests for one reason (watermarks or interference), and learns their outcomes.
+
+    The executor carries out the actions.
+    """
 
     @property
     def limit_owner(self) -> str:
-        """The name of the trigger for the arbiter of limits and for logs."""
+        """The name under which the arbiter of limits and the log know the limits of this trigger."""
         ...
 
     def preview_actions(self) -> Sequence[A]:
-        """The actions that sections in preview would take in this round."""
+        """The actions that sections with ``preview`` would take in this round if they were in force."""
         ...
 
     def plan_actions(self) -> Sequence[A]:
@@ -63,7 +66,7 @@ class ThrottleTrigger(Protocol[A]):
         ...
 
     def settle_action(self, action: A, succeeded: bool) -> bool:
-        """Record the outcome of an action. Return whether this round needs another plan."""
+        """Record whether an action has succeeded. Return whether this round needs another plan."""
         ...
 
     def save_state(self, actions: Sequence[A]) -> None:
@@ -101,9 +104,10 @@ class EvictionStarter(Protocol):
         ...
 
     def finished_evictions(self) -> Mapping[str, Exception | None]:
-        """The evictions that have ended since the last call, by uuid of the guest.
+        """Return the evictions that have ended since the last call, by uuid of the guest.
 
-        The value is None if the guest has left, or else the error because of which it stays.
+        The value is None if the guest has left. Otherwise it is the error because of which the guest still
+        runs.
         """
         ...
 
@@ -120,7 +124,7 @@ class ThrottleExecutor:
         telemetry: ThrottleTelemetry,
         reclaim_memory: Callable[[str, int], None],
     ) -> None:
-        """Use these parts.
+        """Take the parts that limit, evict, reclaim memory, and switch scheduling.
 
         ``switch_scheduling`` keeps new guests away (True) or lets them in, and raises an exception on
         failure. ``reclaim_memory`` takes the uuid of a guest and a number of bytes, reclaims this memory
@@ -133,7 +137,8 @@ class ThrottleExecutor:
         self._evictor = evictor
         self._switch_scheduling = switch_scheduling
         self._reclaim_memory = reclaim_memory
-        # Previewed actions are kept by trigger, because the triggers have rounds of different lengths.
+        # Previewed actions are kept by trigger, because watermarks and interference have rounds of different
+        # lengths.
         self._previewed: dict[str, frozenset[Hashable]] = {}
         self._save_failure = ""
 
@@ -196,10 +201,11 @@ class ThrottleExecutor:
     def finished_evictions(self, pending: Iterable[PendingEviction]) -> Mapping[str, Exception | None]:
         """Report the evictions that have ended since the last call, and return them by uuid of the guest.
 
-        The value is None if the guest has left, or else the error because of which it stays. ``pending`` are
-        the evictions in the trigger's state.
+        The value is None if the guest has left. Otherwise it is the error because of which the guest still
+        runs. ``pending`` are the evictions in the trigger's state.
         """
-        # The evictor knows only the guests. The metric because of which a guest had to leave is in the state.
+        # The evictor knows only the uuids of guests. The trigger's state has the metric because of which a
+        # guest had to leave.
         metrics = {one.guest: one.metric for one in pending}
         finished = self._evictor.finished_evictions()
         for guest, error in finished.items():
@@ -221,7 +227,7 @@ class ThrottleExecutor:
                     self._reclaim_memory(action.guest, action.amount)
                 case CaseDecision(what=CaseVerdict.ESCALATE):
                     self._begin_escalation(action)
-                    return True  # the outcome is reported when the command has ended
+                    return True  # the eviction runs in its own thread, and its outcome is reported later
                 # A verdict changes no limit, and is only reported below.
                 case CaseDecision() if not action.changes_limit:
                     pass
@@ -280,7 +286,7 @@ class ThrottleExecutor:
 
 
 def _preview_key(action: ThrottlingAct) -> Hashable:
-    """The key by which actions of two rounds count as the same action, even if their limits differ."""
+    """Actions of two rounds with the same key are reported once in preview, even if their limits differ."""
     if isinstance(action, CaseDecision):
         return action.case.watch, action.case.victim, action.case.suspect
     return type(action), "" if isinstance(action, SwitchScheduling) else action.guest

@@ -1,4 +1,4 @@
-"""Programs of the operator that evict a guest, move it to another host, or measure something."""
+"""Runs programs of the operator, which evict a guest, move it to another host, or measure a metric."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def guest_command(command: str, timeout: float) -> GuestCommand:
 
 
 class RunningProgram:
-    """The program that one thread runs at a time, and that another thread can end for good."""
+    """The program that a thread runs. Another thread can end the program, and forbid any further start."""
 
     def __init__(self) -> None:
         self.is_ended = False
@@ -199,7 +199,7 @@ def _last_words(process: subprocess.Popen[bytes], deadline: float) -> tuple[str,
 
 
 def missing_program(command: str) -> str:
-    """The reason why the program of a command cannot be run on this host, as a clause of a sentence.
+    """The reason why the program of a command cannot be run on this host, as a clause for a message.
 
     The text is empty if the program can be run. It is also empty if :func:`guest_command` refuses the
     command, because that function reports the error.

@@ -17,12 +17,12 @@ _TOLERANCE: Final = 1e-9
 """Tolerance of rounding, in granules: 0.3 / 0.1 is 2.999... as a float and has to count as 3 granules."""
 
 _AT_LIMIT: Final = 0.9
-"""A guest that uses less than this part of its limit is not slowed down by the limit."""
+"""A limit does not slow down a guest that uses less than this part of the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThrottleSteps:
-    """The size of a throttling step, and the lowest limit, as parts of 1.
+    """The size of one step of throttling, and the lowest limit of a guest, as parts of 1.
 
     - ``step`` is the part by which one step down reduces the current limit.
     - ``min_share`` is the part of its allotment that a guest keeps under any limit.
@@ -46,7 +46,7 @@ def lowest_limit(allotment: GuestAllotment, steps: ThrottleSteps) -> float:
 def step_down(limit: float | None, allotment: GuestAllotment, steps: ThrottleSteps) -> float | None:
     """The next lower limit of a guest, in the lever's unit; None if ``limit`` is already the lowest.
 
-    :param limit: the present limit; None for a guest that is not throttled.
+    :param limit: the present limit in the lever's unit; None for a guest that is not throttled.
     """
     present = allotment.full if limit is None else limit
     # The limit is rounded down to a granule. If the limit was rounded up, a step from a small limit would
@@ -65,8 +65,9 @@ def step_up(limit: float, allotment: GuestAllotment, steps: ThrottleSteps) -> fl
 
 
 MEMORY_STEP: Final = 256 * 2**20
-"""Maximum bytes of one step. While the limit is written, the kernel reclaims the memory (cgroup-v2.rst,
-memory.high). With a larger step, a slow swap device would block the worker for longer."""
+"""Maximum number of bytes by which one step changes a memory limit. While the limit is written, the kernel
+reclaims the memory (cgroup-v2.rst, memory.high). With a larger step, a slow swap device would block the
+worker for longer."""
 
 
 def memory_down(limit: float | None, allotment: GuestAllotment, steps: ThrottleSteps) -> float | None:
@@ -112,7 +113,10 @@ class ThrottleLever:
     set_limit: Callable[[str, str, float | None], None] | None = None
 
     def guest_consumption(self, guest: GuestUsage, domain: str) -> float | None:
-        """A guest's use of the lever's ``metric`` on a domain, in the metric's unit; None if unknown."""
+        """A guest's use of the lever's ``metric`` on a domain, in the metric's unit; None if unknown.
+
+        A domain is an L3 cache, or "" for the host as a whole.
+        """
         return guest.usage.get(MetricSeries(self.metric, domain))
 
 
@@ -133,7 +137,8 @@ For a guest without such a class, they are percentages of the default weight.
 def left_by(use: float, before: float | None, after: float, allotment: GuestAllotment) -> float:
     """The expected use of a guest after its limit falls from ``before`` (None: no limit) to ``after``.
 
-    ``use`` is the measured use, in the unit of the lever's metric. The limits are in the lever's unit.
+    ``use`` is the measured use of the guest, in the unit of the lever's metric. The limits are in the lever's
+    unit.
     """
     if allotment.per_unit is not None:
         return min(use, after * allotment.per_unit)

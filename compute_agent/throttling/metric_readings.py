@@ -1,4 +1,4 @@
-"""Readings of metric sources: the number that a command prints, or the result of a Prometheus query."""
+"""Reads metrics from outside the kernel: the output of a command, or the result of a Prometheus query."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MAX_REASON: Final = 200
 
 
 class SourceAwayError(Exception):
-    """A metric source has no value at this time. The text has the reason."""
+    """A command or a Prometheus query returned no value. The text of the exception has the reason."""
 
 
 def read_value(source: MetricSource, running: RunningProgram | None = None) -> float:
-    """Read the present value of a source.
+    """Run the command or the Prometheus query of a metric; return the number that it gives.
 
     The function takes at most ``source.timeout`` seconds, and in addition the time to resolve a host name.
 
@@ -63,13 +63,13 @@ def parse_answer(content: bytes) -> float:
         if len(result) != 1:
             raise ValueError(f"the query gives {len(result)} series: make one of them, as by sum() or max()")
         return _parse_number(result[0]["value"][1])
-    # The server at this address may not be Prometheus.
+    # The server at the configured address may not be Prometheus.
     except (KeyError, IndexError, TypeError, RecursionError) as error:
         raise ValueError("the answer is not one of Prometheus") from error
 
 
 def refusal_reason(content: bytes) -> str:
-    """The reason for an error in an answer of Prometheus, with a colon before it; empty without a reason."""
+    """Prometheus' reason for refusing a query, with a colon before it; empty if the answer has no reason."""
     try:
         # An answer is, for example, {"status": "error", "errorType": "bad_data", "error": "1:5: parse error:
         # ..."}.

@@ -1,4 +1,7 @@
-"""Reclaim of memory that guests do not use. Watermarks do this before they limit or evict guests."""
+"""Reclaim: the kernel writes memory that guests do not use to swap.
+
+Watermarks reclaim memory before they limit or evict guests.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ RECLAIM_SECONDS: Final = 1.0
 it."""
 
 MAX_PRESSURE: Final = 10.0
-"""Maximum percent of the last 10 seconds. If a guest waits for memory longer, it needs all its memory."""
+"""Maximum memory pressure of a guest (PSI ``avg10``), in percent of the time. A guest with a higher pressure
+needs all its memory, so nothing is reclaimed."""
 
 _MIN_PART: Final = 0.1
 """A reclaim of less than this part of the amount counts as failed, so that the guest is left alone for
@@ -26,7 +30,7 @@ minutes."""
 
 
 class MemoryReclaimer:
-    """Has the kernel reclaim memory of guests. Any thread may use it."""
+    """Asks the kernel to reclaim memory of guests. Any thread may use it."""
 
     def __init__(
         self,
@@ -39,7 +43,7 @@ class MemoryReclaimer:
         self._monotonic = monotonic
 
     def reclaim_memory(self, uuid: str, amount: int) -> None:
-        """Have the kernel reclaim up to ``amount`` bytes of a guest, for about a second.
+        """Ask the kernel to reclaim up to ``amount`` bytes of a guest's memory; return after about a second.
 
         :raises GuestGoneError: the guest is gone.
         :raises DriverError: the guest has no memory to spare, or the kernel cannot reclaim memory of it.

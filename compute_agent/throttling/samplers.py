@@ -36,12 +36,12 @@ from compute_agent.usage.subjects import CacheAllotments, SubjectFactory
 LOG = logging.getLogger(__name__)
 
 MAX_SECONDS: Final = 60.0
-"""Maximum number of seconds between the two readings of a sample. A mean over a longer time would hide short
-disturbances."""
+"""Maximum number of seconds between the two readings of counters that make a sample. A mean over a longer
+time would hide short disturbances."""
 
 MAX_THREADS: Final = 256
-"""Maximum number of threads that the agent reads for a guest. It reads the threads with the lowest ids, so
-that each round reads the same threads."""
+"""Maximum number of threads for which the agent reads counters of a guest. It reads the threads with the
+lowest ids, so that each round reads the same threads."""
 
 Waits = Mapping[int, int]
 """Nanoseconds that each thread has waited for a CPU since it began, by thread id."""
@@ -62,7 +62,7 @@ def parse_io_stat(text: str) -> int:
 
 
 class _SampledThreads(NamedTuple):
-    """The threads of a guest that the agent reads.
+    """The threads of a guest of which the agent reads counters.
 
     ``each`` is the number of all threads of the guest divided by the number of threads in ``ids``; 1 if all
     threads are read.
@@ -87,7 +87,7 @@ class GuestReader:
         allotments: CacheAllotments | None = None,
         cycles: CycleCounters | None = None,
     ) -> None:
-        """``root`` is the folder that contains ``proc``; the driver's paths of cgroups are not below it."""
+        """``root`` is the folder that contains ``proc``, usually ``/``. Cgroup paths are not below it."""
         self.cycles = PerfEvents() if cycles is None else cycles
         self._driver = driver
         self._subjects = SubjectFactory(driver, allotments)
@@ -99,7 +99,7 @@ class GuestReader:
         self._counted: Mapping[int, ThreadCycles] = {}
 
     def use_allotments(self, allotments: CacheAllotments | None) -> None:
-        """Replace the source of guests' cache and bandwidth allotments from the next read on."""
+        """Replace the function that returns guests' cache and bandwidth allotments, from the next read on."""
         self._subjects.cache_allotments = allotments
 
     def read_guests(
@@ -110,14 +110,14 @@ class GuestReader:
         time: float,
         caches: Collection[frozenset[int]] = (),
     ) -> GuestSamples | None:
-        """Read all guests, and return their values since the read before.
+        """Read the counters of all guests, and return each guest's values since the read before.
 
         The result is None for the first read, and if the read before was more than a minute ago.
 
         :param online: the CPUs of the host that are online.
         :param signals: names of the signals for which values are needed.
-        :param time: monotonic seconds.
-        :param caches: the CPUs of each L3 cache.
+        :param time: the present time in monotonic seconds.
+        :param caches: the CPUs of each L3 cache, by the id of the cache.
         """
         now = MeasuringRound(
             time, self._root, self._subjects.build_subjects(views, self._classes()), self._cache
@@ -185,9 +185,10 @@ def _waited_times(now: MeasuringRound, threads: Iterable[int]) -> Waits:
 def _cycles_each(
     first: Mapping[int, ThreadCycles], last: Mapping[int, ThreadCycles], threads: Collection[int]
 ) -> float | None:
-    """Mean CPU cycles per instruction of some threads, between two readings of their counters.
+    """Mean number of CPU cycles per instruction of threads, between two readings of their counters.
 
-    None if no thread was counted in both readings, or if no such thread executed an instruction.
+    The result is None if no thread was counted in both readings, or if no such thread executed an
+    instruction.
     """
     common = [(first[tid], last[tid]) for tid in threads if tid in first and tid in last]
     # A counter that has fallen belongs to a new thread with the id of a thread that has ended.
@@ -204,7 +205,7 @@ def _grown_waits(first: Waits, last: Waits) -> int | None:
 def _guest_pressure(
     resource: str, subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound | None
 ) -> float | None:
-    # Pressure is counted by cgroup, so that a guest without a group of its own has no pressure.
+    # The kernel counts pressure by cgroup, so a guest without a cgroup of its own has no pressure.
     if not subject.cgroup:
         return None
     return pressure_share(f"{subject.cgroup}/{resource}.pressure", now, before)
@@ -223,7 +224,7 @@ def _io_rate(subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound
 
 
 class MetricSampler:
-    """Measures only the metrics that watermarks need.
+    """Measures the metrics that watermarks need, of the host and of its guests, once a round.
 
     Only one thread may use it.
     """
@@ -254,9 +255,9 @@ class MetricSampler:
         """Whether the round before measured guests, so that the present round has their rates."""
 
     def measure_host(self, rules: WatermarkRules, time: float) -> UsageSnapshot:
-        """Measure the host alone at ``time`` (monotonic seconds).
+        """Measure the host without its guests at ``time`` (monotonic seconds).
 
-        take_snapshot() of the same time adds the guests to the round.
+        A later call of take_snapshot() with the same time adds the guests to the round.
         """
         return self._measure_round(rules, self._begin_round(time))
 

@@ -44,7 +44,7 @@ class ThrottlingSettings:
 
     @property
     def foreign_levers(self) -> frozenset[str]:
-        """Names of the levers of other packages that set limits without the agent's worker."""
+        """Names of the levers from other packages, which set limits without the agent's worker."""
         levers = self.rules.registry.levers.items()
         return frozenset(name for name, lever in levers if lever.set_limit is not None)
 
@@ -68,7 +68,7 @@ def read_settings(conf: cfg.ConfigOpts, registry: MetricRegistry) -> ThrottlingS
 
 
 def build_rules(conf: cfg.ConfigOpts, registry: MetricRegistry, classes: QosClasses) -> WatermarkRules:
-    """Read the watermarks, the sizes of throttling steps and the margin.
+    """Read the watermarks, the sizes of throttling steps and the margin of plans.
 
     :raises ConfigError: an option is wrong, or options contradict each other; the text names them.
     """

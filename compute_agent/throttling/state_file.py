@@ -82,7 +82,7 @@ class ThrottlingState:
     interference: InterferenceState = field(default_factory=InterferenceState)
 
     def guest_limits(self, foreign: Collection[str] = ()) -> GuestLimits:
-        """The limits in force, by guest and control.
+        """The limits in force, by guest and control: the lowest limit of both triggers.
 
         Limits of levers in ``foreign`` are left out, because no controller of the agent sets them.
         """
@@ -202,7 +202,7 @@ def merge_former(
 
 
 def look_up_state(folder: Path, former_watermarks: Any = None) -> ThrottlingState:
-    """The state that an agent would start with from a folder. No file is renamed, written or removed.
+    """Read the state with which an agent would start from a folder, without a change of any file.
 
     An unusable file counts as an empty state.
 
@@ -274,7 +274,7 @@ def _load_state(path: Path, now: float) -> ThrottlingState:
 
 
 def _former_file(path: Path, now: float) -> KeptFile[InterferenceState]:
-    """The file ``interference.json`` of a former release."""
+    """Read the file ``interference.json``, in which former releases kept the state of interference."""
     return KeptFile(
         path,
         lambda content: _parse_former(content, now),

@@ -36,7 +36,7 @@ ThrottlingAct = WatermarkAct | CaseDecision
 """An action of watermarks or a decision of interference."""
 
 Blame = Callable[[str, str, str], None]
-"""A function that is called for a guest that was limited or evicted because it used too much.
+"""The type of a function that records that a guest was limited or evicted because it used too much.
 
 Its arguments are the guest's uuid, the metric, and the name of the signal of interference ("" for a
 watermark).
@@ -137,18 +137,18 @@ class ThrottleTelemetry:
             self._names[owner] = {**kept, **names}
 
     def subject_of(self, guest: str) -> NamedSubject:
-        """The uuid and the name of a guest, as logs and events show them."""
+        """The uuid and the name of a guest, as log lines and events show them."""
         with self._lock:
             # An empty name is skipped, because another trigger may know the name.
             name = next((names[guest] for names in self._names.values() if names.get(guest)), "")
         return NamedSubject(guest, name)
 
     def record_evicted(self, guest: str) -> None:
-        """Report that a guest has left."""
+        """Log, count and record as an event that an evicted guest has left the host."""
         self._recorder.record_done(LOG.info, EventKind.EVICT, self.subject_of(guest), "Guest %s was evicted")
 
     def record_action(self, action: ThrottlingAct, outcome: EventOutcome, reason: str = "") -> None:
-        """Log and count an action, and record it as an event; ``reason`` explains a failure."""
+        """Log and count an action, and record it as an event; ``reason`` explains why an action failed."""
         if isinstance(action, CaseDecision):
             self._record_decision(action, outcome, reason)
         else:
@@ -185,7 +185,7 @@ class ThrottleTelemetry:
             self._disturbed.labels(watch.name).set(len(disturbed))
 
     def _show_values(self, gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
-        """Set the values of a gauge by their labels, and remove the labels without a value."""
+        """Set a gauge to ``values``, which are by label, and remove labels that no longer have a value."""
         # A label without a new value is removed, because its old value would look like a measured value.
         for labels in self._shown.get(gauge, set()) - values.keys():
             gauge.remove(*labels)

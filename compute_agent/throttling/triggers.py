@@ -55,7 +55,7 @@ later.
 
 
 class WatermarkTrigger:
-    """Acts if usage of the host exceeds a watermark, and removes its limits later.
+    """Limits and evicts guests while usage of the host is above a watermark, and removes the limits later.
 
     Only one thread may use it.
     """
@@ -85,11 +85,11 @@ class WatermarkTrigger:
 
     @property
     def all_streaks(self) -> Streaks:
-        """The streak of each watermark, domain and action, including the streaks of watermarks in preview."""
+        """The counts of rounds above each threshold, also for watermarks in preview."""
         return {**self._streaks, **self._preview_streaks}
 
     def use_rules(self, rules: WatermarkRules) -> None:
-        """Replace the rules from the next round on. Later rounds remove limits that no new rule needs."""
+        """Replace the watermarks from the next round on. Later rounds remove limits that became needless."""
         self._rules = rules
 
     def resume_actions(self) -> None:
@@ -97,7 +97,7 @@ class WatermarkTrigger:
         self._executor.resume_state(self.limit_owner, self.state.throttles, self.state.evictions)
 
     def run_round(self, snapshot: UsageSnapshot) -> tuple[WatermarkAct, ...]:
-        """Decide by one snapshot, act, and return the actions that succeeded."""
+        """Plan from a snapshot of host and guests, act, and return the actions that succeeded."""
         names = {guest.uuid: guest.name for guest in snapshot.guests.values()}
         # Guests that are being evicted keep their names: the snapshot lacks them when their end is reported.
         self._executor.telemetry.name_guests(self.limit_owner, names, self.state.evicting_guests)
@@ -126,7 +126,7 @@ class WatermarkTrigger:
         self._executor.telemetry.show_watermarks(snapshot, self.state, self._rules.watermarks)
         return done
 
-    # For the executor
+    # The methods of ThrottleTrigger, which the executor calls:
 
     def preview_actions(self) -> Sequence[WatermarkAct]:
         """The restricting actions that watermarks in preview would take in this round."""
@@ -137,7 +137,7 @@ class WatermarkTrigger:
         return tuple(filter(takes_away, plan))
 
     def plan_actions(self) -> Sequence[WatermarkAct]:
-        """Plan actions on guests that no action of this round has concerned yet."""
+        """Plan actions on guests that had no action in this round yet."""
         plan = make_plan(
             self._acting_rules,
             self._expected,
@@ -159,7 +159,7 @@ class WatermarkTrigger:
         return plan
 
     def settle_action(self, action: WatermarkAct, succeeded: bool) -> bool:
-        """Note the outcome of an action; return whether another guest has to be found in this round.
+        """Record the outcome of an action; return whether this round has to find another guest.
 
         The result is True if an action on a guest failed.
         """
@@ -207,7 +207,7 @@ class WatermarkTrigger:
 
 
 class InterferenceTrigger:
-    """Limits guests that disturb other guests, as long as the limits help.
+    """Limits guests that disturb other guests, as long as these limits help the disturbed guests.
 
     Only one thread may use it.
     """
@@ -238,7 +238,7 @@ class InterferenceTrigger:
         self._watches, self._steps = watches, steps
 
     def run_round(self, sample: GuestSamples) -> None:
-        """Decide by a new sample of all guests and the samples of the last ten minutes, and act."""
+        """Add a sample of all guests to the samples of the last ten minutes, decide, and act."""
         names = {guest: one.facts.name for guest, one in sample.readings.items()}
         # Guests of open cases keep their names: the log names a victim that has gone when its case is closed.
         in_cases = {guest for case in self.state.cases for guest in (case.victim, case.suspect)}
@@ -258,7 +258,7 @@ class InterferenceTrigger:
         """
         self._samples, self._decisions, self.state = (), (), InterferenceState()
 
-    # For the executor
+    # The methods of ThrottleTrigger, which the executor calls:
 
     def preview_actions(self) -> Sequence[CaseDecision]:
         """The trials that watches in preview would begin now."""
@@ -280,7 +280,7 @@ class InterferenceTrigger:
         return False
 
     def save_state(self, actions: Sequence[CaseDecision]) -> None:
-        """Save the state, in which ``run_round`` has entered all decisions already."""
+        """Save the state. ``run_round`` has already entered all decisions in this state."""
         self._save(self.state)
 
 

@@ -4,5 +4,5 @@ A *round* reads a file when a measure asks for it, and keeps the parsed values f
 computes differences. A *subject* is a guest with the sources of its counters. Its *allotment* of a control is
 the amount that the guest may use without a limit. A *snapshot* is the usage of the host and its guests at one
 moment. Watermarks, interference, reclaimed capacity and load-aware placement all use this package, so that
-each file has one parser and each guest is measured by one rule.
+one parser reads each file and all of them measure guests in the same way.
 """

@@ -47,7 +47,8 @@ _MAX_LABEL: Final = 255
 """Maximum number of characters of a label. Tenants choose the names of guests, which may be long."""
 
 RequestedLimits = Mapping[str, Mapping[str, Mapping[ThrottleControl, float]]]
-"""Requested limits by trigger, uuid of the guest and control, each in the unit of its lever."""
+"""The limits that triggers (watermarks and interference) request for guests: by trigger, uuid of the guest
+and control. Each limit is in the unit of its control, such as cores."""
 
 
 class GuestSource(Protocol):
@@ -74,9 +75,10 @@ class GuestMetrics(Collector):
     ) -> None:
         """Register the metrics.
 
-        :param limits: returns the limits that triggers request.
-        :param max_guests: returns the maximum number of guests with series; None: all guests.
-        :param root: the folder that contains ``proc``; the driver's paths of cgroups are not below it.
+        :param limits: returns the limits of guests that watermarks and interference request.
+        :param max_guests: returns the maximum number of guests that get series in Prometheus; None: all
+            guests.
+        :param root: the folder that contains ``proc``, usually ``/``; it is not a prefix of cgroup paths.
         :param clock: returns monotonic seconds.
         """
         self._guests = guests
@@ -93,7 +95,7 @@ class GuestMetrics(Collector):
         registry.register(self)
 
     def describe(self) -> Iterator[Metric]:
-        """The metrics without values, from which the registry learns the names before the first scrape."""
+        """The names and types of the metrics, so that the registry knows them before the first scrape."""
         return iter(_GuestFamilies().all_families)
 
     def collect(self) -> Iterator[Metric]:
@@ -121,12 +123,12 @@ class GuestMetrics(Collector):
     def _choose_guests(
         self, guests: frozenset[str], counted: Mapping[str, float], most: int | None, now: float
     ) -> frozenset[str]:
-        """The uuids of the guests with series: all or, above ``most``, those with the largest CPU use.
+        """The uuids of the guests with series: all guests, or the ``most`` guests with the largest CPU use.
 
         The guests are chosen again after ``CHOICE_SECONDS``.
 
         :param counted: the CPU time of each guest so far, in seconds.
-        :param now: monotonic seconds.
+        :param now: the present time in monotonic seconds.
         """
         if most is None or len(guests) <= most:
             return guests
@@ -134,7 +136,7 @@ class GuestMetrics(Collector):
             # Guests are not chosen at each scrape. With two servers of Prometheus, the CPU use would then be
             # that of the seconds between their scrapes.
             if now >= self._next_choice:
-                # A guest that is new since the last choice counts with all of its CPU time.
+                # All CPU time of a guest counts if the guest was not there at the last choice.
                 grown = {guest: counted.get(guest, 0.0) - self._counted.get(guest, 0.0) for guest in guests}
                 # Idle guests are ordered by uuid, so that each choice takes the same guests.
                 ranked = sorted(grown, key=lambda guest: (-grown[guest], guest))
@@ -230,7 +232,7 @@ class _GuestFamilies:
             self._limit.add_metric((guest, control.lever, control.domain, owner), limit)
 
     def add_use(self, guest: str, cpu_seconds: float | None, memory: float | None) -> None:
-        """Add the CPU time (seconds) and the memory (bytes) of a guest; None leaves a series out.
+        """Add the CPU time (seconds) and the memory (bytes) of a guest. None adds no series.
 
         CPU time and memory are also known for a guest without a cgroup of its own.
         """
@@ -240,7 +242,7 @@ class _GuestFamilies:
             self._memory.add_metric((guest,), memory)
 
     def add_group(self, now: MeasuringRound, subject: MeasuredGuest) -> None:
-        """Add the counters of a guest's cgroup; files that are missing have no series."""
+        """Add the counters of a guest's cgroup to the metrics; a file that is missing adds no series."""
         guest, group = subject.facts.uuid, subject.cgroup
         times = now.parse_file(f"{group}/cpu.stat", parse_counters) or {}
         if "throttled_usec" in times:
@@ -261,7 +263,7 @@ class _GuestFamilies:
 
 
 def parse_counters(text: str) -> dict[str, int]:
-    """Parse a file with a name and a number in each line, such as cpu.stat.
+    """Parse a file of the kernel that has a name and a number in each line, such as cpu.stat.
 
     :raises ValueError: a line has another form.
     """

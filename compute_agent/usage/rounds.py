@@ -27,7 +27,8 @@ T = TypeVar("T")
 class MeasuredGuest:
     """A guest and the sources of its counters: the path of its cgroup v2 folder, or else its processes.
 
-    ``facts`` are its class, rank and allotments; the usage in them is empty.
+    ``facts`` are the guest's class, its rank, and the amounts that it may use without a limit. The usage in
+    ``facts`` is empty.
     """
 
     facts: GuestUsage
@@ -39,7 +40,7 @@ class CacheReader(Protocol):
     """Reads the counters of the monitoring groups of resctrl."""
 
     def read(self) -> CacheReading:
-        """The latest bandwidths (bytes a second) and occupancies (bytes); empty if the host measures neither.
+        """The latest bandwidths (bytes a second) and occupancies (bytes) of L3 caches, as far as measured.
 
         :raises OSError: the counters cannot be read.
         """
@@ -47,15 +48,16 @@ class CacheReader(Protocol):
 
 
 SourceReader = Callable[[str], float | None]
-"""Returns the last value of the metric from outside the kernel with this name; None: the metric has no value
-now."""
+"""Returns the last value of a metric that comes from outside the kernel, by the name of the metric. None: the
+metric has no value now."""
 
 
 @dataclass(frozen=True, slots=True)
 class OversoldCapacity:
     """Reclaimed capacity that guests hold beyond the present offer, in cores or bytes.
 
-    ``total`` is the amount beyond the offer, ``guests`` are the amounts that guests hold, by uuid.
+    ``total`` is the amount beyond the offer. ``guests`` are the reclaimed amounts that each guest holds, by
+    uuid.
     """
 
     total: float
@@ -63,7 +65,8 @@ class OversoldCapacity:
 
 
 OversoldReader = Callable[[str], OversoldCapacity | None]
-"""Returns the oversold amount of a reclaimed resource class; None for a class not offered or not measured."""
+"""Returns the reclaimed amount that guests hold beyond the present offer, by the resource class. None: the
+class is not offered or not measured."""
 
 
 class MeasuringRound:
@@ -85,10 +88,12 @@ class MeasuringRound:
     ) -> None:
         """Measure at ``time`` (monotonic seconds).
 
-        :param root: the folder that contains ``proc``.
+        :param root: the folder that contains ``proc``, usually ``/``.
         :param cache: reads the counters of caches; None: caches are not measured.
-        :param read_source: returns the last value of a metric from outside the kernel.
-        :param read_oversold: returns the oversold amount of a reclaimed resource class.
+        :param read_source: returns the last value of a metric that comes from outside the kernel, by its
+            name.
+        :param read_oversold: returns the reclaimed amount that guests hold beyond the present offer, by
+            resource class.
         """
         self.time = time
         self.root = root.rstrip("/")
@@ -130,7 +135,7 @@ class MeasuringRound:
         return self._cache
 
     def close(self) -> None:
-        """Read nothing more, and forget the contents of files; parsed results stay."""
+        """Read no more files and forget their contents; the parsed results stay for the next round."""
         self._closed = True
         self._texts.clear()
 
@@ -204,7 +209,7 @@ def parse_meminfo(text: str) -> HostMemory:
 
 
 def parse_pressure(text: str) -> int:
-    """Microseconds in which some task waited so far: ``total`` in the line ``some`` of a PSI file.
+    """Microseconds since boot in which some task waited: ``total`` in the ``some`` line of a PSI file.
 
     :raises ValueError: the text has no such line.
     """
@@ -215,7 +220,7 @@ def parse_pressure(text: str) -> int:
 
 
 def parse_recent_pressure(text: str) -> float | None:
-    """Percent of the last 10 seconds in which some task waited: ``avg10`` in the line ``some`` of a PSI file.
+    """Percent of the last 10 seconds in which a task waited: ``avg10`` in the ``some`` line of a PSI file.
 
     None if the text has no such line.
     """
@@ -246,7 +251,7 @@ def host_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> tuple[fl
 
 
 def stolen_share(now: MeasuringRound, before: MeasuringRound | None) -> float | None:
-    """The part of the time since the round before that a hypervisor took, in percent; None if unknown."""
+    """Percent of the time since the round before that a hypervisor took from this host; None if unknown."""
     last, first = _all_cpus(now, before)
     if last is None or first is None:
         return None
@@ -288,10 +293,10 @@ def swapped_in(now: MeasuringRound, before: MeasuringRound | None) -> float | No
 
 
 def pressure_share(path: str, now: MeasuringRound, before: MeasuringRound | None) -> float | None:
-    """The part of the time since the round before in which some task waited, in percent; None if unknown.
+    """Percent of the time since the round before in which at least one task waited; None if unknown.
 
-    ``path`` is that of a PSI file. The part is computed from ``total``, because the kernel's averages include
-    pressure of earlier rounds.
+    ``path`` is the path of a PSI file. The percentage is computed from ``total``, because the kernel's
+    averages include pressure of earlier rounds.
     """
     last = now.parse_file(path, parse_pressure)
     first = before.parse_file(path, parse_pressure) if before else None
@@ -342,7 +347,7 @@ def parse_moved_bytes(text: str) -> dict[str, int]:
 
 
 def guest_cpu_seconds(now: MeasuringRound) -> dict[str, float]:
-    """CPU time of guests so far, in seconds by uuid.
+    """CPU time that guests have used so far, in seconds by uuid.
 
     The time of a guest without a cgroup is that of its present processes. A guest without a readable counter
     is left out.
@@ -375,7 +380,10 @@ def guest_memory_use(now: MeasuringRound) -> dict[str, float]:
 
 
 def _cpu_seconds(now: MeasuringRound, subject: MeasuredGuest) -> dict[Hashable, float]:
-    """CPU time of a guest in seconds, by source: its cgroup's path, or pid and start time of a process."""
+    """CPU time that a guest has used, in seconds, by the source of the counter.
+
+    A source is the path of the guest's cgroup, or the pid and start time of a process.
+    """
     # The cgroup comes first, because it also counts processes that have ended since.
     if subject.cgroup:
         seconds = now.parse_file(f"{subject.cgroup}/cpu.stat", parse_cpu_stat)

@@ -82,7 +82,7 @@ class UsageSnapshot:
     capacity: Mapping[MetricSeries, float] = field(default_factory=dict)
 
     def with_usage(self, guest: str, usage: Mapping[MetricSeries, float]) -> UsageSnapshot:
-        """The snapshot that would result if a guest's use of some series changed to ``usage``."""
+        """The expected snapshot if a guest's use of some metrics changed to ``usage``."""
         before = self.guests[guest]
         # The host's usage changes by the difference. The part that no guest uses stays as measured.
         host = dict(self.host)
@@ -95,8 +95,8 @@ class UsageSnapshot:
         return replace(self, host=host, guests=guests)
 
     def without_guest(self, guest: str, metrics: Iterable[str]) -> UsageSnapshot:
-        """The snapshot without a guest; the host's usage of ``metrics`` falls by the guest's use."""
-        # A use of 0 subtracts the guest's use from the host, by the rule of with_usage().
+        """The expected snapshot without a guest; the host's usage of ``metrics`` falls by the guest's use."""
+        # with_usage() subtracts the guest's use from the host's usage if the new use is 0.
         freed = {series: 0.0 for series in self.guests[guest].usage if series.metric in metrics}
         gone = self.with_usage(guest, freed)
         return replace(gone, guests={uuid: one for uuid, one in gone.guests.items() if uuid != guest})

@@ -1,4 +1,4 @@
-"""Subjects: guests with the sources of their counters, and their allotments of each control."""
+"""Subjects: guests with the sources of their counters, and the amounts that they may use without a limit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ LOG = logging.getLogger(__name__)
 _MIB: Final = 1 << 20
 
 _MAX_KNOWN: Final = 4096
-"""Maximum number of guests with kept allotments; at this number, the allotments of all guests are dropped."""
+"""Maximum number of guests for which allotments are cached. When it is reached, the whole cache is emptied.
+"""
 
 
 def build_subject(
@@ -60,7 +61,7 @@ def build_subject(
     pids: tuple[int, ...] = (),
     others: Mapping[ThrottleControl, GuestAllotment] | None = None,
 ) -> MeasuredGuest:
-    """Build the subject of a guest: its facts for decisions, and the sources of its counters.
+    """Build the subject of a guest: its facts for decisions, and the files with its counters.
 
     A guest may use as many cores as it has guest CPUs, and all of the I/O that its class of block I/O
     allows.
@@ -104,7 +105,7 @@ class SubjectFactory:
     def __init__(
         self, driver: GuestThreads, cache_allotments: CacheAllotments | None = None, root: str = "/"
     ) -> None:
-        """``cache_allotments`` is None on a host that cannot limit caches and bandwidth.
+        """``cache_allotments`` is None on a host that can limit neither caches nor memory bandwidth.
 
         ``root`` is the folder that contains ``proc``.
         """
@@ -200,8 +201,8 @@ def open_allotments(
 class CacheControlAllotments:
     """Computes allotments of cache ways and memory bandwidth on one resctrl mount.
 
-    As in the controller, a guest's allocation takes precedence over its annotation, and the annotation over
-    the class.
+    The allocation of a guest in Placement decides. Without an amount there, the annotation of the guest
+    decides, and then its QoS class. The controller of resctrl uses the same order.
 
     Exclusive ways of other guests are not subtracted from the shared ways, because a limited guest fills all
     ways in its mask.
@@ -288,7 +289,7 @@ class CacheControlAllotments:
         return found
 
     def _per_percent(self) -> float | None:
-        """The bytes a second that one percent of bandwidth allows; None if unknown.
+        """The bytes a second that one percent of a bandwidth limit allows; None if unknown.
 
         The number is known if the operator has set the host's bandwidth and the threads of a guest share one
         limit.

@@ -17,11 +17,12 @@ VERSION: Final = 1
 
 # Half an hour, so that the mean of an hour does not come from one burst after a restart of the agent.
 MIN_SECONDS: Final = 1800.0
-"""An hour counts if at least this number of its seconds was measured."""
+"""Minimum number of measured seconds of an hour. The mean of an hour with fewer measured seconds is dropped.
+"""
 
 NEW_SHARE: Final = 0.5
-"""The weight of a new hour; the same hours of former weeks have the remaining weight. The hour of a month ago
-has 1/16.
+"""The weight of the newest value for an hour of the week. Former weeks share the remaining weight: each week
+counts half as much as the week after it.
 """
 
 # A stopped guest may return, as after the night or a week of holidays.
@@ -49,7 +50,7 @@ class WeekUse:
     seen: float = 0.0
 
     def with_hour(self, hour: int, cores: float, now: float) -> WeekUse:
-        """The use with one more mean of an hour of the week."""
+        """The use with another measured mean for one hour of the week."""
         last = self.hours[hour]
         mean = cores if last is None else last + NEW_SHARE * (cores - last)
         # Thousandths keep the file small.
@@ -96,7 +97,7 @@ class WeekUses:
 
 
 def known_profiles(guests: Mapping[str, WeekUse]) -> dict[str, LoadProfile]:
-    """The profiles by uuid of those guests that were measured for at least a day."""
+    """The use by hour of the week, by uuid, of the guests that were measured for at least a day."""
     found = {uuid: fill_hours(one.hours) for uuid, one in guests.items()}
     return {uuid: profile for uuid, profile in found.items() if profile is not None}
 
@@ -110,13 +111,13 @@ def week_hour(now: float) -> int:
 
 
 def dump_uses(guests: Mapping[str, WeekUse]) -> bytes:
-    """The content of the file for the use of guests by uuid."""
+    """The content of the file with the CPU use of guests by hour of the week."""
     content = {uuid: {"hours": one.hours, "seen": one.seen} for uuid, one in sorted(guests.items())}
     return kept_json.dump(VERSION, {"guests": content})
 
 
 def parse_uses(content: bytes) -> dict[str, WeekUse]:
-    """Parse the content of the file.
+    """Parse the content of the file with the CPU use of guests by hour of the week.
 
     :raises ValueError: the content is damaged, or of another version.
     """

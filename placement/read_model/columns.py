@@ -1,4 +1,4 @@
-"""Encodes a model as columns of bytes for the file of the model, and decodes this file.
+"""Encodes the read model as columns of bytes for its file on disk, and decodes this file.
 
 The format has five parts:
 
@@ -35,8 +35,8 @@ from placement.read_model.snapshot import ModelSnapshot
 
 T = TypeVar("T")
 
-# the number is increased with each change of the format; a worker that finds another number reads the
-# database instead
+# This number increases with each change of the format. A worker that finds another number in the file reads
+# the database instead.
 _MAGIC: Final = b"placement read model 2\n"
 _LENGTH: Final = 8
 # the digest detects a truncated or damaged file; checks of the file's owner and mode prevent forgery
@@ -56,9 +56,10 @@ class DamagedFile(Exception):
 
 @dataclass(frozen=True)
 class WritableModel:
-    """A copy of the model for its file, which does not change while it is encoded.
+    """A copy of the read model for its file. The copy does not change while it is encoded.
 
-    ``stamps`` has the stamp of the last change of each provider, by id. ``history`` is that field of
+    ``stamps`` has the number of the last change of each provider, by provider id. ``history`` identifies the
+    history of the database; see
     :class:`~placement.db.position.DatabaseVersion`.
     """
 
@@ -72,7 +73,10 @@ class WritableModel:
 
 
 class _NumberedValues:
-    """Gives numbers to distinct values, in the order of their first occurrence; a key identifies a value."""
+    """Gives consecutive numbers to distinct values, in the order of their first occurrence.
+
+    Two values are the same value if their keys are equal.
+    """
 
     def __init__(self, key: Callable[[Any], Hashable] = lambda value: value) -> None:
         self.values: list[Any] = []
@@ -107,7 +111,8 @@ class _TypedColumns(dict[str, tuple[str, bytes]]):
 def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[bytes]:
     """Yield the bytes of a model, in parts.
 
-    :param pause: called regularly, after a few milliseconds of work.
+    :param pause: a function that is called after each few milliseconds of work, so that other threads can
+        run.
     """
     columns = _TypedColumns()
     # the key is the identity, because equal values are one object, and hashing it for each provider would
@@ -209,9 +214,9 @@ def _pausing_chunks(values: Iterable[T], pause: Callable[[], None]) -> Iterator[
 
 
 def decode_model(content: bytes) -> tuple[str, ModelState]:
-    """Return the history and the state of a model.
+    """Decode the content of a file; return the history of the database and the state of the model.
 
-    :raises DamagedFile: the content is not a model.
+    :raises DamagedFile: the content is not a complete model.
     """
     try:
         return _decode_checked(memoryview(content))
@@ -223,7 +228,7 @@ def decode_model(content: bytes) -> tuple[str, ModelState]:
 
 
 class _ReadColumns:
-    """The columns of the content of a file."""
+    """The columns that were read from the content of a file."""
 
     def __init__(self, header: Mapping[str, Any], content: memoryview) -> None:
         self._columns: dict[str, tuple[str, memoryview]] = {}
@@ -308,7 +313,7 @@ def _decode_checked(content: memoryview) -> tuple[str, ModelState]:
 
 
 def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[int, int]]]:
-    """Return the providers, and the stamps of their last changes by bucket and id."""
+    """Make the providers, and the numbers of their last changes by bucket and id."""
     ids = columns.read_numbers("id", "q")
     uuids = columns.read_texts("uuid")
     described = columns.read_numbers("described_seq", "q")
@@ -391,7 +396,7 @@ def _check_trees(parents: Sequence[int], roots: Sequence[int]) -> None:
     """Check that each parent is in the tree of its child, and that each provider without parent is a root."""
     # parents are numbered from one; circles of parents are found when trees are made
     root_of = [0, *roots]
-    # an entry for index 0, which stands for "no parent"
+    # Index 0 stands for "no parent"
     for number, (parent, root) in enumerate(zip(parents, roots, strict=True), start=1):
         if root != (root_of[parent] or number):
             raise DamagedFile("a provider and its parent are in different trees")

@@ -47,15 +47,16 @@ from placement.read_model.model_file import ModelFile, ModelFileWriter
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 
-# long enough for a waiting thread to get the interpreter, and short compared with a slice of work of 2 ms
+# A waiting thread gets the interpreter within this time, and a slice of work takes ten times as long:
+# 2 ms.
 _YIELD_SECONDS: Final = 0.0002
-"""Seconds that a request sleeps when it yields, so that another thread runs."""
+"""Seconds that a long request sleeps when it yields, so that another thread runs."""
 LONG_REQUESTS: Final = 2
 """Default maximum of simultaneous long requests, if the number of threads is unknown to the caller."""
 
 
 class ReadGate:
-    """The locks of a model.
+    """The locks of a read model, by which requests take turns and long requests let others run.
 
     :param long_requests: maximum number of requests that may yield at the same time; more requests are
         refused.
@@ -65,18 +66,17 @@ class ReadGate:
         #: the semaphore limits the requests that have yielded: each of these requests holds it until the
         #: request ends
         self.long_requests = threading.BoundedSemaphore(long_requests)
-        #: this lock is : held by the request that may update the model
+        #: this lock is held by the request that may update the model
         self.first = threading.RLock()
-        #: this lock is : held by the one request that runs at the moment, among all requests that have
-        #: yielded
+        #: this lock is held by the one request that runs at the moment, among all requests that have yielded
         self.later = threading.Lock()
-        #: this lock is : held while numbers of pins are changed
+        #: this lock is held while numbers of pins are changed
         self.counting = threading.Lock()
         #: the total number of pins of all snapshots
         self.pin_count = 0
 
     def pin_snapshot(self, snapshot: ModelSnapshot) -> None:
-        """Pin the snapshot: it does not change until each pin is undone by :meth:`unpin_snapshot`.
+        """Pin the snapshot: no update changes it until :meth:`unpin_snapshot` undoes each pin.
 
         Call this within the turn, because the method makes the trees of the snapshot. Later readers must not
         make trees.
@@ -94,7 +94,7 @@ class ReadGate:
 
 
 class ReadTurn:
-    """The turn of one request, from getting the lock of the model to the end of the context."""
+    """The time in which one request has the lock of the model, from its begin to the end of the context."""
 
     def __init__(self, gate: ReadGate) -> None:
         self._gate = gate
@@ -152,7 +152,7 @@ _PAUSE: Final = 1.0
 
 
 class ModelView:
-    """The providers and names as they were when a request arrived."""
+    """The providers and names as of the time when a request arrived."""
 
     def __init__(
         self,
@@ -315,7 +315,7 @@ class ReadModel:
             self._gate.unpin_snapshot(snapshot)
 
     def long_requests(self) -> int:
-        """Return the current number of pins of long requests and other readers."""
+        """Return the current number of pins by long requests and other readers of the snapshot."""
         return self._gate.pin_count
 
     def _writable_model(self) -> WritableModel:
@@ -376,7 +376,7 @@ class ReadModel:
             file.discard()
 
     def _give_up(self, anew: FullReread) -> None:
-        """Drop the state, which differs from the database."""
+        """Drop the state of the model, because it contradicts the database."""
         self._state = None
         if self._unproven and self.file is not None:
             _warn_of(self.file, anew.reason)
@@ -389,7 +389,7 @@ class ReadModel:
             self.reread += 1
 
     def _follow_database(self, conn: sa.Connection, state: ModelState, history: str) -> FullReread | None:
-        """Update the state; return the reason why everything has to be read again, or None.
+        """Apply the changes of the database; return the reason for a full read, or None.
 
         :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
         """

@@ -1,7 +1,7 @@
 """Reads the state of the model from the database, and then follows the changes of the database.
 
-The state is read in one transaction with a consistent snapshot of the database. After a contradiction the
-state is dropped, see :mod:`placement.read_model.feed`.
+The state is read in one transaction with a consistent snapshot of the database. If the state contradicts the
+database, it is dropped, see :mod:`placement.read_model.feed`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from placement.read_model.snapshot import ModelSnapshot
 
 @dataclass
 class ModelState:
-    """A snapshot, and the point in the history of the database that it shows.
+    """The snapshot of all providers, and the point in the history of the database that it shows.
 
-    - ``stamps`` has the stamp of the last change of each provider, by bucket and id.
+    - ``stamps`` has the number of the last change of each provider, by bucket and provider id.
     - ``next_expiry`` is when the next reservation or claim expires, by the clock of the database.
     - ``shared`` keeps equal values as one object.
-    - ``whole`` is False while changes are applied. It stays False if the database fails before the end.
+    - ``whole`` is False while changes are applied. If the database fails meanwhile, ``whole`` stays False,
+      and no request may use the state.
     """
 
     names: rows.NameTable
@@ -52,12 +53,12 @@ class ModelState:
         return sum(self.counters.values())
 
     def put(self, row: rows.ProviderVersion, provider: Provider) -> None:
-        """Add a provider with the stamp of its row, or replace it."""
+        """Add or replace a provider, together with the number of its last change (its stamp)."""
         self.snapshot.put(provider)
         self.note_stamp(row, provider)
 
     def note_stamp(self, row: rows.ProviderVersion, provider: Provider) -> None:
-        """Record the stamp of the last change of a provider."""
+        """Record the number of the last change of a provider (its stamp)."""
         # the two numbers are usually equal, so one object serves as both numbers; this saves memory, because
         # a large cloud has a million of these numbers
         described = provider.described_seq
@@ -70,7 +71,7 @@ class ModelState:
         stamps[provider.id] = seq
 
     def keep_only(self, bucket: int, ids: set[int]) -> None:
-        """Drop all providers of the bucket, except those with these ids."""
+        """Drop all providers of a bucket, except the providers with these ids."""
         stamps = self.stamps.setdefault(bucket, {})
         self._totals.pop(bucket, None)
         for provider_id in stamps.keys() - ids:
@@ -78,7 +79,7 @@ class ModelState:
             self.snapshot.remove(provider_id)
 
     def bucket_fingerprint(self, bucket: int) -> rows.BucketFingerprint:
-        """Return the fingerprint of the providers of the bucket."""
+        """Return the number of providers of a bucket, and the sum of their stamps."""
         stamps = self.stamps.get(bucket, {})
         if bucket not in self._totals:
             self._totals[bucket] = sum(map(rows.fingerprint_summand, stamps.values()))
@@ -101,7 +102,7 @@ _FULL_READ_SHARE: Final = 0.5
 
 
 class FullReread(NamedTuple):
-    """The reason to read all content again; ``is_odd`` marks reasons that normal operation cannot cause."""
+    """The reason to read all content again; ``is_odd`` marks a reason that only a fault can cause."""
 
     reason: str
     is_odd: bool = True
@@ -134,7 +135,7 @@ def read_all(conn: sa.Connection) -> ModelState:
 
 
 def follow_database(conn: sa.Connection, state: ModelState) -> FullReread | None:
-    """Update the state; return the reason why all content has to be read again, or None.
+    """Apply the changes of the database to the state; return the reason for a full read, or None.
 
     :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
     """
@@ -206,7 +207,7 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
 
 
 def _apply(conn: sa.Connection, state: ModelState, changed: rows.ChangedBuckets) -> None:
-    """Apply the changed providers; for providers with only changed usage, only the usage is read."""
+    """Put the changed providers into the state; if only usage has changed, only the usage is read."""
     used = rows.sum_up(changed.used, state.names)
     described, usage = [], []
     for row in changed.providers:

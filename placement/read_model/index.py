@@ -24,7 +24,10 @@ Sums = Mapping[int, tuple[int, int]]
 
 
 class SumsByClass:
-    """:data:`Sums` of each resource class that a search has needed so far."""
+    """The used amount and the capacity of each tree, for each resource class.
+
+    A class is added when a search first needs it.
+    """
 
     def __init__(self) -> None:
         self._by_class: dict[str, dict[int, tuple[int, int]]] = {}
@@ -78,7 +81,7 @@ class FreeIndex:
     The index has a column of amounts and a column of roots. Rows are in ascending order of amounts; rows with
     equal amounts are in ascending order of roots.
 
-    :param rows: lists of roots, by their amount.
+    :param rows: lists of roots, by the largest free amount at one provider of the tree.
     """
 
     def __init__(self, rows: Mapping[int, Iterable[int]] = MappingProxyType({})) -> None:
@@ -98,14 +101,14 @@ class FreeIndex:
         return new
 
     def add(self, amount: int, root: int) -> None:
-        """Add the tree with this root and this amount."""
+        """Add the tree with this root and this free amount."""
         # an insertion moves all later values of the column, which are less than 1 MB for 100,000 trees
         at = self._row_of(amount, root)
         self._amounts.insert(at, amount)
         self._roots.insert(at, root)
 
     def remove(self, amount: int, root: int) -> None:
-        """Undo :meth:`add`."""
+        """Remove the tree with this root and this free amount."""
         at = self._row_of(amount, root)
         del self._amounts[at], self._roots[at]
 
@@ -128,7 +131,7 @@ class FreeIndex:
 
 
 class FreeIndexes:
-    """A :class:`FreeIndex` for every resource class."""
+    """For each resource class, a :class:`FreeIndex` that finds trees by their free amount."""
 
     def __init__(self) -> None:
         self._by_class: dict[str, FreeIndex] = {}
@@ -196,7 +199,10 @@ C = TypeVar("C", set[int], list[int])
 
 
 class RootIds(NamedTuple):
-    """The roots of some providers' trees, in order; ``alone`` tells whether all these providers are roots."""
+    """The roots of the trees of some providers, in order.
+
+    ``alone`` tells whether all these providers are roots.
+    """
 
     ids: tuple[int, ...]
     alone: bool
@@ -211,7 +217,7 @@ _AT_ONCE: Final = 1024
 
 
 class MergedIds(Sequence[int]):
-    """The sorted union of several sorted sequences.
+    """The sorted union of several sorted sequences of provider ids.
 
     The union is merged lazily, so that a reader of the first ids does not wait for a merge of all ids.
     """
@@ -307,7 +313,7 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
         self.roots.pop(key, None)
 
     def discard(self, key: K, provider_id: int) -> None:
-        """Remove the property from the provider."""
+        """Remove the property from the provider; a missing property is not an error."""
         members = self._own_members(key, set)
         members.discard(provider_id)
         self.roots.pop(key, None)

@@ -24,7 +24,7 @@ INTERVAL: Final = 300.0
 """Minimum seconds between two writes; a new worker reads later changes from the database."""
 # this is a small share, because the writer competes with requests for the interpreter
 _SHARE: Final = 4
-"""Seconds of sleep for each second of work of the writer."""
+"""Seconds that the writer's thread sleeps for each second of its work."""
 _MAX_SIZE: Final = 1 << 30
 """Maximum size in bytes, enough for a few million providers."""
 
@@ -32,7 +32,7 @@ _MAX_SIZE: Final = 1 << 30
 class ModelFile:
     """The file of a read model.
 
-    :param path: the path of the file; workers have to be able to write in its folder.
+    :param path: the path of the file; the workers need permission to write in its folder.
     """
 
     def __init__(self, path: str) -> None:

@@ -27,7 +27,7 @@ def capacity(total: int, reserved: int, allocation_ratio: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The amount of one resource class at a provider, and the amounts that one allocation may have.
+    """The amount of one resource class at a provider, and the bounds of one allocation.
 
     Providers share equal inventories as one object, so the time of the last write is stored in the provider.
     """
@@ -48,7 +48,7 @@ class Inventory:
         object.__setattr__(self, "capacity", capacity(self.total, self.reserved, self.allocation_ratio))
 
     def is_portion(self, amount: int) -> bool:
-        """Return whether one allocation may have ``amount``; the free amount is not checked."""
+        """Return whether the bounds of one allocation permit ``amount``; the free amount is not checked."""
         return self.min_unit <= amount <= self.max_unit and amount % self.step_size == 0
 
     def accepts_amount(self, amount: int, used: int) -> bool:
@@ -83,12 +83,12 @@ class Provider:
     aggregates: frozenset[str]
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     described_seq: int = 0
-    """The stamp of the last change of anything but usage."""
+    """The number of the last change of the provider that changed anything but its usage."""
     inventory_times: tuple[float, ...] = ()
     """Times of the last writes of the inventories, in the order of ``inventories``; one if all are equal."""
 
     def offered_at(self, name: str) -> float:
-        """Return the time of the last write of the inventory of a resource class."""
+        """Return when the inventory of a resource class was written last, in seconds since 1970."""
         times = self.inventory_times
         return times[0] if len(times) == 1 else times[list(self.inventories).index(name)]
 

@@ -28,13 +28,14 @@ from placement.read_model.provider import Attribute, Inventory, Provider
 
 # each id is a parameter, and SQLite allows at most 32,766 parameters in a statement
 _CHUNK: Final = 500
-"""Maximum number of providers for which one statement reads inventories, traits, aggregates or usage."""
+"""Maximum number of providers in one statement that reads inventories, traits, aggregates or usage."""
 # rows become providers in batches, because a large cloud has millions of rows
 _MANY: Final = 10_000
 """Maximum number of rows in memory at the same time when a whole table is read."""
 # this limits the memory: values of deleted providers are kept until this number is reached
 _MAX_SHARED: Final = 100_000
-"""Maximum number of distinct values; above it, all of them are dropped."""
+"""Maximum number of distinct values that are kept for sharing; when it is exceeded, all of them are dropped.
+"""
 # the limit is low: most updates have few pairs, and each pair is a further alternative for the query planner
 _MAX_PAIRS: Final = 64
 """Maximum number of pairs of bucket and counter in one statement."""
@@ -141,7 +142,7 @@ class SharedValues:
         self._inventories: dict[tuple[Any, ...], dict[str, Inventory]] = {}
 
     def __call__(self, value: Any) -> Any:
-        """Return the object that is kept for all values equal to this value."""
+        """Return the object that stands for all values equal to this value."""
         if len(self._kept) >= _MAX_SHARED:
             # all values are dropped together; existing providers keep their objects, and providers that are
             # read later share new objects
@@ -166,7 +167,7 @@ class SharedValues:
 
 
 class BucketFingerprint(NamedTuple):
-    """The number of providers of a bucket and the sum of their ``change_seq``.
+    """The number of providers in a bucket, and the sum of the numbers of their last changes.
 
     Because counters grow by random numbers, two states of a bucket with equal fingerprints are the same
     state.
@@ -199,7 +200,7 @@ class ProviderVersion(NamedTuple):
 
 @dataclass(frozen=True)
 class ChangedBuckets:
-    """The changes in some buckets.
+    """The providers that have changed in some buckets.
 
     ``used`` has rows of provider id, id of a resource class, and used amount. ``fingerprints`` has the
     fingerprint of each bucket, over all its providers.
@@ -213,7 +214,7 @@ class ChangedBuckets:
 def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuckets:
     """Read providers with stamps above the known counters of their buckets, and the usage of these providers.
 
-    :param known: the known counters by bucket.
+    :param known: the counter of each bucket at the last read.
     """
     answers = []
     pairs = list(known.items())
@@ -263,7 +264,7 @@ def _stamped_statements(count: int) -> tuple[PreparedStatement, PreparedStatemen
 def read_all(
     conn: sa.Connection, names: NameTable, shared: SharedValues
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
-    """Read all providers; yield each with its row."""
+    """Read all providers; yield each provider with its database row."""
     parts = {kind: _stream_rows(conn, query) for kind, query in _all.items()}
     return _assemble_providers(
         map(ProviderVersion._make, _stream_rows(conn, _providers)), parts, names, shared
@@ -273,7 +274,7 @@ def read_all(
 def read_some(
     conn: sa.Connection, rows: Sequence[ProviderVersion], names: NameTable, shared: SharedValues
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
-    """Read the providers of these rows; yield each with its row."""
+    """Read the providers of these rows; yield each provider with its row."""
     # a query for each table and chunk instead of a join, which would repeat rows for each combination
     for start in range(0, len(rows), _CHUNK):
         chunk = rows[start : start + _CHUNK]
@@ -383,7 +384,7 @@ def _assemble_providers(
 
 
 def _shorten_times(times: tuple[float, ...]) -> tuple[float, ...]:
-    """Return times in the form of :attr:`~placement.read_model.provider.Provider.inventory_times`."""
+    """Return times of inventories in the short form of ``Provider.inventory_times``."""
     return times[:1] if len(set(times)) == 1 else times
 
 

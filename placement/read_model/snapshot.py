@@ -25,18 +25,20 @@ from placement.read_model.provider import Attribute, Provider
 from placement.read_model.trees import HostTree, TreeClasses
 
 DISTANCE: Final = "numa_distance."
-"""Prefix of attributes with the distance of a NUMA node to another node; that node's uuid follows."""
+"""Prefix of attributes that have the distance of a NUMA node to another node. The uuid of the other node's
+provider follows the prefix."""
 Distances = Mapping[tuple[int, int], int]
 """Distances of NUMA nodes in units of the ACPI SLIT, by the ids of two providers in ascending order."""
 Range = tuple[float, float] | None
-"""The lowest and the highest number of an attribute; None if no provider has a number for the attribute."""
+"""The lowest and the highest number that providers have for an attribute; None if no provider has a number.
+"""
 # above this share of changed trees, sorting all trees is faster than inserting them into sorted columns
 _ANEW_SHARE: Final = 0.1
-"""If more than this share of trees has changed, the indexes of free amounts are rebuilt."""
+"""If more than this share of all trees has changed, the indexes of free amounts are built again."""
 
 
 class ModelSnapshot:
-    """All providers, and the indexes with which searches begin.
+    """All resource providers of the cloud, and the indexes with which searches begin.
 
     While a long search still reads a snapshot, other requests change a :meth:`copy` of it.
     """
@@ -72,7 +74,10 @@ class ModelSnapshot:
         self._fill_indexes(sorted(providers, key=attrgetter("id")))
 
     def _fill_indexes(self, providers: list[Provider]) -> None:
-        """Begin with these providers, in ascending order of ids; faster than many :meth:`put`."""
+        """Fill the empty indexes with these providers, in ascending order of ids.
+
+        This is faster than many calls of :meth:`put`.
+        """
         ids = [each.id for each in providers]
         self.providers.update(zip(ids, providers, strict=True))
         self.by_uuid.update(zip(map(attrgetter("uuid"), providers), ids, strict=True))

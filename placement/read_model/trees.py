@@ -24,7 +24,9 @@ Where = tuple[tuple[str, ...], bool]
 
 
 class TreeLayout(NamedTuple):
-    """The root of a tree, all providers with any of some resource classes, and their ancestors, in order.
+    """The part of a tree that a request concerns, in an order that ignores all other providers.
+
+    The part consists of the root, all providers with any of some resource classes, and their ancestors.
 
     The root comes first, and other providers follow branch by branch; branches with the same classes at the
     same places are adjacent. So two trees have the same ``places`` if they differ only in providers without
@@ -38,7 +40,7 @@ class TreeLayout(NamedTuple):
     places: tuple[tuple[int, tuple[int, ...]], ...]
     """For each provider, the index of its parent in the layout (root: -1), and the ranks of its classes."""
     pick: Callable[[tuple[int, ...]], tuple[int, ...]]
-    """Picks the free amounts of ``slots`` from all free amounts of a tree."""
+    """A function that picks the free amounts of ``slots`` from the free amounts of a whole tree."""
 
     def slots_of(self, rank: int) -> list[int]:
         """Return the slots of a class; ``rank`` is the index of the class among the classes of the layout."""
@@ -161,7 +163,7 @@ class TreeStructure:
         self._with_most: dict[tuple[int, ...], tuple[tuple[int, ...], Mapping[str, int]]] = {}
 
     def places_giving(self, names: tuple[str, ...]) -> Sequence[Places]:
-        """Return position and slots of each provider with all these classes; slots in their order."""
+        """Return the position and the slots of each provider that has all these resource classes."""
         found = self._giving.get(names)
         if found is None:
             found = [
@@ -188,7 +190,7 @@ class TreeStructure:
         return found
 
     def with_most(self, free: tuple[int, ...]) -> tuple[tuple[int, ...], Mapping[str, int]]:
-        """Return the free amounts, and for each class the largest amount that a single provider can give.
+        """Return the free amounts, and for each class the largest free amount of one provider.
 
         Trees with equal free amounts, such as empty hosts, mostly get the same objects.
         """
@@ -345,7 +347,10 @@ class HostTree(ProviderSet):
         return ProviderSet((*self.members, *shared), self.kind.shape, self.uuids + uuids)
 
     def when_empty(self, shared: Sequence[Provider]) -> ProviderSet:
-        """Return the provider set of an unused tree, with the capacities of the structure's largest tree."""
+        """Return the providers of the tree as if it were unused.
+
+        The capacities are those of the structure's largest tree.
+        """
         capacities = self.kind.shape.capacities
         inventories: list[dict[str, Inventory]] = [{} for _ in self.members]
         for slot, (at, name) in enumerate(self.kind.shape.slots):
@@ -363,7 +368,10 @@ class HostTree(ProviderSet):
 
 
 class _EqualObjects:
-    """The values of a tree that do not depend on usage; trees with equal values share these objects."""
+    """The values of a tree that do not depend on usage.
+
+    Trees with equal values share these objects to save memory.
+    """
 
     __slots__ = ("aggregates", "all_aggregates", "capacities", "kind", "unused")
 

@@ -29,7 +29,7 @@ from placement.read_model.provider import Provider
 from placement.search.rules import NeedAssignment, RequestRules, fits_at_all
 from placement.search.symmetry import AssignmentKinds, RememberedAssignments
 
-# up to this number, trying all assignments costs less than proofs of infeasibility and dead ends
+# up to this number, trying all assignments costs less than proving first that the needs cannot fit
 SMALL: Final = 256
 """Largest number of assignments that are tried without first checking that the needs fit at all."""
 # checking one pair of needs takes two lookups in lineages, while the general search checks each assignment by
@@ -37,7 +37,8 @@ SMALL: Final = 256
 SMALL_IN_PAIRS: Final = 4096
 """Largest number of assignments for which :func:`pairwise_assignments` is used."""
 _CHOICES_BEFORE_REST: Final = 256
-"""Number of choices without a result before the first rest; it doubles with each rest."""
+"""Number of choices without a result after which a search first lets other trees be searched (rests); it
+doubles with each rest."""
 
 
 def complete_assignments(
@@ -54,7 +55,8 @@ def complete_assignments(
     first, and the other ways of the set come later. A yielded None means that the search rests, so that the
     caller can search other trees first.
 
-    :param distinct_only: whether to yield only one of all equivalent ways; this needs ``kinds``.
+    :param distinct_only: whether to yield only one of several ways that differ in equal devices or groups;
+        this needs ``kinds``.
     :raises placement.search.budget.BudgetExhausted: the search has taken too long.
     """
     if rng is not None:
@@ -82,7 +84,10 @@ def _distinct_first(
     kinds: AssignmentKinds,
     distinct_only: bool,
 ) -> Iterator[Sequence[Provider] | None]:
-    """Yield one way of each set that differs only in units of pools, then one of each set of equivalent ways.
+    """Yield ways to serve the needs, first those that differ in more than equal devices and groups.
+
+    The first pass yields one way of each set that differs only in units of pools. The second pass yields one
+    way of each set of equivalent ways.
 
     After these, yield one way for each distinct set of amounts, and at last all other ways. The search rests
     between these passes, so that the caller first gets one way from each other tree.
@@ -251,7 +256,7 @@ def _run_through(
     visited: RememberedAssignments | None = None,
     kinds: AssignmentKinds | None = None,
 ) -> Iterator[Sequence[Provider] | None]:
-    """Yield all complete assignments, and None when the search rests.
+    """Yield all complete assignments of providers to needs, and None when the search rests.
 
     The search does not use recursion, because requests may have hundreds of groups. Most requests never meet
     a dead end. After the first dead end, or a rest after a failed choice, the search checks before each step

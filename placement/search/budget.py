@@ -1,4 +1,4 @@
-"""The cost limit of a search. During a long search, the budget regularly lets other threads run.
+"""The budget of a search: limits of time and size, and pauses in which other threads run.
 
 Most requests are answered within a millisecond, but the time of a few has no bound: placing 24 groups on 8
 devices is a packing problem. A search counts its work in *steps* of a few microseconds each. From time to
@@ -14,7 +14,7 @@ _STEPS: Final = 64
 """Number of steps between two checks of the clock."""
 # most searches end earlier, and a switch to another thread would only delay them
 _FIRST_SLICE: Final = 0.02
-"""Seconds of work before a search yields for the first time."""
+"""Seconds of work after which a search first lets other threads run."""
 # a short request takes 1 to 2 ms itself, and should not wait much longer than that for a long request
 _SLICE: Final = 0.002
 """Seconds of work between two yields; other threads of the process wait about as long."""
@@ -28,7 +28,7 @@ Item = TypeVar("Item")
 
 
 class BudgetExhausted(Exception):
-    """The budget of the search is spent."""
+    """The search has used all the time that it may take."""
 
 
 class SearchBudget:
@@ -64,10 +64,7 @@ class SearchBudget:
         self._not_before = perf_counter() + min(seconds, first_slice)
 
     def spend(self, steps: int = 1) -> None:
-        """Count steps of work. An overestimate is harmless, because a check of the clock costs little.
-
-        :raises BudgetExhausted: the limit of CPU time is reached.
-        """
+        """Count steps of work. A count that is too high is harmless: it only causes a check of the clock."""
         self._steps_left -= steps
         if self._steps_left <= 0:
             # the error is raised again in later calls, because the caller may go on with another generator of

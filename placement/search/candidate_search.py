@@ -40,12 +40,14 @@ from placement.search.symmetry import never_pooled
 T = TypeVar("T")
 
 Source = tuple[ProviderSet, Iterable[PatternBatch]]
-"""A provider set, and an iterator over batches of its patterns. An empty batch gives the turn to the next
-source."""
+"""The candidates at one tree: a provider set, and an iterator over batches of its patterns. An empty batch
+gives the turn to the next source."""
 
 
 def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
-    """Yield all batches of a source, then all batches of the next. A source that rests continues at the end.
+    """Yield all batches of one tree, then of the next.
+
+    A tree at which the search rests comes again at the end.
 
     A source also rests when its remaining candidates differ from earlier ones only in interchangeable
     providers and groups.
@@ -62,7 +64,10 @@ def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
 
 
 def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
-    """Yield one batch of each source, then a second batch of each, and so on; open a source when needed."""
+    """Yield one batch of each tree, then a second batch of each, and so on.
+
+    A tree is first searched at its turn.
+    """
     active: deque[Source] = deque()
     # this is a generator, because a limit may be reached before most sources are opened
     for provider_set, batches in chain(sources, drain_waiting(active)):
@@ -81,7 +86,10 @@ def drain_waiting(waiting: deque[T]) -> Iterator[T]:
 
 
 def limit_offers(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
-    """Yield offers until they have ``limit`` candidates in total; the last batch may be shortened."""
+    """Yield batches of candidates until they have ``limit`` candidates in total.
+
+    The last batch may be shortened.
+    """
     if limit < 1:
         return
     for provider_set, patterns in offers:
@@ -100,7 +108,7 @@ BATCH: Final = 16
 # the check adds up the sizes of all patterns; if it ran for each offer, it would cost more than finding the
 # patterns
 _CHUNK: Final = 256
-"""Number of needs in the candidates between two checks of the size of the answer."""
+"""Number of needs in the found candidates after which the size of the answer is checked again."""
 # one dictionary lookup refuses most roots, which takes less time than a step
 _ROOTS: Final = 32
 """Number of roots between two checks of the budget."""
@@ -216,7 +224,7 @@ class CandidateSearch:
                 yield source
 
     def source_at(self, root: int, *, each_root: bool = False) -> Source | None:
-        """Return the candidates anchored at a root; None if a quick check proves that there are none."""
+        """Return the candidates at the tree of a root; None if a quick check proves that there are none."""
         tree = self._trees[root]
         # in most clouds no provider shares with others: then the tree is its own provider set, and no
         # candidate is found twice
@@ -267,7 +275,7 @@ class CandidateSearch:
         *,
         pooled: bool = False,
     ) -> UnusedPatterns:
-        """Return all patterns of a tree as if the tree and the providers that share with it were unused."""
+        """Return all patterns of candidates of a tree as if no provider had any usage."""
         # the caller needs all patterns, so larger batches save rests and bookkeeping
         self._searched.batch = BATCH
         if shared:
@@ -445,7 +453,7 @@ def find_candidates(
     :param strategy: ``depth-first`` yields all candidates of a root before those of the next root.
     ``breadth-first`` yields one candidate of each root before a second candidate of any root. Candidates that
     differ only in equal providers and groups may come after all other candidates of all roots.
-    :param max_candidates: an upper bound besides the limit of the request.
+    :param max_candidates: a maximum number of candidates in addition to the limit of the request.
     :param randomize: choose the candidates within the limit at random: roots in random order, round-robin,
         and the candidates of each root in random order.
     :param budget: limits of the search. When the budget is spent (see :attr:`SearchBudget.ended`), the
@@ -581,13 +589,16 @@ def _host_by_host(offers: list[Offer]) -> list[Offer]:
 
 
 def _while_it_lasts(offers: Iterable[Offer]) -> Iterator[Offer]:
-    """Yield the offers until the budget is spent."""
+    """Yield offers until the budget of the search is spent."""
     with suppress(BudgetExhausted):
         yield from offers
 
 
 def _too_much(request: CandidatesRequest, budget: SearchBudget) -> InvalidRequest:
-    """Return the error for a request that needs too many steps; it names the group that failed most often."""
+    """Return the error for a request that needs too many steps.
+
+    The error names the group for which the search most often found no provider.
+    """
     advice = "."
     if budget.dead_ends:
         # a smaller request of this group is most likely to help

@@ -1,4 +1,4 @@
-"""Candidates as patterns that equivalent trees have in common, and their order within a root.
+"""Candidates as patterns of positions that equivalent trees share, and their order within a root.
 
 Nova takes the first candidate of the host that it has chosen. So the order puts candidates first that cross
 few branches of a tree. Ordering neither adds nor removes candidates.
@@ -74,11 +74,11 @@ class UnusedPatterns(NamedTuple):
 
 
 Offer = tuple[ProviderSet, PatternBatch]
-"""A provider set, and patterns of candidates that it has."""
+"""A tree with the providers that share with it, and patterns of candidates that these providers serve."""
 
 
 class AllocationCandidate(NamedTuple):
-    """One way to serve a request: a pattern, and the provider set that it applies to."""
+    """One way to serve a request: a pattern of positions, and the provider set that it applies to."""
 
     provider_set: ProviderSet
     pattern: CandidatePattern

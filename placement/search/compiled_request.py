@@ -41,7 +41,7 @@ _BatchEnd = Literal["full", "rest", "done"]
 
 
 class NeedOptions(NamedTuple):
-    """The providers that can serve a need if they have enough free of each class.
+    """The providers that can serve a need (a part of a request) if they have enough free of each class.
 
     ``own`` has pairs of a position in the tree and the slots of the needed amounts, in the order of the
     need's resources. ``shared`` has the positions of sharing providers.
@@ -56,7 +56,7 @@ class NeedOptions(NamedTuple):
 
 
 class SearchResults:
-    """The results of a request at some trees, kept for equivalent trees.
+    """The results of a request at some trees, which are reused for equivalent trees.
 
     :param batch: number of patterns that are searched for at once.
     :param distinct_only: at trees with many ways, find only one of several ways that differ only in equal
@@ -74,7 +74,7 @@ class SearchResults:
 
 
 class _ContestedClass(NamedTuple):
-    """A resource class that several needs ask for, and the options of these needs that have the class.
+    """A resource class that several needs ask for, and the providers that may give it to them.
 
     - ``asking`` has the indexes of the needs, ``asked`` is the sum of their amounts, ``least`` the smallest
       amount.
@@ -143,7 +143,7 @@ class CompiledRequest:
     def pattern_batches(
         self, provider_set: ProviderSet, free: tuple[int, ...], rng: random.Random | None = None
     ) -> Iterable[PatternBatch]:
-        """Return the patterns of all candidates of a tree in batches, which are found on demand.
+        """Return the patterns of all candidates of a tree in batches, which are searched for on demand.
 
         An empty batch means that the search rests, so that the caller can search other trees first.
 
@@ -203,7 +203,7 @@ class CompiledRequest:
         return UnusedPatterns(PatternBatch(found), tuple(pools))
 
     def _options_within(self, free: tuple[int, ...]) -> Sequence[Sequence[int]] | None:
-        """Return for each need the positions that can serve it; None if a need has none."""
+        """Return for each need the positions of the providers that can serve it; None if a need has none."""
         options: Sequence[Sequence[int]] | None = self._having_enough(free)
         # unusable options are removed before the key is made, so that more trees have equal keys
         for rule in self._rules.subtrees:
@@ -211,7 +211,7 @@ class CompiledRequest:
         return options
 
     def _batches_alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> Iterable[PatternBatch]:
-        """Return the patterns for this tree's free amounts: a tuple, or an iterator that callers copy."""
+        """Return the patterns for all trees with these free amounts: a tuple, or an iterator to be copied."""
         contested = self._contested_amounts(free)
         options = None if contested is None else self._options_within(free)
         if contested is not None and options is not None and self._rules.subtrees:
@@ -458,7 +458,7 @@ def options_of(
 ) -> Sequence[NeedOptions] | None:
     """Return for each need its options in an unused tree; None if a need has no option.
 
-    :param met: for each condition of the rules, whether each position of the tree meets it.
+    :param met: for each condition of the rules, whether the provider at each position of the tree meets it.
     """
     found: list[NeedOptions] = []
     for index, like in enumerate(rules.first_alike):

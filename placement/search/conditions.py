@@ -35,7 +35,7 @@ from placement.read_model.trees import HostTree, TreeClass
 from placement.search.request import CandidatesRequest, RequestGroup
 
 MetPositions = Callable[[HostTree], tuple[bool, ...]]
-"""Returns for each position in a tree whether its provider meets a condition."""
+"""A function that returns, for each position in a tree, whether the provider there meets a condition."""
 ProviderCheck = Callable[[Provider], bool]
 
 _K = TypeVar("_K")
@@ -45,7 +45,7 @@ Names = frozenset[str]
 
 
 class _RememberedValues(dict[_K, bool], Generic[_K]):
-    """Results of a condition by the checked value, such as a set of traits; each result is computed once."""
+    """Cached results of a condition, by the checked value such as a set of traits."""
 
     def __init__(self, answer: Callable[[_K], bool]) -> None:
         self._answer = answer
@@ -70,11 +70,12 @@ class ConditionWords:
     lacking: str = ""
     """Predicate for hosts that do not meet the condition, with a plural verb."""
     parameter: str = ""
-    """Parameter of a query that states the condition, without a suffix; empty if no query can state it."""
+    """Name of the query parameter that states the condition, without a suffix; empty if no parameter can
+    state it."""
     mark: str = ""
     """Prefix of the value of ``parameter``, such as ``!`` for forbidden names."""
     unknown: str = ""
-    """Remark for names that no provider has; empty if no remark is needed."""
+    """Remark for names that no provider has; empty if such names need no remark."""
 
     @staticmethod
     def render(
@@ -140,7 +141,7 @@ class ProviderCondition(ABC):
     def from_field(cls, said: Any, group: RequestGroup | None) -> Self:
         """Return the condition that a field of a request states with its value.
 
-        :param said: the value of the field.
+        :param said: the value of the field in the request.
         :param group: the group that has the field; None for conditions on roots, which are fields of the
             request.
         """
@@ -161,7 +162,7 @@ class ProviderCondition(ABC):
         return lambda tree: tuple([self.met_by(each, snapshot) for each in tree.members])
 
     def single_pieces(self) -> Iterator[Self]:
-        """Yield the pieces of this condition as conditions with one set each."""
+        """Yield the pieces of this condition (its single sets of names) as conditions of their own."""
         # a condition with one piece is yielded unchanged, because replace() is slow and each request calls
         # this
         if len(self.sets) == 1:
@@ -308,7 +309,7 @@ class _TraitCondition(ProviderCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class RequiredTraits(_TraitCondition):
-    """Requires one trait of each set of traits.
+    """Requires from each set of traits at least one trait.
 
     With ``by_group``, the providers of the group without a suffix together have the traits, as the API
     reference says.
@@ -390,7 +391,7 @@ class _LineageTraits(ProviderCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class OutsideTraits(_LineageTraits):
-    """Traits that neither the provider nor an ancestor may have, as for a device outside of NUMA nodes."""
+    """Traits that neither provider nor ancestors may have, such as for a device outside of NUMA nodes."""
 
     name = "outside"
     field = "outside"
@@ -407,7 +408,7 @@ class OutsideTraits(_LineageTraits):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class InsideTraits(_LineageTraits):
-    """Traits that the provider or an ancestor has to have, such as for memory of a NUMA node."""
+    """Traits that the provider or one of its ancestors has to have, such as for memory of a NUMA node."""
 
     name = "inside"
     field = "inside"

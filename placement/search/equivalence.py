@@ -45,7 +45,7 @@ A missing attribute counts as different in any two trees."""
 
 
 def tree_reader(conditions: Iterable[ProviderCondition]) -> Callable[[HostTree], Any]:
-    """Return a function that computes a key of a tree.
+    """Return a function that computes a key of a tree for one request.
 
     Trees with equal keys have one structure and meet the conditions at the same positions.
     """
@@ -58,14 +58,17 @@ def tree_reader(conditions: Iterable[ProviderCondition]) -> Callable[[HostTree],
 
 
 def root_reader(conditions: Iterable[ProviderCondition]) -> Callable[[Provider], Any]:
-    """Return a function that computes a key of a root; roots with equal keys meet the same conditions."""
+    """Return a function that computes a key of a root.
+
+    Roots with equal keys meet the same conditions of a request.
+    """
     # attrgetter runs in C, which matters because the search calls this for each tree
     reads = {name.removeprefix("root.") for each in conditions for name in each.reads}
     return attrgetter(*sorted(reads)) if reads else _read_nothing
 
 
 def provider_reader(conditions: Iterable[ProviderCondition]) -> Callable[[Provider, Provider], Hashable]:
-    """Return a function that computes a key of a provider and its root.
+    """Return a function that computes a key of a provider and its root for one request.
 
     Providers with equal keys meet the same conditions.
     """
@@ -89,7 +92,7 @@ def _read_nothing(_: object) -> Hashable:
 
 
 class AskedAmounts:
-    """The rules of a request, all its amounts, and the resource classes by which trees are compared.
+    """The amounts and rules of a request, and the resource classes by which trees are compared for it.
 
     :param where: names the layout by which trees are compared; None stands for the classes of this request.
     """
@@ -109,7 +112,7 @@ class AskedAmounts:
         self._portions: dict[TreeStructure, Hashable] = {}
 
     def portions_key(self, shape: TreeStructure, layout: TreeLayout) -> Hashable:
-        """Return a key of the amounts, and sums of amounts, that the providers of a structure can give."""
+        """Return a key that tells which amounts, and sums, the providers of a structure can give."""
         # the portions are cached by structure, because the computation reads each inventory, and thousands of
         # trees share a structure
         found = self._portions.get(shape)
@@ -181,7 +184,7 @@ class TreeKin:
     Positions and slots are those of a :class:`~placement.read_model.trees.TreeLayout`.
 
     :param layout: the layout of any of the trees.
-    :param shared: the providers that share with each of the trees.
+    :param shared: the providers that share with each of these trees.
     """
 
     __slots__ = ("_amounts", "_contested", "_pick", "alike", "having", "own", "shared", "slots", "where")
@@ -212,7 +215,7 @@ class TreeKin:
         self.alike: dict[Hashable, LikeTrees] = {}
         # with one amount for each slot, in the order of slots, no slots have to be picked
         slots = [slot for slot, _ in asked]
-        #: the function is : None if each slot has exactly one amount
+        #: picks the compared free amounts of a tree; None if each slot has exactly one amount
         self._pick = None if slots == [*range(len(self.slots))] else slot_picker(slots)
         self._amounts = tuple([amount for _, amount in asked])
         self._contested = [
@@ -264,7 +267,7 @@ def regroup_trees(
 ) -> list[LikeTrees]:
     """Group trees again for a weaker request; a group may be split, and groups may be joined.
 
-    :param groups: the groups of trees for the whole request.
+    :param groups: the groups of equivalent trees for the whole request.
     :raises placement.search.budget.BudgetExhausted: the grouping takes too long.
     """
     groups = list(groups)

@@ -66,7 +66,7 @@ def _single_id(provider_id: int | None) -> set[int]:
 def named_roots(snapshot: ModelSnapshot, uuids: Iterable[str], meant: str) -> frozenset[int]:
     """Return the ids of the roots with these uuids.
 
-    :param meant: the purpose of the roots; the text completes the error message "There is no root provider X,
+    :param meant: the purpose of the roots, as the end of the error message "There is no root provider X,
         which".
     :raises InvalidRequest: a uuid belongs to no provider, or to a provider that is not a root.
     """

@@ -25,12 +25,12 @@ from placement.search.candidates import CandidatePattern, Offer, PatternBatch, c
 _MAX_OUTDATED: Final = 0.1
 """Outdated summaries are dropped when summaries outnumber trees by more than this share of the trees."""
 _STEP: Final = 4096
-"""Number of bytes of a template for which filling in uuids costs one step of the budget."""
+"""Number of bytes of rendered text that count as one step of the search's budget."""
 # joining a whole answer of 40 MB would take 30 ms, during which no other thread runs
 _PIECE: Final = 1 << 20
 """Approximate size of a piece of the answer, in bytes."""
 _STEPS_OF_PIECE: Final = 64
-"""Steps of the budget that are spent for joining a piece."""
+"""Number of steps of the budget that joining one piece of the answer costs."""
 
 
 class SummaryShape(NamedTuple):
@@ -48,7 +48,7 @@ class SummaryShape(NamedTuple):
 
 
 class ProviderSummaries:
-    """The JSON of the summaries of whole trees, kept while these trees exist unchanged.
+    """The rendered JSON of summaries of whole trees, cached as long as the trees do not change.
 
     After each answer, the number of kept summaries of a shape exceeds the number of trees by at most a tenth.
     """
@@ -103,7 +103,7 @@ def render(
 ) -> bytes:
     """Return the JSON of the answer, in the shape of a microversion.
 
-    :param kept: the summaries of earlier answers; None: the summaries of all trees are rendered.
+    :param kept: the cached summaries of earlier answers; None: the summaries of all trees are rendered.
     """
     return b"".join(
         render_pieces(
@@ -167,7 +167,7 @@ _Template = tuple[bytes, Callable[[tuple[bytes, ...]], Any]]
 
 
 class _CandidateTemplates:
-    """Makes the templates of batches. Each pattern and each set of amounts is rendered once.
+    """Makes the JSON templates of batches. Each pattern and each set of amounts is rendered once.
 
     Templates need no escaping, because names and uuids contain no characters that JSON escapes.
     """

@@ -22,7 +22,8 @@ from placement.search.request import CandidatesRequest
 
 # the index by free amounts is not in the order of ids, so its roots would have to be sorted
 _MUCH_RARER: Final = 0.5
-"""The index by free amounts is used if it has fewer roots than this share of the rarest other index."""
+"""Share of roots. The index by free amounts is used if it finds fewer roots than this share of what the most
+selective other index finds."""
 # each check evaluates all conditions; for more providers, the checks would cost more than they save
 _MANY: Final = 64
 """If there are more sharing providers than this number, they are not checked in advance."""
@@ -34,7 +35,8 @@ _MAX_SELECTIVE: Final = 0.7
 class SharingProviders:
     """The providers that share with trees, by aggregate.
 
-    :param needs: keep only sharing providers that may serve one of these needs; None keeps all.
+    :param needs: keep only sharing providers that may serve one of these needs of the request; None keeps
+        all.
     """
 
     def __init__(
@@ -141,7 +143,7 @@ _DRAWS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class RootFilter:
-    """Distinct root ids, and a filter. A root passes if each condition in ``selective`` has a set with it.
+    """Distinct ids of roots, and a filter: a root passes if it is in a set of each selective condition.
 
     Iteration yields ids in ascending order; ``ids`` need not be in order.
     """
@@ -158,7 +160,7 @@ class RootFilter:
         return replace(self, ids=[each for each in self.ids if each in ids])
 
     def from_anywhere(self, rng: random.Random) -> Iterator[int]:
-        """Iterate from a random root on; each passing root is equally likely to be the first."""
+        """Iterate over the passing roots from a random root on; each is equally likely to be the first."""
         # roots are drawn at random until one passes: each passing root has the same probability, and not all
         # roots are filtered
         for _ in range(_DRAWS if self.ids else 0):
@@ -241,7 +243,7 @@ def possible_roots(
 
 
 def _in_all(roots: Iterable[int], wanted: Sequence[Sequence[Container[int]]]) -> Iterator[int]:
-    """Yield the roots for which each condition has a set that contains the root."""
+    """Yield the roots that pass the filter: each condition has a set that contains the root."""
     # nested loops replace any() and all(), because generators would take longer than the lookups
     for root in roots:
         for any_of in wanted:

@@ -29,7 +29,7 @@ from placement.search.conditions import ProviderCondition, ProviderNeed
 from placement.search.request import CandidatesRequest
 
 Taken = dict[tuple[int, str], int]
-"""Amounts, by pairs of provider id and resource class."""
+"""Amounts that a search has taken so far, by pairs of provider id and resource class."""
 
 # the possible sums are the bits of one integer with a bit for each unit, and each need shifts this integer
 # once
@@ -51,7 +51,7 @@ def fits_at_all(
     taken: Mapping[tuple[int, str], int] = MappingProxyType({}),
     budget: SearchBudget | None = None,
 ) -> bool:
-    """Return False if there is certainly no way to give each need one of its options.
+    """Return False if a quick proof shows that the needs cannot all get one of their providers.
 
     :param isolate: whether no two suffixed groups may have the same provider.
     :param taken: amounts that a search has already taken, by provider id and class.
@@ -157,8 +157,8 @@ def _match_all(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> boo
 
     The matching grows along augmenting paths, found breadth first.
 
-    :param limits: for each need, a dict from the id of each provider that can serve the need to the maximum
-        number of needs that the provider can serve.
+    :param limits: for each need: the providers that can serve it, by id, each with the number of needs that
+        it can serve at most.
     """
     served: dict[int, list[int]] = {}
     for newcomer in range(len(limits)):
@@ -192,7 +192,7 @@ def _match_all(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> boo
 
 
 class RequestRules:
-    """The rules on the combination of a request's needs, and other values that are computed once."""
+    """The rules on combinations of providers in a candidate, and other values computed once per request."""
 
     def __init__(
         self,
@@ -296,7 +296,8 @@ class RequestRules:
     def traits_settled(self, options: Sequence[Sequence[Provider]]) -> bool | None:
         """Return whether the providers of the group without a suffix have its traits.
 
-        True or False if each choice of options gives this result; None if the result depends on the choice.
+        The result is True or False if it is the same for each choice of providers, and None if it depends on
+        the choice.
         """
         settled: bool | None = True
         for traits in self.unsuffixed_traits:
@@ -310,7 +311,7 @@ class RequestRules:
 
 
 class NeedAssignment:
-    """Providers chosen for some of the needs, from the options of a tree."""
+    """The providers that a search has chosen for some of the needs, from the options at a tree."""
 
     def __init__(self, rules: RequestRules, options: Sequence[Sequence[Provider]]) -> None:
         self.rules = rules
@@ -349,7 +350,7 @@ class NeedAssignment:
                 self.taken[provider.id, name] -= amount
 
     def allows_provider(self, index: int, provider: Provider) -> bool:
-        """Return whether a provider may serve a need, given the chosen providers and the options left."""
+        """Return whether a provider may serve a need, given the providers that are chosen already."""
         rules = self.rules
         need = rules.needs[index]
         for name, amount in need.resources:

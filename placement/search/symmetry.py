@@ -1,4 +1,4 @@
-"""Recognises equal groups and equal providers; swapping two of them gives an equivalent assignment.
+"""Recognises equal groups of a request and equal providers, so that equivalent assignments are tried once.
 
 Hosts have many equal devices, and guests ask for several of these devices. There are 518,918,400 ways to give
 eight of sixteen devices to eight equal groups, but the client sees no difference between these ways. The
@@ -38,7 +38,7 @@ def never_pooled(traits: frozenset[str]) -> bool:
 
 
 class AssignmentKinds:
-    """The kinds of needs and of providers at a tree. Needs, or providers, of one kind can be swapped.
+    """The kinds of needs and of providers at a tree. Two needs, or two providers, of one kind can be swapped.
 
     :param options: for each need, the providers that can serve it.
     :param pooled: whether providers are of one kind only if they form a pool, so that several guests can swap
@@ -93,18 +93,18 @@ class AssignmentKinds:
 
     @property
     def any_needs_equal(self) -> bool:
-        """Whether two needs are of one kind."""
+        """Whether at least two needs are of one kind."""
         return len({*self.of_needs}) < len(self.of_needs)
 
     @property
     def any_providers_equal(self) -> bool:
-        """Whether two providers are of one kind."""
+        """Whether at least two providers are of one kind."""
         return len({*self.of_providers.values()}) < len(self.of_providers)
 
     def list_pools(self) -> Iterator[tuple[list[int], int]]:
-        """Yield the providers of each pool, and the amount of a unit of this pool.
+        """Yield each pool as the ids of its providers, with the amount of one unit of the pool.
 
-        The providers are given by ids, in the order of the options.
+        The ids are in the order of the options.
         """
         by_kind: dict[int, list[int]] = {}
         for provider_id, kind in self.of_providers.items():
@@ -253,7 +253,7 @@ class AssignmentKinds:
 
 
 class RememberedAssignments:
-    """A set of assignments at one tree, in which an assignment stands for all equivalent ones."""
+    """A set of the assignments tried at one tree; an assignment stands for all equivalent assignments."""
 
     def __init__(self, kinds: AssignmentKinds) -> None:
         self.kinds = kinds

@@ -1,4 +1,4 @@
-"""The writing operations. Each is a function that runs in one transaction, completely or not at all.
+"""The operations that write to the database. Each runs in one transaction, completely or not at all.
 
 Nouns
     A *claim* has all allocations that one consumer wants. A *claimant* is a consumer with a claim. A

@@ -1,4 +1,4 @@
-"""The aggregates of providers."""
+"""Reads and writes the aggregates of providers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final

@@ -13,7 +13,7 @@ from placement.store import providers
 
 
 def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Mapping[str, Attribute]) -> int:
-    """Replace the attributes of a provider; return its generation, which increases if they differ.
+    """Replace the attributes of a provider; return its generation, which increases if the attributes change.
 
     :raises NotFound: no such provider.
     :raises ConcurrentUpdate: ``generation`` is not the current generation.

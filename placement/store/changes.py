@@ -35,7 +35,7 @@ _SIZE: Final = _HEAD.size + PROVIDER_BUCKETS * _BITS // 8
 
 @dataclass(frozen=True, slots=True)
 class ChangeCursor:
-    """The epoch and history of a database, and the low bits of each bucket's counter."""
+    """A position in the changes of a database: epoch, history, and the low bits of each bucket's counter."""
 
     epoch: int
     history: int
@@ -97,7 +97,7 @@ class ChangeCursor:
 
 
 def too_old(why: str) -> Gone:
-    """Return the error for a cursor after which changes are unknown."""
+    """Return the error for a cursor so old that the changes after it are not known any more."""
     return Gone(
         f"The changes since this cursor are no longer known: {why}. Send a request without since for a new"
         " cursor, read everything that you need again, and continue with the new cursor.",
@@ -115,7 +115,7 @@ _dp = deleted_providers.c
 
 @dataclass(frozen=True, slots=True)
 class ChangedHolder:
-    """A consumer with allocations of a changed provider."""
+    """A consumer that holds amounts of a changed provider."""
 
     uuid: str
     generation: int
@@ -136,7 +136,7 @@ class ChangedProvider:
 
 @dataclass(frozen=True, slots=True)
 class ProviderChanges:
-    """The changes up to ``cursor``; ``more`` tells whether there are further changes.
+    """Changed and deleted providers up to ``cursor``; ``more`` tells whether there are further changes.
 
     A provider that is listed as both deleted and changed was deleted and created again.
     """
@@ -174,7 +174,7 @@ def note_deletion(tx: WriteTransaction, uuid: str) -> None:
 
 
 def current_cursor(conn: sa.Connection, history: str) -> ChangeCursor:
-    """Return a cursor for all changes from now on."""
+    """Return a cursor after all changes so far."""
     return ChangeCursor.from_counters(_read_counters(conn), history)
 
 

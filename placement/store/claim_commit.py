@@ -148,7 +148,7 @@ def _member_insertion(count: int) -> PreparedStatement:
 def is_worthwhile(
     tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping[str, Provider]
 ) -> bool:
-    """Return whether an attempt without reading is worthwhile.
+    """Return whether to try a write without a read of the database first.
 
     It has to be the first attempt, all consumers have to be new, and the database has to accept several
     statements in one round trip.
@@ -175,7 +175,7 @@ def is_worthwhile(
 
 
 def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping[str, Provider]) -> None:
-    """Queue statements that write all claims or none of them."""
+    """Queue statements that write all claims, or none of them if a choice is no longer valid."""
     # nothing is sent yet: this inserts new consumers, and queues the locks
     lock_claimed(tx, claims)
     # summed over all claims, because each condition has to leave room for every claim that uses the inventory
@@ -273,12 +273,12 @@ def _unchanged_provider(provider: sa.BindParameter[int], seq: sa.BindParameter[i
 
 
 class LostRace(Exception):
-    """Another transaction was faster: a provider of the choice is gone, full, or changed."""
+    """Another transaction was faster: a provider of the choice is gone, is full, or has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMembership:
-    """The uuid of a consumer, the group that it joins, and the roots of its hosts."""
+    """A consumer (by uuid), the group that it joins, and the roots of its hosts."""
 
     consumer: str
     group: ConsumerGroup
@@ -293,7 +293,7 @@ def commit_claims(
     reservation: str | None = None,
     expiring: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """Write all claims or none of them. Afterwards the consumers are only in the given groups.
+    """Write all claims or none of them, and replace the groups of their consumers by the given groups.
 
     :param chosen: all providers that the choices depend on, by uuid, in their state at the time of the
         choice. Providers without amounts are not locked, so a change of such a provider during the commit may
@@ -361,7 +361,7 @@ def commit_claims(
 def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: Collection[str]) -> None:
     """Check that each consumer may join its group at its hosts, given all members and earlier consumers.
 
-    :param moving: consumers that leave their current hosts.
+    :param moving: consumers that leave their current hosts with these claims.
     :raises LostRace: another consumer has joined meanwhile.
     """
     counts = {

@@ -1,4 +1,4 @@
-"""Claims of consumers, and the decision whether providers have enough, which needs no database."""
+"""Claims of consumers, and the check that providers have enough for them. The check uses no database."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,9 +28,14 @@ class ConsumerClaim:
 
     ``generation`` is the consumer's generation that the client knows. None means a new consumer, and
     :data:`~placement.store.consumers.ANY_GENERATION` means that any generation is right (before microversion
+<<<<<<< HEAD
     1.28). With ``in_any_portions``, which is for the rest of a reservation, min_unit, max_unit and step_size
     of the inventories do not matter. ``window`` is the time of the allocations; None means from now on,
     without an end.
+=======
+    1.28). ``in_any_portions`` marks the remaining amounts of a reservation, for which min_unit, max_unit and
+    step_size do not matter.
+>>>>>>> main
     """
 
     consumer: str
@@ -49,7 +54,7 @@ class ConsumerClaim:
 
 @dataclass(frozen=True, slots=True)
 class ClaimantHolding:
-    """One amount that a claimant holds before its claim.
+    """An amount that a consumer holds before its new claim.
 
     ``consumer`` and ``provider`` are uuids, ``used`` is the held amount.
     """
@@ -63,7 +68,7 @@ class ClaimantHolding:
 
 @dataclass(frozen=True, slots=True)
 class ProviderSupply:
-    """The inventories of a provider by class id, and the used amounts of consumers that are no claimants."""
+    """The inventories of a provider by class id, and the amounts used by consumers without a claim."""
 
     provider_id: int
     inventories: dict[int, Inventory]
@@ -78,12 +83,12 @@ def check_capacity(
 ) -> None:
     """Refuse claims that the providers cannot serve.
 
-    The claimants together may hold the capacity of a class minus the usage of all other consumers. If the
-    claimants already hold more, for instance because the total was reduced, they may claim the same amount
+    The consumers with claims may together hold the capacity of a class less the usage of all other consumers.
+    If they already hold more, for instance because the total was reduced, they may claim the same amount
     again. This does not increase the excess, and lets guests move away.
 
-    :param supplies: inventories and usage, by the uuids of existing providers.
-    :param class_ids: ids, by the names of existing classes.
+    :param supplies: inventories and usage of the existing providers, by uuid of the provider.
+    :param class_ids: the ids of the existing resource classes, by name.
     :raises InvalidRequest: there is no such provider, or no such class.
     :raises Conflict: a provider has no inventory of a claimed class, or not enough of it.
     """

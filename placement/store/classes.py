@@ -1,4 +1,4 @@
-"""Standard, additional and custom resource classes."""
+"""Creates, renames and deletes resource classes: standard, additional and custom classes."""
 
 from collections.abc import Iterable
 

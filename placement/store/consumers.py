@@ -64,7 +64,10 @@ class ConsumerRow:
 
 
 def owner_after(present: ConsumerRow, owner: ConsumerOwnership) -> ConsumerOwnership:
-    """Return the ownership of an existing consumer after a request; ``unsaid`` fields stay."""
+    """Return the owner of an existing consumer after a request.
+
+    Fields in ``unsaid``, which the request cannot have, keep their values.
+    """
     # in the common case the same object is returned, because this runs for each claim
     return (
         replace(owner, **{name: getattr(present, name) for name in owner.unsaid}) if owner.unsaid else owner
@@ -84,13 +87,13 @@ def find_consumer(conn: sa.Connection, uuid: str) -> ConsumerRow | None:
 
 
 def lock(tx: WriteTransaction, uuids: Collection[str]) -> StatementAnswer:
-    """Lock the consumers until this transaction ends; :func:`rows` reads the answer."""
+    """Lock consumers until this transaction ends; :func:`rows` reads the answer of the database."""
     # uuids are sorted, because all transactions lock consumers in this order
     return tx.queue(_locking_lookup(len(uuids)), bind_values("uuid", sorted(uuids)))
 
 
 def rows(locked: StatementAnswer) -> list[ConsumerRow]:
-    """Return the rows of the locked consumers; unknown uuids have none."""
+    """Return the rows of the locked consumers; a uuid without a consumer has no row."""
     return [ConsumerRow(*each) for each in locked.rows]
 
 
@@ -136,7 +139,7 @@ def create_consumers(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnershi
 
 
 def advance_consumer(tx: WriteTransaction, row: ConsumerRow, owner: ConsumerOwnership) -> None:
-    """Increase the generation of a (locked) consumer, and write its owner.
+    """Increase the generation of a locked consumer, and write its owner.
 
     If the consumer is a reservation and gets another type, it is no longer a reservation.
     """

@@ -18,7 +18,8 @@ EXPIRES: Final = sa.and_(
     # statement
     consumers.c.generation == claim_expiries.c.generation,
 )
-"""Condition: the claim of a consumer expires; the row counts only for one generation of the consumer."""
+"""SQL condition: the claim of a consumer has an expiry time. The row counts only for one generation of the
+consumer."""
 
 _claims: Final = (
     sa.select(consumers.c.id)
@@ -37,6 +38,7 @@ UUIDS: Final = tuple(query.with_only_columns(consumers.c.uuid) for query in (_re
 # the condition uses NOT IN with two small sub-queries instead of an outer join, which would change the main
 # query
 COUNTS: Final = consumers.c.id.not_in(_reservations) & consumers.c.id.not_in(_claims)
+<<<<<<< HEAD
 """Condition: the consumer has not expired."""
 
 IS_TIMED: Final = sa.or_(
@@ -48,3 +50,6 @@ IS_TIMED: Final = sa.or_(
     sa.select(sa.literal(1)).where(EXPIRES, claim_expiries.c.is_final).correlate(consumers).exists(),
 )
 """Condition: the allocations of the consumer have a known end, so that holds depend on them."""
+=======
+"""SQL condition: the consumer has not expired."""
+>>>>>>> main

@@ -24,10 +24,10 @@ from placement.store.expired import EXPIRES
 
 
 def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) -> StatementAnswer | None:
-    """Make claims that this transaction writes expire.
+    """Give an expiry time to claims that this transaction writes.
 
     :param seconds: seconds until the expiry, by uuid of the consumer.
-    :param known: the ids of these consumers that existed before.
+    :param known: the ids of the consumers that existed before this transaction, by uuid.
     :returns: rows of the uuid of a consumer and the time when its claim expires; None if no claim expires.
     """
     # claims that do not expire, the common case, need no statement
@@ -106,10 +106,14 @@ def _expiry_times(count: int) -> PreparedStatement:
 
 
 class ClaimExpiry(NamedTuple):
+<<<<<<< HEAD
     """The expiry of a claim, in seconds since 1970 and from now, and its consumer's generation.
 
     ``is_final`` means that the claim ends then, and cannot be confirmed.
     """
+=======
+    """The expiry of a claim (in seconds since 1970, and from now), and its consumer's generation."""
+>>>>>>> main
 
     generation: int
     expires_at: float
@@ -143,9 +147,9 @@ _present: Final = (
 def confirm_claim(
     tx: WriteTransaction, consumer: str, generation: int, seconds: float | None
 ) -> float | None:
-    """Make an expiring claim permanent, or change its expiry to some seconds from now; return the new expiry.
+    """Make an expiring claim permanent, or change its expiry; return the new expiry.
 
-    The generation of its consumer increases by one.
+    The new expiry is a number of seconds from now. The generation of the consumer increases by one.
 
     :raises NotFound: no claim of this consumer expires, or it has expired.
     :raises ConcurrentUpdate: ``generation`` is not the current generation.
@@ -194,7 +198,7 @@ def forget_confirmed(tx: WriteTransaction) -> None:
 
 
 def no_expiry(consumer: str) -> NotFound:
-    """Return the error for a consumer without an expiring claim."""
+    """Return the error for a consumer that has no claim with an expiry time."""
     return NotFound(
         f"Consumer {consumer} has no claim that will expire: there is none, it has expired, or"
         " it is confirmed."

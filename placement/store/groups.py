@@ -1,4 +1,4 @@
-"""Groups of consumers: members, their hosts, and the decisions of a policy, without a database."""
+"""Groups of consumers: their members, the members' hosts, and the checks of a policy. No database is used."""
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
@@ -7,7 +7,10 @@ from enum import StrEnum
 
 
 class GroupPolicy(StrEnum):
-    """Whether the members of a group share hosts. A soft policy is a preference, and excludes no host."""
+    """Whether the members of a group run on the same host or on different hosts.
+
+    A soft policy is a preference, and excludes no host.
+    """
 
     AFFINITY = "affinity"
     ANTI_AFFINITY = "anti-affinity"
@@ -47,7 +50,7 @@ class ConsumerGroup:
     def host_preference(self, hosts: Collection[int], present: Mapping[int, int], size: int) -> float:
         """Return a score from 0 to 1 for placing another member on these hosts; 1 is best.
 
-        :param present: as for :meth:`allows_hosts`.
+        :param present: the number of other members at each host, by the id of its root; 0 if missing.
         :param size: the number of other members; a member on several hosts counts once.
         """
         # max() is needed, because a member on several hosts is beside the members on all of them
@@ -63,7 +66,7 @@ class ConsumerGroup:
 class GroupMember:
     """A member of a group, with the roots of the hosts of its allocations.
 
-    If the generation of the consumer is unchanged, its allocations are unchanged.
+    The member has the generation of the consumer. While the generation is unchanged, so are the allocations.
     """
 
     consumer: str
@@ -90,10 +93,10 @@ def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
 
 
 def members_by_host(members: Iterable[GroupMember], apart_from: Container[str]) -> Counter[int]:
-    """Return the number of members at each host, by its root, without consumers in ``apart_from``."""
+    """Return how many members are at each host, by its root; consumers in ``apart_from`` are not counted."""
     return Counter(host for each in members if each.consumer not in apart_from for host in each.hosts)
 
 
 def size(members: Iterable[GroupMember], apart_from: Container[str]) -> int:
-    """Return the number of members with allocations, without the consumers in ``apart_from``."""
+    """Return how many members have allocations; consumers in ``apart_from`` are not counted."""
     return sum(1 for each in members if each.consumer not in apart_from and each.hosts)

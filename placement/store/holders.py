@@ -28,7 +28,7 @@ def list_holders(
 ) -> tuple[list[AllocationHolder], bool]:
     """Return the allocations of these providers, in the order in which their consumers were created.
 
-    :param limit: the maximum number of consumers, after the first ``skip``.
+    :param limit: the maximum number of consumers in the result; the first ``skip`` consumers are left out.
     :returns: the amounts, and whether more consumers have allocations of these providers.
     """
     # the first query reads the consumers up to the limit, the second query their rows, because a consumer may
@@ -89,7 +89,7 @@ class HeldAmount:
 def held_beside(
     conn: sa.Connection, provider_ids: Collection[int], limit: int
 ) -> tuple[list[HeldAmount], bool]:
-    """Return all allocations, of any provider, of the consumers with allocations of these providers.
+    """Return all allocations of the consumers of these providers, including allocations of other providers.
 
     :param limit: the maximum number of amounts that are read.
     :returns: the amounts, consumer by consumer, and whether all consumers are included. An included consumer

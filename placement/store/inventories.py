@@ -17,7 +17,7 @@ from placement.store import names, optimistic_write, providers
 
 @dataclass(frozen=True, slots=True)
 class InventoryValues:
-    """The fields of an inventory that a client gives."""
+    """The fields of an inventory that a client of the API sends."""
 
     total: int
     reserved: int
@@ -125,7 +125,7 @@ def replace_all(
     """Replace all inventories of a provider; return its new generation.
 
     :raises NotFound: no such provider.
-    :raises InvalidRequest: unknown class.
+    :raises InvalidRequest: a resource class does not exist.
     :raises ConcurrentUpdate: the generation is stale.
     :raises Conflict: an inventory to be removed is in use.
     """
@@ -165,7 +165,7 @@ def write(
     """Insert or update these inventories of a locked provider; all its other inventories stay.
 
     :param present: the class ids of the provider's current inventories.
-    :param ids: the ids of the wanted classes that exist.
+    :param ids: the ids of the wanted resource classes, as far as the classes exist.
     :raises InvalidRequest: there is no such class.
     """
     unknown = sorted(set(wanted) - set(ids))
@@ -192,8 +192,8 @@ def remove_some(
 ) -> None:
     """Delete inventories of a locked provider, given by the ids of their classes.
 
-    :param said_before: prefix of the error message. :raises Conflict: an inventory is in use; the message and
-    the code are those that clients look for.
+    :param said_before: prefix of the error message.
+    :raises Conflict: an inventory is in use; clients look for the message and the code of this error.
     """
     # an early return for the common case, in which a client only changes amounts
     if not going:
@@ -255,7 +255,7 @@ def remove(tx: WriteTransaction, uuid: str, resource_class: str) -> None:
 def _lock(
     tx: WriteTransaction, uuid: str, wanted: Collection[str], generation: int | None = None
 ) -> tuple[providers.ProviderRow, Set[int], dict[str, int]]:
-    """Lock a provider; return the provider's row, and ids of resource classes as a set and a dict.
+    """Lock a provider; return its row, and the ids of resource classes as a set and a dict.
 
     The set has the ids of the classes of the provider's inventories. The dict has the ids of the
     wanted classes that exist, by the name of the class.
@@ -291,7 +291,7 @@ def _column_values(values: InventoryValues) -> dict[str, Any]:
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, InventoryValues]]) -> None:
-    """Add inventories of new classes to (locked) providers, by the ids of providers and classes."""
+    """Add inventories of new classes to locked providers, by the ids of providers and classes."""
     rows = [
         {
             "provider_id": provider_id,

@@ -14,7 +14,7 @@ from placement.db.database import WriteTransaction
 
 
 class NameLookup:
-    """The ids of some names; the query for them is queued with the other statements of the transaction.
+    """The ids of resource classes or traits, by name. The query is queued with other statements.
 
     The transaction may write these ids to rows. A foreign key protects a name with such rows from deletion.
     If the name was deleted before the row was written, the transaction fails and runs again.

@@ -30,7 +30,7 @@ PROVIDER: Final = sa.cast(sa.func.current_setting(_SETTING), sa.Integer)
 
 
 def is_worthwhile(tx: WriteTransaction, generation: int, count: int) -> bool:
-    """Return whether an optimistic attempt is worthwhile: the first attempt, with rows to insert.
+    """Return whether to write without a read first: in the first attempt, and with rows to insert.
 
     Without rows, no foreign key would refuse a provider that has changed.
     """
@@ -40,7 +40,7 @@ def is_worthwhile(tx: WriteTransaction, generation: int, count: int) -> bool:
 
 
 def finding_statement(*conditions: sa.ColumnElement[bool]) -> PreparedStatement:
-    """Return the statement for :func:`find_provider` that finds the provider only under these conditions."""
+    """Return the statement by which :func:`find_provider` finds the provider if these conditions hold."""
     chosen = sa.select(resource_providers.c.id).where(
         resource_providers.c.uuid == sa.bindparam("its_uuid", type_=sa.String),
         resource_providers.c.generation == sa.bindparam("its_generation", type_=sa.Integer),
@@ -70,7 +70,8 @@ def insert(
 
     :param column: the column for the value ``name`` of each row; with ``names``, for the id of ``name`` in
         that table.
-    :param rows: values by column, with ``name`` for the name; all rows have the same columns.
+    :param rows: the values of each row by column, with the key ``name`` for the name; all rows have the same
+        columns.
     """
     # the columns are a part of the cache key, because they are a part of the statement's text
     more = tuple(name for name in rows[0] if name != "name")

@@ -86,7 +86,7 @@ def read_locked(tx: WriteTransaction, uuid: str) -> ProviderRow:
 
 
 def check_generation(row: ProviderRow, given: int) -> None:
-    """Refuse a write of traits or aggregates if the given generation is not the provider's generation.
+    """Refuse a write of traits or aggregates that gives another generation than the provider has.
 
     :raises ConcurrentUpdate: the generation differs; clients look for the words of this message.
     """
@@ -168,7 +168,10 @@ def _creation_at(parent: sa.ColumnElement[int], root: sa.ColumnElement[int]) -> 
 
 
 def _of_parent(column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """Return a column of the parent. Without a parent, the id is one that the foreign key refuses."""
+    """Return a query for a column of the parent.
+
+    If the parent does not exist, the query returns an id that the foreign key refuses.
+    """
     found = sa.select(column).where(_parent.c.uuid == sa.bindparam("its_parent", type_=sa.String))
     return sa.func.coalesce(found.scalar_subquery(), NO_ID)
 

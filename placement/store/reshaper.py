@@ -1,4 +1,4 @@
-"""Moves inventories and their allocations between providers, in one transaction."""
+"""Moves inventories together with their allocations between providers, in one transaction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from placement.store.inventories import InventoryValues
 
 @dataclass(frozen=True, slots=True)
 class NewInventories:
-    """The wanted inventories of a provider, and the generation of the provider that the client knows."""
+    """The inventories that a provider shall have, and the provider generation that the client knows."""
 
     generation: int
     inventories: Mapping[str, InventoryValues]

@@ -98,7 +98,7 @@ _present: Final = PreparedStatement(
 def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Set[int]) -> bool:
     """Write the traits of a provider if they differ from the current ones; return whether they differ.
 
-    If the traits are equal, the generation does not change.
+    If the provider has exactly these traits already, its generation does not change.
     """
     # without a change there is no stamp: agents repeat their reports, and a stamp makes all workers read the
     # provider
@@ -110,7 +110,7 @@ def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Se
 
 
 def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
-    """Replace the traits of locked providers; ``wanted`` has ids of traits by ids of providers.
+    """Replace the traits of locked providers; ``wanted`` has the ids of the new traits by provider id.
 
     If an extension has registered attributes for a trait, they are deleted with the trait, which they
     describe.
@@ -125,7 +125,7 @@ def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
-    """Add traits to providers that have none; ``wanted`` has ids of traits by ids of providers."""
+    """Add traits to providers that have none; ``wanted`` has the ids of the traits by provider id."""
     tx.insert(
         provider_traits,
         [
@@ -141,7 +141,7 @@ def _removal_of(provider: sa.ColumnElement[int]) -> PreparedStatement:
 
 
 def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement | None:
-    """Return a statement that deletes attributes of missing traits; None without registered ones."""
+    """Return a statement that deletes attributes of traits that are gone; None without such attributes."""
 
     def is_stale(trait: str, attributes: Collection[str]) -> sa.ColumnElement[bool]:
         present = (

@@ -1,4 +1,4 @@
-"""Writes the described state of a tree of providers, completely in one transaction or not at all.
+"""Writes the wanted state of a tree of providers in one transaction, completely or not at all.
 
 Nouns
     A *description* is the wanted state of one provider: its name, its parent, and optionally its inventories,
@@ -51,7 +51,7 @@ _NOT_THERE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class ProviderDescription:
-    """The wanted state of a provider; parts that are None stay."""
+    """The wanted state of a provider. A part that is None stays unchanged."""
 
     uuid: str
     name: str
@@ -92,7 +92,7 @@ class PresentProvider:
 
 
 def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[str, int]:
-    """Write the described state of the providers of a tree; return the generation of each provider, by uuid.
+    """Write the wanted state of the providers of a tree; return the new generation of each provider, by uuid.
 
     :raises InvalidRequest: the providers are not one tree, or a described name does not exist.
     :raises ConcurrentUpdate: a provider has another name, parent or generation than the client knows.
@@ -231,7 +231,7 @@ def _check_places(
 
 
 def _refuse_taken(wanted: Sequence[ProviderDescription], taken: Mapping[str, str]) -> None:
-    """Check that the names are free.
+    """Check that no other provider has one of the names of new providers.
 
     :raises Conflict: another provider has one of the names.
     """
@@ -245,7 +245,7 @@ def _refuse_taken(wanted: Sequence[ProviderDescription], taken: Mapping[str, str
 
 
 def _check_generation(wanted: ProviderDescription, row: ProviderRow) -> None:
-    """Check the generation.
+    """Refuse a description that does not give the current generation of its provider.
 
     :raises ConcurrentUpdate: the client does not know the current generation.
     """
@@ -255,7 +255,7 @@ def _check_generation(wanted: ProviderDescription, row: ProviderRow) -> None:
 
 
 class _NameIds:
-    """The ids of the resource classes and traits that descriptions name."""
+    """Looks up the ids of the resource classes and traits that descriptions name."""
 
     def __init__(self, tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> None:
         classes = {name for each in wanted for name in each.inventories or ()}
@@ -264,7 +264,7 @@ class _NameIds:
         self._traits = names.NameLookup(tx, traits, {name for each in wanted for name in each.traits or ()})
 
     def check_names(self, wanted: ProviderDescription) -> None:
-        """Check the names and capacities.
+        """Check that all named classes and traits exist, and that no capacity is negative.
 
         :raises InvalidRequest: a class or trait does not exist, or a capacity is negative.
         """
@@ -299,7 +299,7 @@ class _NameIds:
 
 
 def _insert(tx: WriteTransaction, new: Mapping[int, ProviderDescription], ids: _NameIds) -> None:
-    """Write all parts of new providers, by id."""
+    """Write all parts of new providers, by the id of the provider."""
     # one statement for each kind of part, for any number of providers
     inventory_store.insert(tx, {each: ids.of_classes(one.inventories or {}) for each, one in new.items()})
     trait_store.insert(tx, {each: ids.of_traits(one.traits or ()) for each, one in new.items()})
@@ -314,7 +314,7 @@ def _write_changes(
     present: PresentProvider,
     ids: _NameIds,
 ) -> None:
-    """Write the parts of an existing provider that differ."""
+    """Write those parts of an existing provider that differ from its description."""
     if wanted.inventories is not None and wanted.inventories != present.inventories:
         differing = {
             name: values
@@ -345,7 +345,7 @@ def _write_changes(
 
 
 def _read(tx: WriteTransaction, rows: Sequence[ProviderRow]) -> dict[int, PresentProvider]:
-    """Return the current state of (locked) providers, by id."""
+    """Return the current state of locked providers, by provider id."""
     found = {row.id: PresentProvider() for row in rows}
     if not rows:
         return found

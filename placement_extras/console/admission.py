@@ -146,7 +146,7 @@ class SessionAdmission:
 
 
 def note_admitted(pages: "WSGIApplication") -> "WSGIApplication":
-    """Return ``pages``, and mark each request that reaches them as admitted by the authentication."""
+    """Wrap ``pages`` so that each request that passes the authentication is marked as admitted."""
 
     def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         environ[_ADMITTED] = True

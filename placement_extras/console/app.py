@@ -1,4 +1,4 @@
-"""The application of the console beside the REST API: blueprints, filters of templates, pages for errors."""
+"""The web application of the console: its pages, the filters of its templates, and its pages for errors."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def format_traffic(megabytes: float) -> str:
 
 
 def _scaled_text(value: float, step: int, units: Sequence[str]) -> str:
-    """Format a value in the first unit in which it is below ``step``, or in the last unit."""
+    """Format a value in the first unit in which it is less than ``step``, or in the last unit."""
     shown, unit = float(value), 0
     while abs(shown) >= step and unit + 1 < len(units):
         shown, unit = shown / step, unit + 1
@@ -102,7 +102,7 @@ def whole_percent(part: int, whole: int) -> int:
 
 
 def bar_width(part: int, whole: int) -> str:
-    """Return the width of a part of a bar with a width of 100."""
+    """Return the width of a part of a bar, where the whole bar has a width of 100."""
     if whole <= 0:
         return "0"
     return f"{max(0.0, min(100.0, 100 * part / whole)):.1f}".removesuffix(".0")
@@ -242,7 +242,7 @@ def _add_headers(response: Response) -> Response:
 
 
 def _is_dated() -> bool:
-    """Return whether the address has the digest of the requested file; browsers may keep such a file."""
+    """Return whether the address has the digest of the requested file, so that browsers may keep it."""
     name = (request.view_args or {}).get("filename") if request.endpoint == "static" else None
     return name in _FILES and request.args.get("v") == _file_digest(name)
 

@@ -27,7 +27,7 @@ from placement_extras.console.questions import GuestQuestion
 
 @dataclass(frozen=True, slots=True)
 class ProviderTaking:
-    """The requested amount of a class at a provider, with the capacity and the usage of this provider."""
+    """The amount of a class that a candidate takes from a provider, and the provider's capacity and usage."""
 
     resource_class: str
     amount: int
@@ -49,7 +49,8 @@ class OfferLine:
 
 
 Way = tuple[OfferLine, ...]
-"""One candidate: the lines of its host's tree, then the lines of trees that share resources with the host."""
+"""One candidate, as lines of the picture: the tree of its host, then the trees that share resources with the
+host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class HostOffer:
 
 @dataclass(frozen=True, slots=True)
 class HostOffers:
-    """The candidates by host.
+    """The candidates that the page shows, by host.
 
     ``has_more``: the search found more candidates than are shown. ``is_fallback``: the candidates serve the
     fallback of the flavor, and not its first request.

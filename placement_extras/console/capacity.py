@@ -96,7 +96,7 @@ def _text_lines(text: str) -> Iterable[str]:
 
 @console_page(blueprint, "/console/capacity", *SEE_HOSTS, CAPACITY)
 def count_guests(visit: PageRequest) -> str | tuple[str, int]:
-    """Show the form, and the counts for its question."""
+    """Show the form, and the numbers of guests for the flavors in the form."""
     asked = CapacityQuestion(
         **field_texts(request.args, ("flavors", "excluded_hosts"), _MAX_TEXT),
         drain="drain" in request.args,

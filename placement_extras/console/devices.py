@@ -24,7 +24,7 @@ MAX_DEVICES: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """A PCI device.
+    """A PCI device in the list of a page.
 
     ``node`` is its NUMA node, and ``path`` the bridges above it; an unknown node or path is empty.
     ``holders`` has the numbers of its consumers in the page's list of consumers.
@@ -39,7 +39,7 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class ShownDevices:
-    """The first PCI devices of a host, and the number of all its devices."""
+    """The first PCI devices of a host, for the page, and the number of all its devices."""
 
     rows: tuple[DeviceRow, ...] = ()
     count: int = 0
@@ -86,7 +86,9 @@ class DeviceStock:
 
 
 class DeviceCensus:
-    """Counts the PCI devices of all hosts. A host is counted again only after a change. Threads may share it.
+    """Counts the PCI devices of all hosts. A host is counted again only after a change of it.
+
+    Threads may share the object.
 
     The cost of a further count grows with the number of hosts that have devices, and not with the number of
     devices.

@@ -88,7 +88,7 @@ class HostCondition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostFilter:
-    """The filters and the order of the list of hosts. An empty field does not filter; ``page`` counts from 1.
+    """The filters and the order of the list of hosts. An empty field filters nothing; ``page`` counts from 1.
 
     A host passes the filter if its tree has a provider with the class, a provider with the trait, and a
     provider in the aggregate. ``broken`` selects hosts that break promises to guests. ``order`` is ``name``,
@@ -154,7 +154,7 @@ class ClassTotal:
 
 @dataclass(frozen=True, slots=True)
 class FleetPage:
-    """The rows of one page.
+    """One page of the list of hosts.
 
     ``passing`` of all ``hosts`` pass the filters; ``totals`` are sums over passing hosts.
     """
@@ -188,7 +188,10 @@ def state_of(tree: HostTree, now: float = 0.0) -> HostCondition:
 
 
 def make_page(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> FleetPage:
-    """Return the filtered fleet at a time. A number above that of the last page selects the last page."""
+    """Return the list of hosts that pass the filters, at a time.
+
+    A number above that of the last page selects the last page.
+    """
     trees = snapshot.whole_trees()
     passing = _passing_roots(snapshot, trees, wanted)
     # the states of all passing hosts are needed, because the totals distinguish free amounts by state

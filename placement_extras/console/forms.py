@@ -44,7 +44,7 @@ def secret_of(environ: "WSGIEnvironment", name: str) -> str | None:
 
 
 def form_mark() -> str:
-    """Return the mark of a form on this page."""
+    """Return the mark for a form on this page, which proves that the console has made the form."""
     secret = secret_of(request.environ, _name()) or g.get("new_secret")
     if secret is None:
         # all forms of a page have the same secret, which give_secret() sends to the browser
@@ -72,7 +72,7 @@ def give_secret(response: Response) -> Response:
 
 
 def keep_secret(response: Response, secret: str) -> None:
-    """Set a cookie with the secret, which the browser keeps until it is closed."""
+    """Set a cookie with the secret of this browser. The browser keeps the cookie until it is closed."""
     # with Lax, the browser sends the cookie with a link from another site, but not with a form of that site
     secure = current_app.config[SIGNS_IN]
     response.set_cookie(_name(), secret, secure=secure, httponly=True, samesite="Lax", path="/")

@@ -222,7 +222,7 @@ _LABELLED: Final = 6.0
 
 @dataclass(frozen=True, slots=True)
 class BarSegment:
-    """A part of a bar, with its start and width in percent.
+    """The part of a bar that stands for the amount of one consumer, with start and width in percent.
 
     ``number`` is the number of its consumer in the list; 0 stands for all consumers that are not in the list.
     """
@@ -329,7 +329,7 @@ _MAX_WATERMARKS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class CacheWays:
-    """The ways of a cache that a guest can fill, as text and as pieces.
+    """The cache ways that a guest can fill, as text and as pieces of a bar.
 
     A piece is a start and a width, in percent of the cache.
     """

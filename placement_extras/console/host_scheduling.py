@@ -29,7 +29,7 @@ from placement_extras.console.page_request import (
 blueprint = Blueprint("host_scheduling", __name__)
 
 CHANGE: Final = (rest.UPDATE_PROVIDER_TRAITS, ext.WRITE_TREE, ext.ATTRIBUTES, ext.CHANGE_ATTRIBUTES)
-"""The rules under which REST allows the same change."""
+"""The policy rules under which the REST API allows the same change."""
 _MAX_REASON: Final = 255
 """Maximum number of characters of a reason, because the attribute that stores it cannot be longer."""
 _TRIES: Final = 5  # more than one, because claims of other clients change the generation in the meantime

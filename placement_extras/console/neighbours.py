@@ -37,7 +37,7 @@ blueprint = Blueprint("neighbours", __name__)
 CENSUS: Final = "NEIGHBOUR_CENSUS"
 """The key in the application's configuration of the object that caches the values of hosts."""
 SEE_NEIGHBOURS: Final = (*SEE_HOSTS, ext.ATTRIBUTES)
-"""The rules under which REST shows the same attributes."""
+"""The policy rules under which the REST API shows the same attributes."""
 
 MEASURED_AT: Final = "neighbour.measured_at"
 """The attribute with the time of the measurement, in seconds since 1970."""
@@ -125,7 +125,7 @@ class LimitedGuest:
 
 @dataclass(frozen=True, slots=True)
 class NeighbourHost:
-    """The values of one host, valid until a time (seconds since 1970)."""
+    """The values that the agent of one host has written, valid until a time (seconds since 1970)."""
 
     valid_until: float
     caches: tuple[NeighbourCache, ...]
@@ -143,7 +143,7 @@ class BrokenHost:
 
 @dataclass(frozen=True, slots=True)
 class NeighboursPage:
-    """All parts of the page.
+    """The content of the page about neighbours.
 
     ``hosts`` is the number of hosts with current values. Hosts with older values are counted in ``outdated``,
     and left out of all else. ``bandwidth`` (MB a second) and ``occupancy`` (MiB) are sums over all caches.
@@ -163,7 +163,10 @@ class NeighboursPage:
 
 
 class NeighbourCensus:
-    """Reads the values of all hosts. A host is read again only after a change. Threads may share it."""
+    """Reads the values of all hosts. A host is read again only after a change of it.
+
+    Threads may share the object.
+    """
 
     def __init__(self) -> None:
         # a tree is replaced when it changes, and the values of the old tree vanish with the tree
@@ -274,7 +277,7 @@ _CACHE_ORDERS: Final[Mapping[NeighbourOrder, Callable[[NeighbourCache], Any]]] =
 def _largest_guests(
     hosts: Iterable[NeighbourHost], amount: Callable[[NeighbourGuest], float]
 ) -> tuple[NeighbourGuest, ...]:
-    """Return the guests with the largest amounts above 0."""
+    """Return the guests with the largest use of a resource, without guests that use nothing."""
     used = (one for each in hosts for one in each.guests if amount(one) > 0)
     return tuple(heapq.nlargest(_TOP, used, key=amount))
 

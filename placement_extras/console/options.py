@@ -1,4 +1,4 @@
-"""``[console]``: pages for people, in a browser."""
+"""The options in ``[console]``: the web pages for operators and projects."""
 
 from typing import Final
 

@@ -76,7 +76,7 @@ class PageRequest:
     def pinned_model(self) -> Iterator[tuple[ModelSnapshot, NameTable]]:
         """Yield all providers and names as of the beginning of the context.
 
-        They stay unchanged until the context ends.
+        Providers and names stay unchanged until the context ends.
 
         Writes do not wait for the end of the context.
 

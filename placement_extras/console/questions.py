@@ -1,4 +1,4 @@
-"""Questions of visitors, from forms: a query, or a flavor of Nova."""
+"""Reads the fields that a visitor has typed into a form about a guest: a query, or a flavor of Nova."""
 
 import re
 import shlex

@@ -1,6 +1,6 @@
 """Sessions of the console, and attempts to sign in.
 
-They are in two tables of the database, so all workers share them.
+Sessions and attempts are in tables of the database, so all workers share them.
 
 The migrations in ``revisions`` make the tables; the table ``alembic_version_console`` has the current
 revision.
@@ -109,7 +109,7 @@ def count_attempt(tx: WriteTransaction, limits: Mapping[str, int], seconds: floa
 
 
 def _free(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> dict[str, list[int]] | None:
-    """Return the free slots by subject; None if a subject has no free slot left."""
+    """Return the free slots of each subject; None if some subject has no free slot left."""
     taken: dict[str, list[int | None]] = {subject: [] for subject in limits}
     rows = conn.execute(
         sa.select(console_attempts.c.subject, console_attempts.c.slot).where(
@@ -163,12 +163,12 @@ def new_secret() -> str:
 
 
 def is_one(text: str | None) -> bool:
-    """Return whether a text has the form of a secret."""
+    """Return whether a text has the form of a secret, as :func:`new_secret` makes it."""
     return text is not None and _SECRET.fullmatch(text) is not None
 
 
 def key(secret: str) -> str:
-    """Return the key of a session in the database: 64 hexadecimal digits."""
+    """Return the key under which a session is stored in the database: 64 hexadecimal digits."""
     return _derive_key(secret, b"console key").hex()
 
 

@@ -27,13 +27,13 @@ GENERATION: Final = "fleet.generation"
 TROUBLE: Final = "fleet.trouble"
 """The attribute with the reason why a host does not apply newer settings."""
 SEE_SETTINGS: Final = (*SEE_HOSTS, ext.ATTRIBUTES)
-"""The rules under which REST shows the same attributes."""
+"""The policy rules under which the REST API shows the same attributes."""
 
 _GROUPS_PER_PAGE: Final = 50
 _PER_PAGE: Final = 50
 _QUORUM: Final = 10
-"""A generation counts as the generation of the group if at least one in this number of hosts has applied
-it."""
+"""A generation counts as the generation of the group if at least one in this number of the group's hosts has
+applied it."""
 _MIN_QUORUM: Final = 2
 _MAX_GENERATION: Final = 2**53
 """Above this number, integers of JSON are not exact any more."""
@@ -41,7 +41,7 @@ _MAX_GENERATION: Final = 2**53
 
 @dataclass(frozen=True, slots=True)
 class SettingsFollower:
-    """A host, its group, and the generation of the group's settings that the host has applied.
+    """A host, its group, and the generation (version) of the group's settings that the host has applied.
 
     The generation is 0 if the host has applied none.
     """

@@ -1,4 +1,4 @@
-"""``/console/sign-in`` and ``/console/sign-out``."""
+"""The pages ``/console/sign-in`` and ``/console/sign-out``."""
 
 import logging
 import re
@@ -148,7 +148,7 @@ def sign_in() -> Response:
 
 @blueprint.post("/console/sign-out")
 def sign_out() -> Response:
-    """End the session."""
+    """End the session of the visitor."""
     forms.check_form()
     secret = forms.secret_of(request.environ, forms.COOKIE)
     if secret is not None:
@@ -166,7 +166,10 @@ def _form_page(form: SignInForm, error: str = "", status: HTTPStatus = HTTPStatu
 
 
 def _count_attempt(service: PlacementService, limits: Mapping[str, int]) -> bool:
-    """Count an attempt and return True. Above a limit return False, without a write to the database."""
+    """Count an attempt to sign in and return True.
+
+    Above the limit of attempts, return False, without a write to the database.
+    """
     with service.database.read() as conn:
         if not sessions.may_attempt(conn, limits, admission.WINDOW):
             return False
@@ -174,7 +177,7 @@ def _count_attempt(service: PlacementService, limits: Mapping[str, int]) -> bool
 
 
 def counted_as(sent: str) -> str:
-    """Return the address for which an attempt is counted.
+    """Return the client address for which an attempt to sign in is counted.
 
     :param sent: the address of the connection's other end, or a header to which proxies append addresses.
         Only the last address of a list is from a trusted proxy; the client may have invented the others. Some

@@ -56,7 +56,7 @@ _MAX_NAMED: Final = 10
 
 
 def expressible_content(after: PortableContent, source: StockContent) -> tuple[PortableContent, list[str]]:
-    """Return the content that OpenStack Placement's tables can hold, and a note for each other kind."""
+    """Return the content that OpenStack Placement's tables can hold, and notes about all other content."""
     notes: list[str] = []
     things = dict(after.by_table)
     # windows are lost, so nothing keeps their room
@@ -103,7 +103,7 @@ def expressible_content(after: PortableContent, source: StockContent) -> tuple[P
 
 
 class AbandonWay(StrEnum):
-    """Treatment of all changes since the adoption."""
+    """The treatment of the changes that were made since the adoption."""
 
     REFUSE = "refuse"
     """Abandon the adoption only if nothing has changed since."""
@@ -246,7 +246,7 @@ the number of rows."""
 
 
 def _lost_content(conn: sa.Connection, prefix: str) -> list[str]:
-    """Return the notes of ``_LOST_NOTES`` for our tables that have rows."""
+    """Return a note for each of our tables that has rows and no equivalent in OpenStack Placement."""
     # a database of an older revision may lack a table
     present = _table_names(conn)
     counts = {

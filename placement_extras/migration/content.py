@@ -41,7 +41,7 @@ _NOT_COMPARED: Final = frozenset({"bucket", "change_seq", "described_seq", "root
 
 @dataclass(frozen=True, slots=True)
 class RowTally:
-    """A number of rows, and the sum of one of their columns; the sum is 0 if no column is summed."""
+    """The number of rows of a table, and the sum of one column; the sum is 0 if no column is summed."""
 
     rows: int = 0
     total: int = 0
@@ -74,7 +74,7 @@ class DatabaseContent:
         return row
 
     def row_tallies(self) -> dict[str, RowTally]:
-        """Return the numbers and sums of rows by title; the database computes them."""
+        """Return the numbers of rows and the sums, by title; the database computes them."""
         found: dict[str, RowTally] = {}
         for table, summed in _SUMMED_COLUMNS.items():
             rows = self.queries[table].subquery()
@@ -138,7 +138,7 @@ def own_content(conn: sa.Connection, prefix: str = "") -> DatabaseContent:
 
 @dataclass(frozen=True, slots=True)
 class TallyComparison:
-    """Tallies of two databases, as pairs by title. The tally of the source comes first in a pair."""
+    """The numbers and sums of rows in two databases, as pairs by title. The source comes first in a pair."""
 
     pairs: Mapping[str, tuple[RowTally, RowTally]] = field(default_factory=dict)
 
@@ -265,7 +265,7 @@ def read_portable(content: DatabaseContent) -> PortableContent:
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """Keys of the items of one table that were removed, were added, or have other values."""
+    """The keys of the items of one table that were removed, added or changed."""
 
     gone: tuple[ContentKey, ...]
     new: tuple[ContentKey, ...]
@@ -337,7 +337,7 @@ def _describe_item(table: str, key: ContentKey, value: tuple[Any, ...]) -> str:
 
 
 def _previous_value(table: str, was: tuple[Any, ...], now: tuple[Any, ...]) -> str:
-    """Return the old and new values that differ, in parentheses."""
+    """Return the values that differ, old and new, in parentheses."""
     if table == "allocations":
         return f" (was {was[0]})"
     names: Sequence[str] = {

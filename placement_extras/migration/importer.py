@@ -84,7 +84,7 @@ def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
 
 
 def _check_names(providers: Iterable[tuple[str, str | None]]) -> Iterator[str]:
-    """Describe providers with the name of another provider.
+    """Describe each provider that has the same name as another provider.
 
     The uuid counts as the name of a provider without a name.
     """
@@ -97,7 +97,7 @@ def _check_names(providers: Iterable[tuple[str, str | None]]) -> Iterator[str]:
 
 
 def _check_amounts(source: StockContent) -> Iterator[str]:
-    """Describe allocations with an amount that does not fit into our column."""
+    """Describe each allocation with an amount that does not fit into our column."""
     held = source.queries["allocations"].subquery().c
     query = sa.select(held.consumer_uuid, held.provider_id, held.resource_class_id, held.used)
     for consumer, provider, class_id, used in source.conn.execute(query.where(held.used > _MAX_AMOUNT)):
@@ -239,7 +239,7 @@ def copy(
     *,
     skip_orphans: bool = False,
 ) -> ImportOutcome:
-    """Do the same as :func:`run`, in a transaction of the caller."""
+    """Copy all content like :func:`run`, but in a transaction of the caller."""
     notes = examine_source(source, skip_orphans=skip_orphans)
     # the lock keeps all writers of a running service waiting, so that an empty database stays empty until the
     # copy

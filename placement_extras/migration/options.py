@@ -1,6 +1,6 @@
 """The options for moves from OpenStack Placement, in the section of the database.
 
-Each program registers them.
+Each program of this service registers these options.
 """
 
 from oslo_config import cfg

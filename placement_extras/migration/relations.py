@@ -64,7 +64,10 @@ def _missing_on_postgresql(conn: sa.Connection, tables: list[str]) -> Iterator[s
 
 
 def _missing_on_mysql(conn: sa.Connection) -> Iterator[str]:
-    """Yield the rights that the user lacks. For a user with a role, nothing is checked."""
+    """Yield the rights that the user of a MySQL database lacks.
+
+    For a user with a role, nothing is checked.
+    """
     try:
         # rights from a role cannot be read here, so the move is tried without a check
         if conn.execute(_ENABLED_ROLES).scalar_one():

@@ -99,7 +99,8 @@ class StockContent(DatabaseContent):
 
     :param tables: the tables that the queries read.
     :param owner: project and user of consumers for which the source has no project or user.
-    :param unknown_consumers: by uuid, new ids for the consumers that have allocations, but no row.
+    :param unknown_consumers: new ids, by uuid, for the consumers that have allocations but no row in the
+        source.
     :param leftovers: descriptions of rows that refer to missing rows; no query yields these rows.
     :param has_types: whether the schema has consumer types.
     """
@@ -437,7 +438,10 @@ def _unknown_consumers(conn: sa.Connection, t: StockTables, held: sa.Select[Any]
 
 
 def _find_leftovers(conn: sa.Connection, t: StockTables, class_ids: set[int]) -> Iterator[str]:
-    """Describe rows that refer to missing rows. Clients of OpenStack Placement do not see such rows."""
+    """Describe rows that refer to missing rows.
+
+    Clients of OpenStack Placement do not see such rows, so they are left behind.
+    """
     p, known = t.providers.c, sorted(class_ids)
     for table, what in ((t.inventories, "inventory"), (t.allocations, "allocation")):
         amount = table.c.total if table is t.inventories else table.c.used

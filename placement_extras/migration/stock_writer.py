@@ -68,7 +68,7 @@ def _without_providers(content: PortableContent, providers: set[str]) -> Portabl
 
 
 class _StockWriter:
-    """Executes the changes, in an order that does not violate foreign keys and unique names."""
+    """Writes the changes, in an order that violates neither foreign keys nor unique names."""
 
     def __init__(
         self,

@@ -33,8 +33,8 @@ from placement_extras.planner.packing import (
 
 # one packing of the whole group for each of its hosts would take too long in a larger group
 MAX_RETRIED: Final = 32
-"""Maximum size of a group of coupled hosts that is packed again for the failure of each host. Larger groups
-get bounds."""
+"""Maximum size of a group of coupled hosts for which the guests are counted again for the failure of each
+host. Larger groups get bounds."""
 
 
 @dataclass(eq=False, slots=True)
@@ -57,7 +57,7 @@ class CoupledHost:
 
 
 class HostCoupling:
-    """All coupled hosts. Counts the guests that fit on any selection of these hosts.
+    """The hosts that share providers with each other, and the number of guests that fit on any of them.
 
     :param sharing: the ids of sharing providers.
     """
@@ -83,7 +83,7 @@ class HostCoupling:
         )
 
     def group_hosts(self, hosts: Sequence[CoupledHost]) -> None:
-        """Group all coupled hosts; hosts in different groups have no common providers."""
+        """Divide the coupled hosts into groups; hosts of different groups have no common providers."""
         leader: dict[int, int] = {}
 
         def find_leader(root: int) -> int:
@@ -106,14 +106,17 @@ class HostCoupling:
         self._group_of = {each: number for number, group in enumerate(self._groups) for each in group}
 
     def fit_bounds(self, hosts: Collection[CoupledHost]) -> FitBounds:
-        """Return how many guests fit on these hosts together."""
+        """Return bounds of the number of guests that fit on these hosts together."""
         by_group: dict[int, list[CoupledHost]] = {}
         for host in hosts:
             by_group.setdefault(self._group_of[host], []).append(host)
         return sum([self._fit_group(group) for group in by_group.values()], NONE)
 
     def without_each(self) -> Iterator[tuple[HostTree, FitBounds]]:
-        """Yield each coupled host, with the number of guests that fit on the others if it fails."""
+        """Yield each coupled host, with the number of guests that fit on the others if it fails.
+
+        The number is given as bounds.
+        """
         fits = [self._fit_group(group) for group in self._groups]
         # hosts of different groups have no common providers, so bounds of groups add up
         whole = sum(fits, NONE)
@@ -132,7 +135,7 @@ class HostCoupling:
                 yield failed.tree, whole - fit + left
 
     def _after_failure(self, host: CoupledHost, failed: CoupledHost) -> CoupledHost:
-        """Return a coupled host as it is after the failure of another host."""
+        """Return a coupled host with its remaining ways after the failure of another host."""
         if not failed.offered:
             return host
         # the sharing providers of the failed host are lost, too, so its neighbours may have fewer ways
@@ -153,7 +156,7 @@ class HostCoupling:
 def couple_ways(
     found: FlavorFootprints, tree: HostTree, shared: Sequence[Provider]
 ) -> tuple[FlavorFootprints, dict[Slot, int]]:
-    """Return the ways at a host, with slots that mean the same at all coupled hosts, and the free amounts."""
+    """Return the ways to place a guest at a host and the free amounts, by slots common to coupled hosts."""
     # a slot of a tree is a position, which means nothing at another host, so provider ids replace the
     # positions
     ways = replace(found.with_provider_ids(tree), coupled=True)
@@ -180,7 +183,7 @@ MAX_EXAMPLES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class StrandedHost:
-    """The root of a full host, its stranded amounts, and the number of guests that these could serve."""
+    """A full host: its root, its stranded free amounts, and the number of guests that these could serve."""
 
     root: Provider
     stranded: Mapping[str, int]
@@ -246,7 +249,7 @@ def _short_classes(way: Way, ways: FlavorFootprints, free: Free) -> frozenset[st
 
 
 class _LackingHosts:
-    """The full hosts with the same ways and the same short classes."""
+    """The full hosts that have the same ways for a guest and lack the same resource classes."""
 
     def __init__(
         self, ways: FlavorFootprints, short: frozenset[str], shared: Collection[int], budget: SearchBudget
@@ -318,8 +321,8 @@ class FlavorCapacity:
 class CloudHosts:
     """The hosts of a snapshot on which guests are counted.
 
-    :param avoided: ids of the roots of hosts to leave out. If a provider of such a host shares with other
-        hosts, they lack its resources.
+    :param avoided: ids of the roots of hosts to leave out. If a provider of such a host shares resources with
+        other hosts, the other hosts lack these resources.
     """
 
     def __init__(

@@ -89,7 +89,7 @@ _Amounts = tuple[tuple[str, int], ...]
 
 
 def _asked_groups(held: Mapping[Slot, int]) -> tuple[_Amounts, tuple[_Amounts, ...]]:
-    """Return the amounts of the group without a suffix, and the amounts of each group with a suffix."""
+    """Return the requested amounts of the group without a suffix, and of each group with a suffix."""
     providers = Counter(name for _, name in held)
     by_provider: dict[int, dict[str, int]] = {}
     for (provider_id, name), amount in held.items():
@@ -165,8 +165,8 @@ class ClusterSimulation:
     A slot is a pair of provider id and class. The ways of a request are computed for empty hosts and empty
     sharing providers.
 
-    :param avoided: ids of the roots of hosts to leave out. If a provider of such a host shares with other
-        hosts, they lack its resources.
+    :param avoided: ids of the roots of hosts to leave out. If a provider of such a host shares resources with
+        other hosts, the other hosts lack these resources.
     """
 
     def __init__(
@@ -197,14 +197,17 @@ class ClusterSimulation:
         return self.snapshot.providers[provider_id].free(name) - self._taken.get(slot, 0)
 
     def drained_root(self, slots: Iterable[Slot]) -> Provider:
-        """Return the root of a drained host to which one of these slots belongs."""
+        """Return the root of the drained host that has one of these slots.
+
+        None if no drained host has one.
+        """
         roots = (self.snapshot.providers[provider_id].root_id for provider_id, _ in slots)
         return self.snapshot.providers[next(root for root in roots if root not in self._by_root)]
 
     def take_amounts(self, amounts: Iterable[tuple[Slot, int]], times: int = 1) -> None:
-        """Take the amounts of a way.
+        """Subtract the amounts that a guest takes from the free amounts of the host.
 
-        :param times: the number of guests that take this way; -1 gives the amounts of one guest back.
+        :param times: the number of guests that take these amounts; -1 returns the amounts of one guest.
         """
         for slot, amount in amounts:
             # a slot with its initial amount gets no entry, so that unchanged hosts are recognised
@@ -217,7 +220,7 @@ class ClusterSimulation:
             self._touched[root] = changed
 
     def each_host(self) -> Iterator[Host]:
-        """Yield all hosts; each host costs a step of the budget.
+        """Yield all hosts. Each host costs a step of the search's budget.
 
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
@@ -337,7 +340,7 @@ class ClusterSimulation:
         return found
 
     def _plain_free(self, found: FlavorFootprints, tree: HostTree) -> Free | None:
-        """Return the free amounts by slot; None if they have changed, or the host is coupled."""
+        """Return the free amounts by slot; None if guests have changed them or the host shares providers."""
         if self._touched.get(tree.root.id) or self.is_coupled(found, tree):
             return None
         return found.with_pools(tree.free)
@@ -352,7 +355,7 @@ class ClusterSimulation:
 
 
 class _RequestRoom:
-    """A request, and the hosts that had room for it at the beginning."""
+    """A request for a guest, and the hosts that had room for it at the beginning of the simulation."""
 
     def __init__(self, snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget) -> None:
         self.request = request

@@ -1,4 +1,4 @@
-"""Capacity as a JSON document, as the API reference describes it.
+"""Formats the capacity of flavors as a JSON document, as the API reference describes it.
 
 Only :mod:`placement_extras.planner.handler` uses this module. The handler decides the content of an answer,
 and this module formats it.
@@ -22,7 +22,7 @@ def flavor_document(
     fallback: FlavorCapacity | None = None,
     making: MigrationPlan | None = None,
 ) -> dict[str, Any]:
-    """Return the document of a flavor.
+    """Return the JSON document about the guests of one flavor.
 
     :param fallback: the capacity for the fallback of the request, if it has one.
     :param making: the moves that make room for one more guest, if the request asks for moves.
@@ -49,13 +49,13 @@ def _hosts(capacity: FlavorCapacity) -> dict[str, int]:
 
 
 def of_sets(sets: FitBounds, shares: Mapping[str, FlavorProportion]) -> dict[str, Any]:
-    """Return the document of flavors in their proportions."""
+    """Return the JSON document about flavors that are counted together in given proportions."""
     guests = {name: sets.lower_bound * share.number for name, share in shares.items()}
     return {**_fit_document(sets), "guests": guests}
 
 
 def of_displaced(displaced: DisplacedGuests) -> dict[str, Any]:
-    """Return the document of the guests of drained hosts."""
+    """Return the JSON document about the guests of drained hosts."""
     return {
         "consumers": displaced.guests,
         **_fit_document(displaced.fit),

@@ -13,8 +13,8 @@ from placement_extras.planner.packing import FitBounds, Way, most_by_volume
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 _MAX_TRIES: Final = 5_000
-"""Maximum number of tries of the second search, which looks for more places than the first pass. After these
-tries, the result has bounds instead of an exact number."""
+"""Maximum number of tries of the second search, which looks for more places than the first pass found. After
+these tries, the result has bounds instead of an exact number."""
 # with more places, the search would reach its limit without a result
 _MAX_PLACES: Final = 200
 """Maximum number of places, summed over all guests, up to which the second search runs."""
@@ -36,7 +36,10 @@ class UnplacedGuest:
 
 @dataclass(frozen=True, slots=True)
 class DisplacedGuests:
-    """Guests of drained hosts: their number, bounds of the number with places, guests without places."""
+    """The guests of drained hosts: their number, and the guests that have no new place.
+
+    The number of guests with a new place is given as bounds.
+    """
 
     guests: int
     fit: FitBounds
@@ -49,7 +52,7 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
     In a first pass, each guest takes the first place with room; the largest guests come first. If some guests
     are left, a second search tries all places of all guests, within limits.
 
-    :param board: all hosts except the hosts of the guests.
+    :param board: the simulation of all hosts except the hosts of these guests.
     :raises placement.search.budget.BudgetExhausted: the work takes too long.
     """
     for guest in guests:
@@ -153,7 +156,7 @@ class _FirstPlaces:
 
 
 def _by_volume(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> int:
-    """Return an upper bound of the guests that fit, from sums of free amounts."""
+    """Return an upper bound of the number of guests that fit, from sums of free amounts."""
     asked: dict[str, Counter[int]] = {}
     for guest in guests:
         for name, amount in guest.total_amounts.items():
@@ -181,7 +184,7 @@ class _DrainResult:
 
 
 class _DrainSearch:
-    """Tries all places for all guests. Used only if the guests have few places."""
+    """Tries all places for all guests, if the guests have only few possible places."""
 
     def __init__(self, board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> None:
         self._board = board
@@ -190,7 +193,7 @@ class _DrainSearch:
         self._best: tuple[HostedConsumer, ...] = ()
 
     def find_places(self, known: int, upper_bound: int) -> _DrainResult:
-        """Look for places for more guests than ``known``.
+        """Look for an arrangement in which more than ``known`` guests have a place.
 
         :param known: the number of guests for which a place is known.
         :param upper_bound: the proved maximum of guests with a place.

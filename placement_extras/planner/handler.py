@@ -55,7 +55,7 @@ class FlavorSchema(explanation.AskingSchema, explanation.TopologySchema):
 
 
 class CapacityBody(explanation.VersionedSchema):
-    """The flavors to count, with the microversion of their queries, and the hosts to leave out.
+    """The body of a request: the flavors to count, the microversion of their queries, the hosts to leave out.
 
     ``drain`` asks whether the guests of these hosts have places elsewhere. ``moves`` asks for the moves that
     make room for one more guest of each flavor.
@@ -70,7 +70,7 @@ class CapacityBody(explanation.VersionedSchema):
 def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCandidates], Microversion]:
     """Return the requests of a body, by the names of its flavors, and their microversion.
 
-    :param forms: the registered forms of a request beside a query, such as a flavor of Nova.
+    :param forms: the registered forms of a request other than a query, such as a flavor of Nova.
     :raises InvalidRequest: a flavor is wrong; the message names the flavor and the error.
     """
     if body["drain"] and not body["excluded_hosts"]:
@@ -187,7 +187,7 @@ class GuestRelocator:
 
 
 def _ids(snapshot: ModelSnapshot, uuids: Collection[str]) -> set[int]:
-    """Return the ids of the existing providers."""
+    """Return the ids of those providers that exist."""
     return {snapshot.by_uuid[uuid] for uuid in uuids if uuid in snapshot.by_uuid}
 
 
@@ -198,7 +198,7 @@ def _tree_members(snapshot: ModelSnapshot, roots: Collection[int]) -> set[int]:
 def _guests_on(
     snapshot: ModelSnapshot, roots: Collection[int], held: Sequence[HeldAmount], budget: SearchBudget
 ) -> list[HostedConsumer]:
-    """Return the guests that have allocations on these hosts."""
+    """Return the guests that hold amounts of these hosts."""
     providers = snapshot.providers
     return [
         guest
@@ -343,7 +343,7 @@ def _disabled_warnings(
 
 
 def _possible_requests(asked: AskedCandidates) -> Iterator[CandidatesRequest]:
-    """Yield the request, then its fallback if it has one."""
+    """Yield the request of a flavor, then its fallback if it has one."""
     yield asked.request
     if asked.fallback is not None:
         yield asked.fallback

@@ -18,14 +18,14 @@ MAX_HOSTS: Final = 64
 MAX_MOVES: Final = 64
 """Maximum number of moves of a plan."""
 _MAX_TRIES: Final = 2_000
-"""Maximum number of moves that the search for a plan with fewer moves tries."""
+"""Maximum number of single moves that the search tries in order to find a plan with fewer moves."""
 _STAYING: Final = frozenset(("RESERVATION", "WINDOW_HOLD", "MIGRATION"))
 """Types of consumers that cannot be moved."""
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationStep:
-    """The move of a guest from one host to another, and its way at the destination.
+    """The move of one guest from a host to another host, and the amounts that it takes there.
 
     Roots stand for the hosts.
 
@@ -56,7 +56,7 @@ class MigrationPlan:
 def plan_with_fewest(makings: Iterable[MigrationPlan]) -> MigrationPlan:
     """Return the plan with the fewest moves; the first of equal plans.
 
-    :param makings: results of :func:`make_room`, at least one.
+    :param makings: the plans to choose from, at least one, each a result of :func:`make_room`.
     """
     found = list(makings)
     # a result without a plan loses to each result that has one
@@ -95,7 +95,7 @@ def make_room(
 
     :param hosts: the hosts from which guests may move, by :func:`nearest_hosts`.
     :param guests: the guests of these hosts.
-    :param all_known: whether ``guests`` has all guests of these hosts.
+    :param all_known: whether ``guests`` contains all guests of these hosts.
     :raises placement.search.budget.BudgetExhausted: the search takes too long.
     """
     room = next(board.find_rooms(request), None)
@@ -241,7 +241,10 @@ class _MigrationSearch:
         return min(map(self._needs_leaving, self._targets), default=math.inf)
 
     def _empty_host(self, target: _TargetHost, most: int) -> tuple[MigrationStep, ...] | None:
-        """Move guests that hold most of the short slots; return None if ``most`` moves are not enough."""
+        """Move guests away that hold most of the short resources.
+
+        Return None if ``most`` moves are not enough.
+        """
         try:
             while self._needs_leaving(target):
                 if len(self._moves) + self._needs_leaving(target) > most:
@@ -295,7 +298,7 @@ class _MigrationSearch:
         )
 
     def _try_moves(self, left: int) -> bool:
-        """Return whether this number of moves makes room; if so, the moves stay made.
+        """Return whether this number of moves makes room. If so, the moves stay in force in the simulation.
 
         :raises TriesExhausted: the search takes too long to find out.
         """
@@ -361,7 +364,7 @@ class _MigrationSearch:
         return True
 
     def _put_guest(self, guest: HostedConsumer, root: int, amounts: dict[Slot, int]) -> None:
-        """Replace the amounts of a guest by these amounts at the given host."""
+        """Replace the amounts of a guest by other amounts at the given host."""
         self._board.take_amounts(self._holding[guest].items(), -1)
         for slot in self._holding[guest]:
             del self._holders[slot][guest]

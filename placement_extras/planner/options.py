@@ -1,4 +1,4 @@
-"""The options of the planner, in the section of the API.
+"""The options of the planner, in the section of the extended API.
 
 This module is separate from the handler, because programs without a planner register the options.
 """

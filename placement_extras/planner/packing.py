@@ -32,7 +32,7 @@ Free = Mapping[Any, int] | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class FitBounds:
-    """Bounds of the number of guests that fit: at least ``lower_bound``, at most ``upper_bound``."""
+    """Bounds of the number of guests that fit: at least ``lower_bound`` and at most ``upper_bound``."""
 
     lower_bound: int
     upper_bound: int
@@ -41,7 +41,7 @@ class FitBounds:
         return FitBounds(self.lower_bound + other.lower_bound, self.upper_bound + other.upper_bound)
 
     def __sub__(self, other: FitBounds) -> FitBounds:
-        """Return the bounds without an independent part, which has the bounds ``other``."""
+        """Return the bounds without an independent part of the hosts, for which the bounds are ``other``."""
         return FitBounds(self.lower_bound - other.lower_bound, self.upper_bound - other.upper_bound)
 
 
@@ -49,9 +49,9 @@ NONE: Final = FitBounds(0, 0)
 
 
 def one_way(way: Way) -> Callable[[Free], int]:
-    """Return a function that counts the guests that fit if all take the same way.
+    """Return a function that counts the guests that fit if all of them take the same way.
 
-    The count is never negative.
+    A way consists of slots, each with the amount that a guest takes. The count is never negative.
     """
     # most ways have one or two slots, and these functions run for thousands of hosts
     if len(way) == 1:
@@ -246,7 +246,7 @@ class FlavorFootprints:
     pools: Mapping[Slot, DevicePool] = field(default_factory=dict)
 
     def with_pools(self, amounts: Sequence[int]) -> tuple[int, ...]:
-        """Return the amounts of the slots of a tree, then the usable amounts of the pools."""
+        """Return the free amounts of the slots of a tree, followed by the usable amounts of its pools."""
         if not self.pools:
             return tuple(amounts)
         return (*amounts, *[pool.usable_amount(amounts) for pool in self.pools.values()])
@@ -274,7 +274,7 @@ class FlavorFootprints:
         return FlavorFootprints(ways, classes, self.coupled, self.pools)
 
     def ways_within(self, capacities: Mapping[Slot, int] | Sequence[int]) -> tuple[Way, ...]:
-        """Return the ways that take at most these capacities of the slots."""
+        """Return those ways that take at most these capacities of the slots."""
         return tuple([way for way in self.ways if all(capacities[slot] >= part for slot, part in way)])
 
     def with_ways(self, ways: tuple[Way, ...]) -> FlavorFootprints:
@@ -306,8 +306,8 @@ def key_slots(
 def most_by_volume(guests: int, asked: Mapping[str, Mapping[int, int]], there: Mapping[str, int]) -> int:
     """Return an upper bound of the guests that fit, from the sum of the free amounts of each class.
 
-    :param asked: by class and requested amount, the number of guests that request this amount.
-    :param there: the sum of the free amounts by class.
+    :param asked: the number of guests that request each amount, by resource class and amount.
+    :param there: the free amounts of all hosts together, by resource class.
     """
     bound = guests
     for name, sizes in asked.items():

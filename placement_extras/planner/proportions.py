@@ -1,6 +1,6 @@
-"""Counts the guests of several flavors that fit together, in given proportions.
+"""Counts how many sets of guests of several flavors fit, where each set has the flavors in given proportions.
 
-A *set* has the given number of guests of each flavor.
+For example, each set may have two guests of one flavor and one guest of another.
 """
 
 from collections.abc import Hashable, Sequence
@@ -66,7 +66,10 @@ def count_sets(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> FitBoun
 
 
 def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], upper_bound: int) -> int:
-    """Return an upper bound of the sets, from sums of free amounts in the cloud; at most ``upper_bound``."""
+    """Return an upper bound of the number of sets, from sums of free amounts in the cloud.
+
+    The result is at most ``upper_bound``.
+    """
     asked: dict[str, int] = {}
     for share in shares:
         amounts = [request.total_amounts for request in share.requests]
@@ -87,7 +90,7 @@ def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], upper_boun
 
 
 def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[list[Place]]:
-    """Return the places for guests by flavor. At one host, all flavors take from the same free amounts."""
+    """Return the hosts with room, by flavor. At one host, all flavors take from the same free amounts."""
     # all hosts with shared providers or pools have one common mapping of free amounts; other hosts have a
     # list each
     common: dict[Slot, int] = {}
@@ -194,7 +197,7 @@ class _SetPlacing:
         return FitBounds(fits, upper_bound)
 
     def _place_sets(self, sets: int) -> bool:
-        """Place this number of further sets and return True.
+        """Place this number of further sets of guests and return True.
 
         If they do not fit, place none and return False.
         """
@@ -259,6 +262,6 @@ def _give_back(free: Any, way: Way, count: int) -> None:
 
 
 def _most_guests(free: Any, way: Way) -> int:
-    """Return how many guests fit in a way."""
+    """Return how many guests can take the amounts of a way from its host."""
     most: int = min([free[slot] // amount for slot, amount in way])
     return max(0, most)

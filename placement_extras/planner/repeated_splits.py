@@ -1,4 +1,4 @@
-"""Counts split guests at hosts where only free amounts matter, without a search for each guest.
+"""Counts guests that are split over NUMA nodes, where only free amounts matter, without a search for each.
 
 A request is *plain* if it has only one group, without a suffix and without required traits. Each class
 that is not split has to be at one provider of the host. The split of a guest then depends only on the
@@ -46,7 +46,7 @@ the empty host, and the slot."""
 
 @dataclass(frozen=True, slots=True)
 class _RepeatLayout:
-    """The places of the requested resource classes in all trees of one structure.
+    """The positions and slots of the requested resource classes in all trees of one structure.
 
     ``rooms`` has, by zone, each room of a split class (``names``): the class, the position of the
     provider, and the slot. ``rest`` has the same for the other classes. ``zones`` has the positions of the

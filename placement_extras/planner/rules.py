@@ -1,4 +1,4 @@
-"""The policy rules of the planner. Tools that list rules load this module without the handler."""
+"""The policy rules of the planner. Tools that list rules import this module without the planner itself."""
 
 from typing import Final
 

@@ -71,7 +71,7 @@ def count_repeats(snapshot: ModelSnapshot, choice: HostChoice) -> int:
 
 
 class _SplitCount:
-    """Counts the guests of one flavor."""
+    """Counts the guests of one flavor that a topology policy splits over NUMA nodes."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class _SplitCount:
 
 @dataclass(frozen=True, slots=True)
 class _CoupledCount:
-    """The number of guests on coupled hosts.
+    """The number of guests that were placed on hosts that share providers with each other.
 
     ``placed`` has the guests by the root of their host, and by the set of all roots from which they take
     amounts. ``most`` has the maximum number of guests of each host by its root, and ``asked`` has the
@@ -247,7 +247,7 @@ class _CoupledCount:
     def fit_bounds(self, among: Collection[int] | None = None, without: int | None = None) -> FitBounds:
         """Return how many guests fit on hosts if the host ``without`` fails.
 
-        :param among: the roots of the hosts; None for all.
+        :param among: the roots of the hosts that count; None for all hosts.
         """
         hosts = [
             (tree, shared)
@@ -415,7 +415,10 @@ class _AmountBounds:
 
 
 def _usable(provider: Provider, name: str) -> int:
-    """Return the amount of a class that guests can use at a provider, in whole steps."""
+    """Return the amount of a resource class that guests can use at a provider.
+
+    Guests can use whole steps of ``step_size``.
+    """
     if name not in provider.inventories:
         return 0
     step = provider.inventories[name].step_size

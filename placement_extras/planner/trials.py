@@ -1,4 +1,4 @@
-"""The journal of a search: changes that the search tries and undoes, and a limit on the number of tries.
+"""The journal of a search: it undoes changes that the search has tried, and limits the number of tries.
 
 Every search of the planner looks for a series of changes that leads to a wanted state. The search makes a
 change, continues from there, and undoes the change if it does not lead to the state. The number of
@@ -29,7 +29,7 @@ class TriesExhausted(Exception):
 
 
 class TrialJournal:
-    """The changes of one search, to be undone in reverse order.
+    """The changes that one search has tried, which are undone in reverse order.
 
     :param max_tries: the number of calls of :meth:`count_try` after which a call raises
         :class:`TriesExhausted`.

@@ -36,11 +36,11 @@ _OWNERS: Final = ("project_id", "user_id")
 
 @dataclass(frozen=True, slots=True)
 class WrittenKeys:
-    """The items that a write changes, and the names under which answers show the changed items.
+    """The items that a write changes, and the uuids and names by which answers show these items.
 
     :param things: paths of the items: a consumer, a provider or a part of it, a class or a trait.
     :param names: uuids and names in the write: of consumers, providers, projects, users.
-    :param whole: whether the write replaces its items, so that their old content does not matter.
+    :param whole: whether the write replaces the items completely, so that their old content does not matter.
     """
 
     request: ShadowRequest
@@ -174,7 +174,10 @@ class AmbiguousWrites:
                 self._seen[thing] = written.names
 
     def find_doubt(self, exchange: ShadowExchange, request: ShadowRequest) -> str | None:
-        """Return an ambiguous item that can explain different answers to a request; None if there is none."""
+        """Return an ambiguous item that can explain why the answers to a request differ.
+
+        None if there is none.
+        """
         if not self._doubtful:
             return None
         said = " ".join(

@@ -30,7 +30,7 @@ _LOCK_SECONDS: Final = 30
 class CopiedDatabases:
     """Source and target of the copy.
 
-    :param source: the URL of OpenStack Placement's database.
+    :param source: the URL of OpenStack Placement's database, which is copied.
     :param target: the URL of our database, which has our tables and is empty.
     :param owner: project and user of consumers that the source has no record of.
     :param classes: the additional resource classes of our service.
@@ -58,9 +58,9 @@ class CopyMoment:
         return copy.started + copy.seconds < self.earliest
 
     def is_within(self, copy: MirroredRequest) -> bool:
-        """Return whether a request was a write in flight at this moment.
+        """Return whether a request was a write that was not answered yet at this moment.
 
-        The copy may have the changes of such a write or not.
+        The copy may or may not have the changes of such a write.
         """
         return copy.is_write and copy.started < self.latest and not self.is_after(copy)
 
@@ -80,7 +80,7 @@ def check_databases(databases: CopiedDatabases) -> None:
 
 
 def copy(databases: CopiedDatabases, is_quiet: Callable[[CopyMoment], bool] = lambda _: True) -> CopyMoment:
-    """Copy the source into our database. Writers of the source are not blocked.
+    """Copy the source database into ours. Programs that write to the source are not blocked.
 
     :param is_quiet: returns whether no write was in flight at a moment. If so, the copy contains exactly the
         changes before this moment. If not, another snapshot is taken, up to :data:`MAX_MOMENTS` times.

@@ -23,7 +23,9 @@ NO_ROOM: Final = "too much was waiting to be compared"
 
 @dataclass(frozen=True, slots=True)
 class BacklogBounds:
-    """Maximum bytes of a backlog, including the copy to add.
+    """Upper bounds, in bytes, of a queue of copies.
+
+    A copy is added only while the queue stays below its bound.
 
     :param reads: the bound for a copy of a read. A read above this bound is left out.
     :param writes: the bound for a whole copy of a write. Above this bound, a stub without body and answer is
@@ -105,7 +107,7 @@ class ByteBacklog:
 
 
 def _empty_copy(copy: MirroredRequest) -> MirroredRequest:
-    """Return a copy without body and answer."""
+    """Return the copy of a request without its body and without the answer."""
     # a stub is kept because a lost write has to be reported: the databases differ after it
     request = ShadowRequest(copy.request.method, copy.request.path, (), b"")
     return replace(copy, request=request, received=None, missed=NO_ROOM)

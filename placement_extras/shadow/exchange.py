@@ -95,7 +95,7 @@ def parse_body(content: bytes, media_type: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ShadowExchange:
-    """A request with the answers of both services.
+    """A request, with the answers of both services to it.
 
     :param theirs: the answer of OpenStack Placement.
     :param ours: the answer of our service.

@@ -201,12 +201,12 @@ class ReplayVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
-    """The verdict on one copy.
+    """The verdict on the answers to one copied request.
 
     :param why: for MISSED the reason, for KNOWN the name of the deviation, otherwise the difference.
     :param answer: the answer of our service; None if our service was not asked.
     :param seconds: time until our service answered.
-    :param parts: whether the content of the databases differs from this request on.
+    :param parts: whether the databases of both services differ from this request on.
     """
 
     copy: MirroredRequest
@@ -230,9 +230,9 @@ Ask = Callable[[MirroredRequest], tuple[ShadowAnswer, float]]
 
 @dataclass
 class RequestReplay:
-    """Replays copies in the order of their answers.
+    """Replays copies of requests on our service, in the order of OpenStack Placement's answers.
 
-    :param ask: sends a copy to our service.
+    :param ask: sends a copy to our service, and returns the answer.
     :param report: receives exactly one outcome for each copy.
     """
 
@@ -300,7 +300,7 @@ class RequestReplay:
         forget_oldest(self._taken, _REMEMBERED)
 
     def _try_again(self) -> None:
-        """Try postponed copies again, the oldest first, until no further write succeeds."""
+        """Replay postponed copies again, the oldest first, until no further write succeeds."""
         again = bool(self._postponed)
         while again:
             again = False

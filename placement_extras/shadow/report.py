@@ -58,7 +58,7 @@ def operation_name(method: str, path: str) -> str:
 
 @dataclass
 class TallyLine:
-    """Verdicts and times of one operation.
+    """The verdicts and the times of answers for one operation of the API.
 
     :param verdicts: number of requests by verdict.
     :param theirs: the latest times of OpenStack Placement in seconds.
@@ -72,7 +72,7 @@ class TallyLine:
 
 @dataclass
 class OutcomeTally:
-    """Counts outcomes; other threads may read the counts at the same time.
+    """Counts the outcomes of comparisons; other threads may read the counts at the same time.
 
     :param lines: counts by the name of the operation, see :func:`operation_name`.
     :param whys: number of requests by verdict and reason.
@@ -258,7 +258,7 @@ class ComparerStatus:
     :param doubt: items with unknown content, because several clients wrote them at the same time.
     :param phase: the current work of the process, for people.
     :param left_out: number of copies that the answering process had no room for.
-    :param unread: number of copies that were dropped after the comparison had failed.
+    :param unread: number of copies that were dropped because the comparison had failed before.
     :param processes: number of processes that have answered clients so far, one after the other.
     """
 

@@ -17,50 +17,52 @@ from tests.placement.builders import claim_body
 
 
 def cpu_set(*numbers):
-    """The CPUs of these numbers."""
+    """The set of the CPUs with these numbers."""
     return frozenset(numbers)
 
 
 def load_options(*files):
-    """The configuration in these files; without files all options have their defaults."""
+    """The agent's configuration from these files. Without files, all options have their defaults."""
     return agent_conf.load([], [str(file) for file in files])
 
 
 def load_text(folder, text):
-    """The configuration in a file with this text, which is written to the folder."""
+    """The agent's configuration from a file with this text. The file is written to the folder."""
     path = folder / "agent.conf"
     path.write_text(text)
     return load_options(path)
 
 
 def make_pipeline(world, driver, metrics=None, save=lambda *saved: None, kind=GuestPipeline, recorder=None):
-    """A pipeline that pins guests. The state is dropped unless ``save`` stores the state."""
+    """A pipeline that pins guests to CPUs. It saves no state unless ``save`` does."""
     return kind(world, driver, (CpusetController(driver),), save, metrics or AgentMetrics(), recorder)
 
 
 class CalledPipeline(GuestPipeline):
-    """A pipeline without its thread: tests call ``handle_event``. It counts as alive and ready."""
+    """A pipeline without a thread of its own: tests call ``handle_event``. It counts as alive and ready."""
 
     is_alive = has_taken_over = True
 
 
 def has_thread(spec):
-    """Whether a thread of this role lives in this process.
+    """Whether this process has a thread with this role.
 
-    :param spec: the row of the table of threads.
+    :param spec: the role's row in the table of the agent's threads.
     """
     return any(thread.name == spec.name for thread in threading.enumerate())
 
 
 def build_guest(uuid, *, pid=100, driver="fake", cgroup="", **settings):
-    """A guest that is named by its uuid, with these settings."""
+    """A guest with the given settings. Its name is its uuid."""
     return Guest(uuid, driver, uuid, pid, GuestSettings(**settings), cgroup)
 
 
 def hold_resources(client, consumer, amounts, **fields):
-    """Have a consumer hold these amounts by provider and resource class and nothing else, or nothing at all.
+    """Replace the allocations of a consumer by these amounts, given by provider and resource class.
 
-    :raises PlacementError: it is refused.
+    Without amounts the consumer holds nothing afterwards.
+
+    :raises PlacementError: Placement refuses the change.
     """
     held = {provider: resources for provider, resources in amounts.items() if resources}
     body = claim_body(held, client.get_allocations(consumer).generation, **fields)
@@ -68,28 +70,28 @@ def hold_resources(client, consumer, amounts, **fields):
 
 
 def hold_untyped(client, consumer, amounts):
-    """The same for a consumer that has no type, as clients before microversion 1.38 have it."""
+    """Replace the allocations of a consumer without a type, as clients below microversion 1.38 write them."""
     body = claim_body(amounts, client.get_allocations(consumer).generation)
     del body["consumer_type"]
     client.send_request("PUT", f"/allocations/{consumer}", body, UNTYPED_MICROVERSION)
 
 
 def release_resources(client, consumer):
-    """Have a consumer hold nothing any more.
+    """Delete the allocations of a consumer.
 
-    :raises NotFoundError: it holds nothing.
+    :raises NotFoundError: the consumer has no allocations.
     """
     client.send_request("DELETE", f"/allocations/{consumer}")
 
 
 def find_view(pipeline, uuid):
-    """The view of a guest that a pipeline shows.
+    """The view of a guest in a pipeline.
 
-    :raises StopIteration: there is no such guest.
+    :raises StopIteration: the pipeline has no such guest.
     """
     return next(view for view in pipeline.guest_views() if view.guest.uuid == uuid)
 
 
 def read_metric(metrics, name, **labels):
-    """The value of a series of the agent; None if there is none."""
+    """The value of one series of the agent's metrics; None if there is no such series."""
     return metrics.registry.get_sample_value(f"compute_agent_{name}", labels)

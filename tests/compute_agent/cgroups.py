@@ -1,7 +1,8 @@
-"""A delegated cgroup v2 group: on the kernel's own file system where CGROUP_ROOT names a folder of it, else a
-folder that behaves like one.
+"""A delegated cgroup v2 group for tests.
 
-The fake knows which processes are where, and takes values as the kernel does.
+If the variable CGROUP_ROOT names a folder of the kernel's cgroup file system, the group is there. Otherwise
+it is a folder that behaves like one: the fake knows which process is in which group, and checks values as the
+kernel does.
 """
 
 import errno
@@ -40,7 +41,7 @@ FILES = {
 
 
 class FakeCgroups:
-    """Patches `cgroup.Group`, so that groups below a folder behave like the kernel's."""
+    """Patches `cgroup.Group`, so that groups below an ordinary folder behave like the kernel's groups."""
 
     def __init__(self, folder, monkeypatch):
         folder.mkdir(exist_ok=True)
@@ -60,7 +61,7 @@ class FakeCgroups:
         return lambda *arguments: fake(*arguments)
 
     def make(self, path):
-        """A group that another program makes."""
+        """Make a group, as a program other than the agent does."""
         folder = self.folder / path
         folder.mkdir(parents=True)
         self.make_files(folder)
@@ -138,7 +139,7 @@ class FakeCgroups:
 
 
 class KernelCgroups:
-    """The same operations on the kernel's file system."""
+    """The operations of FakeCgroups on the kernel's cgroup file system."""
 
     def __init__(self):
         self.folder = Path(ROOT) / f"test-{uuid.uuid4()}"
@@ -147,7 +148,7 @@ class KernelCgroups:
             cgroup.CgroupRoot.open(folder)  # hands the controllers down
 
     def make(self, path):
-        """A group that another program makes."""
+        """Make a group, as a program other than the agent does."""
         folder = self.folder / path
         folder.mkdir(parents=True)
         return folder
@@ -157,7 +158,7 @@ class KernelCgroups:
 
 
 def _io_max(text, line):
-    """The content of io.max after a line was written. The file does not list devices without a limit."""
+    """The content of io.max after a line was written. Devices without a limit are not in the file."""
     has = dict(one.split(" ", 1) for one in text.splitlines() if one)
     device, _, rest = line.partition(" ")
     limits = dict(one.split("=") for one in has.get(device, "rbps=max wbps=max riops=max wiops=max").split())

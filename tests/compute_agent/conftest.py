@@ -1,4 +1,4 @@
-"""A placement service of the tests' own, an agent's configuration for it, and a libvirtd with QEMU guests."""
+"""Fixtures: a Placement service, the configuration of an agent for it, and a libvirtd with QEMU guests."""
 
 import os
 import threading
@@ -25,7 +25,9 @@ def pytest_collection_modifyitems(items):
 
 
 class LivePlacement:
-    """The real service on a loopback port, in a thread; it can go away and come back on the same port."""
+    """The real Placement service in a thread, on a loopback port. Tests can stop it and start it again on the
+    same port.
+    """
 
     def __init__(self, application):
         self.application = application
@@ -52,7 +54,9 @@ class LivePlacement:
             self._server = None
 
     def wait_for_answers(self):
-        """Wait for the requests in progress: the process crashes if their SQLite connections are closed."""
+        """Wait until requests in progress are answered. The process would crash if their SQLite connections
+        were closed before.
+        """
         with self._answered:
             assert self._answered.wait_for(lambda: not self._unanswered, 20), "requests without an answer"
 
@@ -68,7 +72,7 @@ class LivePlacement:
                 self._answered.notify_all()
 
     def writes(self):
-        """The changing requests since the last call."""
+        """The requests since the last call that may change something (all methods but GET)."""
         found = [request for request in self.requests if request[0] != "GET"]
         self.requests.clear()
         return found
@@ -89,7 +93,7 @@ def live_placement(placement_application):
 
 @pytest.fixture
 def write_ini(tmp_path, live_placement):
-    """Writes an agent's ini file; keyword arguments are the lines of its sections."""
+    """A function that writes an agent's ini file. Keyword arguments are the lines of its sections."""
 
     def write(name="agent.ini", **sections):
         sections = {
@@ -112,20 +116,20 @@ def write_ini(tmp_path, live_placement):
 
 @pytest.fixture
 def two_cpus():
-    """This machine has CPUs 0 and 1, to which the test pins processes."""
+    """Skip the test unless this machine has CPUs 0 and 1, to which the test pins processes."""
     if not {0, 1} <= os.sched_getaffinity(0):
         pytest.skip("needs CPUs 0 and 1")
 
 
 @pytest.fixture
 def load(tmp_path):
-    """Loads a configuration from its text."""
+    """A function that loads a configuration from its text."""
     return lambda text="": load_text(tmp_path, text)
 
 
 @pytest.fixture
 def uid():
-    """A consumer's uuid."""
+    """The uuid of a consumer."""
     return str(uuid.uuid4())
 
 
@@ -149,6 +153,6 @@ def libvirtd_of_session():
 
 @pytest.fixture
 def libvirtd(libvirtd_of_session):
-    """A real libvirtd; the guests of a test end with it."""
+    """A real libvirtd. The guests of a test end with the test."""
     yield libvirtd_of_session
     libvirtd_of_session.end_guests()

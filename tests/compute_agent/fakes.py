@@ -10,7 +10,7 @@ from compute_agent.model.messages import DriverError, GuestGoneError
 
 
 class FakeDriver:
-    """Guests with a few threads each, and a kernel that remembers their affinities."""
+    """Guests with a few threads each. A fake kernel remembers the CPUs to which threads are pinned."""
 
     name = "fake"
     flavor_source = None
@@ -243,13 +243,13 @@ class FakeDriver:
         return self.create_guest(guest_uuid, name, settings, (), declared=declared)
 
     def end(self, guest):
-        """The guest ends by itself."""
+        """End a guest, as if it had ended by itself."""
         del self.running[guest.uuid], self.affinities[guest.uuid]
         if self._listener is not None:
             self._listener(GuestChange(ChangeKind.STOPPED, guest))
 
     def succeed(self, guest_uuid):
-        """The main process ends, and another one of the guest takes its place."""
+        """End the main process of a guest; another process of the guest becomes the main process."""
         before = self.running[guest_uuid]
         threads = self.affinities[guest_uuid]
         heir = self.running[guest_uuid] = replace(before, pid=next(self._pids))
@@ -264,6 +264,6 @@ class FakeDriver:
 
 
 def _merged(has, wanted):
-    """Limits when those that are wanted are set."""
+    """The memory limits ``has``, with those in ``wanted`` set."""
     values = ((getattr(wanted, one.name), getattr(has, one.name)) for one in fields(MemoryLimits))
     return MemoryLimits(*(ours if ours is not None else theirs for ours, theirs in values))

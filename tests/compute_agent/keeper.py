@@ -1,9 +1,9 @@
-"""Starts programs, is the parent of all processes that they leave behind, and ends all with the caller.
+"""Starts programs for tests, and ends all processes that these programs leave behind.
 
-Each line of the standard input is a command as a JSON list; its process id is the answer. Whatever ends is
-reaped at once, which process 1 of a container may not do, and libvirtd waits for. The program kills all
-children at the end of its standard input, which ends with the other side in any case. SIGTERM alone ends
-nothing.
+The program is the parent of all these processes. Each line of its standard input is a command as a JSON list,
+and the answer is the process id. Processes that end are reaped at once: libvirtd waits for this, and process
+1 of a container may not do it. At the end of the standard input, the program kills all children; the input
+also ends if the caller dies. SIGTERM alone ends nothing.
 """
 
 import ctypes

@@ -1,9 +1,9 @@
-"""A libvirtd of the tests' own with real QEMU guests (domains of type ``qemu``: no KVM is needed).
+"""A libvirtd for tests, with real QEMU guests (domains of type ``qemu``, so that no KVM is needed).
 
-As root it is a system daemon that has its folders, mounts and network to itself; as another user a session
-daemon below a folder of its own. Nothing that the system has is touched, but for groups of the guests where
-cgroup v1 has the controllers cpu and cpuset. Guests survive their libvirtd; stop() ends them. Each says that
-it is on a machine of its own, so that guests can migrate from one to another.
+As root, it is a system daemon with folders, mounts and a network of its own. As another user, it is a session
+daemon below a folder of its own. Nothing of the system is touched, except for groups of the guests if cgroup
+v1 has the controllers cpu and cpuset. Guests survive their libvirtd; stop() ends them. Each libvirtd claims
+to be on a machine of its own, so that guests can migrate from one to another.
 """
 
 import contextlib
@@ -103,11 +103,14 @@ _numbers = itertools.count(1)
 
 
 class LibvirtMissing(Exception):
-    """This machine cannot run a libvirtd; the text names the missing part."""
+    """This machine cannot run a libvirtd. The text names the missing part."""
 
 
 def find():
-    """Raises LibvirtMissing if something is missing."""
+    """Check that everything for a libvirtd is installed.
+
+    :raises LibvirtMissing: something is missing.
+    """
     if LIBVIRTD is None:
         raise LibvirtMissing("libvirtd is not installed (package libvirt-daemon-system)")
     if EMULATOR is None:
@@ -121,16 +124,20 @@ def find():
 
 
 class Libvirtd:
-    """The daemon, and its guests as its users see them (with virsh, say): apart from what is to be tested."""
+    """The daemon, and its guests as their users control them, for instance with virsh. The agent is not
+    involved.
+    """
 
     def __init__(
         self, user="root", default_confined=True, controllers=CONTROLLERS, hostname="", network=None
     ):
-        """``user`` runs the guests of a system daemon; unless ``default_confined`` they get no label.
+        """``user`` runs the guests of a system daemon; unless ``default_confined`` they get no security
+        label.
 
-        ``controllers`` of cgroup v1 are those that it gives its guests groups of, where all are there.
-        ``hostname`` is the name of the host that a system daemon reports. The network of a running daemon,
-        ``network``, is shared, so that guests can migrate between the two over loopback.
+        ``controllers`` are the controllers of cgroup v1 for which guests get groups, if the machine has all
+        of them. ``hostname`` is the name of the host that a system daemon reports. ``network`` is the network
+        of another running daemon, which is then shared, so that guests can migrate between both daemons over
+        loopback.
         """
         find()
         self._hostname, self._network = hostname, network
@@ -170,7 +177,7 @@ class Libvirtd:
     # The daemon
 
     def start(self):
-        """Start it and wait until it answers."""
+        """Start the daemon and wait until it answers."""
         command = [LIBVIRTD, "-f", self.folder / "daemon.conf", "-p", self.folder / "daemon.pid"]
         if self.is_system:
             pairs = (word for name in FOLDERS for word in (name, self._own(name)))
@@ -187,7 +194,7 @@ class Libvirtd:
         wait_for(connects, "libvirtd answers", evidence=self.log)
 
     def kill(self):
-        """End the daemon without warning; its guests run on."""
+        """End the daemon without warning. Its guests keep running."""
         self._disconnect()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
@@ -196,7 +203,7 @@ class Libvirtd:
 
     @contextlib.contextmanager
     def hanging(self):
-        """A daemon that takes calls and answers none, for a while; its guests run on."""
+        """Let the daemon accept calls and answer none, until the context ends. Its guests keep running."""
         self._disconnect()
         os.kill(self._pid, signal.SIGSTOP)
         try:
@@ -205,7 +212,7 @@ class Libvirtd:
             os.kill(self._pid, signal.SIGCONT)
 
     def stop(self):
-        """End the daemon and the guests, and leave nothing behind."""
+        """End the daemon and its guests, and remove everything that they have made."""
         self._disconnect()
         self._keeper.communicate(timeout=SECONDS)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -223,8 +230,10 @@ class Libvirtd:
     # Guests
 
     def xml(self, guest_uuid=None, vcpus=2, metadata="", name=None, busy=False, label=""):
-        """A small guest that finds nothing to boot; or a ``busy`` one that boots a loop without end.
-        ``label`` is its element <seclabel>, if it has one.
+        """The definition of a small guest that has nothing to boot. With ``busy``, the guest boots an endless
+        loop.
+
+        ``label`` is the element <seclabel>; without it the definition has no such element.
         """
         guest_uuid = guest_uuid or str(uuid.uuid4())
         name = name or f"{self.folder.name}-{next(_numbers)}"
@@ -244,7 +253,7 @@ class Libvirtd:
         )
 
     def run(self, guest_uuid=None, persistent=False, **options):
-        """Start a guest; return its domain."""
+        """Start a guest and return its libvirt domain."""
         xml = self.xml(guest_uuid, **options)
         if not persistent:
             return self.connection.createXML(xml)
@@ -253,7 +262,7 @@ class Libvirtd:
         return domain
 
     def end_guests(self):
-        """Destroy all guests and forget their definitions."""
+        """Destroy all guests and remove their definitions."""
         for domain in self.connection.listAllDomains():
             with contextlib.suppress(self.libvirt.libvirtError):
                 domain.destroy()
@@ -261,19 +270,19 @@ class Libvirtd:
                 domain.undefine()
 
     def process(self, domain):
-        """The id of a guest's QEMU process, by libvirt's own record."""
+        """The process id of a guest's QEMU, from libvirt's own record."""
         run = self._own("/run") / "libvirt/qemu" / ("" if self.is_system else "run")
         return int((run / f"{domain.name()}.pid").read_text())
 
     @property
     def connection(self):
-        """A connection of the tests' own."""
+        """A connection to the daemon that only the test uses."""
         assert self._connects()
         return self._connection
 
     @property
     def libvirt(self):
-        """libvirt-python, which is not everywhere."""
+        """The module libvirt-python, which is not installed on every machine."""
         import libvirt
 
         return libvirt
@@ -292,7 +301,9 @@ class Libvirtd:
                 connection.close()
 
     def _namespaces(self):
-        """The beginning of a command that has a mount namespace, a network and maybe a hostname to itself."""
+        """The beginning of a command that runs in its own mount namespace and network, and with its own
+        hostname if given.
+        """
         own = ["unshare", "-m", *(["-u"] if self._hostname else [])]
         if self._network is None:
             return [*own, "-n"]
@@ -322,7 +333,7 @@ class Libvirtd:
 
 
 def thread_cpus(pid):
-    """Allowed CPUs, as text, by name of the thread, from /proc/PID/task/*/status."""
+    """The CPUs on which each thread may run, as text, by name of the thread, from /proc/PID/task/*/status."""
     found = {}
     for tid in procfs.thread_ids(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended just now

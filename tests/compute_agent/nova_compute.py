@@ -1,4 +1,5 @@
-"""Effects of a nova-compute on Placement: its report client, with a libvirt driver of few classes.
+"""Imitates the effects of a nova-compute on Placement: its report client, with a libvirt driver that has few
+resource classes.
 
 From Nova's documentation and code (nova/scheduler/client/report.py, compute/resource_tracker.py,
 virt/libvirt/driver.py):
@@ -38,7 +39,7 @@ REFRESH = 5
 
 
 class RecordingClient(PlacementClient):
-    """Remembers each request with its result: (method, path, status)."""
+    """A client that remembers each request with its result: (method, path, status)."""
 
     def __init__(self, adapter):
         super().__init__(adapter)
@@ -57,7 +58,7 @@ class RecordingClient(PlacementClient):
 
 
 class NovaCompute:
-    """One nova-compute of one host."""
+    """The nova-compute of one host."""
 
     def __init__(self, client, uuid, name, vcpus=12, pcpus=4, memory_mb=32768):
         self.client = RecordingClient(client.adapter)
@@ -82,12 +83,12 @@ class NovaCompute:
 
     @property
     def writes(self):
-        """Requests since the last call."""
+        """The requests since the last call that may change something."""
         found, self.client.writes = self.client.writes, []
         return found
 
     def update(self):
-        """One update_available_resource."""
+        """Run one period of nova-compute (update_available_resource)."""
         for attempt in range(4):
             try:
                 self._update()
@@ -126,7 +127,10 @@ class NovaCompute:
         return f"{self.name}_{address.upper()}"
 
     def _follow_devices(self):
-        """Make missing providers of devices, and remove former ones. Returns whether there were any."""
+        """Make missing providers of PCI devices, and remove providers of devices that are gone.
+
+        Return whether any provider was made or removed.
+        """
         names = {self._device_name(address) for address in self.devices}
         missing = names - {each["name"] for each in self._copy.values()}
         gone = [
@@ -180,7 +184,9 @@ class NovaCompute:
             has["traits"] = wanted["traits"]
 
     def delete_service(self):
-        """`openstack compute service delete`: the allocations of its guests are gone before."""
+        """Delete the service, as `openstack compute service delete` does. The allocations of its guests were
+        deleted before.
+        """
         records = {record.uuid: record for record in self.client.providers_in_tree(self.uuid)}
 
         def depth(uuid):

@@ -1,4 +1,5 @@
-"""Files of cpufreq, cpuidle and intel_uncore_frequency as two real machines have them, and how they behave.
+"""Fake files of cpufreq, cpuidle and intel_uncore_frequency, as on two real machines, with the kernel's
+reactions to writes.
 
 :func:`xeon`: two packages of an Intel Xeon Gold 6338 (intel_pstate, active, with hardware P-states): a policy
 for each CPU. :func:`epyc`: an AMD EPYC 7702 under acpi-cpufreq: CPUs that the firmware has coordinated share
@@ -14,7 +15,7 @@ CPUS = "sys/devices/system/cpu"
 
 
 def xeon(root, cpus=8):
-    """The first half of the CPUs is package 0."""
+    """The files of an Intel Xeon with two packages. The first half of the CPUs is package 0."""
     for cpu in range(cpus):
         policy = {
             "affected_cpus": f"{cpu}",
@@ -46,7 +47,7 @@ def xeon(root, cpus=8):
 
 
 def epyc(root, cpus=8, shared=4):
-    """``shared`` CPUs have one frequency."""
+    """The files of an AMD EPYC, in which groups of ``shared`` CPUs have one frequency."""
     for first in range(0, cpus, shared):
         members = " ".join(map(str, range(first, first + shared)))
         policy = {
@@ -91,11 +92,11 @@ def _make(root, folder, files):
 
 
 class KernelFiles(KernelFiles):
-    """Writes are checked as the kernel checks them, and have the same side effects.
+    """Files that check writes as the kernel does, with the same side effects.
 
-    A minimum above the maximum is EINVAL, as before Linux 5.3, or is cut to what the other allows. An unknown
-    governor or preference is EINVAL. With the governor performance, intel_pstate has that preference and
-    refuses others with EBUSY.
+    A minimum above the maximum is refused with EINVAL, as before Linux 5.3, or is reduced to the maximum. An
+    unknown governor or preference is refused with EINVAL. With the governor performance, intel_pstate sets
+    the matching preference, and refuses others with EBUSY.
     """
 
     def __init__(self, root):
@@ -104,7 +105,7 @@ class KernelFiles(KernelFiles):
         self._preferences = {}
 
     def set(self, path, text):
-        """Write a file as another program does."""
+        """Write a file, as a program other than the agent does."""
         (self.root / path).write_text(f"{text}\n")
 
     def write(self, path, text):

@@ -1,4 +1,4 @@
-"""This service and a stock OpenStack Placement, each a process of its own on SQLite and a loopback port."""
+"""Starts this service, or OpenStack Placement, as a process on SQLite and a loopback port."""
 
 import contextlib
 import os
@@ -17,9 +17,9 @@ CHECKOUT = Path(__file__).parents[2]
 
 @contextlib.contextmanager
 def running(kind, folder):
-    """The URL of a server of kind `ours` or `stock` that works in `folder`.
+    """Run a server of kind `ours` or `stock` with its files in `folder`; yield its URL.
 
-    Raises ReferenceMissing if OpenStack Placement cannot be installed.
+    :raises ReferenceMissing: OpenStack Placement cannot be installed.
     """
     config = folder / "placement.conf"
     config.write_text(
@@ -54,7 +54,7 @@ def running(kind, folder):
 
 
 def client_of(url, folder):
-    """An agent's client of the server at `url`, configured by a file in `folder`."""
+    """An agent's client of the server at `url`. Its configuration file is written to `folder`."""
     # The stock service retries a conflict up to ten times, which may take 10 s on a loaded machine.
     text = f"[placement]\nauth_type = admin_token\nendpoint = {url}\ntoken = admin\ntimeout = 60\n"
     return PlacementClient.from_conf(load_text(folder, text))

@@ -1,4 +1,4 @@
-"""Connections to names with several addresses, and deadlines that cannot be watched."""
+"""Tests of HTTP connections to host names with several addresses, and of deadlines for threads."""
 
 import socket
 import threading
@@ -11,7 +11,7 @@ from compute_agent.bounded_http import read_address
 
 @pytest.fixture
 def full():
-    """The address of a server that accepts no further connection, so that one hangs."""
+    """The address of a server that accepts no further connection, so that a connection attempt hangs."""
     with socket.socket() as listener, socket.socket() as first:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -21,7 +21,7 @@ def full():
 
 @pytest.fixture
 def answering():
-    """The address of a server that answers once."""
+    """The address of a server that answers one request."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve():

@@ -1,4 +1,4 @@
-"""Files of the agent: no other user can change them, and damaged ones are kept aside."""
+"""Tests of the agent's files: no other user can change them, and damaged files are renamed."""
 
 import os
 import subprocess
@@ -93,7 +93,7 @@ def test_a_symbolic_link_that_any_user_can_replace_is_refused(folder, tmp_path):
 
 
 class TestOneFile:
-    """Whether a file is believed."""
+    """The agent reads a file only if no other user could have written it."""
 
     @pytest.fixture
     def path(self, tmp_path):
@@ -149,7 +149,7 @@ class TestOneFile:
 
 
 def child(code, *arguments):
-    """The status of a process of its own, and its output."""
+    """Run Python code in a child process; return its exit status and output."""
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
     )

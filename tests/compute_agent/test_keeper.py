@@ -1,4 +1,4 @@
-"""The parent of what tests start leaves nothing of it behind."""
+"""Tests of the keeper, which leaves none of the processes that tests start."""
 
 import json
 import signal

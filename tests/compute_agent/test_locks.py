@@ -1,4 +1,4 @@
-"""Locks that die with their holder, and name it."""
+"""Tests of file locks, which the kernel releases when their holder dies, and which name their holder."""
 
 import os
 import subprocess

@@ -1,4 +1,6 @@
-"""Tasks run while there is something to do, signals end their pauses, and helpers hand over their results."""
+"""Tests of the agent's threads: tasks run while there is work, signals end pauses, and helpers return
+results.
+"""
 
 import sys
 import threading
@@ -12,7 +14,7 @@ ROLE = ThreadSpec("work", 0.001, "works", "none", "nothing")
 
 
 class Work:
-    """The work of a loop, round by round, until the test ends the loop."""
+    """The work of a loop, in rounds, until the test ends the loop."""
 
     def __init__(self, needed=True):
         self.needed, self.begun = needed, 0

@@ -1,4 +1,4 @@
-"""Files of a host of two CPUs, each with an L3 cache of 16 MiB in 16 ways, and resctrl mounted."""
+"""The files of a host with two CPUs, each with an L3 cache of 16 MiB in 16 ways, and with resctrl mounted."""
 
 from tests.compute_agent.resctrl import fake
 
@@ -6,7 +6,7 @@ CPU = "sys/devices/system/cpu"
 
 
 def two_caches():
-    """Contents of the files, by path below the root of the host."""
+    """The contents of the files, by path below the root folder of the host."""
     files = {
         "sys/devices/system/node/node0/cpulist": "0-1",
         "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal: 16777216 kB",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.image_names import remove_random_names
 from tests.packages import debian
 from tests.packages.machine import SECONDS
 from tests.ports import free_port
@@ -95,18 +96,18 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Buildah:
 
 
 def build(buildah: Buildah, context: Path, wheels: Path, tag: str) -> str:
-    """Build the image as ``make image`` does, from nothing, and return its digest."""
+    """Build the image as ``make image`` does, from nothing, and return its id."""
     offline = ["--build-arg", "PIP_NO_INDEX=1", "--build-arg", "PIP_FIND_LINKS=/wheels"]
     offline += ["--volume", f"{wheels}:/wheels:ro", "--build-arg", "BASE=localhost/base"]
     times = ["--timestamp", EPOCH, "--build-arg", f"SOURCE_DATE_EPOCH={EPOCH}"]
     words = ["--format", "docker", "--no-cache", *times, *offline, "--tag", tag, "--file", RECIPE, context]
     buildah("build", *words)
-    return buildah("images", "--no-trunc", "--quiet", f"localhost/{tag}")
+    return remove_random_names(buildah.words(), f"localhost/{tag}")
 
 
 @pytest.fixture(scope="module")
 def digest(buildah: Buildah, context: Path, wheels: Path) -> str:
-    """The digest of the image, which has the digests of its layers."""
+    """The id of the image, which is a digest of its configuration with the digests of its layers."""
     return build(buildah, context, wheels, "placement-compute")
 
 

@@ -157,7 +157,11 @@ def describe_domain(domain_xml: str) -> DomainDescription:
     )
 
 
-_DEVICE_PATHS: Final = ("devices/hostdev[@type='pci']", "devices/interface[@type='hostdev']")
+_DEVICE_PATHS: Final = (
+    *("devices/hostdev[@type='pci']", "devices/interface[@type='hostdev']"),
+    # QEMU takes the whole controller of such a disk by VFIO.
+    "devices/disk[@type='nvme']",
+)
 _MEDIATED_PATH: Final = "devices/hostdev[@type='mdev']/source/address"
 _ADDRESS_LIMITS: Final = {"domain": 0xFFFFFFFF, "bus": 0xFF, "slot": 0x1F, "function": 7}
 

@@ -48,6 +48,10 @@ _APPLY_SECONDS: Final = 2.0
 """The longest time in seconds until systemd has written to the kernel what it has confirmed."""
 _APPLY_PAUSE: Final = 0.01
 
+_READING_SECONDS: Final = 1.0
+"""The longest age in seconds of a reading that a comparison uses. A round compares all settings of a guest
+within milliseconds, and rounds are further apart."""
+
 
 @dataclass(frozen=True, slots=True)
 class HostFolders:
@@ -86,6 +90,19 @@ class UnitComparison:
     differing: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class UnitReading:
+    """The values of a service that systemd had at one time, in seconds of the monotonic clock."""
+
+    guest_uuid: str
+    time: float
+    values: Values
+
+    def is_fresh(self, guest: Guest) -> bool:
+        """Whether a comparison of this guest may use the reading now."""
+        return self.guest_uuid == guest.uuid and time.monotonic() - self.time <= _READING_SECONDS
+
+
 class UnitEditor:
     """Compares and sets the properties of services. Methods may be called from any thread."""
 
@@ -94,6 +111,10 @@ class UnitEditor:
         self._records = records
         self._folders = folders
         self._lock = threading.RLock()
+        # The last one only: a round compares all settings of a guest before the next guest.
+        self._reading: UnitReading | None = None
+        self._writes = 0
+        """The number of writes. A reading with a write in between is not kept."""
 
     def record_of(self, guest: Guest) -> UnitRecord:
         """The values of the service's own, as far as the agent has changed them."""
@@ -103,10 +124,17 @@ class UnitEditor:
     def compare_unit(self, guest: Guest, choose: GoalChoice) -> UnitComparison:
         """Compare a service with its goals.
 
+        Comparisons of one guest that follow each other share one reading of systemd's values.
+
         :raises GuestGoneError: systemd does not know the service any more.
         :raises DriverError: systemd does not answer.
         """
-        present = self._read_values(guest)
+        reading = self._reading
+        if reading is None or not reading.is_fresh(guest):
+            reading = self._read_unit(guest)
+        return self._compare_values(guest, choose, reading.values)
+
+    def _compare_values(self, guest: Guest, choose: GoalChoice, present: Values) -> UnitComparison:
         # An older systemd does not have all properties.
         goals = {
             name: value
@@ -123,7 +151,7 @@ class UnitEditor:
         :raises DriverError: systemd or the kernel refuses a value, or systemd does not answer.
         """
         with self._lock:
-            found = self.compare_unit(guest, choose)
+            found = self._compare_values(guest, choose, self._read_unit(guest).values)
             if not found.differing:
                 return False
             writes = {name: found.goals[name] for name in found.differing}
@@ -164,7 +192,7 @@ class UnitEditor:
         try:
             self._widen_sets(record.unit, record.values)
             if record.values:
-                self._manager.set_properties(record.unit, record.values)
+                self._set_properties(record.unit, record.values)
         except BusError as error:
             # A service that was removed has no values, only files.
             if not is_unknown_unit(error):
@@ -172,6 +200,13 @@ class UnitEditor:
         self._forget_values(record, record.values.keys())
         self._save(UnitRecord(record.guest_uuid, record.unit))
         LOG.info("Service %s has its own limits again", record.unit)
+
+    def _read_unit(self, guest: Guest) -> UnitReading:
+        writes, now = self._writes, time.monotonic()
+        reading = UnitReading(guest.uuid, now, self._read_values(guest))
+        if writes == self._writes:
+            self._reading = reading
+        return reading
 
     def _read_values(self, guest: Guest) -> Values:
         found = self._manager.read_service(guest.name)
@@ -202,7 +237,7 @@ class UnitEditor:
         names = ", ".join(f"{name}={value_text(value)}" for name, value in writes.items())
         try:
             self._widen_sets(guest.name, writes, guest)
-            self._manager.set_properties(guest.name, writes)
+            self._set_properties(guest.name, writes)
         except BusError as error:
             if is_unknown_unit(error):
                 raise GuestGoneError(f"guest {guest} has ended") from error
@@ -219,11 +254,19 @@ class UnitEditor:
         whole = {CPUS: self._folders.possible_cpus, NODES: procfs.nodes_with_memory()}
         wide = {name: value for name, value in whole.items() if writes.get(name) == frozenset()}
         if wide:
-            self._manager.set_properties(unit, wide)
+            self._set_properties(unit, wide)
             if guest is not None:
                 self._await_values(guest, wide)
             else:
                 time.sleep(_APPLY_PAUSE)
+
+    def _set_properties(self, unit: str, values: Values) -> None:
+        try:
+            self._manager.set_properties(unit, values)
+        finally:
+            # The call may have had an effect although it failed.
+            self._writes += 1
+            self._reading = None
 
     def _await_values(self, guest: Guest, values: Values) -> list[str]:
         """Wait until systemd and the kernel have the values; return the names of those that are missing."""

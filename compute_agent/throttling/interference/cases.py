@@ -1,4 +1,7 @@
-"""Cases of a victim, a suspect and a control: pure functions that compute the next state and decisions."""
+"""Cases: the limit of one guest (suspect) for the benefit of another (victim), and its course over time.
+
+All functions are pure: they compute the next state of a case and decisions, and change nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,15 @@ from compute_agent.throttling.interference.evidence import WINDOW_SECONDS
 from compute_agent.throttling.interference.signals import InterferenceWatch
 
 IMPROVEMENT: Final = 0.1
-"""For the verdict guilty, the victim's signal must fall by this part of its value during the trial.
+"""A suspect is found guilty if its limit lowers the victim's signal by at least this part of the value
+before.
 
 The signal must fall in two successive windows, because a fall in a single one may be chance.
 """
 
 SETTLE_SECONDS: Final = 10.0
-"""Seconds between a new limit and the first window. A sample in this time is partly from before the limit."""
+"""Seconds between a new limit and the first window in which its effect is measured. An earlier sample is
+partly from before the limit."""
 
 TRIAL_SECONDS: Final = SETTLE_SECONDS + 2 * WINDOW_SECONDS
 """Length of a trial in seconds."""
@@ -29,18 +34,20 @@ Most bursts of a batch job are over by then, and a longer hold would cost the su
 """
 
 RETURN_SECONDS: Final = 60.0
-"""Seconds between two steps that raise a limit. These are two windows, enough to see a relapse."""
+"""Seconds between two steps that raise a limit: two windows of measurement, enough to see that the victim
+suffers again."""
 
 WAIT_SECONDS: Final = 300.0
 """Maximum seconds that the raising of a limit waits for trials of other cases. After this time, new trials
 wait until the limit is raised."""
 
 MAX_RELAPSES: Final = 4
-"""Maximum number of relapses that count. Each relapse doubles the hold, up to 16 times its first length."""
+"""Maximum number of relapses that count. After a relapse (the victim suffers again when the limit is raised)
+the limit is held twice as long, up to 16 times HOLD_SECONDS."""
 
 
 class CasePhase(enum.StrEnum):
-    """The phases of a case: the limit is on trial, or kept, or given back step by step."""
+    """The phases of a case: the limit is on trial, or it is kept, or it is raised step by step."""
 
     TRIAL = "trial"
     HOLD = "hold"
@@ -48,7 +55,7 @@ class CasePhase(enum.StrEnum):
 
 
 class CaseVerdict(enum.StrEnum):
-    """The decisions about a case."""
+    """The decisions about the limit of a suspect."""
 
     TRY = "try"
     FURTHER = "try further"
@@ -63,7 +70,7 @@ class CaseVerdict(enum.StrEnum):
 
 
 VERDICTS: Final = frozenset({CaseVerdict.GUILTY, CaseVerdict.RELAPSE})
-"""The decisions that find the suspect guilty, for the first time or again."""
+"""The decisions by which a suspect counts as the cause of the disturbance, for the first time or again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +103,13 @@ class InterferenceCase:
     exhausted: bool = False
 
     def is_settled(self, time: float) -> bool:
-        """Whether this suspect cannot be limited further, so that another suspect may be tried."""
+        """Whether this suspect cannot be limited further, so that a trial may limit another suspect."""
         # While a further step may still help, the effect of that step could not be distinguished from the
         # effect of another suspect's trial.
         return self.phase is CasePhase.HOLD and self.exhausted and time - self.since >= TRIAL_SECONDS
 
     def is_overdue(self, time: float) -> bool:
-        """Whether the next raise of the limit is late by WAIT_SECONDS, so that new trials wait for it."""
+        """Whether the next raise of the limit is WAIT_SECONDS late, so that new trials have to wait."""
         # A trial is never late, because only steps that raise a limit wait for trials of other cases.
         match self.phase:
             case CasePhase.HOLD:
@@ -184,11 +191,11 @@ def advance_case(
 ) -> Turn:
     """Compute the next state of a case after another sample, and the decisions about it.
 
-    :param seen: the levels of the victim's signal.
+    :param seen: the means of the victim's signal in the latest windows.
     :param lower: the next lower limit of the suspect; None if a lower limit is not possible.
     :param time: the time of the sample in monotonic seconds.
     :param waits: whether another case has a trial, so that this limit must not change now.
-    :param tries: whether the limit may be lowered further.
+    :param tries: whether the case may begin another trial, with a lower limit, now.
     """
     elapsed = time - case.since
     match case.phase:
@@ -218,7 +225,7 @@ def advance_case(
 
 
 def has_improved(case: InterferenceCase, seen: VictimLevels) -> bool:
-    """Whether the victim's signal was at least a tenth lower than before the step, in both windows."""
+    """Whether the victim's signal was at least a tenth lower in both windows than before the step."""
     # The signal is compared with the level before the step, and not with the threshold, because the trial is
     # only about this step.
     line = case.before * (1 - IMPROVEMENT)

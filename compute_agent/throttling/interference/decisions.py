@@ -1,6 +1,7 @@
 """Pure functions that compute the next state and the decisions of interference from the state and samples.
 
-The executor carries out the decisions.
+A decision limits a guest that disturbs other guests, raises its limit again, or reports a verdict. The
+executor carries out the decisions.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def advance_state(
 ) -> tuple[InterferenceState, tuple[CaseDecision, ...]]:
     """The state after the newest sample, and the decisions of this round.
 
-    ``samples`` cover the last ten minutes, oldest first.
+    ``samples`` are the samples of all guests in the last ten minutes, oldest first.
     """
     now = samples[-1]
     tracks = observe_signals(watches, state, now)
@@ -67,7 +68,10 @@ def advance_state(
 def observe_signals(
     watches: Sequence[InterferenceWatch], state: InterferenceState, now: GuestSamples
 ) -> dict[SignalKey, SignalTrack]:
-    """The tracks after another sample. Tracks of guests that have ended are dropped."""
+    """Add a sample to the tracks, which have the baseline and the recent values of each guest's signals.
+
+    Tracks of guests that have ended are dropped.
+    """
     # Tracks are by signal and not by watch, so that two sections with one signal share baselines.
     signals = {watch.signal.name: watch.signal for watch in watches}
     disturbed = {case.victim for case in state.cases}
@@ -177,7 +181,7 @@ def _open_cases(
 def _find_victims(
     watches: Sequence[InterferenceWatch], state: InterferenceState, now: GuestSamples
 ) -> Iterator[tuple[InterferenceWatch, SignalKey, float]]:
-    """The victims of all watches, each with the key of its track and its level.
+    """The guests that suffer, for all watches, each with the key of its track and the level of its signal.
 
     The worst victim comes first.
     """
@@ -207,7 +211,10 @@ def _open_case(
     state: InterferenceState,
     samples: Sequence[GuestSamples],
 ) -> InterferenceCase | None:
-    """Open a case against the likeliest suspect that can be limited. Return None if no case can be opened."""
+    """Open a case against the most likely suspect that can be limited.
+
+    Return None if there is no such suspect.
+    """
     now, knob = samples[-1], ThrottleControl(watch.signal.lever.name, key.domain)
     if any(
         (case.victim == key.guest or case.knob == knob) and not case.is_settled(now.time)

@@ -1,4 +1,4 @@
-"""Evidence: signals above their baseline, and suspects with a use that correlates with the signal.
+"""Evidence: guests that suffer more than usual, and suspects with a use that rises and falls with it.
 
 The baseline of a guest is learnt from its own samples. A suspect is a guest that may be limited for the
 victim, shares the resource, and used more of it whenever the victim suffered more.
@@ -32,8 +32,8 @@ One in forty samples of an undisturbed guest exceeds the threshold. A violation 
 """
 
 WINDOW_SECONDS: Final = 30.0
-"""Length in seconds of the window over which means are computed. A window has three samples. A guest has to
-suffer for a whole window to become a victim."""
+"""Length, in seconds, of the window over which the mean of a signal is computed. A window has three samples.
+A guest has to suffer for a whole window to become a victim."""
 
 # An exponential mean needs three numbers for each guest, and a window of an hour would need 360 samples.
 _ALPHA: Final = 1 - 0.5 ** (1 / HALF_LIFE)
@@ -52,7 +52,7 @@ class SignalBaseline:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the baseline has enough samples."""
+        """Whether the baseline has at least LEARNING samples, so that violations can be found."""
         return self.count >= LEARNING
 
     def violation_threshold(self, least: float, share: float) -> float:
@@ -121,12 +121,12 @@ class SignalTrack:
         return replace(self, recent=(), since=math.inf) if self.recent else self
 
     def mean_level(self, time: float) -> float | None:
-        """The mean of the samples in the window that ends at ``time``; None if the window has no sample."""
+        """The mean of the signal in the window that ends at ``time``; None if the window has no sample."""
         values = [value for at, value in self.recent if at > time - WINDOW_SECONDS]
         return sum(values) / len(values) if values else None
 
     def suffers_now(self, time: float) -> bool:
-        """Whether the mean over the window that ends at ``time`` is above the threshold."""
+        """Whether the mean of the signal over the window that ends at ``time`` is above the threshold."""
         level = self.mean_level(time)
         return level is not None and level > self.threshold
 
@@ -140,7 +140,8 @@ class SignalTrack:
 
 
 CORRELATION_SECONDS: Final = 600.0
-"""A correlation is computed from the samples of this number of seconds, which are sixty samples.
+"""Seconds of samples from which a correlation is computed. With a sample each ten seconds, they are sixty
+samples.
 
 Sixty samples are enough to distinguish a cause from chance, and few enough to be about the current
 disturbance.
@@ -151,8 +152,8 @@ MIN_CORRELATION: Final = 0.35
 ``benchmarks.interference``."""
 
 LEAST_PART: Final = 0.5
-"""A guest is a suspect only if its ``part`` is at least this share of the ``part`` of the likeliest
-suspect."""
+"""A guest is a suspect only if its ``part`` (correlation times spread of its use) is at least this share of
+the most likely suspect's ``part``."""
 
 _ALIKE: Final = 3
 """Number of consecutive samples that count as one independent sample.
@@ -178,9 +179,10 @@ class SuspectGuest:
 def find_suspects(
     watch: InterferenceWatch, victim: str, domain: str, samples: Sequence[GuestSamples]
 ) -> list[SuspectGuest]:
-    """The suspects for a victim's signal on a domain, the likeliest first.
+    """The guests that may cause a victim's signal on a domain, the most likely guest first.
 
-    ``samples`` are the samples of the last ten minutes, oldest first.
+    The domain is an L3 cache, or "" for the host. ``samples`` are the samples of the last ten minutes, oldest
+    first.
     """
     now = samples[-1]
     # Classes and CPUs come from the newest sample, so that a guest that has moved to other CPUs is no
@@ -250,7 +252,10 @@ def _used_amount(watch: InterferenceWatch, sample: GuestSamples, guest: str, dom
 
 
 def _correlate_pairs(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Pearson's correlation of pairs, and its product with the standard deviation of the second values."""
+    """Compute Pearson's correlation of pairs.
+
+    The second result is the correlation multiplied by the standard deviation of the second values.
+    """
     if len(pairs) < 2:
         return 0.0, 0.0
     count = len(pairs)

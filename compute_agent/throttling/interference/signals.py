@@ -66,7 +66,8 @@ The ratio of two small numbers is noise, and an idle guest would seem to be a vi
 """
 
 _MIN_BANDWIDTH: Final = 50e6
-"""Minimum memory bandwidth, in bytes a second, of a guest that can have signals of caches or memory."""
+"""Minimum memory bandwidth, in bytes a second, of a guest that can have signals of caches or memory. Below it
+the ratio would be noise."""
 
 
 def _own_cpus(reading: GuestReading) -> frozenset[int]:
@@ -108,7 +109,7 @@ class InterferenceSignal:
 
 
 def _run_delay(reading: GuestReading) -> DomainValues:
-    """The waiting part of a guest's demand for CPU time: 0.5 if the guest needed 2 cores and got 1."""
+    """The share of its demand for CPU time that a guest waited: 0.5 if the guest needed 2 cores and got 1."""
     if reading.cpu is None or reading.delay is None:
         return {}
     # The value is a share of the demand, and not of the elapsed time, because a guest that mostly sleeps
@@ -131,7 +132,7 @@ def _cycles_signal(reading: GuestReading) -> DomainValues:
 
 
 def _bandwidth_cost(reading: GuestReading) -> DomainValues:
-    """Seconds of CPU time per gigabyte of memory traffic, by L3 cache.
+    """Seconds of CPU time that a guest needs per gigabyte of memory traffic, by L3 cache.
 
     A CPU that waits for memory counts as busy, so that the value rises when memory answers late.
     """
@@ -143,7 +144,7 @@ def _bandwidth_cost(reading: GuestReading) -> DomainValues:
 
 
 def _miss_rate(reading: GuestReading) -> DomainValues:
-    """Gigabytes of memory traffic per second of CPU time, by L3 cache.
+    """Gigabytes of memory traffic per second of a guest's CPU time, by L3 cache.
 
     A line that other guests have displaced from the cache has to come from memory again.
     """
@@ -238,7 +239,7 @@ SIGNALS: Final[Mapping[str, InterferenceSignal]] = {
 
 @dataclass(frozen=True, slots=True)
 class InterferenceWatch:
-    """One section ``[interference:NAME]``.
+    """One section ``[interference:NAME]``: the disturbance to look for, and the guests to protect from it.
 
     - ``preview``: decisions are only reported.
     - ``victims`` are the classes of guests to protect from disturbance; empty for all classes.

@@ -19,13 +19,17 @@ from compute_agent.throttling.interference.cases import MAX_RELAPSES, CasePhase,
 from compute_agent.throttling.interference.evidence import HALF_LIFE, SignalBaseline, SignalTrack
 
 ASIDE_SECONDS: Final = 3600.0
-"""Seconds for which a pair is left alone after an acquittal, a failed limit, or a report in preview."""
+"""Seconds without a new case for a pair of victim and suspect. The time begins with the verdict not guilty, a
+limit that could not be set, or a report in preview."""
 
 DAY_SECONDS: Final = 86400.0
 
 
 class SignalKey(NamedTuple):
-    """The key of a track: the uuid of a guest, the name of a signal, and a domain ("" for the host)."""
+    """The key of a track: the uuid of a guest, the name of a signal, and a domain ("" for the host).
+
+    A track has the usual level (baseline) and the recent values of a signal.
+    """
 
     guest: str
     signal: str
@@ -42,9 +46,9 @@ class SuspectPair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PairRecord:
-    """The record of a victim and a suspect. Times are in monotonic seconds.
+    """The record of earlier cases of a victim and a suspect. Times are in monotonic seconds.
 
-    - ``aside_until`` is the time until which the pair is left alone.
+    - ``aside_until`` is the time until which no new case is opened for the pair.
     - ``verdicts`` is the number of guilty verdicts in a day. The day began at ``since``, with the first
       verdict.
     - ``escalated``: the command of the watch was called in that day.
@@ -56,7 +60,7 @@ class PairRecord:
     escalated: bool = False
 
     def with_verdict(self, time: float) -> PairRecord:
-        """The record with another verdict."""
+        """The record with one more guilty verdict at ``time``."""
         # A day begins with its first verdict, because a sliding day would need a list of times.
         if self.verdicts and time - self.since < DAY_SECONDS:
             return replace(self, verdicts=self.verdicts + 1)
@@ -81,9 +85,9 @@ class InterferenceState:
         return found
 
     def without_case(self, case: InterferenceCase) -> InterferenceState:
-        """The state without a case that failed to set its limit.
+        """The state without a case, because the limit of the case could not be set.
 
-        The pair of the case is left alone for an hour.
+        For an hour, no new case is opened for the same victim and suspect.
         """
         # Cases are compared by suspect and control, because other fields may have changed since the decision.
         cases = tuple(one for one in self.cases if (one.suspect, one.knob) != (case.suspect, case.knob))
@@ -93,7 +97,7 @@ class InterferenceState:
 def put_aside(
     pairs: Mapping[SuspectPair, PairRecord], case: InterferenceCase, time: float
 ) -> dict[SuspectPair, PairRecord]:
-    """The records, with the pair of a case left alone until an hour after ``time``."""
+    """Forbid new cases of the same victim and suspect until an hour after ``time``; return the records."""
     pair = SuspectPair(case.watch, case.victim, case.suspect)
     record = pairs.get(pair, PairRecord())
     return {**pairs, pair: replace(record, aside_until=time + ASIDE_SECONDS)}

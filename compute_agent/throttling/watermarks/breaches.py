@@ -1,4 +1,4 @@
-"""Breaches: usage above a threshold, the number of rounds with it, and the breaches that lead to actions.
+"""Breaches: usage of a metric above a threshold, and how many rounds it has lasted.
 
 All functions are pure. A *watch* is one watermark on one domain for one action. Its *streak* is the number of
 successive rounds with usage above the threshold of the action.
@@ -37,7 +37,7 @@ class WatermarkWatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ThresholdStreak:
-    """The recent history of one watch.
+    """The recent history of usage for one threshold on one domain.
 
     - ``samples`` is the number of successive samples above the threshold, up to the latest sample.
     - ``unseen`` is the number of rounds without a sample since the latest sample.
@@ -61,7 +61,7 @@ def observe_usage(
     snapshot: UsageSnapshot,
     expected: Iterable[MetricSeries] = (),
 ) -> dict[WatermarkWatch, ThresholdStreak]:
-    """The streaks of all measured and all ``expected`` domains, with another snapshot counted.
+    """Count another snapshot in the streaks of all measured and all ``expected`` domains; return the streaks.
 
     A round without a sample does not change ``samples``, because a single reading may fail. After
     ``for_samples`` such rounds the count of samples begins again at 0. If other domains have samples, the
@@ -94,7 +94,8 @@ def _next_streak(
 ) -> ThresholdStreak:
     usage = snapshot.host.get(MetricSeries(watermark.metric, watch.domain))
     amount = watermark.threshold_amount(watch.action, snapshot, watch.domain)
-    # A percentage of an unknown capacity counts like a missing sample.
+    # A threshold in percent of an unknown capacity cannot be compared, so the round counts as one without a
+    # sample.
     if usage is None or amount is None:
         unseen = before.unseen + 1
         samples = 0 if unseen >= watermark.for_samples else before.samples
@@ -106,7 +107,7 @@ def _next_streak(
 
 
 def restart_streaks(streaks: Streaks, watermarks: Iterable[str]) -> Streaks:
-    """The streaks after evicted guests of these watermarks have left.
+    """The streaks after guests have left that these watermarks evicted.
 
     The streaks of evictions begin again, so that the next eviction is decided by new measurements.
     """
@@ -128,7 +129,7 @@ def is_confirmed(streaks: Streaks, watermark: WatermarkSection, action: Watermar
 
 
 def is_overloaded(streaks: Streaks) -> bool:
-    """Whether usage is now above any threshold of actions on guests, even for a single round."""
+    """Whether usage is above any threshold of throttling, reclaim or eviction, even for one round."""
     return any(
         streak.samples > 0
         for watch, streak in streaks.items()
@@ -164,7 +165,7 @@ def needs_guests(rules: WatermarkRules, host: UsageSnapshot) -> bool:
 
 
 def lacks_rates(rules: WatermarkRules, snapshot: UsageSnapshot) -> bool:
-    """Whether decisions of this round need rates of guests. The first round with guests has no rates."""
+    """Whether this round needs rates of guests. The first round that measures guests has no rates."""
     return any(
         sampling is GuestSampling.NEAR and _exceeds_share(watermark, snapshot, 1.0)
         for watermark, sampling in _watermark_samplings(rules)
@@ -213,12 +214,12 @@ class ThresholdExceeded:
 
     @property
     def guest_order(self) -> Sorter:
-        """The order of the watermark, else of the metric, else the general order of guests."""
+        """The order in which actions concern guests: the watermark's, the metric's, or the general order."""
         return self.watermark.order or self.metric.sorter or GENERAL_ORDER
 
     @property
     def order_series(self) -> MetricSeries:
-        """The series by which guests are ordered. For an expression, it is the series of the subject."""
+        """The metric and domain by which guests are ordered. For an expression, the metric is its subject."""
         # Guests have no usage of an expression.
         return self.series._replace(metric=self.metric.measured_names[0])
 
@@ -230,7 +231,7 @@ class ThresholdExceeded:
 
     @property
     def used_knob(self) -> ThrottleControl:
-        """The lever on the domain with the breach."""
+        """The control that throttles guests: the metric's lever on the domain with the breach."""
         return ThrottleControl(self.used_lever.name, self.series.domain)
 
     def is_closed(self, usage: float) -> bool:

@@ -64,7 +64,7 @@ class _DomainValues(NamedTuple):
 
 
 _Compute = Callable[[_DomainValues], float]
-"""Computes the value of a part of an expression.
+"""A function that computes the value of a part of an expression.
 
 :raises LookupError: a metric of the part has no value.
 :raises ZeroDivisionError: the part divides by 0.
@@ -90,7 +90,7 @@ class _ExpressionPart:
 
 
 _Join = Callable[[_ExpressionPart, str, _ExpressionPart], _ExpressionPart]
-"""Joins two parts of an expression by the sign between the parts."""
+"""A function that joins two parts of an expression by the operator between them."""
 
 
 def is_expression(text: str) -> bool:
@@ -136,7 +136,7 @@ def parse_expression(text: str, metrics: Mapping[str, WatermarkMetric]) -> Water
 
 
 def _combine_usage(compute: _Compute, measured: Mapping[str, MetricUsage]) -> MetricUsage:
-    """Compute the values of an expression on each domain of its subject, the first of ``measured``.
+    """Compute the values of an expression on each domain of its first metric, the subject.
 
     A domain on which a metric has no value is left out.
     """

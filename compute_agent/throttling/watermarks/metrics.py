@@ -85,7 +85,7 @@ def by_age(guest: GuestUsage, series: MetricSeries) -> float:
 
 
 OVERSOLD: Final = frozenset({"reclaimed_cpu_oversold", "reclaimed_memory_oversold"})
-"""The metrics of reclaimed capacity that guests hold beyond the present offer."""
+"""The metrics of reclaimed capacity that guests hold beyond the present offer of such capacity."""
 
 JOINING_WORDS: Final = ("and", "or", "not")
 """The words that join conditions in expressions, so no metric can have such a name."""
@@ -98,11 +98,11 @@ CRITERIA: Final[Mapping[str, Comparison]] = {
     "youngest": by_running_time,
     "oldest": by_age,
 }
-"""The comparisons by their words in options."""
+"""The comparisons by the words that name them in options."""
 
 
 def combined_order(comparison: Comparison) -> Sorter:
-    """The general order of guests, with a comparison of the metric before the running time."""
+    """The general order of guests, with the given comparison inserted before the running time."""
     # Class and priority come first, because operators have set them. Age only decides between equal guests.
     return (by_class, by_priority, comparison, by_running_time)
 
@@ -118,7 +118,7 @@ MEMORY_ORDER: Final[Sorter] = combined_order(by_usage)
 
 
 def sort_guests(guests: Iterable[GuestUsage], sorter: Sorter, series: MetricSeries) -> list[GuestUsage]:
-    """Sort guests in the order in which they are acted on because of ``series``."""
+    """Sort guests in the order in which actions because of ``series`` concern them."""
     return sorted(guests, key=lambda guest: (*(key(guest, series) for key in sorter), guest.uuid))
 
 
@@ -329,7 +329,7 @@ class WatermarkMetric:
 
     @property
     def measured_names(self) -> tuple[str, ...]:
-        """The names of the measured metrics: the inputs of an expression, else the metric itself."""
+        """The names of the metrics to measure: the inputs of an expression, otherwise the metric itself."""
         return self.inputs or (self.name,)
 
     @property
@@ -447,7 +447,7 @@ class MetricRegistry(Mapping[str, WatermarkMetric]):
         return MetricRegistry([*self.values(), *metrics])
 
     def metrics_moved_by(self, lever: str) -> list[WatermarkMetric]:
-        """The metrics that throttle guests with the lever of this name."""
+        """The metrics for which guests are throttled with the lever of this name."""
         return [metric for metric in self.values() if metric.lever and metric.lever.name == lever]
 
 

@@ -47,10 +47,11 @@ def make_plan(
 ) -> tuple[WatermarkAct, ...]:
     """The actions of this round, in order. Guests that are being evicted count as if they had left.
 
-    :param streaks: the streaks, with ``snapshot`` already counted.
+    :param streaks: the number of rounds of each breach, with ``snapshot`` already counted.
     :param excluded: uuids of guests that no action may concern.
     :param unevictable: uuids of guests that may be throttled but not evicted.
-    :param resting: uuids of guests from which no memory may be reclaimed now.
+    :param resting: uuids of guests from which memory was reclaimed a few seconds ago, so no memory may be
+        reclaimed now.
     """
     # The use of guests that are being evicted is subtracted, so that no other guest is evicted for it.
     for guest in state.evicting_guests:
@@ -70,7 +71,7 @@ def make_plan(
 def plan_switch(
     rules: WatermarkRules, snapshot: UsageSnapshot, streaks: Streaks, state: WatermarkState
 ) -> list[SwitchScheduling]:
-    """The change of the scheduling switch, if a change is necessary."""
+    """The action that keeps new guests away or lets them in again, if the switch has to change."""
     action = WatermarkAction.DISABLE_SCHEDULING
     watermarks = [watermark for watermark in rules.watermarks if watermark.threshold_for(action) is not None]
     watches = [
@@ -105,7 +106,7 @@ def plan_evictions(
     untouchable: frozenset[str],
     state: WatermarkState,
 ) -> tuple[list[EvictAction], UsageSnapshot]:
-    """The guests to evict, and the snapshot that is expected after they have left."""
+    """The guests to evict, and the usage that is expected after they have left."""
     found = find_breaches(rules, WatermarkAction.EVICT, snapshot, streaks)
     plan: list[EvictAction] = []
     # If the effect cannot be computed, the agent cannot know how many evictions are enough. So all guests
@@ -139,7 +140,7 @@ def _evict_guest(breach: ThresholdExceeded, guest: GuestUsage) -> EvictAction:
 
 
 def _has_room(watermark: WatermarkSection, state: WatermarkState) -> bool:
-    """Whether another guest may leave because of a watermark at the same time."""
+    """Whether the watermark's maximum of simultaneous evictions allows another eviction."""
     if watermark.evict_at_once is None:
         return True
     # Evictions in progress count, because their effect is visible only after they have ended. An eviction
@@ -258,7 +259,8 @@ def _selected_guests(
 
 
 _REACHED: Final = 1.02
-"""If a guest uses more than this part of a gradual limit, the kernel is still reclaiming its memory."""
+"""If a guest uses more than this part of a limit that falls step by step, the kernel is still reclaiming its
+memory."""
 
 
 def _steps_needed(

@@ -89,17 +89,22 @@ class GuestSelector:
 class WatermarkSection:
     """One section ``[watermark:NAME]``.
 
-    :ivar throttle_down: the threshold of this action. None: the section does not take this action.
-    ``throttle_up``, ``reclaim``, ``evict`` and ``disable_scheduling`` are thresholds in the same way. :ivar
-    for_samples: number of successive rounds with a breach before the section acts. :ivar cool_down: number of
-    seconds without a breach before limits are raised. :ivar preview: whether actions are only reported. :ivar
-    selector: the guests on which the section acts. :ivar scheduled: thresholds that replace the usual
-    thresholds in periods of the week. :ivar external: whether the metric is external; see
-    :class:`WatermarkMetric`. :ivar steps: the sizes of steps for limits of this section; None: the sizes in
-    ``[qos]``. :ivar order: the order in which guests are acted on; None: the order of the metric. :ivar
-    evict_grace: seconds that an evicted guest has to end; None: ``[qos] evict_grace``. :ivar evict_at_once:
-    maximum number of guests that leave at the same time, if the freed amount cannot be computed; None for no
-    maximum.
+    :ivar throttle_down: usage above which guests are limited; None: the section limits no guests.
+    :ivar throttle_up: usage below which limits are raised again; None: the section raises no limits.
+    :ivar evict: usage above which guests are evicted; None: the section evicts no guests.
+    :ivar disable_scheduling: usage above which new guests are kept away; None: the section never does so.
+    :ivar reclaim: usage above which unused memory is reclaimed; None: the section reclaims no memory.
+    :ivar for_samples: number of successive rounds with usage above a threshold before the section acts.
+    :ivar cool_down: seconds without usage above a threshold before limits are raised.
+    :ivar preview: whether actions are only reported, and not carried out.
+    :ivar selector: the guests on which the section acts.
+    :ivar scheduled: thresholds that replace the usual thresholds in periods of the week.
+    :ivar external: whether the metric comes from outside the kernel; see :class:`WatermarkMetric`.
+    :ivar steps: the sizes of steps by which the section changes limits; None: the sizes in ``[qos]``.
+    :ivar order: the order in which guests are acted on; None: the order of the metric.
+    :ivar evict_grace: seconds that an evicted guest has to end; None: ``[qos] evict_grace``.
+    :ivar evict_at_once: maximum number of guests that leave at the same time, if the freed amount cannot be
+        computed; None for no maximum.
     """
 
     name: str
@@ -131,7 +136,7 @@ class WatermarkSection:
         return replace(self, **found) if found else self
 
     def threshold_for(self, action: WatermarkAction) -> WatermarkThreshold | None:
-        """The threshold of an action, if there is one."""
+        """The threshold of an action; None if the section does not take the action."""
         found: WatermarkThreshold | None = getattr(self, action.value)
         return found
 
@@ -376,7 +381,7 @@ def _read_steps(conf: cfg.ConfigOpts, options: Any) -> ThrottleSteps | None:
 
 
 def _read_condition(section: str, action: WatermarkAction, text: str) -> WatermarkThreshold:
-    """Read the threshold of a condition: ``false`` for throttling up, and ``true`` for other actions.
+    """Read the threshold of a condition: ``false`` for raising limits, and ``true`` for all other actions.
 
     :raises ConfigError: the text is another word.
     """
@@ -426,7 +431,7 @@ class WatermarkRules:
         return replace(self, watermarks=tuple(one.at_moment(moment) for one in self.watermarks))
 
     def steps_of(self, watermark: WatermarkSection) -> ThrottleSteps:
-        """The sizes of steps of the limits that a watermark sets."""
+        """The sizes of steps by which a watermark changes limits."""
         return watermark.steps or self.steps
 
     def restore_steps(self, lever: str) -> ThrottleSteps:
@@ -450,7 +455,7 @@ class WatermarkRules:
         ]
 
     def throttled_series(self, state: WatermarkState) -> list[MetricSeries]:
-        """The series for which limits in force may have been set, by their levers and domains."""
+        """The metrics on domains for which limits may be in force, by the lever and domain of the limits."""
         return [
             MetricSeries(metric.name, one.knob.domain)
             for one in state.throttles
@@ -475,7 +480,7 @@ class WatermarkRules:
     def share_left(
         self, guest: GuestUsage, knob: ThrottleControl, before: float | None, after: float
     ) -> float:
-        """The share of its use, from 0 to 1, that a guest is expected to keep under a lower limit.
+        """The expected use of a guest under a lower limit, as a share of its present use, from 0 to 1.
 
         The limit falls from ``before`` (None: no limit) to ``after``. The result is 1 if the use of the guest
         is not known.
@@ -535,8 +540,8 @@ def find_unenforceable(
 ) -> Iterator[str]:
     """Sentences about watermarks and actions that cannot take effect on this host.
 
-    :param unmeasured_metrics: the metrics that cannot be measured on this host, with the reason.
-    :param unusable_levers: the levers that have no effect on this host, with the reason.
+    :param unmeasured_metrics: the metrics that cannot be measured on this host, each with the reason.
+    :param unusable_levers: the levers that have no effect on this host, each with the reason.
     """
     for watermark in watermarks:
         section, lever = f"[{WATERMARK}{watermark.name}]", registry[watermark.metric].lever

@@ -58,7 +58,7 @@ class MetricSource:
 
     @property
     def lasting_seconds(self) -> float:
-        """Seconds for which a value is valid. After this time the next read must have ended."""
+        """Seconds for which a value is valid: the next read ends within this time, or is killed."""
         return self.interval + self.timeout + 1.0
 
 

@@ -30,7 +30,11 @@ cool-down of minutes becomes an hour or more."""
 
 @dataclass(frozen=True, slots=True)
 class ThrottledGuest:
-    """A limit in force: the uuid of the guest, the control, and the limit in the unit of its lever."""
+    """A guest's limit in force.
+
+    The fields are the uuid of the guest, the limited control, and the limit in the unit of the control's
+    lever.
+    """
 
     guest: str
     knob: ThrottleControl
@@ -119,7 +123,7 @@ class WatermarkState:
                 return replace(self, throttles=self._throttles_after(action), giving_back=giving_back)
 
     def without_eviction(self, guest: str) -> WatermarkState:
-        """The state after the eviction of a guest has ended or failed."""
+        """The state after the eviction of a guest has succeeded or failed."""
         return replace(self, evictions=tuple(one for one in self.evictions if one.guest != guest))
 
     def with_guests(self, guests: Collection[str]) -> WatermarkState:
@@ -129,7 +133,7 @@ class WatermarkState:
         return self if throttles == self.throttles else replace(self, throttles=throttles)
 
     def without_relapses(self, levers: Collection[str]) -> WatermarkState:
-        """The state with no relapses of ``levers``."""
+        """The state in which the relapses of ``levers`` are forgotten."""
         if not levers:
             return self
         relapses = {lever: count for lever, count in self.relapses.items() if lever not in levers}

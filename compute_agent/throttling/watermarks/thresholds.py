@@ -76,7 +76,7 @@ def parse_threshold(text: str, unit: MetricUnit, has_capacity: bool = True) -> W
 
 
 def parse_usage(text: str, unit: MetricUnit, has_capacity: bool = True) -> WatermarkThreshold:
-    """Parse an assumed usage of the host, in the format of a threshold.
+    """Parse the text of an assumed usage of the host, which has the format of a threshold.
 
     The usage of a condition is 1 for ``true`` and 0 for ``false``.
 

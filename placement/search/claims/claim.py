@@ -38,7 +38,7 @@ class WantedClaim:
     - ``only``: uuids of the roots that may be chosen; None for all.
     - ``avoid``: uuids of roots; the claim must not take any amount from the trees of these roots.
     - ``alternates``: number of further choices, on other hosts, that the answer has beside the choice.
-    - ``order``: criteria of the best choice; if it is empty, any choice is good enough.
+    - ``order``: criteria by which the best host is chosen; if it is empty, any host is good enough.
     - ``group``: the group that the consumer joins; None takes the consumer out of its group.
     - ``topology``: how dedicated CPUs and memory are split over zones; None does not split them.
     - ``expires_in``: seconds until the claim expires, unless a client confirms it.
@@ -68,7 +68,7 @@ class WantedClaim:
     def without_consumer(
         cls, request: CandidatesRequest, version: Microversion, topology: TopologyPolicy
     ) -> WantedClaim:
-        """Return a trial claim: it shows whether the request fits, and is never written to the database."""
+        """Return a trial claim, which only shows whether the request fits and is never written."""
         return cls("", None, ConsumerOwnership("", "", ""), request, version, topology=topology)
 
     @property
@@ -153,7 +153,10 @@ def with_choice_held(snapshot: ModelSnapshot, choice: HostChoice, times: int = 1
 
 
 def without_allocations(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> ModelSnapshot:
-    """Return the snapshot without these allocations; the original must not change while this one is used."""
+    """Return the snapshot as if these allocations did not exist.
+
+    The original snapshot must not change while the result is in use.
+    """
     # the same function adds and removes usage: here the amounts are negative
     return _using_more(snapshot, ((each.provider, {each.resource_class: -each.used}) for each in held))
 
@@ -203,7 +206,10 @@ def within_reservation(
 
 
 def _using_more(snapshot: ModelSnapshot, more: Iterable[tuple[str, Mapping[str, int]]]) -> ModelSnapshot:
-    """Return the snapshot with amounts added to usage, by uuid of provider; unknown uuids are ignored."""
+    """Return the snapshot with these amounts added to usage, by uuid of provider.
+
+    Unknown uuids are ignored.
+    """
     used: dict[int, dict[str, int]] = {}
     for uuid, amounts in more:
         provider = snapshot.get(uuid)
@@ -220,7 +226,7 @@ NO_MEMBERS: Final[Mapping[int, int]] = {}
 
 @dataclass(frozen=True, slots=True)
 class ClaimScenario:
-    """A snapshot, which must not change, and the number of members of each group at each host.
+    """The state in which a claim is placed: a snapshot of the providers, and the members of groups by host.
 
     ``groups`` has these numbers by name of the group and by root of the host.
 

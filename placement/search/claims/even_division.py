@@ -70,7 +70,10 @@ def sum_squares(parts: Iterable[int]) -> int:
 
 
 def zone_sums(rooms: Iterable[ZoneRoom], limit: int) -> int:
-    """Return the amounts up to ``limit`` that rooms can give together, as bits; a room may give 0."""
+    """Return the amounts up to ``limit`` that the rooms of a zone can give together, as bits of an integer.
+
+    A room may also give 0.
+    """
     mask = (2 << limit) - 1
     found = 1
     for room in rooms:
@@ -110,7 +113,7 @@ def _parts_near_mean(
 
 
 def _widest_gap(parts: Sequence[int]) -> int:
-    """Return the difference of the largest and the smallest part."""
+    """Return the difference between the largest and the smallest part of a division."""
     return max(parts) - min(parts)
 
 
@@ -121,7 +124,7 @@ def _most_even(
 
     Among equally even divisions, the zones that can give most give the larger parts.
 
-    :param most: the amount that each zone can give.
+    :param most: the largest amount that each zone can give.
     """
     if not _is_possible(amount, values, budget):
         return None

@@ -1,4 +1,4 @@
-"""Places all wanted claims, or none of them.
+"""Places all wanted claims on hosts, or none of them.
 
 The search combines each choice of a claim with choices of the later claims. Each choice makes a new scenario,
 so that nothing has to be undone. The new scenario shares all but a few provider objects with the previous
@@ -49,7 +49,7 @@ class PlacedClaim:
 
 @dataclass(frozen=True, slots=True)
 class UnplacedClaim:
-    """The index of the first claim without a place, and the scenario in which the claim has no place."""
+    """The first claim without a place, by its index, and the scenario in which it has no place."""
 
     number: int
     world: ClaimScenario
@@ -92,7 +92,7 @@ def _free_in_all(snapshot: ModelSnapshot, name: str) -> int:
 def _lack_hosts(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> bool:
-    """Return whether an anti-affinity group has more claims than its possible hosts have places."""
+    """Return whether an anti-affinity group has more claims than there are possible hosts for them."""
     apart: dict[str, list[WantedClaim]] = {}
     for each in wanted:
         if each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY:
@@ -129,7 +129,7 @@ def _root_id(found: Found) -> int:
 
 
 class _ClaimPlacing:
-    """Tries choices of the first claim with choices of the later claims, until all claims are placed."""
+    """Combines choices for the first claim with choices for the later claims, until all claims are placed."""
 
     def __init__(
         self, world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
@@ -209,7 +209,7 @@ class _ClaimPlacing:
         return tuple(frozenset(world.members_beside(group).items()) for group in self._groups)
 
     def _choice_likeness(self, world: ClaimScenario, choice: HostChoice) -> Hashable:
-        """Return a key of a choice: choices with equal keys leave the same room to the later claims."""
+        """Return a key of a choice: equal keys leave the same free amounts to the later claims."""
         taken = {provider.id: frozenset(amounts.items()) for provider, amounts in choice.resources}
         tree = world.snapshot.whole_trees()[choice.root.id]
         at = {member.id: position for position, member in enumerate(tree.members)}
@@ -257,7 +257,7 @@ def _all_choices(
 ) -> Iterator[HostChoice]:
     """Yield all choices of a wanted claim: first those of its request, then those of its fallback.
 
-    :param distinct_only: whether to leave out choices that differ from another one only in equal devices.
+    :param distinct_only: whether to leave out choices that differ from another choice only in equal devices.
     """
     for request in (wanted.request, wanted.fallback):
         if request is not None:
@@ -274,7 +274,10 @@ def _choices_as_asked(
     *,
     distinct_only: bool,
 ) -> Iterator[HostChoice]:
-    """Yield the choices of the claim's request, best first if the claim has an order."""
+    """Yield the choices for the claim's request, without its fallback.
+
+    The best choice comes first if the claim has an order.
+    """
     if not wanted.order:
         for found in _find_choices(world, wanted, budget, rng):
             yield _make_choice(world, found)
@@ -319,9 +322,11 @@ def choices_at_hosts(
     *,
     distinct_only: bool = False,
 ) -> tuple[Iterator[int], Callable[[int], Choices]]:
-    """Return roots of hosts that may serve the claim, in random rotation, and a function for their choices.
+    """Return the roots of hosts that may serve the claim, and a function that finds choices at a host.
 
-    :param distinct_only: whether to leave out choices that differ from another one only in equal devices.
+    The roots begin at a random root.
+
+    :param distinct_only: whether to leave out choices that differ from another choice only in equal devices.
     """
     snapshot, group, beside = world.snapshot, wanted.group, world.members_beside(wanted.group)
     avoided = {snapshot.by_uuid[uuid] for uuid in wanted.avoid if uuid in snapshot.by_uuid}
@@ -363,7 +368,7 @@ def choices_at_hosts(
 def _find_alternates(
     wanted: WantedClaim, choice: HostChoice, others: Iterable[HostChoice]
 ) -> tuple[HostChoice, ...]:
-    """Return up to the wanted number of choices on other hosts; fewer if the budget ends before."""
+    """Find up to the wanted number of choices on other hosts; fewer if the search takes too long."""
     found: dict[int, HostChoice] = {}
     if wanted.alternates:
         with suppress(BudgetExhausted):  # the choice is found already, and alternates are optional

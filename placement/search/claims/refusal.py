@@ -247,7 +247,7 @@ def reservation_refusal(
 def _hosts_left(
     world: ClaimScenario, ways: Sequence[WantedClaim]
 ) -> tuple[frozenset[int], Mapping[str, int]]:
-    """Return the roots of the possible hosts, and how many hosts each field of the claim excludes."""
+    """Return the roots of the hosts that a claim allows, and the number of hosts that each field excludes."""
     wanted = ways[0]
     snapshot, group, beside = world.snapshot, wanted.group, world.members_beside(wanted.group)
     left, left_out = set(snapshot.roots()), dict[str, int]()
@@ -271,7 +271,7 @@ def _hosts_left(
 
 
 def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapshot:
-    """Return the snapshot in which sharing providers of avoided roots have nothing free."""
+    """Return the snapshot in which sharing providers of avoided hosts have nothing free."""
     # most claims avoid nothing, and need no copy of the snapshot
     if not wanted.avoid:
         return snapshot
@@ -288,7 +288,7 @@ def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapsho
 def _mark_avoided(
     snapshot: ModelSnapshot, wanted: WantedClaim, explanation: RequestExplanation
 ) -> RequestExplanation:
-    """Return the explanation that calls sharing providers avoided, instead of full."""
+    """Change the explanation so that it calls sharing providers avoided instead of full."""
     avoided = {snapshot.by_uuid.get(uuid) for uuid in wanted.avoid}
 
     def is_avoided(miss: NearestMiss) -> bool:

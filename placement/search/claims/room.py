@@ -18,7 +18,7 @@ class ZoneRoom:
     def from_inventory(cls, provider: int, inventory: Inventory, free: int, taken: int = 0) -> "ZoneRoom":
         """Return the room of a provider with a free amount.
 
-        :param taken: amount of the class that the consumer takes from the same provider for other groups.
+        :param taken: the amount of the class that other groups of the same consumer take from the provider.
         """
         step = inventory.step_size
         # one allocation has this amount and ``taken``, so min_unit, max_unit and step_size apply to the sum

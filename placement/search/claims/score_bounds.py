@@ -39,7 +39,7 @@ _SLACK: Final = 1e-12
 """Assumed relative rounding error of shares that are added up in another order than in ``scores``."""
 
 Bounds = tuple[Sequence[float], Sequence[float]]
-"""The lower bounds and the upper bounds of a used share; each sequence has one value per host."""
+"""The lower and the upper bounds of the used share of capacity; each sequence has one value for each host."""
 
 
 class ScoreUpperBounds:
@@ -260,8 +260,8 @@ def _beside_pools(
 ) -> tuple[float, float]:
     """Return the bounds of the used share of a class at a host and the sharing providers that serve it.
 
-    :param is_apart: whether several needs ask for the class, so that several of these providers may serve
-        the needs.
+    :param is_apart: whether several needs ask for the class, so that more than one of these providers may
+        serve them.
     """
     used, capacity = own
     found = [used_share(used, capacity, amount)] if capacity > 0 else []

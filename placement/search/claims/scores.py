@@ -30,11 +30,12 @@ DISTANCE: Final = "distance"
 """The criterion that reads the lineages of providers."""
 
 Found = AllocationCandidate | HostChoice
-"""A choice: a candidate from the search, or a complete :class:`HostChoice`."""
+"""A choice to score: a candidate from the search, or a complete :class:`HostChoice`."""
 
 
 Asked = Mapping[str, tuple[Sums, int]]
-"""For each requested class: a dict from roots to used amount and capacity, and the requested amount."""
+"""For each requested resource class: the used amount and the capacity of each tree by its root, and the
+requested amount."""
 
 Rank = tuple[bool, float]
 """Whether a choice lacks an attribute that the order compares, and its negative score: less is better."""
@@ -120,7 +121,7 @@ class ChoiceScorer:
 
 
 class _TakenAmounts(Protocol):
-    """The resources of a choice, as the values that criteria read."""
+    """The resources that a choice takes, as the values that criteria read."""
 
     def providers(self) -> Iterable[Provider]:
         """Return the providers that give an amount to the choice."""
@@ -146,7 +147,7 @@ class _TakenAmounts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _PatternTerms:
-    """The resources that a pattern takes from trees of one class of trees.
+    """The resources that a pattern of candidates takes from each tree of one class of trees.
 
     ``zones`` are the positions of NUMA nodes. ``demands`` are pairs of a slot and the amount taken there.
     ``lineages`` has the lineages of the providers that serve groups with a suffix, if the order reads them.
@@ -185,7 +186,7 @@ class _PatternTerms:
 # the class is not frozen, because an object is made for each choice, and making a frozen object takes longer
 @dataclass(slots=True)
 class _TreeTaking:
-    """The resources of a candidate that takes only from its own tree."""
+    """The resources of a choice that takes only from its own tree, without sharing providers."""
 
     world: ClaimScenario
     wanted: WantedClaim
@@ -284,13 +285,16 @@ def spread_score(taking: _TakenAmounts) -> float:
 
 
 def zones_score(taking: _TakenAmounts) -> float:
-    """Return 1 divided by the number of NUMA nodes with allocations; providers outside nodes do not count."""
+    """Return 1 divided by the number of NUMA nodes that the choice uses.
+
+    Providers outside of nodes do not count.
+    """
     # no zone scores like one zone, because in both cases nothing crosses zones
     return 1 / (taking.zone_count() or 1)
 
 
 def distance_score(taking: _TakenAmounts) -> float:
-    """Return how near the NUMA nodes with allocations are to each other: 1 for a single node.
+    """Return how near to each other the NUMA nodes of a choice are: 1 for a single node.
 
     The score is the distance within a node, divided by the mean distance of all pairs of the choice's nodes.
     """
@@ -321,7 +325,7 @@ def nearness_score(taking: _TakenAmounts) -> float:
 
 
 def fit_score(taking: _TakenAmounts) -> float:
-    """Return the largest share of an amount in its provider's free amount; 1 means all is used."""
+    """Return the largest share that the choice takes of a provider's free amount; 1 means all of it."""
     return max(taking.fit_shares())
 
 
@@ -337,7 +341,7 @@ def attribute_score(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *
     If several providers give amounts, the score is computed from the mean of their numbers. None means that a
     provider and its ancestors have no number for the attribute.
 
-    :param low: whether the lowest number is the best.
+    :param low: whether the lowest number of the attribute is the best.
     """
     found = [number_of(snapshot, provider, name) for provider in taking.providers()]
     numbers = [each for each in found if each is not None]
@@ -379,7 +383,7 @@ def used_share(used: int, capacity: int, taken: int) -> float:
 
 
 def mean_share(shares: Sequence[float]) -> float:
-    """Return the mean of the used shares of all classes."""
+    """Return the mean of the used shares over all resource classes."""
     return sum(shares) / len(shares)
 
 

@@ -1,4 +1,7 @@
-"""Places claims and writes them in one call; repeats both steps after a lost race."""
+"""Places claims on hosts and writes them in one call.
+
+If another client takes the same resources first (a lost race), the service places and writes again.
+"""
 
 import logging
 import random
@@ -84,8 +87,8 @@ class ClaimService:
     ) -> list[PlacedClaim]:
         """Place and write all claims, or none of them; with ``dry_run`` only return the choices.
 
-        :param reservation: the reservation from which all amounts are taken. :param also: called in the
-        transaction that writes the claims, for further writes.
+        :param reservation: the reservation from which all amounts are taken.
+        :param also: called in the transaction that writes the claims, for further writes.
         :raises NoCandidate: there is no place for all of the claims.
         :raises Conflict: there is no such reservation for the claims.
         :raises ConcurrentUpdate: a consumer's generation is not the given one.
@@ -125,7 +128,7 @@ class ClaimService:
         )
 
     def _as_if_now(self, placed: list[PlacedClaim]) -> list[PlacedClaim]:
-        """Return the placed claims with the expiry times that a write at this moment would give them."""
+        """Return the placed claims with the expiry times that they would get if they were written now."""
         # the clock of the database is read only if some claim expires
         if all(each.wanted.expires_in is None for each in placed):
             return placed
@@ -314,7 +317,7 @@ class ClaimService:
             )
 
     def _held_amounts(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
-        """Return the current allocations of the claims' consumers; the new claims may use these amounts.
+        """Return the current allocations of the claims' consumers, which the new claims may use again.
 
         :raises ConcurrentUpdate: a consumer's generation is not the given one.
         """
@@ -364,10 +367,20 @@ class ClaimService:
 
 
 def _takes_any_place(wanted: WantedClaim) -> bool:
+<<<<<<< HEAD
     """Return whether any place is good: a new consumer without order, group, topology, fallback or window."""
     # these need the current state: the members of the group, the best host, the proof that the first request
     # has no place, or the schedule
     depends = wanted.order or wanted.group or wanted.topology or wanted.fallback or wanted.window
+=======
+    """Return whether any place is good for a claim.
+
+    This is so for a new consumer without order, group, topology and fallback.
+    """
+    # a group, an order, a topology or a fallback needs the current state: its members, the best host, or the
+    # proof that the first request has no place
+    depends = wanted.order or wanted.group or wanted.topology or wanted.fallback
+>>>>>>> main
     return wanted.generation is None and not depends
 
 

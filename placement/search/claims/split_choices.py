@@ -43,9 +43,9 @@ _MAX_SUMS: Final = 256
 def full_amounts(
     snapshot: ModelSnapshot, name: str, topology: TopologyPolicy | None, budget: SearchBudget
 ) -> set[int]:
-    """Return amounts of a class that hosts can give, as sums of the largest amounts of single providers.
+    """Return guesses of the largest amount of a class that fits: sums of the largest amounts of providers.
 
-    Each of these amounts is a guess of the largest amount that fits; the caller tests each guess.
+    The caller tests each guess.
 
     :param topology: None for a class that is not split.
     :raises placement.search.budget.BudgetExhausted: the budget is spent.
@@ -112,7 +112,7 @@ def _subset_sums(values: Iterable[Collection[int]], budget: SearchBudget) -> set
 
 
 class SplitChoices:
-    """The choices that a topology policy prefers at each host.
+    """The choices for a request with a topology policy, host by host.
 
     The group without a suffix asks for the classes that are split. If no zone of a host has a class, this
     class is not split at the host.
@@ -199,7 +199,7 @@ def zoned_classes(tree: HostTree, asked: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _ZoneLayout:
-    """The rooms of the requested classes in each zone, for one class of trees, as class, position and slot.
+    """The positions and slots at which each NUMA node of a class of trees has the requested classes.
 
     ``zones`` has the positions of the NUMA nodes. ``is_complete`` tells whether each requested class has a
     room. ``apart`` has the default distances of the zones.
@@ -217,7 +217,7 @@ class _ZoneLayout:
 
 
 class _SplitSearch:
-    """The search of one request through all trees that have the same split classes in their zones."""
+    """The search of one request through all trees that have the same classes of a split in their zones."""
 
     def __init__(
         self,
@@ -400,7 +400,7 @@ class _SplitSearch:
 
 
 def _unsplit_request(request: CandidatesRequest, split: Collection[str]) -> CandidatesRequest | None:
-    """Return the part of a request that is not split; None if the request has no such part."""
+    """Return the part of a request that is not split over zones; None if there is no such part."""
     groups = []
     for group in request.groups:
         if group.suffix:

@@ -29,18 +29,20 @@ REMOTE: Final = 20
 
 # the number of combinations is a product over all rooms: four rooms with four remainders each have 256
 _MAX_BEGINNINGS: Final = 512
-"""Maximum number of tried combinations of one remainder per room, for rooms with different step sizes."""
+"""Maximum number of combinations of remainders (one for each room) that are tried for rooms with different
+step sizes."""
 
 # an exact division takes a bit for each unit, which suits numbers of CPUs but not MiB of memory
 _MAX_EXACT: Final = 1024
-"""The largest amount that is divided exactly over zones with rooms of different step sizes."""
+"""The largest amount that is divided exactly over zones with rooms of different step sizes. Larger amounts
+are divided approximately."""
 
 Distances = Mapping[tuple[int, int], int]
 """A dict from the provider ids of two zones, in ascending order, to the distance of the zones."""
 
 
 def distance_of(distances: Distances, one: int, other: int) -> int:
-    """Return how far apart two zones are."""
+    """Return how far apart two zones (NUMA nodes) are, in units of the ACPI SLIT."""
     return distances.get((one, other) if one < other else (other, one), REMOTE)
 
 
@@ -97,7 +99,7 @@ def best_splits(
 ) -> Ranked | None:
     """Return the best splits that a policy allows at a host, and their rank; None if there is no split.
 
-    :param when_empty: the zones as if no guest used them.
+    :param when_empty: the amounts that the zones could give if no guest used them.
     :param apart: distances, indexed by the numbers of both zones.
     :param accepts: returns whether the providers of a split have the required traits.
     :raises BudgetExhausted: the budget is spent.
@@ -260,7 +262,7 @@ def _splits_of_way(
 
 
 def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: SearchBudget) -> Iterator[Split]:
-    """Yield all splits of these amounts; each amount comes from the rooms in its tuple."""
+    """Yield all ways to take these amounts, each from the providers in its tuple of rooms."""
     if not parts:
         yield ()
         return
@@ -320,7 +322,7 @@ def _divide_sets(amount: int, rooms: Sequence[ZoneRoom], budget: SearchBudget) -
 
 
 def divide_amount(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
-    """Divide an amount over the largest possible number of rooms, as equally as possible; others give 0.
+    """Divide an amount as equally as possible over the largest possible number of rooms; all others give 0.
 
     None if the rooms cannot give the amount.
     """

@@ -38,7 +38,7 @@ class RequestClause:
 
 @dataclass(frozen=True, slots=True)
 class ClauseCheck:
-    """A check of one provider for a clause. Requests without the clause ``drop`` do not need the check.
+    """A check of one provider for a clause. A request without the clause ``drop`` does not need the check.
 
     Some clauses are checked together with earlier clauses of the same condition. Then ``ways`` has the
     alternative checks of this clause alone. A provider has to pass the same alternative for all these
@@ -149,7 +149,7 @@ def clause_of(piece: ProviderCondition, group: str = "") -> RequestClause:
 
 
 def _on_providers(snapshot: ModelSnapshot, need: ProviderNeed) -> Iterator[ClauseCheck]:
-    """Yield a check for each piece of a need's conditions, so that relaxations can leave out one piece."""
+    """Yield a check for each piece of a need's conditions, so that a relaxation can remove a single piece."""
     for condition in need.conditions:
         for number, piece in enumerate(condition.single_pieces(), start=1):
             clause, ways = clause_of(piece, need.suffix), piece.alternative_checks(snapshot)
@@ -224,7 +224,7 @@ def without_clauses(
     has another condition. Removed groups are also removed from ``same_subtree``, so that a query string can
     state the result.
 
-    :param amounts: amounts that replace the requested amounts of resource clauses that stay.
+    :param amounts: smaller amounts for clauses that ask for a resource class and stay in the request.
     """
     # the suffixes are compared with the suffixes of the original request, which identify the clause
     subtrees = [suffixes for suffixes in request.same_subtrees if _same_subtree(suffixes) not in left_out]

@@ -22,12 +22,15 @@ from placement.search.equivalence import TreeKin
 from placement.search.request import CandidatesRequest
 
 MAX_EXAMPLES: Final = 5
-"""Maximum number of hosts that are named for each reason."""
+"""Maximum number of hosts that an explanation names for each reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunnelStep:
-    """The number of hosts that remain after a condition, and of providers if it checks providers."""
+    """The number of hosts that remain after a condition.
+
+    If the condition concerns single providers, the step also has the number of providers.
+    """
 
     clause: RequestClause
     hosts: int
@@ -46,7 +49,7 @@ class PartFunnel:
 
 @dataclass(frozen=True, slots=True)
 class NearestMiss:
-    """A host that does not meet a condition: its closest provider, and the amount found there.
+    """A host that almost meets a condition: its closest provider, and the amount found there.
 
     ``found`` is the free amount, or the min_unit, max_unit or step_size that the condition concerns.
     ``found`` is None if the condition is not about an amount.
@@ -59,7 +62,7 @@ class NearestMiss:
 
 
 class ProviderPlace(Enum):
-    """The place of a provider in its host, as sentences name it."""
+    """The place of a provider in its host, such as a NUMA node, as sentences name it."""
 
     ROOT = "root"
     NUMA_NODE = "NUMA node"
@@ -69,7 +72,7 @@ class ProviderPlace(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UnmetReason:
-    """A condition, and the hosts that fail this condition first. The nearest misses come first.
+    """A condition, and the hosts for which it is the first failing one. The nearest misses come first.
 
     - ``names_nothing_known``: the condition names a tree or aggregates that no provider is in.
     - ``places``: where in their trees the closest providers of these hosts are, if the condition is about an
@@ -140,7 +143,7 @@ def explain_request(
 ) -> RequestExplanation:
     """Return the explanation of a request; its limit does not matter.
 
-    :param among: the ids of the roots that count; with None, all hosts count.
+    :param among: the ids of the root providers of the hosts that count; with None, all hosts count.
     :param relaxing: whether to look for changes that would help, and for the largest amounts.
     :raises BudgetExhausted: the budget did not suffice for the conditions on single providers.
     """
@@ -182,7 +185,7 @@ T = TypeVar("T")
 
 
 def gather_found(found: Iterable[T], into: list[T]) -> bool:
-    """Append items as they are found; return False if the budget is spent before the last item."""
+    """Append items to a list as they are found; return False if the budget is spent before the last item."""
     # this is a list of the caller, so that results found before the error are kept
     try:
         for each in found:
@@ -219,7 +222,7 @@ def _part_funnels(found: HostDiagnosis) -> Iterator[PartFunnel]:
 
 
 class _WholeFunnel:
-    """The hosts that have passed all checks so far, and all other hosts by their first failed clause."""
+    """The hosts that have passed all checks so far, and other hosts by the first clause that they fail."""
 
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self.found = found

@@ -66,13 +66,13 @@ class RequestRelaxation:
         return cls(tuple(left_out), tuple(changed), hosts)
 
     def changed_request(self, request: CandidatesRequest) -> CandidatesRequest | None:
-        """Return the request with these changes applied; None if the changed request asks for nothing."""
+        """Return the request with the changes of this relaxation; None if it then asks for no resources."""
         amounts = {resource_clause(each.group, each.names[0]): each.amount or 0 for each in self.amounts}
         return without_clauses(request, self.left_out, amounts)
 
 
 class RelaxationSearch:
-    """Tries the request of a diagnosis with some of its clauses left out or changed."""
+    """Looks for changes of a request that fits nowhere: clauses to remove, and smaller amounts."""
 
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self._found = found
@@ -181,7 +181,7 @@ class RelaxationSearch:
     ) -> Iterator[int]:
         """Yield the sizes of the groups of equivalent hosts that serve the request after these changes.
 
-        :param bits: all clauses that are changed.
+        :param bits: the changed clauses, as a set of bits.
         """
         # the code uses one check function for all hosts, so that the changed request is compiled once
         request = without_clauses(self._found.request, frozenset(left_out), amounts)
@@ -199,8 +199,8 @@ class RelaxationSearch:
     def _able_hosts(self, changed: Bits, lessened: Bits) -> Iterator[LikeHosts]:
         """Yield the hosts that may serve the request after these clauses are changed.
 
-        :param lessened: the changed clauses that ask for a smaller amount; all other changed clauses are left
-            out.
+        :param lessened: the changed clauses that ask for a smaller amount; the other changed clauses are
+            removed.
         """
         for missing, hosts in self._by_missing.items():
             self._budget.spend()
@@ -337,7 +337,7 @@ class RelaxationSearch:
 
 
 class _AmountFitting:
-    """Tests with which amounts of one class a request fits at a tree."""
+    """Tests which amounts of one resource class a tree can serve in a request."""
 
     def __init__(
         self,
@@ -537,5 +537,5 @@ def smallest_amount(min_unit: int, step_size: int) -> int:
 
 
 def _is_spared(standing: FilterResult, left_out: Bits) -> bool:
-    """Return whether all checks that a provider fails belong to these clauses; free amounts are ignored."""
+    """Return whether all checks that a provider fails belong to removed clauses; free amounts are ignored."""
     return any(not spared & ~left_out for spared in standing.spared)

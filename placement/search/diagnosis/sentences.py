@@ -94,7 +94,7 @@ def sentence_of_both(explanation: RequestExplanation, fallback: RequestExplanati
 
 
 def of_both(text: str, fallback: str | None = None) -> str:
-    """Join the texts about a request and about its fallback."""
+    """Join the text about a request and the text about its fallback, if there is one."""
     return text if fallback is None else f"{text}; for the fallback of the flavor: {fallback}"
 
 
@@ -102,7 +102,7 @@ _OF_ONE: Final = {"have": "has", "lack": "lacks", "are": "is", "give": "gives"}
 
 
 def _count_predicate(count: int, predicate: str) -> str:
-    """Return a predicate with the number of its hosts as subject."""
+    """Return a predicate with the number of its hosts as subject, such as "3 lack CUSTOM_A"."""
     # the table of singular verbs, because predicates are written in the plural
     verb, rest = predicate.split(" ", 1)
     return f"{_format_number(count)} {_OF_ONE.get(verb, verb) if count == 1 else verb} {rest}"
@@ -172,7 +172,7 @@ _OTHER_WORDS: Final = ConditionWords("{names}", "do not meet {names}")
 
 
 def words_of(condition: str) -> ConditionWords:
-    """Return the words for clauses of the condition with this name; default words for an unknown name."""
+    """Return the words for clauses of the condition with this name; an unknown name gets default words."""
     found = condition_class(condition)
     return _WORDS.get(condition, _OTHER_WORDS) if found is None else found.words
 

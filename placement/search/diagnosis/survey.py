@@ -18,7 +18,7 @@ Bits = int
 
 
 class FilterResult(NamedTuple):
-    """The result of one provider in the checks of one part of a request; free amounts are ignored.
+    """The checks of one part of a request that a provider fails; free amounts are ignored.
 
     - ``first`` is the index of the first check that the provider fails, or the number of all checks.
     - ``spared`` has sets of clauses of these checks. Each set is enough alone: without its clauses, the
@@ -47,7 +47,7 @@ class TreeResults(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class LikeHosts:
-    """The diagnosis of equivalent trees.
+    """The diagnosis of a group of equivalent trees.
 
     - ``firsts`` has for each part the index of the first check that even the best providers fail. ``closest``
       has the positions of these best providers.
@@ -85,7 +85,7 @@ class UnmetFilters(NamedTuple):
     def is_met(self, changed: Bits, lessened: Bits = 0) -> bool:
         """Return False if the hosts certainly have no candidate after these clauses are changed.
 
-        :param lessened: the changed clauses that ask for a smaller amount instead of being left out. Traits
+        :param lessened: the changed clauses that ask for a smaller amount instead of being removed. Traits
             required by their groups are still required.
         """
         return (
@@ -112,7 +112,8 @@ class HostDiagnosis:
     hosts: list[LikeHosts] = field(default_factory=list)
     left: list[list[int]] = field(default_factory=list)
     standings: dict[TreeKin, list[TreeResults]] = field(default_factory=dict)
-    """For each kin, a list with the results of its providers for each part, including sharing providers."""
+    """For each group of trees that differ only in free amounts (kin), a list with the results of its
+    providers for each part. Sharing providers are included."""
 
     def clause_bits(self, left_out: Iterable[RequestClause]) -> Bits:
         """Return a set of clauses as bits."""
@@ -349,7 +350,7 @@ class _HostSurveyor:
 
 
 def minimal_sets(sets: Iterable[Bits]) -> frozenset[Bits]:
-    """Return the sets that contain no other of these sets."""
+    """Return those sets that contain none of the other sets."""
     kept: list[Bits] = []
     # small sets come first, so that each set has to be compared only with sets kept before
     for each in sorted(sets, key=int.bit_count):

@@ -1,4 +1,4 @@
-"""An agent on a host with two caches and a fake resctrl."""
+"""Runs an agent on a fake host with two caches and a fake resctrl."""
 
 import os
 
@@ -10,7 +10,7 @@ from tests.compute_agent.two_caches import CPU, two_caches
 
 
 def host_tree(root):
-    """A host of two CPUs, each with a cache of its own."""
+    """Write the files of a host with two CPUs, each with a cache of its own."""
     files = two_caches() | {
         f"{CPU}/online": "0-1",
         f"{CPU}/present": "0-1",
@@ -30,7 +30,7 @@ class CacheAgent(RunningAgent):
         super().__init__(write_ini, client)
 
     def l3(self, cache):
-        """The provider of an L3 domain."""
+        """The resource provider of an L3 cache."""
         return self.provider(f"testhost_L3_{cache}")
 
     def provider(self, name):
@@ -51,8 +51,8 @@ class CacheAgent(RunningAgent):
 
 
 def uid(number):
-    """The uuid of the guest of this number; no other process of tests has the same.
+    """The uuid of the guest with this number. No process of another test has the same uuid.
 
-    An agent that ends a guest kills all processes with the uuid of the guest in their environment.
+    An agent that ends a guest kills all processes that have the guest's uuid in their environment.
     """
     return f"{os.getpid():08x}-0000-0000-0000-{number:012}"

@@ -1,4 +1,4 @@
-"""Agents in the process of a test."""
+"""Fixtures that run agents in the process of the test."""
 
 import functools
 
@@ -12,7 +12,7 @@ from tests.compute_agent.resctrl import fake
 
 @pytest.fixture
 def rig(two_cpus, write_ini, client):
-    """An agent with CPU 0 dedicated and CPU 1 shared."""
+    """A running agent with CPU 0 dedicated and CPU 1 shared."""
     rig = RunningAgent(write_ini, client)
     yield rig
     rig.close()
@@ -20,7 +20,7 @@ def rig(two_cpus, write_ini, client):
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """The fake resctrl of a host of two CPUs below `tmp_path`, which agents find there."""
+    """The fake resctrl of a host with two CPUs below `tmp_path`, where agents find it."""
     root = tmp_path / "host"
     host_tree(root)
     monkeypatch.setattr(mount, "ResctrlFilesystem", fake.FakeResctrl)
@@ -29,5 +29,5 @@ def files(tmp_path, monkeypatch):
 
 @pytest.fixture
 def write_host(two_cpus, write_ini, files):
-    """Writes the ini file of an agent on the host with the fake resctrl."""
+    """A function that writes the ini file of an agent on the host with the fake resctrl."""
     return functools.partial(write_ini, host=f"root = {files.root.parents[2]}")

@@ -1,4 +1,4 @@
-"""Agents in the process of a test, on the real service."""
+"""Runs agents in the process of a test, against the real Placement service."""
 
 from unittest import mock
 
@@ -10,7 +10,7 @@ from tests.waits import wait_for
 
 
 class RunningAgent:
-    """An agent with its options, calls of its methods and changes of its ini file."""
+    """An agent with its options. Tests call its methods and change its ini file."""
 
     def __init__(self, write_ini, client):
         self.write_ini = write_ini
@@ -20,18 +20,20 @@ class RunningAgent:
         self.wait_for(lambda: self.ask("status")["placement"] == "up")
 
     def start_again(self):
-        """Start another agent, after the one before has ended."""
+        """Start another agent after the agent before has ended."""
         self.agent = HostAgent(self.load_conf)
         self.agent.start()
 
     def restart(self):
-        """Stop the agent, start another one, and wait until it has Placement."""
+        """Stop the agent, start another agent, and wait until it has reported to Placement."""
         self.agent.stop()
         self.start_again()
         self.wait_for(lambda: self.ask("status")["placement"] == "up")
 
     def reload_changes(self):
-        """Apply changes as the main thread does, but do not wait for files that may still be written."""
+        """Apply changes of files as the main thread does, but without waiting for files that may still be
+        written.
+        """
         with mock.patch.object(reload, "SETTLE_SECONDS", 0):
             self.agent.reload_changes()
 
@@ -45,18 +47,21 @@ class RunningAgent:
         return wait_for(condition)
 
     def node(self):
-        """The provider that has the CPUs."""
+        """The resource provider that has the CPUs of the host."""
         return self.agent.pipeline.host_state.tree.providers_of("VCPU")[0].uuid
 
     def claim(self, consumer, **resources):
         self.claim_on(consumer, {self.node(): resources})
 
     def claim_on(self, consumer, resources):
-        """Claim resources by provider; raises PlacementError if the service refuses."""
+        """Claim resources for a consumer, by provider.
+
+        :raises PlacementError: the service refuses the claim.
+        """
         hold_resources(self.client, consumer, resources)
 
     def reports(self):
-        """The number of successful reports."""
+        """The number of successful reports to Placement."""
         return self.agent.metrics.registry.get_sample_value("compute_agent_reports_total", {"outcome": "ok"})
 
     def close(self):

@@ -1,4 +1,6 @@
-"""An agent beside a nova-compute, detected or configured: it waits for Nova's root and follows it."""
+"""Tests of an agent beside nova-compute, detected or configured: it waits for Nova's root provider and
+follows it.
+"""
 
 import functools
 import json
@@ -19,7 +21,7 @@ NOVAS = "99999999-0000-4000-8000-000000000001"
 
 
 class AgentBesideNova(CacheAgent):
-    """An agent and a nova-compute of one host."""
+    """An agent and a nova-compute on the same host."""
 
     def __init__(self, write_ini, client, files, compute, policy=""):
         self.nova = NovaCompute(client, NOVAS, "testhost", vcpus=1, pcpus=1, memory_mb=16384)
@@ -37,7 +39,7 @@ class AgentBesideNova(CacheAgent):
         return self.ask("status")
 
     def report(self):
-        """Run a period of the agent; return whether Placement accepted all."""
+        """Run one period of the agent; return whether Placement accepted all changes."""
         return self.agent.reports.report_now()
 
     def shown(self):
@@ -49,7 +51,9 @@ CHILDREN = {"testhost_L3_0", "testhost_L3_1", "testhost_RESCTRL"}
 
 @pytest.fixture
 def start(write_host, client, files):
-    """Starts an agent; the arguments are lines of [compute], and whether nova-compute started first."""
+    """A function that starts an agent. The arguments are lines of [compute], and whether nova-compute started
+    first.
+    """
     rigs = []
 
     def start(compute="", nova_first=True, policy=""):
@@ -211,7 +215,9 @@ def test_an_own_root_of_an_earlier_agent_is_removed_for_novas(start, client):
 
 
 def test_an_agent_that_shared_novas_root_gives_it_up(start, tmp_path, client, live_placement, caplog):
-    """The uuid of Nova's provider had been written into compute_id; each service undid the other's writes."""
+    """The uuid of Nova's provider was in compute_id by mistake, so the agent and Nova undid each other's
+    writes.
+    """
     (tmp_path / "state").mkdir(mode=0o700)
     (tmp_path / "state" / "compute_id").write_text(f"{NOVAS}\n")
     rig = start("provider_tree = numa")

@@ -1,4 +1,4 @@
-"""Methods that wait for the worker while it is busy."""
+"""Tests of API methods that wait for the worker while the worker is busy."""
 
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ GUEST = build_guest("11111111-0000-4000-8000-000000000001")
 
 @pytest.fixture
 def methods(monkeypatch: pytest.MonkeyPatch) -> api.ApiMethods:
-    """The methods of an agent with a worker that answers nothing."""
+    """The API methods of an agent with a worker that answers no event."""
     monkeypatch.setattr(api, "ANSWER_SECONDS", 0)
 
     def refuse_change(params: Any) -> None:

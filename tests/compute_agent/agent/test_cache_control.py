@@ -1,4 +1,4 @@
-"""Cache ways and bandwidth from the claim at the service to the group in a fake kernel."""
+"""Tests of cache ways and bandwidth, from the claim in Placement to the group in a fake kernel."""
 
 import functools
 import json

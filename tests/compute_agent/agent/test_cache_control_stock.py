@@ -1,4 +1,6 @@
-"""Cache ways and bandwidth claimed at a stock OpenStack Placement, which knows them by other names."""
+"""Tests of cache ways and bandwidth claimed at OpenStack Placement, which has other names for their
+classes.
+"""
 
 import functools
 

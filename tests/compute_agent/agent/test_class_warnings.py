@@ -1,4 +1,4 @@
-"""Warnings at the start about classes with realtime priorities and cores of their own."""
+"""Tests of warnings at the agent's start about QoS classes with realtime priorities or cores of their own."""
 
 import pytest
 

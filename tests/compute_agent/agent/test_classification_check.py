@@ -1,4 +1,4 @@
-"""Classes that another configuration would give running guests, which an agent sends as JSON."""
+"""Tests of the request that shows which QoS classes running guests would get with another configuration."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Warnings about cold memory: those of ``config check`` and of ``warnings`` in the status."""
+"""Tests of warnings about cold memory, by ``config check`` and in ``warnings`` of the status."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Devices are read again only when an event or another address shows a change."""
+"""Tests that PCI devices are read again only after an event of the kernel or a changed address."""
 
 import functools
 

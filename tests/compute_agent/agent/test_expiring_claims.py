@@ -1,4 +1,4 @@
-"""A guest with a claim that expires: the warnings of the agent, and the confirmation by option."""
+"""Tests of a guest with a claim that expires: the agent warns, or confirms the claim if the option is set."""
 
 import pytest
 
@@ -10,7 +10,7 @@ UID = "3f1c9a5e-0000-4000-8000-000000000101"
 
 
 def start(rig, seconds=600):
-    """Start a guest on a claim that expires after `seconds`, and report once."""
+    """Start a guest with a claim that expires after `seconds`, and report once."""
     claim = new_claim("resources=PCPU:1", consumer_uuid=UID, expires_in=seconds)
     rig.client.send_request("POST", "/ext/v1/claims", {"claims": [claim]})
     rig.ask("guest.run", uuid=UID, name="web", command=["sleep", "60"])

@@ -1,4 +1,6 @@
-"""A whole agent that follows its fleet: options, guests, and the reports to Placement."""
+"""Tests of a whole agent that follows the settings of its fleet: options, guests, and reports to
+Placement.
+"""
 
 import uuid
 
@@ -13,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 class FollowingAgent(RunningAgent):
-    """An agent with a source in a folder."""
+    """An agent that reads the settings of its fleet from a folder."""
 
     def __init__(self, write_ini, client, source) -> None:
         self.source = source

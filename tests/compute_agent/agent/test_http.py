@@ -1,4 +1,4 @@
-"""/healthz and /metrics."""
+"""Tests of the HTTP paths /healthz and /metrics of the agent."""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""Facts about signals that need no guest."""
+"""Tests of whether a host can measure the signals of interference, without any guest."""
 
 import os
 

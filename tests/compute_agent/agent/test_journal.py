@@ -1,4 +1,4 @@
-"""Events in systemd's journal, with fields of their own."""
+"""Tests of events in systemd's journal, which have fields of their own."""
 
 import logging
 import os
@@ -21,7 +21,7 @@ class JournalRest(logging.Handler):
 
 @pytest.fixture
 def logger(tmp_path):
-    """A logger that sends events to a socket, its handler for all other messages, and the socket."""
+    """A logger that sends events to a socket, the handler of its other messages, and the socket."""
     receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     receiver.bind(str(tmp_path / "socket"))
     receiver.settimeout(5)

@@ -1,4 +1,4 @@
-"""Domains of a real libvirtd with the hook: their cache groups exist before libvirtd announces them."""
+"""Tests of libvirt's hook with a real libvirtd: cache groups exist before the domains start."""
 
 import functools
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +36,7 @@ exec {emulator} "$@"
 
 @pytest.fixture
 def hooked():
-    """A libvirtd that no other test has guests of."""
+    """A libvirtd with the hook. No other test has guests there."""
     try:
         server = Libvirtd()
     except LibvirtMissing as missing:

@@ -1,4 +1,4 @@
-"""The log of the daemon."""
+"""Tests of the log of the daemon."""
 
 import logging
 import threading
@@ -19,7 +19,9 @@ def clock():
 
 @pytest.fixture
 def lines(clock):
-    """A logger of keystoneauth's kind: a function that warns, and what has passed."""
+    """A function that logs a warning with keystoneauth's logger, and the list of messages that passed the
+    rate limit.
+    """
     passed = []
     logger = logging.Logger("keystoneauth.identity")
     logger.addHandler(
@@ -51,7 +53,7 @@ def test_a_new_message_is_logged_at_once(lines, clock):
 
 @pytest.fixture
 def written(tmp_path, monkeypatch):
-    """Sets up the log, and returns the text of its file."""
+    """A function that sets up the log and returns the text of its file."""
     monkeypatch.setattr(oslo_context, "_request_store", threading.local())  # a request of another test
     root, talkative = logging.getLogger(), logging.getLogger(logs.VERBOSE_LOGGERS)
     before = (list(root.handlers), root.level, list(talkative.handlers), talkative.propagate)

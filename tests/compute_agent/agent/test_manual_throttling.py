@@ -1,4 +1,4 @@
-"""Limits and evictions by hand."""
+"""Tests of limits and evictions that an operator orders by hand."""
 
 import threading
 
@@ -16,7 +16,7 @@ QUOTA = ThrottleControl(CPU_QUOTA)
 
 
 class ThrottledHost:
-    """Accepts limits and evicts guests; a test can make both operations fail or wait."""
+    """A host that accepts limits and evictions of guests. A test can make these fail or wait."""
 
     def __init__(self):
         self.limits, self.left, self.events = {}, [], []
@@ -37,7 +37,7 @@ class ThrottledHost:
         self.left.append(uuid)
 
     def evicts(self, guest):
-        """Evict a guest, unless it is being evicted."""
+        """Evict a guest, unless its eviction has begun already."""
         try:
             self.acting.evict_guest(guest)
         except RequestError:

@@ -1,4 +1,4 @@
-"""A whole agent, while the database of Placement is replaced by an older copy."""
+"""Tests of a whole agent while the database of Placement is replaced by an older copy."""
 
 import json
 import os
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 class OldDatabase:
-    """A copy of the service's database, and the way to put it in place while the service runs."""
+    """A copy of the service's database, which a test can restore while the service runs."""
 
     def __init__(self, folder):
         self._live, self._copy = folder / "placement.sqlite", folder / "copy.sqlite"
@@ -33,7 +33,9 @@ class OldDatabase:
 
 
 class AgentOfLostGuest(RunningAgent):
-    """An agent with a guest on a CPU of its own; the restored copy does not have its allocation."""
+    """An agent with a guest on a dedicated CPU. The older copy of the database lacks the guest's
+    allocation.
+    """
 
     def run_dedicated(self, uid):
         self.claim(uid, PCPU=1)
@@ -42,7 +44,7 @@ class AgentOfLostGuest(RunningAgent):
         return self.pid
 
     def look(self):
-        """One report, to its end."""
+        """Make one complete report."""
         assert self.agent.reports.report_now()
         self.agent.reconcile()
         self.wait_for(lambda: self.agent.pipeline.has_taken_over)
@@ -77,7 +79,7 @@ OTHER = "3f1c9a5e-0000-4000-8000-000000000002"
 
 @pytest.fixture
 def lost(rig, copy):
-    """The state after a restore: the guest runs, and Placement does not know the guest."""
+    """The state after the restore: the guest runs, but Placement has no allocation of the guest."""
     copy.back_up()
     rig.run_dedicated(UID)
     copy.restore()

@@ -1,4 +1,4 @@
-"""Whether there is a resctrl to work with, and why not."""
+"""Tests of whether the agent can use resctrl on a host, and of the reason if not."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.compute_agent.resctrl import fake
 
 @pytest.fixture
 def load(tmp_path):
-    """Loads a configuration for the host below `tmp_path`."""
+    """A function that loads a configuration for the host below `tmp_path`."""
 
     def load(**resctrl):
         lines = "".join(f"{name} = {value}\n" for name, value in resctrl.items())

@@ -1,4 +1,6 @@
-"""An agent parks its idle dedicated core and wakes it for a guest; its inventory stays the same."""
+"""Tests of an agent that parks an idle dedicated core, and wakes it for a guest. Its inventory does not
+change.
+"""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Questions and answers on the UNIX socket."""
+"""Tests of requests and answers on the agent's UNIX socket."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ def crash(params):
 
 
 def leave_socket(path):
-    """Leave a socket file behind, as a killed agent does."""
+    """Leave a socket file behind, as an agent does that was killed."""
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
 
@@ -49,7 +49,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def few(monkeypatch):
-    """The server accepts three connections at once."""
+    """Limit the server to three simultaneous connections."""
     monkeypatch.setattr(SocketServer, "max_connections", 3)
 
 

@@ -1,4 +1,6 @@
-"""Release of a host: quotas, pins, memory, weights and cache ways are given back, each independently."""
+"""Tests of the release of a host: the agent undoes quotas, pins, memory, weights and cache ways, each
+independently.
+"""
 
 from pathlib import Path
 
@@ -49,7 +51,9 @@ def throttling(tmp_path, state):
 
 @pytest.fixture
 def driver():
-    """Two guests, pinned, with weights and memory of a node; one has a quota."""
+    """A driver with two guests that are pinned and have weights and memory of a NUMA node. One has a
+    quota.
+    """
     driver = FakeDriver(ONLINE)
     for name in ("a", "b"):
         guest = driver.create_guest(name, name, GuestSettings(), ("x",))
@@ -61,7 +65,7 @@ def driver():
 
 @pytest.fixture
 def release(driver, client, state, throttling):
-    """Releases the host: outcomes by kind and name."""
+    """A function that releases the host and returns the outcomes by kind and name."""
 
     def release(pins=False, control=None, given=False):
         controllers = releasing_controllers(driver, control, state, Path("/"), given)

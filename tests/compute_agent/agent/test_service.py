@@ -1,4 +1,4 @@
-"""A whole agent in this process, asked on its socket."""
+"""Tests of a whole agent in this process, through requests on its socket."""
 
 import os
 import signal
@@ -161,7 +161,7 @@ def test_no_second_agent_on_the_same_state(rig):
 
 
 def settled(path):
-    """Make a file that was just written look as if it was written a while ago."""
+    """Make a file that was just written look as if it was written ten seconds ago."""
     os.utime(path, (time.time() - 10, time.time() - 10))
 
 
@@ -211,7 +211,7 @@ def test_a_timer_repairs_and_sees_a_changed_file(rig):
 
 
 def wait_for_reload(rig, outcome, reason):
-    """Wait until the last event of a reload has this outcome and these words in its reason."""
+    """Wait until the last event of a reload has this outcome, and these words in its reason."""
 
     def last_reload():
         found = [one for one in read_events(rig.ini.parent / "state/events.jsonl") if one.kind == "reload"]

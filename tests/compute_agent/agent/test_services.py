@@ -1,4 +1,6 @@
-"""A whole agent with services of systemd as guests: from the section in the unit file to pinned processes."""
+"""Tests of a whole agent with systemd services as guests, from the section in the unit file to pinned
+processes.
+"""
 
 import os
 
@@ -27,7 +29,7 @@ def systemd(tmp_path, monkeypatch):
 
 @pytest.fixture
 def rig(two_cpus, write_ini, client, systemd):
-    """An agent with CPU 0 dedicated and CPU 1 shared, of services and of processes."""
+    """An agent with CPU 0 dedicated and CPU 1 shared, with systemd services and processes as guests."""
 
     def write():
         return write_ini(

@@ -1,4 +1,4 @@
-"""A trial finds the errors for which an agent would refuse to start, before the configuration applies."""
+"""Tests of a trial of a configuration, which finds the errors for which an agent would refuse to start."""
 
 import pytest
 

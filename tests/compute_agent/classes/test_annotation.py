@@ -1,4 +1,4 @@
-"""The annotation of guests, in the spelling of Koordinator."""
+"""Tests of the annotation of guests with cache shares, in the spelling of Koordinator."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Sections [blockio_class:NAME]: their meaning, refused values, and options without effect."""
+"""Tests of sections [blockio_class:NAME]: their meaning, refused values, and options without effect."""
 
 import pytest
 from oslo_config import cfg

@@ -1,4 +1,4 @@
-"""Classes of guests that watermarks never act on, and ranks of classes."""
+"""Tests of QoS classes: which of them watermarks never limit, and their ranks."""
 
 import pytest
 

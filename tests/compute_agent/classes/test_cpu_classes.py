@@ -1,4 +1,4 @@
-"""The classes of CPUs as they are written."""
+"""Tests of the sections that define classes of CPUs."""
 
 import pytest
 

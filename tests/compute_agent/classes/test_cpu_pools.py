@@ -1,4 +1,4 @@
-"""Sections [cpu_pool:NAME]: their meaning, and refused values."""
+"""Tests of sections [cpu_pool:NAME]: their meaning, and refused values."""
 
 import pytest
 from oslo_config import cfg

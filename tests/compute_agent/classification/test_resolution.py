@@ -1,4 +1,6 @@
-"""Settings of a guest by source: the values that count, and messages about all other values."""
+"""Tests of a guest's settings from several sources: which value is used, and messages about all other
+values.
+"""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Rules that match guests: each alone against brute force, and as sections of a configuration."""
+"""Tests of rules that match guests, against brute force, and as sections of a configuration."""
 
 import fnmatch
 from dataclasses import replace
@@ -49,7 +49,7 @@ MATCHES = st.fixed_dictionaries(
 
 
 def words_of(match, facts):
-    """The words of a guest that a match is about, told apart from the code under test."""
+    """The properties of a guest that a match concerns, computed independently of the tested code."""
     its = facts.identity
     return {
         "driver": [facts.driver],
@@ -63,7 +63,7 @@ def words_of(match, facts):
 
 
 def judge(matches, facts):
-    """Whether each match holds, by a test of each pattern."""
+    """Whether each match holds, by a test of each of its patterns."""
     for match, texts in matches.items():
         if match in ("extra_specs", "image_properties"):
             values = getattr(facts.identity, match)
@@ -79,7 +79,7 @@ def judge(matches, facts):
 
 
 def written(matches):
-    """The matches as a file has them."""
+    """The matches in the form of a configuration file."""
     return {
         match: [
             text if isinstance(text, str) else text[0] if text[1] is None else f"{text[0]}={text[1]}"

@@ -1,4 +1,4 @@
-"""An agent in a process of its own, and its command line."""
+"""Runs an agent in a process of its own, and its command line."""
 
 import contextlib
 import io
@@ -22,9 +22,9 @@ SECONDS = 20
 
 
 def run_here(ini, *arguments):
-    """A command in this process, which is ten times faster than a command in a process of its own.
+    """Run a command in this process, which is ten times faster than in a process of its own.
 
-    ``ini``: None for one that needs no configuration.
+    ``ini`` is the configuration file; None for a command that needs none.
     """
     configuration = () if ini is None else ("--config-file", str(ini))
     out, err = io.StringIO(), io.StringIO()
@@ -47,7 +47,7 @@ def run_here(ini, *arguments):
 
 
 class AgentProcess:
-    """Runs the daemon, asks the command line, and leaves no process behind."""
+    """Runs the daemon and commands, and leaves no process behind."""
 
     def __init__(self, ini):
         self.ini = ini
@@ -77,11 +77,11 @@ class AgentProcess:
         self.wait_for(answers)
 
     def status(self):
-        """The daemon's own answer, without the command line."""
+        """The daemon's answer to a status request, without the command line."""
         return call_agent(self.folder / "agent.sock", "status")
 
     def launch(self):
-        """Start the daemon."""
+        """Start the daemon without waiting for it."""
         with open(self.ini.parent / "agent.log", "ab") as log:
             self.process = subprocess.Popen([*MAIN, "--config-file", self.ini, "run"], stderr=log)
 
@@ -93,19 +93,19 @@ class AgentProcess:
         return run_here(ini or self.ini, *arguments)
 
     def run_in_vain(self, ini=None):
-        """Run a daemon that cannot start; return its exit status and output."""
+        """Run a daemon that refuses to start; return its exit status and output."""
         command = [*MAIN, "--config-file", ini or self.ini, "run"]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     def ask(self, *arguments):
-        """The JSON that a command prints; fails if the command does."""
+        """The JSON that a command prints. The test fails if the command fails."""
         at = arguments.index("--") if "--" in arguments else len(arguments)
         done = self.cli(*arguments[:at], "-f", "json", *arguments[at:])
         assert done.returncode == 0, done.stderr + self.log()
         return json.loads(done.stdout)
 
     def audit(self, *arguments):
-        """Exit status and findings of an audit."""
+        """Run an audit; return its exit status and its findings."""
         done = self.cli("audit", *arguments, "-f", "json")
         return done.returncode, json.loads(done.stdout)
 
@@ -124,7 +124,7 @@ class AgentProcess:
         return self.process.wait(SECONDS)
 
     def reload(self):
-        """Have it read the configuration again, and report at once."""
+        """Let the daemon read its configuration again and report at once."""
         self.process.send_signal(signal.SIGHUP)
 
     def close(self):
@@ -148,7 +148,7 @@ def scrape_sample(port, series):
 
 
 def give_to_migration(client, uid, migration):
-    """Give all allocations of a guest to its migration, Nova's first step of a move."""
+    """Move all allocations of a guest to its migration, which is Nova's first step of a move."""
     record = client.get_allocations(uid)
     body = {"project_id": record.project_id, "user_id": record.user_id}
     moved = {provider: {"resources": amounts} for provider, amounts in record.resources.items()}
@@ -168,6 +168,6 @@ def allowed_cpus(pid):
 
 
 def places(pid):
-    """The CPUs of the guest CPU, and of all other threads."""
+    """The CPUs of the thread that runs the guest CPU, and of all other threads."""
     names = dict(thread_cpus(pid))
     return names.pop("CPU 0/TCG"), set().union(*names.values())

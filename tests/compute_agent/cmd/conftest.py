@@ -1,4 +1,4 @@
-"""Agents for tests of the command line."""
+"""Fixtures that run agents for tests of the command line."""
 
 import pytest
 
@@ -12,14 +12,14 @@ NODE = "sys/devices/system/node"
 
 @pytest.fixture
 def agent(two_cpus, write_ini):
-    """An agent of the real placement service; CPU 0 is dedicated, CPU 1 shared."""
+    """An agent with the real placement service. CPU 0 is dedicated, CPU 1 shared."""
     with AgentProcess(write_ini()) as agent:
         yield agent
 
 
 @pytest.fixture
 def numa_node(agent, client):
-    """uuid of the provider that has the CPUs; the agent has reported by then."""
+    """The uuid of the provider that has the CPUs, after the agent has reported."""
     agent.start_reporting()
     root = agent.status()["provider_uuid"]
     (node,) = [provider for provider in client.providers_in_tree(root) if provider.parent_uuid == root]
@@ -28,7 +28,7 @@ def numa_node(agent, client):
 
 @pytest.fixture
 def claim(client, numa_node):
-    """Allocates resources of the host to a consumer."""
+    """A function that allocates resources of the host to a consumer."""
 
     def claim(consumer, **resources):
         hold_resources(client, consumer, {numa_node: resources})
@@ -38,19 +38,19 @@ def claim(client, numa_node):
 
 @pytest.fixture
 def metrics_port():
-    """The port of the agent's metrics."""
+    """The port at which the agent serves its metrics."""
     return free_port()
 
 
 @pytest.fixture
 def metric(metrics_port):
-    """Reads the value of a series of the agent; None without one."""
+    """A function that reads the value of one series of the agent's metrics; None without such a series."""
     return lambda series: scrape_sample(metrics_port, series)
 
 
 @pytest.fixture
 def two_nodes(two_cpus, tmp_path):
-    """A host of which CPUs 0 and 1 are a NUMA node each."""
+    """The files of a host on which CPUs 0 and 1 are a NUMA node each."""
     root = tmp_path / "host"
     files = {f"{CPU}/online": "0-1", f"{CPU}/present": "0-1", "proc/meminfo": "MemTotal: 16777216 kB"}
     for number in (0, 1):
@@ -71,7 +71,7 @@ def two_nodes(two_cpus, tmp_path):
 
 @pytest.fixture
 def configure(write_ini, two_nodes):
-    """Writes the ini file for CPU sets and shape."""
+    """A function that writes the ini file with these CPU sets and this shape of the provider tree."""
 
     def configure(compute, policy="topology-aware", **sections):
         return write_ini(

@@ -1,4 +1,4 @@
-"""Sections of configurations for tests of commands."""
+"""Sections of configuration files for tests of commands."""
 
 QOS = "interval = 0.1\nevict_grace = 30"
 # The host uses more than a thousandth of its memory, and never all of it.

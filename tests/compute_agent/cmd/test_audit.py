@@ -1,4 +1,4 @@
-"""``compute-agent audit``: findings, what mends them, and exit statuses."""
+"""Tests of ``compute-agent audit``: its findings, the commands that repair them, and exit statuses."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ PARSERS = {
 
 @pytest.fixture
 def unused(agent, claim, uid):
-    """A consumer that holds the dedicated CPU, without a guest."""
+    """A consumer that holds the dedicated CPU without having a guest."""
     claim(uid, PCPU=1)
     return uid
 

@@ -1,4 +1,4 @@
-"""The first agent on a host of Nova's with a real QEMU guest: it detects Nova, and moves no guest."""
+"""Tests of the first agent on a host of Nova with a real QEMU guest: it detects Nova, and moves no guest."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def nova(client):
 
 @pytest.fixture
 def agent(two_cpus, write_ini, libvirtd, nova):
-    """CPU 0 is dedicated, CPU 1 shared; nothing is said of a nova-compute."""
+    """An agent with CPU 0 dedicated and CPU 1 shared. Its configuration does not mention nova-compute."""
     with AgentProcess(
         write_ini(
             "nova.ini",
@@ -30,7 +30,7 @@ def agent(two_cpus, write_ini, libvirtd, nova):
 
 
 def test_a_guest_that_nova_pinned_stays_where_it_is(agent, nova, client, libvirtd, uid, live_placement):
-    """Nova has it on CPU 1, where the agent's own policy would have no dedicated guest."""
+    """Nova has pinned the guest to CPU 1, where the agent's own policy would place no dedicated guest."""
     hold_resources(client, uid, {NOVAS: {"PCPU": 1, "MEMORY_MB": 64}})
     domain = libvirtd.run(uid, vcpus=1, persistent=True)
     domain.pinVcpu(0, (False, True))

@@ -1,4 +1,4 @@
-"""Classes of block I/O that are named on the command line reach the group of the guest."""
+"""Tests that classes of block I/O from the command line reach the cgroup of the guest."""
 
 import pytest
 
@@ -15,7 +15,7 @@ UNKNOWN = (
 
 @pytest.fixture
 def group(tmp_path, uid):
-    """The folder of the guest, below one that looks like a delegated group."""
+    """The cgroup folder of the guest, below a folder that looks like a delegated group."""
     folder = tmp_path / "cgroup" / group_name(uid)
     folder.mkdir(parents=True)
     for each in (folder.parent, folder):

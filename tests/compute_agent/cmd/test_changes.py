@@ -1,6 +1,7 @@
-"""A running agent applies changes of its files, of the hardware and of Placement at once.
+"""Tests that a running agent applies changes of its files, of the hardware and of Placement at once.
 
-Reports and reconciliations are further apart than any test waits for something.
+The intervals of reports and reconciliations are longer than any test waits, so that only the changes
+themselves can cause the effect.
 """
 
 import os
@@ -17,7 +18,7 @@ SELDOM = 10 * SECONDS
 
 @pytest.fixture
 def rewrite(configure, metrics_port):
-    """Rewrites the ini file, with long intervals between reports and reconciliations."""
+    """A function that rewrites the ini file, with long intervals of reports and reconciliations."""
 
     def rewrite(compute=""):
         return configure(
@@ -38,7 +39,7 @@ def agent(client, rewrite):
 
 @pytest.fixture
 def shown(agent, client):
-    """Reads the totals at Placement by provider's name and resource class."""
+    """A function that reads the totals in Placement, by name of the provider and resource class."""
     root = agent.status()["provider_uuid"]
 
     def shown():
@@ -56,7 +57,9 @@ def shown(agent, client):
 
 @pytest.fixture
 def claim(agent, client):
-    """Makes a consumer hold something of one of the host's zones; returns the consumer's uuid."""
+    """A function that allocates resources of one of the host's providers to a new consumer, and returns its
+    uuid.
+    """
 
     def claim(zone, **resources):
         consumer = str(uuid.uuid4())

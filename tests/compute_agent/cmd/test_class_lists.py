@@ -1,4 +1,4 @@
-"""Lists of classes and pools: the settings and guests of each."""
+"""Tests of the commands that list classes and pools, with the settings and guests of each."""
 
 import json
 
@@ -15,7 +15,7 @@ CLASSES = {
 
 
 def listed(configure, *words):
-    """The rows of a list, by name."""
+    """The rows of a list, by the name in each row."""
     ini = configure("cpu_dedicated_set = 0\ncpu_shared_set = 1", **CLASSES)
     done = run_here(ini, *words, "-f", "json")
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The command line: formats, exit statuses, and commands that work without the daemon."""
+"""Tests of the command line: output formats, exit statuses, and commands that work without the daemon."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ COMMANDS = {name: command for word in WORDS for name, command in commands_of(wor
 
 @pytest.fixture
 def cli(write_ini):
-    """Runs a command: (exit status, standard output, standard error)."""
+    """A function that runs a command and returns exit status, standard output and standard error."""
 
     def run(*arguments, ini=None):
         done = run_here(ini or write_ini(), *arguments)

@@ -1,4 +1,6 @@
-"""Warnings and refusals of `config check` and of the agent's start, beside those of CPU sets."""
+"""Tests of warnings and refusals by `config check` and at the agent's start, apart from those about
+CPU sets.
+"""
 
 import errno
 import json
@@ -28,20 +30,20 @@ WATERMARKS = {
 
 
 def check(ini):
-    """Exit status and findings."""
+    """Run ``config check``; return its exit status and its findings."""
     done = run_here(ini, "config", "check", "-f", "json")
     assert "Traceback" not in done.stderr
     return done.returncode, json.loads(done.stdout)
 
 
 def about(texts, section):
-    """The texts about a section."""
+    """The texts of the findings about one section."""
     return [text for text in texts if text.startswith(f"[{section}]")]
 
 
 @pytest.fixture
 def captured(two_nodes):
-    """The files of a host with a pressure file for each resource and no resctrl."""
+    """The files of a host that has a pressure file for each resource, and no resctrl."""
     (two_nodes / "proc/pressure").mkdir()
     for resource in ("cpu", "memory", "io"):
         (two_nodes / "proc/pressure" / resource).write_text(
@@ -59,7 +61,7 @@ def test_a_section_that_does_not_exist_fails_the_check_although_the_agent_starts
 
 @pytest.mark.parametrize(("is_there", "token"), [(False, "admin"), (True, "nobody")])
 def test_a_placement_that_cannot_be_asked_fails_the_check(configure, live_placement, is_there, token):
-    """The address is wrong, or the token is."""
+    """The address of Placement is wrong, or the token is wrong."""
     with socket.create_server(("127.0.0.1", 0)) as holder:
         closed = f"http://127.0.0.1:{holder.getsockname()[1]}"
     endpoint = live_placement.url if is_there else closed
@@ -259,7 +261,7 @@ def test_a_driver_that_is_named_twice_is_refused(configure):
 
 
 class TestWatermarks:
-    """Lines that cannot be kept on this host."""
+    """Watermarks that this host cannot enforce are reported."""
 
     def test_lines_that_this_host_cannot_keep_are_reported_with_the_reason(self, configure, captured):
         ini = configure("cpu_shared_set = 1", guests="drivers = process", **WATERMARKS)
@@ -311,7 +313,7 @@ class TestWatermarks:
 
 
 class TestInterference:
-    """Sections of which nothing can come on this host."""
+    """Sections of interference that have no effect on this host are reported."""
 
     def test_sections_without_effect_on_this_host_are_reported_with_the_reason(
         self, configure, captured, monkeypatch
@@ -356,7 +358,7 @@ class TestInterference:
 
 
 class TestStateFolder:
-    """The state folder of the agent."""
+    """Problems with the state folder of the agent are reported."""
 
     @pytest.fixture
     def ini(self, configure):

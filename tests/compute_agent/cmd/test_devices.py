@@ -1,4 +1,6 @@
-"""A running agent offers PCI devices, follows them with guests, and notices that they vanish."""
+"""Tests of a running agent that offers PCI devices, counts the guests that hold them, and notices lost
+devices.
+"""
 
 import shutil
 import uuid
@@ -28,7 +30,7 @@ def agent(client, configure, two_nodes):
 
 @pytest.fixture
 def providers(agent, client):
-    """Reads the providers of the host by the rest of their names."""
+    """A function that reads the providers of the host, by the part of their names after the host's name."""
     root = agent.status()["provider_uuid"]
     return lambda: {each.name.removeprefix("testhost"): each.uuid for each in client.providers_in_tree(root)}
 

@@ -1,4 +1,4 @@
-"""The driver that an agent chooses, also after restarts, and its messages while the driver is unknown."""
+"""Tests of the choice of the driver, also after restarts, and of messages while the driver is unknown."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ def port():
 
 @pytest.fixture
 def configure(write_ini, libvirtd, port):
-    """Writes the ini file with these lines about guests."""
+    """A function that writes the ini file with these lines in [guests]."""
 
     def configure(guests=""):
         return write_ini(
@@ -33,7 +33,7 @@ def configure(write_ini, libvirtd, port):
 
 @pytest.fixture
 def agent(two_cpus, configure):
-    """An agent that finds out by itself what its guests are."""
+    """An agent that detects by itself which kind of guests the host has."""
     with AgentProcess(configure()) as agent:
         yield agent
 
@@ -58,7 +58,7 @@ def domain(agent, claim, libvirtd, uid):
 
 @contextlib.contextmanager
 def stopped(libvirtd):
-    """No libvirtd and no socket for a while, as after systemctl stop."""
+    """Stop libvirtd and remove its socket until the context ends, as ``systemctl stop`` does."""
     libvirtd.kill()
     (libvirtd.folder / "libvirt-sock").unlink()
     try:

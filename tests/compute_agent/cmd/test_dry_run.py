@@ -1,4 +1,4 @@
-"""`compute-agent run --dry-run` shows the changes that a start would make, and changes nothing."""
+"""Tests of `compute-agent run --dry-run`, which shows the changes of a start and makes none."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from tests.waits import wait_for
 
 
 def everything_in(folder):
-    """Names, contents and times of all that is below a folder."""
+    """The names, contents and times of all files and folders below a folder."""
     return {
         str(path): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
         for path in sorted(folder.rglob("*"))
@@ -38,7 +38,7 @@ def test_a_dry_run_of_a_first_start_leaves_no_trace(agent, live_placement):
 
 
 def test_new_pins_of_a_running_guest_are_shown_and_not_applied(agent, claim, uid, live_placement):
-    """A guest with pins of another program would go to its dedicated CPU."""
+    """Another program has pinned the guest. The agent would move it to its dedicated CPU."""
     claim(uid, PCPU=1)
     agent.ask("guest", "run", "--uuid", uid, "--", "sleep", "600")
     pid = agent.ask("guest", "show", uid)["pid"]

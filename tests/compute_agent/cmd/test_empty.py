@@ -1,4 +1,6 @@
-"""Lists that are empty say why: nothing is configured, or nothing was done so far."""
+"""Tests that an empty list explains why it is empty: nothing is configured, or nothing has happened so
+far.
+"""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`compute-agent event list` and `guest history`, from files and without a daemon."""
+"""Tests of `compute-agent event list` and `guest history`, which read files and need no daemon."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Commands for a fleet: make a key, sign settings, show the origin of an option."""
+"""Tests of the commands for a fleet: make a key, sign settings, show the source of an option."""
 
 import errno
 import json

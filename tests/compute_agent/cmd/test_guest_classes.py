@@ -1,4 +1,6 @@
-"""Classes of real domains by flavor, by rule and by hand, over the operations of Nova."""
+"""Tests of QoS classes of real domains, set by flavor, by rule and by hand, through the operations of
+Nova.
+"""
 
 import pytest
 
@@ -30,7 +32,7 @@ priority = -1
 
 
 def metadata(flavor="plain", **specs):
-    """Nova's metadata about a flavor, with our own extra specs."""
+    """Nova's metadata about a flavor, with extra specs of this project."""
     texts = (
         f'<nova:extraSpec name="compute_agent:{name}">{text}</nova:extraSpec>' for name, text in specs.items()
     )
@@ -39,7 +41,7 @@ def metadata(flavor="plain", **specs):
 
 @pytest.fixture
 def ini(write_ini, libvirtd):
-    """The ini file of an agent for domains."""
+    """The ini file of an agent with libvirt domains as guests."""
     path = write_ini(
         "libvirt.ini",
         guests="drivers = libvirt\nreconcile_interval = 0.3",

@@ -1,4 +1,6 @@
-"""The host's provider is found after its state folder was lost or its name has changed."""
+"""Tests that an agent finds the host's provider after the loss of its state folder or a change of the host's
+name.
+"""
 
 import json
 import shutil

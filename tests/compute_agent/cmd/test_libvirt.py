@@ -1,4 +1,4 @@
-"""The service, an agent and real QEMU guests together: from the claim to the release."""
+"""Tests of the service, an agent and real QEMU guests together, from the claim to the release."""
 
 import json
 import os
@@ -14,7 +14,7 @@ DEDICATED, SHARED = {"0"}, {"1"}
 
 @pytest.fixture
 def agent(two_cpus, write_ini, libvirtd, metrics_port):
-    """An agent for domains; CPU 0 is dedicated, CPU 1 shared."""
+    """An agent with libvirt domains as guests. CPU 0 is dedicated, CPU 1 shared."""
     with AgentProcess(
         write_ini(
             "libvirt.ini",
@@ -111,7 +111,7 @@ def test_a_guest_without_allocation_runs_on_the_shared_cpus(agent, numa_node, li
 
 @pytest.fixture
 def configured(agent, write_ini, libvirtd):
-    """Gives the running agent other CPU sets and other options of guests."""
+    """A function that gives the running agent other CPU sets and other options of guests."""
 
     def configured(compute, guests=""):
         agent.ini = write_ini(
@@ -208,7 +208,7 @@ def test_a_guest_has_the_weight_of_what_it_holds_and_memory_of_its_node(agent, d
 
 
 def test_the_definition_is_looked_at_while_the_agent_runs(agent, domain, libvirtd, uid, metric):
-    """Pins in the definition are the agent's; shares and quota belong to the author of the definition."""
+    """Pins in the definition come from the agent. Shares and quota belong to the author of the definition."""
     live, config = libvirtd.libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
 
     def drifts():
@@ -234,7 +234,7 @@ def test_the_definition_is_looked_at_while_the_agent_runs(agent, domain, libvirt
 
 
 def test_a_dry_run_shows_the_changes_to_a_domain_and_makes_none(agent, claim, libvirtd, uid, live_placement):
-    """A domain that runs before the first agent comes, on all CPUs."""
+    """The domain runs on all CPUs before the first agent starts."""
     claim(uid, PCPU=1)
     agent.kill()
     domain = libvirtd.run(uid, vcpus=1, persistent=True)
@@ -271,7 +271,9 @@ def test_domains_may_run_on_all_cpus_after_a_release_of_the_host(agent, domain, 
 
 
 def test_a_domain_keeps_its_cpu_while_nova_moves_it(agent, domain, client, libvirtd, uid):
-    """Its allocations belong to the migration; the agent finds them, and remembers them over a crash."""
+    """The allocations belong to the migration then. The agent finds them, and remembers them after a
+    crash.
+    """
     pid, migration = libvirtd.process(domain), f"{uid[:-4]}aaaa"
     give_to_migration(client, uid, migration)
     for _ in range(2):
@@ -289,7 +291,7 @@ def test_a_domain_keeps_its_cpu_while_nova_moves_it(agent, domain, client, libvi
 
 @pytest.fixture
 def following(two_cpus, write_ini, libvirtd):
-    """An agent that follows the pins of other programs."""
+    """An agent with policy ``follow``, which leaves guests where other programs pin them."""
     with AgentProcess(
         write_ini(
             "follow.ini",

@@ -1,4 +1,6 @@
-"""A guest that libvirt moves from one host to another, with an agent on each: two libvirtd of one machine."""
+"""Tests of a live migration by libvirt between two hosts with an agent each, as two libvirtd on one
+machine.
+"""
 
 import subprocess
 
@@ -15,7 +17,7 @@ CPUS = {SOURCE: ("0", "1"), DESTINATION: ("1", "0")}
 
 
 class MigrationHost:
-    """A libvirtd with its agent."""
+    """A libvirtd and its agent, which stand for one host."""
 
     def __init__(self, name, server, write_ini, folder):
         self.server = server
@@ -38,7 +40,7 @@ class MigrationHost:
         (self.node,) = (one.uuid for one in client.providers_in_tree(root) if one.parent_uuid == root)
 
     def has_pinned(self, domain):
-        """Whether the guest's only guest CPU is on the dedicated CPU, and all its other threads on the shared
+        """Whether the guest's only guest CPU is on the dedicated CPU, and its other threads are on the shared
         CPU.
         """
         names = dict(thread_cpus(self.server.process(domain)))
@@ -47,7 +49,7 @@ class MigrationHost:
 
 @pytest.fixture
 def hosts(two_cpus, write_ini, tmp_path, client, libvirtd):
-    """The source of a migration and its destination."""
+    """The source and the destination of a migration."""
     elsewhere = Libvirtd()
     made = [
         MigrationHost(name, server, write_ini, tmp_path / name)
@@ -65,7 +67,9 @@ def hosts(two_cpus, write_ini, tmp_path, client, libvirtd):
 
 
 def virsh_migrate(domain, source, destination):
-    """Move a running guest, its memory over a socket: the two have no network in common."""
+    """Migrate a running guest. Its memory goes over a UNIX socket, because the hosts have no common
+    network.
+    """
     there = destination.uri.replace("qemu:", "qemu+unix:")
     socket = f"unix://{destination.folder / 'migration'}"
     command = ["virsh", "-c", source.uri, "migrate", "--live", domain.name()]

@@ -1,4 +1,4 @@
-"""Events that an agent must survive, and configurations that it must refuse."""
+"""Tests of events that an agent must survive, and of configurations that it must refuse."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Lines of the daemon's log that an operator reads."""
+"""Tests of log lines of the daemon that an operator reads."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Maintenance mode: an operator keeps new guests away, and the status shows the reason."""
+"""Tests of maintenance mode: an operator keeps new guests away, and the status shows the reason."""
 
 import pytest
 
@@ -10,14 +10,16 @@ REASON = "new memory, ticket 4711"
 
 @pytest.fixture
 def switches(agent, client, numa_node):
-    """Reads the traits of the reported host that keep new guests away."""
+    """A function that reads the traits by which the reported host keeps new guests away."""
     root = agent.status()["provider_uuid"]
     return lambda: client.get_traits(root)[0] & {DISABLED, OURS, WATERMARK}
 
 
 @pytest.fixture
 def nova(agent, client, numa_node):
-    """Sets or removes the trait as nova-compute does when its service is disabled or enabled."""
+    """A function that sets or removes the trait as nova-compute does when its service is disabled or
+    enabled.
+    """
     root = agent.status()["provider_uuid"]
 
     def nova(disabled):

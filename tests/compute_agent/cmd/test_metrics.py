@@ -1,4 +1,4 @@
-"""Metrics that Prometheus scrapes from a running agent."""
+"""Tests of the metrics that a running agent serves to Prometheus."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from tests.compute_agent.cmd.agents import scrape_metrics
 
 @pytest.fixture
 def scrape(write_ini, agent, claim, uid, metrics_port):
-    """Reads /metrics of an agent that has a guest and has repaired something."""
+    """A function that reads /metrics of an agent with a guest. The agent has already repaired a setting."""
     agent.kill()
     write_ini(
         daemon=f"http_address = 127.0.0.1\nhttp_port = {metrics_port}",

@@ -1,4 +1,4 @@
-"""`compute-agent metrics show`, from a file of samples and without a daemon."""
+"""Tests of `compute-agent metrics show`, which reads a file of samples and needs no daemon."""
 
 import csv
 import io
@@ -25,7 +25,9 @@ def state(tmp_path):
 
 @pytest.fixture
 def now(state):
-    """A time; samples are of a guest until then, of another and of a class a day before."""
+    """The end of the stored samples of one guest. Samples of another guest and of a class end a day
+    before.
+    """
     now = time.time() // 1
     store = SampleStore(state / "samples.db", 1e9, 10**9)
     store.add(

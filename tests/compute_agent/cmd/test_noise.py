@@ -1,4 +1,4 @@
-"""``cpu noise`` measures the CPUs of guests; the drawing shows levels and noise."""
+"""Tests of ``cpu noise``, which measures the CPUs of guests, and of the drawing with levels and noise."""
 
 import json
 

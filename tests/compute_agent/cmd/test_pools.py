@@ -1,4 +1,4 @@
-"""An agent with a pool of CPUs, and a guest that keeps its resources when the pool is removed."""
+"""Tests of an agent with a CPU pool, and of a guest that keeps its resources when the pool is removed."""
 
 import pytest
 
@@ -13,7 +13,7 @@ SETS = "cpu_dedicated_set = 0-1"
 
 @pytest.fixture
 def agent(client, configure):
-    """An agent with CPU 0 of node 0, and CPU 1 of node 1 in a pool."""
+    """An agent with CPU 0 in NUMA node 0, and CPU 1 of node 1 in a pool."""
     with AgentProcess(configure(SETS, **POOL)) as agent:
         agent.start_reporting()
         yield agent

@@ -1,4 +1,4 @@
-"""The agent, its checks and its dry run use the files of `[compute] provider_config_location`."""
+"""Tests that the agent, its checks and its dry run read the files of `[compute] provider_config_location`."""
 
 import json
 

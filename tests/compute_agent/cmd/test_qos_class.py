@@ -1,4 +1,4 @@
-"""Guests can have only configured classes."""
+"""Tests that guests can have only QoS classes that are configured."""
 
 import subprocess
 

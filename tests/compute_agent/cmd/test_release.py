@@ -1,4 +1,4 @@
-"""Release of a host: some things are given back, some stay, and no agent applies them again."""
+"""Tests of the release of a host: some settings are undone, some stay, and no agent applies them again."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The archive for the report of a defect: complete where it can be, and without secrets."""
+"""Tests of the archive for a bug report: it is as complete as possible, and contains no secrets."""
 
 from tests.archives import read_archive
 from tests.compute_agent.cmd.agents import run_here

@@ -1,4 +1,4 @@
-"""Reshapes of a running agent: by command, at start, and killed at every request."""
+"""Tests of reshapes by a running agent: by command, at the start, and with a kill at every request."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ GUESTS = [str(uuid.UUID(int=number + (4 << 76) + (2 << 62))) for number in (1, 2
 
 @pytest.fixture
 def agent(client, configure):
-    """An agent that has reported a flat tree of VCPU and moves no guest."""
+    """An agent that has reported a flat provider tree with VCPU, and that moves no guest."""
     with AgentProcess(configure("provider_tree = flat", policy="none")) as agent:
         agent.start_reporting()
         yield agent
@@ -32,7 +32,9 @@ def agent(client, configure):
 
 @pytest.fixture
 def pinned(agent, client):
-    """Two guests that hold VCPU of the flat tree; another program pinned each to a CPU of its node."""
+    """Two guests that hold VCPU of the flat tree. Another program has pinned each to a CPU of its NUMA
+    node.
+    """
     root = agent.status()["provider_uuid"]
     processes = []
     for number, consumer in enumerate(GUESTS):
@@ -51,7 +53,7 @@ NUMA = "provider_tree = numa\ncpu_dedicated_set = 0-1"
 
 
 def shown(client, root):
-    """All that Placement shows of the host but generations: providers by name, allocations by consumer."""
+    """Read from Placement all providers by name and all allocations by consumer, without generations."""
     names = {provider.uuid: provider.name for provider in client.providers_in_tree(root)}
     providers = {}
     for identifier, name in names.items():
@@ -83,13 +85,15 @@ NEW = (
 
 
 def without_empty(state):
-    """The state without empty providers, which may exist before and after a reshape."""
+    """The state without providers that have no inventory, which may exist before and after a reshape."""
     providers, held = state
     return {name: totals for name, totals in providers.items() if totals or name == "testhost"}, held
 
 
 def test_the_command_moves_allocations_that_a_changed_file_is_refused_for(agent, pinned, configure, client):
-    """A changed file is refused while guests hold what moves; the plan can be seen, then be carried out."""
+    """The agent refuses a changed file if allocations would have to move. The command shows the plan first,
+    and then carries it out.
+    """
     root = agent.status()["provider_uuid"]
     assert agent.ask("reshape", "--dry-run") == []
     configure(NUMA, policy="none")
@@ -130,7 +134,7 @@ def test_an_agent_reshapes_at_its_start(agent, pinned, configure, client):
 
 
 class Snapshot:
-    """The database and the agent's folder, to start from there again and again."""
+    """A copy of the database and of the agent's folder, from which a test starts again and again."""
 
     def __init__(self, folder):
         self._folder = folder
@@ -143,7 +147,7 @@ class Snapshot:
             live.backup(copy)
 
     def restore(self):
-        """Put the agent's folder back; returns a service on a fresh copy of the database."""
+        """Restore the agent's folder; return a service on a fresh copy of the database."""
         shutil.rmtree(self._folder / "state")
         shutil.copytree(self._folder / "state.before", self._folder / "state")
         self._number += 1
@@ -153,7 +157,7 @@ class Snapshot:
 
 
 class Killer:
-    """A service that kills the agent right before or after it handles a certain request."""
+    """A service that kills the agent right before or right after it handles a given request."""
 
     def __init__(self, serve, agent, when, at):
         self._serve, self._agent, self._when, self._at = serve, agent, when, at
@@ -183,7 +187,7 @@ def reported(agent):
 
 
 def finish(ini):
-    """The next start, in this process, until all is reported."""
+    """Start the next agent in this process, and wait until everything is reported."""
     agent = service.HostAgent(lambda: load_options(ini))
     agent.start()
     try:

@@ -1,4 +1,4 @@
-"""The log of the agent, which logrotate moves away while the agent runs."""
+"""Tests of the agent's log while logrotate moves its file away."""
 
 from tests.packages.rotation import Rotation, lines_of
 

@@ -1,4 +1,4 @@
-"""Two agents with a state folder each on the same guests: the second is refused."""
+"""Tests of two agents with different state folders for the same guests: the second agent is refused."""
 
 import pytest
 
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def configure(write_ini, tmp_path):
-    """Writes the ini file of one of several agents."""
+    """A function that writes the ini file of one of several agents."""
 
     def configure(name, locks="locks", **sections):
         return write_ini(
@@ -24,7 +24,7 @@ def configure(write_ini, tmp_path):
 
 @pytest.fixture
 def first(configure, tmp_path, request):
-    """Starts the first agent."""
+    """A function that starts the first agent."""
 
     def first(**sections):
         agent = AgentProcess(configure("first", **sections))

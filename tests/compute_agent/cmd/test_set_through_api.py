@@ -1,4 +1,4 @@
-"""The running agent keeps settings that an operator makes through the API, and reports them."""
+"""Tests that a running agent keeps values that an operator sets through the API, and reports them."""
 
 import pytest
 

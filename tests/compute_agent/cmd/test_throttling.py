@@ -1,4 +1,6 @@
-"""Real QEMU guests that burn CPU, the daemon, and libvirtd: throttled, never forgotten, and given back."""
+"""Tests with real QEMU guests that use all CPU time: the daemon throttles them, and later removes the
+limits.
+"""
 
 import uuid
 
@@ -40,7 +42,7 @@ def sections(libvirtd, **more):
 
 @pytest.fixture
 def domains(agent, libvirtd):
-    """Guests that burn CPU, by uuid; the agent runs."""
+    """Domains that use all CPU time, by uuid, on a host with a running agent."""
     agent.start()
     return {guest: libvirtd.run(guest, vcpus=1, metadata=BATCH, busy=True) for guest in uuids()}
 
@@ -50,7 +52,7 @@ def uuids():
 
 
 def quotas(domains):
-    """The cores that libvirt lets each limited guest have."""
+    """The number of cores that libvirt allows to each limited guest."""
     found = {}
     for guest, domain in domains.items():
         has = domain.schedulerParameters()
@@ -71,7 +73,7 @@ def is_below(agent):
 
 @pytest.fixture
 def throttled(agent, domains):
-    """The host's use was above the watermark, and is below it now. The limits in effect."""
+    """The limits in effect after the host's usage has fallen below the watermark."""
     agent.wait_for(lambda: quotas(domains))
     agent.wait_for(lambda: is_below(agent))
     return quotas(domains)

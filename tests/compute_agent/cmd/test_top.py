@@ -1,4 +1,4 @@
-"""``compute-agent top`` in a terminal and into a pipe."""
+"""Tests of ``compute-agent top`` in a terminal and with its output in a pipe."""
 
 import os
 import pty

@@ -1,4 +1,4 @@
-"""The agent does not trust processes, files and folders of other users."""
+"""Tests that the agent does not trust processes, files and folders of other users."""
 
 import json
 import os
@@ -19,7 +19,7 @@ SECRET = "root's own\n"
 
 @pytest.fixture
 def run_as_nobody():
-    """Starts processes of another user, each in a session of its own, with an environment of their choice."""
+    """A function that starts processes of another user, each in its own session and with any environment."""
     started = []
 
     def run(**environment):

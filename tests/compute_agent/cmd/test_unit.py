@@ -1,4 +1,4 @@
-"""The agent works with the few privileges that its systemd unit leaves; tests/packages counts them."""
+"""Tests that the agent works with the few privileges of its systemd unit; tests/packages counts these."""
 
 import os
 import pwd
@@ -16,7 +16,7 @@ NOBODY = pwd.getpwnam("nobody").pw_uid
 
 
 class ConfinedAgent(AgentProcess):
-    """An agent with only the capabilities and system calls that the unit grants."""
+    """An agent that has only the capabilities and system calls that the unit allows."""
 
     def launch(self):
         words = [*MAIN, "--config-file", self.ini, "run"]
@@ -74,7 +74,7 @@ def test_the_agent_pins_and_ends_guests_with_the_capabilities_of_the_unit(agent,
 
 
 def data_limits(pid):
-    """Soft and hard limit, in bytes, of the memory of a process."""
+    """The soft and the hard limit of a process's memory, in bytes."""
     return re.search(r"Max data size +(\w+) +(\w+)", Path(f"/proc/{pid}/limits").read_text()).groups()
 
 

@@ -1,5 +1,6 @@
-"""Guests without a place or of which nothing is known, and CPU sets that move under a guest, with real
-processes on two CPUs.
+"""Tests of guests without a place or without a known allocation, and of changed CPU sets under a guest.
+
+The guests are real processes on two CPUs.
 """
 
 import os
@@ -14,7 +15,7 @@ NO_PLACE = "the host has no shared CPUs, and the guest holds no PCPU"
 
 @pytest.fixture
 def sets(configure, metrics_port):
-    """Writes the ini file for CPU sets; the agent looks at Placement every second."""
+    """A function that writes the ini file with CPU sets. The agent reads from Placement every second."""
 
     def sets(dedicated, shared=None):
         lines = [f"cpu_dedicated_set = {dedicated}"] if dedicated else []
@@ -30,7 +31,7 @@ def sets(configure, metrics_port):
 
 @pytest.fixture
 def agent(client, sets):
-    """An agent of a host with CPUs 0 and 1, of which 0 is dedicated and none is shared."""
+    """An agent on a host with CPUs 0 and 1. CPU 0 is dedicated, and no CPU is shared."""
     with AgentProcess(sets("0")) as agent:
         agent.start_reporting()
         yield agent
@@ -38,7 +39,7 @@ def agent(client, sets):
 
 @pytest.fixture
 def claim(agent, client):
-    """Has a consumer hold something of the host."""
+    """A function that allocates resources of the host to a consumer."""
 
     def claim(consumer, **resources):
         hold_resources(client, consumer, {agent.status()["provider_uuid"]: resources})

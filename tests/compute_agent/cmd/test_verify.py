@@ -1,4 +1,6 @@
-"""``guest verify`` compares promises with the kernel, and its exit status tells whether all are kept."""
+"""Tests of ``guest verify``, which compares promises with the kernel. Its exit status tells whether all are
+kept.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The daemon keeps its watermarks, is killed, and the next one leaves nothing behind."""
+"""Tests of a daemon with watermarks that is killed: the next daemon removes all limits."""
 
 import signal
 
@@ -22,7 +22,7 @@ STUBBORN = ("--", "sh", "-c", "trap '' TERM; while :; do sleep 1; done")
 
 @pytest.fixture
 def root_traits(agent, client):
-    """The traits that Placement shows for the host."""
+    """The traits of the host's root provider in Placement."""
 
     def root_traits():
         try:

@@ -1,4 +1,4 @@
-"""Loading the agent's ini files."""
+"""Tests of loading the agent's ini files."""
 
 from pathlib import Path
 
@@ -30,6 +30,16 @@ def test_later_files_override_earlier_ones(tmp_path: Path) -> None:
 def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(cfg.ConfigFilesNotFoundError, match=r"gone\.conf"):
         conf.load([], [str(tmp_path / "gone.conf")])
+
+
+def test_each_value_of_a_found_file_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["/usr/bin/compute-agent"])
+    places = [tmp_path / "compute-agent.conf", tmp_path / "compute-agent.conf.d" / "devices.conf"]
+    for number, path in enumerate(places):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"[pci]\ndevice_set = {number}\n")
+    assert conf.load([]).pci.device_set == ["0", "1"]
 
 
 def test_loads_are_independent_of_each_other(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which options are in force, and where each comes from."""
+"""Tests of the values of options in force, and of the file from which each value comes."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from compute_agent.conf.origins import (
 
 @pytest.fixture
 def load(tmp_path):
-    """Loads files with these texts; later files override earlier files."""
+    """A function that loads files with these texts. Later files override earlier files."""
 
     def load(*texts):
         files = []

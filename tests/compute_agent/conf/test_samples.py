@@ -1,4 +1,4 @@
-"""Files of etc/compute-agent: the sample of the ini file, and the unit for systemd."""
+"""Tests of the files in etc/compute-agent: the sample of the ini file, and the systemd unit."""
 
 import configparser
 import importlib.metadata

@@ -1,4 +1,4 @@
-"""Lines of ini files without effect, or with another effect than it seems."""
+"""Tests of warnings about lines of ini files that have no effect, or another effect than it seems."""
 
 import pytest
 from oslo_config import cfg
@@ -9,7 +9,7 @@ from compute_agent.conf.written import NO_COMMENTS
 
 @pytest.fixture
 def load(tmp_path):
-    """Loads a configuration from the texts of its files."""
+    """A function that loads a configuration from the texts of its files."""
 
     def load(*texts):
         paths = []

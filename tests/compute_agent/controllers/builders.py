@@ -17,7 +17,7 @@ def class_target(uuid, qos_class, *held):
 
 
 class Store:
-    """Keeps former values, and can fail."""
+    """Stores former values of kernel files. A test can make it fail."""
 
     def __init__(self):
         self.former_values, self.broken, self.kept = FormerValues(), None, []

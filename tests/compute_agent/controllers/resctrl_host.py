@@ -1,4 +1,4 @@
-"""The controller of resctrl on a fake tree, with threads of this process as guests."""
+"""The resctrl controller on a fake tree, with threads of this process as the threads of guests."""
 
 import threading
 
@@ -18,7 +18,7 @@ ONLINE = frozenset(range(8))
 
 
 def zones(caches):
-    """The root, and a provider for each cache: `l3-0`, `l3-1` ..."""
+    """The root provider, and a provider for each cache: `l3-0`, `l3-1` and so on."""
     root = ProviderNode("host", "root", None, l3_ids=frozenset(caches))
     return root, *(
         ProviderNode(f"host_L3_{cache}", f"l3-{number}", "root", l3_ids=frozenset({cache}))
@@ -27,7 +27,7 @@ def zones(caches):
 
 
 class GuestThreads:
-    """Some threads of this process, as the fake refuses those that do not exist."""
+    """Threads of this process, because the fake tree refuses thread ids that do not exist."""
 
     def __init__(self, count):
         self._ended = threading.Event()
@@ -41,7 +41,7 @@ class GuestThreads:
 
 
 class ThreadsDriver:
-    """Tells the threads of guests."""
+    """A driver that only lists the threads of guests."""
 
     def __init__(self):
         self.threads = {}
@@ -54,7 +54,7 @@ class ThreadsDriver:
 
 
 class ResctrlHost:
-    """A controller on a fake tree."""
+    """A resctrl controller on a fake tree."""
 
     def __init__(self, files, machine, tids, shared_ways=2, classes=DEFAULT_CLASSES, caches=(0, 1)):
         self.files = files
@@ -72,7 +72,7 @@ class ResctrlHost:
         self.controller = ResctrlController(self.driver, control, classes, EventRecorder(self.events.append))
 
     def guest(self, uuid, allocation=None, *, limits=None, threads=2, **settings):
-        """A guest that starts, or one that changes."""
+        """Start a guest, or change a running guest."""
         if uuid not in self.driver.threads:
             self.driver.threads[uuid] = [next(self.tids) for _ in range(threads)]
         guest = build_guest(uuid, **{"qos_class": "LS"} | settings)
@@ -85,12 +85,12 @@ class ResctrlHost:
         self.controller.sync(tuple(self.targets.values()), self.zones)
 
     def work(self):
-        """Calls the controller as the worker does after a change."""
+        """Call the controller as the worker does after a change."""
         self.sync()
         return {uuid: self.controller.apply(target) for uuid, target in self.targets.items()}
 
     def drift(self):
-        """Calls the controller as the worker does at each reconcile."""
+        """Call the controller as the worker does at each reconcile; return the differences."""
         self.sync()
         return {uuid: self.controller.describe_drift(target) for uuid, target in self.targets.items()}
 
@@ -98,7 +98,7 @@ class ResctrlHost:
         return self.controller.membership[uuid]
 
     def inside(self, uuid):
-        """Whether all threads of a guest are in its group."""
+        """Whether all threads of a guest are in its control group."""
         return set(self.driver.threads[uuid]) <= read_tasks(self.files, self.group(uuid))
 
     def mask(self, group, cache):

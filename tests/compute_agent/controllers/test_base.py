@@ -1,4 +1,4 @@
-"""Each controller can list its changes and the settings that a release undoes."""
+"""Tests that each controller can list its changes, and the settings that a release of the host undoes."""
 
 import importlib
 import pkgutil
@@ -19,7 +19,7 @@ METHODS = ("sync", "describe_drift", "apply", "plan_changes", "release")
 
 
 def classes():
-    """The controllers of the package."""
+    """The classes of all controllers in the package."""
     modules = [
         importlib.import_module(f"{controllers.__name__}.{module.name}")
         for module in pkgutil.iter_modules(controllers.__path__)
@@ -79,7 +79,7 @@ def test_a_reload_keeps_the_cpus_that_the_agent_began_with():
 
 
 class Differing(GuestController):
-    """Differs for each guest as the test says."""
+    """A controller that reports differences for the guests that a test names."""
 
     name = "differing"
 

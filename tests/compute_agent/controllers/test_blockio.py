@@ -1,4 +1,6 @@
-"""Controller blockio: guests get what their class of block I/O says, on the devices that it names."""
+"""Tests of controller blockio: guests get the weight and rates of their class of block I/O on the named
+devices.
+"""
 
 from dataclasses import replace
 
@@ -26,7 +28,7 @@ DEVICES = BlockDevices((BlockDevice("sda", "8:0"), BlockDevice("vda", "254:0"), 
 
 
 class BlockioHost:
-    """The controller on a host with devices that may change."""
+    """The controller on a host with block devices that may change."""
 
     def __init__(self):
         self.driver, self.devices = FakeDriver(CPUS), DEVICES

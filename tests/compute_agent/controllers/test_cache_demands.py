@@ -1,4 +1,4 @@
-"""The caches on which a guest gets its ways if another program pins the guest."""
+"""Tests of the caches on which a guest gets its ways if another program pins the guest."""
 
 import pytest
 from hypothesis import given

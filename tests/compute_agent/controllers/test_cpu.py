@@ -1,4 +1,4 @@
-"""Controller cpu: weights from the allocations of guests, quotas from the watermarks."""
+"""Tests of controller cpu: weights come from guests' allocations, quotas from watermarks."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def controller(driver):
 
 @pytest.fixture
 def target(driver):
-    """Makes targets of one guest."""
+    """A function that makes the wanted state of one guest for the controller."""
     guest = driver.create_guest("a", "a", GuestSettings(), ())
 
     def make(assignment=SHARED, allocation=None, **limits):

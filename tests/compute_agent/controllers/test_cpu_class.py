@@ -1,4 +1,6 @@
-"""Controller cpu_class on files like those of two machines: set, kept before, repaired, given back."""
+"""Tests of controller cpu_class on files like those of two machines: values are saved, set, repaired and
+restored.
+"""
 
 import errno
 import random
@@ -23,7 +25,7 @@ SETS = CpuSets(frozenset(range(2, 8)), frozenset({0, 1}), frozenset({0, 1}))
 
 
 class CpuClassHost:
-    """The controller, made again at each start of the agent."""
+    """The controller, which is made again at each start of the agent."""
 
     def __init__(self, files, *classes):
         self.files, self.store, self.driver = files, Store(), FakeDriver(range(8))
@@ -145,7 +147,7 @@ def test_all_is_as_it_was_once_no_class_is_configured(machine, clamps, tmp_path)
 
 
 def give_back(host):
-    """Have the controller give back what there is."""
+    """Let the controller restore all former values."""
     for item in host.controller.release((), frozenset()):
         item.give_back()
 
@@ -315,7 +317,7 @@ def test_without_classes_nothing_is_read(tmp_path):
 
 @pytest.mark.parametrize("machine", [xeon, epyc])
 def test_histories_of_guests_end_as_they_began(machine, tmp_path, monkeypatch):
-    """And no CPU is ever taken offline: nothing but frequencies, idle states and uncore is written."""
+    """No CPU is ever taken offline. Only files of frequencies, idle states and the uncore are written."""
     chance = random.Random(5)
     host = CpuClassHost(machine(tmp_path / "one"), FAST, QUIET, IDLE, SHARED)
     written, write = set(), host.files.write

@@ -1,4 +1,4 @@
-"""The class of each CPU: the strongest claim in a domain decides for the whole domain."""
+"""Tests of the class of each CPU: in a frequency domain, the strongest claim decides for all its CPUs."""
 
 from dataclasses import replace
 

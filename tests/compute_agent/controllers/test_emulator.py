@@ -1,4 +1,6 @@
-"""Controller emulator: threads leave dedicated CPUs where another program pins guests, and return."""
+"""Tests of controller emulator: if another program pins guests, emulator threads leave dedicated CPUs, and
+later return.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Controller isolation: levels of guests become demands, and remaining work is reported for the guests."""
+"""Tests of controller isolation: guests' isolation levels become demands, and remaining work is reported."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ SETTINGS = IsolationSettings({"LSR": IsolationLevel.QUIET}, frozenset(range(2, 8
 
 
 class GuestHost(IsolationHost):
-    """A host with a driver and a controller."""
+    """A host with a driver and the controller."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -189,7 +189,7 @@ def test_metrics_count_quiet_cpus_and_all_that_does_not_keep_off(host):
 
 
 class RefusingBalancers:
-    """An irqbalance that takes no command."""
+    """An irqbalance that accepts no command."""
 
     def read_bans(self):
         return {}, {"irqbalance7.sock@1": "it refuses"}

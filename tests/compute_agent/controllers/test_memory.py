@@ -1,4 +1,4 @@
-"""Controller memory: bound to the nodes of the guest's CPUs, and let go."""
+"""Tests of controller memory: a guest's memory is bound to the NUMA nodes of its CPUs, and released."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def controller(driver):
 
 @pytest.fixture
 def on(driver):
-    """Makes targets of one guest with memory of nodes."""
+    """A function that makes the wanted state of one guest, with memory on these NUMA nodes."""
     guest = driver.create_guest("a", "a", GuestSettings(), ())
 
     def make(mems):

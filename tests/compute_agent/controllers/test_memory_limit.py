@@ -1,4 +1,6 @@
-"""Controller memory_limit: guests may use their allocation, and their class decides which guests give way."""
+"""Tests of controller memory_limit: guests may use their allocation, and QoS classes decide which guests lose
+memory first.
+"""
 
 from dataclasses import replace
 

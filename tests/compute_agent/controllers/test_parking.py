@@ -1,4 +1,6 @@
-"""Idle dedicated cores are parked and woken, and none is lost by a crash, a full disk or a lost state."""
+"""Tests of parking: idle dedicated cores go offline and return. No crash, full disk or lost state loses a
+core.
+"""
 
 import errno
 import random
@@ -68,7 +70,7 @@ FAST = CpuClass("fast", "performance")
 
 
 class ParkingHost:
-    """The controller on a host of four cores, made again as often as the agent starts."""
+    """The controller on a host with four cores. It is made again at each start of the agent."""
 
     def __init__(self, files, mode=ParkMode.OFFLINE, **idle):
         self.files, self.store, self.driver = files, Store(), FakeDriver(range(8))

@@ -1,4 +1,4 @@
-"""Guests in resctrl groups, on a tree that refuses what the kernel refuses."""
+"""Tests of guests in resctrl groups, on a fake tree that refuses the same writes as the kernel."""
 
 import errno
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Any history of guests: what holds for the groups after each step."""
+"""Tests of random histories of guests: the resctrl groups are right after each step."""
 
 import contextlib
 import tempfile
@@ -42,11 +42,11 @@ STEPS = st.one_of(
 
 
 class Killed(BaseException):
-    """The agent's end between two changes of the kernel's state."""
+    """The end of the agent between two changes of the kernel's state."""
 
 
 def kill_after(files, changes):
-    """Let at most ``changes`` changes through; returns the function that makes the tree work again."""
+    """Let the agent make at most ``changes`` changes; return the function that makes the tree work again."""
     methods, left = (files.write_file, files.make_folder, files.remove_folder), [changes]
 
     def counted(method):
@@ -121,7 +121,7 @@ def test_after_any_history_each_guest_has_what_was_not_refused(name, tids, steps
 
 
 def check_exclusive(rig):
-    """No two groups of guests that have ways for themselves overlap, whenever the agent ends."""
+    """Check that the exclusive ways of two groups never overlap, whenever the agent ends."""
     present = read_groups(rig.files)
     guests = [name for name in present.groups if name.startswith("compute-agent.guest.")]
     for cache in rig.platform.l3.ids:

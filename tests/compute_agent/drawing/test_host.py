@@ -1,4 +1,4 @@
-"""The picture of a host has every CPU once, in its place, legible, in the colours of its guests."""
+"""Tests of the picture of a host: each CPU is drawn once, in its place, and in the colour of its guest."""
 
 import itertools
 import xml.etree.ElementTree as ET
@@ -27,7 +27,7 @@ def area(rectangle: ET.Element) -> Area:
 
 
 def cells(picture: str) -> dict[int, ET.Element]:
-    """The group of each CPU by its number."""
+    """The guest (or other group) of each CPU in the picture, by number of the CPU."""
     groups = ET.fromstring(picture).findall(f"{SVG}g")
     numbered = [(int(group.findtext(f"{SVG}text", "")), group) for group in groups]
     assert len({cpu for cpu, _ in numbered}) == len(numbered)

@@ -1,4 +1,4 @@
-"""Pictures in Chromium: no text overlaps another or leaves the picture."""
+"""Tests of pictures in the browser Chromium: no text overlaps another text or leaves the picture."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.slow, needs_browser]
 
 @pytest.fixture(scope="module")
 def wrong() -> Iterator[Callable[[str, str], list[str]]]:
-    """The faults of the texts of a picture. A screenshot is kept."""
+    """The faulty texts of a picture. A screenshot is kept."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     with chromium() as browser, looking(browser) as page:
 
@@ -60,7 +60,7 @@ def wrong() -> Iterator[Callable[[str, str], list[str]]]:
 
 
 def busy(topology: HostTopology) -> tuple[CpuSets, dict[str, frozenset[int]]]:
-    """A third of the CPUs for each, and guests with long names."""
+    """A host on which each of three groups has a third of the CPUs, and guests have long names."""
     cpus = sorted(topology.online)
     third = len(cpus) // 3
     dedicated, shared = frozenset(cpus[third : 2 * third]), frozenset(cpus[2 * third :])

@@ -1,4 +1,4 @@
-"""The screen of ``compute-agent top`` fits the terminal, with the busiest guests first."""
+"""Tests of the screen of ``compute-agent top``: it fits the terminal, and the busiest guests come first."""
 
 import string
 from typing import Any
@@ -125,3 +125,12 @@ def test_everything_is_within_the_terminal(
 def test_amounts_have_their_units(unit: str, shown: str) -> None:
     seen = AgentSnapshot("12:00:00", STATUS, [], [watermark("evict", None, 3072.0, unit=unit)])
     assert f"] {shown} ()" in screen_lines(seen, "cpu", 200, 20)[3]
+
+
+def test_conditions_are_true_or_false() -> None:
+    rows = [
+        watermark(action, amount, 1.0, unit="condition")
+        for action, amount in (("throttle_down", 0.5), ("throttle_up", 0.25))
+    ]
+    seen = AgentSnapshot("12:00:00", STATUS, [], rows)
+    assert screen_lines(seen, "cpu", 200, 20)[3].endswith("] true (throttle_down true, throttle_up false)")

@@ -1,4 +1,4 @@
-"""The topology as text has every CPU once, with its role and its guests."""
+"""Tests of the topology as text: each CPU is listed once, with its role and its guests."""
 
 import re
 from collections import Counter

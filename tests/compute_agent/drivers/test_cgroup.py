@@ -1,4 +1,4 @@
-"""Guests in cgroup v2 groups of their own, on the kernel's own cgroup file system where there is one."""
+"""Tests of guests in cgroup v2 groups of their own, on the kernel's cgroup file system if there is one."""
 
 import os
 import queue
@@ -19,7 +19,7 @@ ONE = frozenset({min(ALL)})
 
 
 def mount_point():
-    """Where cgroup v2 is mounted; None if nowhere."""
+    """The folder where cgroup v2 is mounted; None if it is not mounted."""
     for line in Path("/proc/self/mounts").read_text().splitlines():
         fields = line.split()
         if fields[2] == "cgroup2" and os.access(fields[1], os.W_OK):
@@ -114,7 +114,7 @@ def test_without_a_group_as_root_guests_are_pinned_by_affinity(tmp_path, caplog,
 
 
 class TestFakeTree:
-    """Writes of the driver into a folder that stands for the file system."""
+    """Writes of the driver into an ordinary folder that stands for the cgroup file system."""
 
     @pytest.fixture
     def folder(self, tmp_path):

@@ -1,7 +1,8 @@
-"""Several drivers as one: lists are joined, orders go to the guest's driver, and a uuid has one guest."""
+"""Tests of several drivers combined into one: lists are joined, and an order goes to the guest's driver."""
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -80,7 +81,7 @@ def test_kills_of_all_drivers_are_joined(both, first, second):
 
 
 class TestOneProcessTwice:
-    """A process guest without a group runs in the group of another driver's guest."""
+    """A process guest without a group of its own runs in the group of another driver's guest."""
 
     @pytest.fixture(autouse=True)
     def groups(self, monkeypatch):
@@ -98,6 +99,13 @@ class TestOneProcessTwice:
         assert list(both.lost_guests()) == [lost]
         assert "has processes of guest" in both.lost_guests()[lost]
 
+    def test_groups_are_those_of_the_configured_host(self, first, second):
+        both = CombinedDriver([first, second], Path("/host/sys/fs/cgroup"))
+        first.running["s"] = replace(run(first, "s"), cgroup="/host/sys/fs/cgroup/system.slice/db.service")
+        run(second, "p")
+        assert [guest.uuid for guest in both.guests()] == ["s"]
+        assert list(both.lost_guests()) == ["p"]
+
     def test_its_changes_are_not_reported_apart_from_its_end(self, both, first, second):
         changes = []
         both.watch_guests(changes.append)
@@ -110,7 +118,7 @@ class TestOneProcessTwice:
 
 
 class TestFlavors:
-    """One driver knows flavors, the other one does not."""
+    """One driver knows the flavors of its guests, the other one does not."""
 
     def test_without_such_a_driver_there_are_none(self, both):
         assert both.flavor_source is None

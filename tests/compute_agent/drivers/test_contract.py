@@ -1,4 +1,4 @@
-"""The contract of drivers, on the real ones and on the fake that other tests use."""
+"""Tests of the contract of drivers, on the real drivers and on the fake driver that other tests use."""
 
 import os
 import queue
@@ -48,7 +48,7 @@ def open_driver(kind, request, tmp_path):
 
 
 def only(driver):
-    """The tested driver, without the driver beside it."""
+    """The tested driver alone, without the driver that is combined with it."""
     return driver.drivers[-1] if isinstance(driver, CombinedDriver) else driver
 
 
@@ -70,7 +70,7 @@ def driver(request, tmp_path):
 
 @pytest.fixture(params=["process", "process in groups", "fake"])
 def starting_driver(request, tmp_path):
-    """A driver of guests that the agent starts itself."""
+    """A driver for guests that the agent starts itself."""
     driver = open_driver(request.param, request, tmp_path)
     yield driver
     for guest in driver.guests():
@@ -111,7 +111,7 @@ def guest(driver, request):
 
 @pytest.fixture
 def has_groups(driver, guest, request):
-    """Whether guests have groups in which CPU use can be limited and memory bound."""
+    """Whether guests have cgroups in which CPU use can be limited and memory can be bound."""
     match only(driver):
         case LibvirtDriver():
             return request.getfixturevalue("libvirtd").has_cgroups

@@ -1,4 +1,4 @@
-"""Locks against two agents for the same guests."""
+"""Tests of the locks that prevent two agents from managing the same guests."""
 
 import os
 import stat
@@ -13,7 +13,7 @@ from compute_agent.model.messages import DriverError
 
 @pytest.fixture
 def sockets(tmp_path):
-    """The sockets of a libvirtd."""
+    """The UNIX sockets of a libvirtd."""
     folder = tmp_path / "run" / "libvirt"
     folder.mkdir(parents=True)
     return (folder / "libvirt-sock",)
@@ -21,7 +21,7 @@ def sockets(tmp_path):
 
 @pytest.fixture
 def lock(load, tmp_path, request):
-    """Makes locks on some sockets, which end with the test."""
+    """A function that makes locks on some sockets. The locks end with the test."""
 
     def lock(sockets, holder, locks="locks"):
         made = libvirt_lock(load(f"[DEFAULT]\nlock_path = {tmp_path / locks}\n"), sockets, holder)

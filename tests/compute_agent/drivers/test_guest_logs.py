@@ -1,4 +1,4 @@
-"""Removal of logs of process guests."""
+"""Tests of the removal of old logs of process guests."""
 
 import logging
 import os
@@ -68,7 +68,7 @@ def test_remaining_logs_keep_age_and_size_and_no_more_are_removed(logs, days, mo
 
 @pytest.fixture
 def make_old(tmp_path):
-    """A function that makes an old file in a folder of guests."""
+    """A function that makes an old file in the folder of a guest."""
 
     def make(name):
         path = tmp_path / name

@@ -1,7 +1,7 @@
-"""Process guests in cgroup v2 groups: the same cases on a folder that behaves like one, and on the kernel's
-file system where CGROUP_ROOT names a group of it.
+"""Tests of process guests in cgroup v2 groups.
 
-Runs with nothing but pytest, so that it can be taken into a virtual machine.
+The same cases run on a folder that behaves like a group and, if CGROUP_ROOT names a group, on the kernel's
+file system. The module needs nothing but pytest, so that it can run in a virtual machine.
 """
 
 import contextlib
@@ -43,7 +43,9 @@ on_kernel = pytest.mark.skipif(cgroups.ROOT is None, reason="CGROUP_ROOT names n
 
 @pytest.fixture
 def uid():
-    """A consumer's uuid. The virtual machine has no conftest."""
+    """The uuid of a consumer. This module has its own fixture, because the virtual machine has no
+    conftest.
+    """
     return str(uuid.uuid4())
 
 
@@ -59,7 +61,7 @@ def tree(tmp_path, monkeypatch):
 
 @pytest.fixture
 def make_driver(tree, tmp_path):
-    """Makes drivers on one folder, as a restarted agent does."""
+    """A function that makes drivers on one folder, as agents do that start one after the other."""
     made = []
     root = tree.folder / "guests"
 
@@ -100,7 +102,7 @@ def group_of(guest):
 
 @pytest.fixture
 def started():
-    """Starts processes that the agent does not manage."""
+    """A function that starts processes that the agent does not manage."""
     children = []
 
     def begin(*command):
@@ -116,7 +118,7 @@ def started():
 
 @pytest.fixture
 def work(tree, started):
-    """A foreign group with two processes, one of them in a group below."""
+    """A foreign cgroup with two processes, one of them in a group below."""
     outer, inner = GuestCgroup(tree.make("work.service")), GuestCgroup(tree.make("work.service/inner"))
     first = started()
     time.sleep(2 / os.sysconf("SC_CLK_TCK"))  # start times are in ticks
@@ -142,7 +144,7 @@ def test_a_guest_does_not_start_in_a_group_with_other_processes(driver, tree, ui
 
 
 class TestLimits:
-    """cpu.weight, cpu.max, cpuset.cpus, cpuset.mems of a guest's group."""
+    """The files cpu.weight, cpu.max, cpuset.cpus and cpuset.mems of a guest's group."""
 
     def test_a_guest_has_a_group_of_its_own_with_all_its_processes(self, driver):
         guest = start(driver, "sh", "-c", "sleep 600 & exec sleep 601")
@@ -243,7 +245,9 @@ class TestLimits:
 
 
 class TestMemoryLimits:
-    """memory.max, memory.high and memory.low of a guest's group, oom_score_adj of its processes."""
+    """The files memory.max, memory.high and memory.low of a guest's group, and oom_score_adj of its
+    processes.
+    """
 
     def test_limits_are_set_once_changed_and_taken_away(self, driver):
         guest = start(driver)
@@ -340,7 +344,7 @@ class TestMemoryLimits:
 
 @pytest.mark.skipif(cgroups.ROOT is not None and not DISKS, reason="there is no disk")
 class TestBlockIo:
-    """io.weight and io.max of a guest's group."""
+    """The files io.weight and io.max of a guest's group."""
 
     def test_weight_and_rates_are_set_once_changed_and_taken_away(self, driver):
         guest = start(driver)
@@ -400,7 +404,7 @@ class TestBlockIo:
 
 @on_kernel
 class TestUse:
-    """CPU time of busy processes, from the kernel's own counters."""
+    """The CPU time of busy processes, read from the kernel's own counters."""
 
     def test_a_quota_of_half_a_core_is_what_two_burning_processes_get(self, driver):
         guest = start(
@@ -435,7 +439,7 @@ class TestUse:
 
 
 class TestAdoptedGroup:
-    """A guest adopted from all processes of a foreign group."""
+    """A guest that was adopted as all processes of a foreign group."""
 
     def test_all_its_processes_are_the_guest_and_its_group_is_left_as_it_is(self, driver, work, uid):
         group, processes = work
@@ -588,12 +592,14 @@ def score_of(pid):
 
 
 def usage(group):
-    """Microseconds of CPU time that a group has used."""
+    """The CPU time that a group has used, in microseconds."""
     return int(stat(group)["usage_usec"])
 
 
 def used(group):
-    """The cores that a group uses over some of its periods, by the counters, and how many were throttled."""
+    """The cores that a group uses over several periods, by its counters, and the number of throttled
+    periods.
+    """
     before, since = stat(group), time.monotonic()
     time.sleep(4)
     after, until = stat(group), time.monotonic()
@@ -606,7 +612,7 @@ def stat(group):
 
 
 def pages(pid):
-    """Pages of a process by NUMA node (/proc/PID/numa_maps)."""
+    """The number of a process's pages on each NUMA node (/proc/PID/numa_maps)."""
     found = {}
     for line in Path(f"/proc/{pid}/numa_maps").read_text().splitlines():
         for field in line.split():
@@ -617,5 +623,5 @@ def pages(pid):
 
 
 def large(found):
-    """The nodes that have more than a few pages."""
+    """The NUMA nodes with more than a few pages of the process."""
     return {node for node, count in found.items() if count > 2000}

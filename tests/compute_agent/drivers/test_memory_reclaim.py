@@ -1,4 +1,6 @@
-"""Bounded writes to memory.reclaim, with a kernel that finds less than was asked for."""
+"""Tests of bounded writes to memory.reclaim. The kernel of these tests finds less memory than was
+requested.
+"""
 
 import errno
 import os
@@ -10,7 +12,7 @@ from compute_agent.drivers.memory_reclaim import PIECE, reclaim_memory
 
 
 class FakeReclaim:
-    """A kernel that finds some bytes, and takes some seconds for each write."""
+    """A kernel that reclaims a given number of bytes, and takes a given time, for each write."""
 
     def __init__(self, found, seconds=0.0):
         self.found, self.seconds, self.now, self.writes = found, seconds, 0.0, []

@@ -1,4 +1,4 @@
-"""Reports of OOM kills from the counters in memory.events of guests."""
+"""Tests of reports of OOM kills, from the counters in memory.events of guests."""
 
 import pytest
 

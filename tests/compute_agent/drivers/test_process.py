@@ -1,4 +1,4 @@
-"""Guests that are plain processes."""
+"""Tests of guests that are plain processes."""
 
 import contextlib
 import json
@@ -46,7 +46,7 @@ def _identity(**fields):
 
 
 def _of_another(record, process):
-    """Damage a record so that it names a process that is not a guest."""
+    """Damage a record so that it names a process that is no guest."""
     identity = procfs.identify_process(process.pid)
     return json.dumps(record | {"uuid": OTHER, "identity": asdict(identity)}).encode()
 
@@ -80,7 +80,9 @@ def folder(tmp_path):
 
 @pytest.fixture
 def make_driver(folder):
-    """Makes drivers on one folder, as a restarted agent does; ends all guests afterwards."""
+    """A function that makes drivers on one folder, as agents do that start one after the other. All guests
+    end with the test.
+    """
     made = []
 
     def make():
@@ -330,7 +332,7 @@ def test_a_guest_that_cannot_be_recorded_does_not_start(driver, uid, monkeypatch
 
 
 class TestAdopted:
-    """Processes that the agent did not start."""
+    """Guests with processes that the agent did not start."""
 
     @pytest.fixture
     def process(self, sleeper):
@@ -388,7 +390,7 @@ class TestAdopted:
 
 
 class TestDriverRestart:
-    """A new agent reads the folder of an earlier one."""
+    """A new agent reads the folder of an earlier agent."""
 
     def test_a_recycled_pid_is_not_the_guest(self, make_driver, uid, folder):
         run(make_driver(), uid, "sleep", "60")

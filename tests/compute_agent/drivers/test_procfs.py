@@ -1,4 +1,4 @@
-"""Processes as /proc shows them."""
+"""Tests of reading processes from /proc."""
 
 import contextlib
 import os

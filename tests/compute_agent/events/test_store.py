@@ -1,4 +1,6 @@
-"""The files of events are bounded, whole after a crash, and safe for readers."""
+"""Tests of the files of events: their size is limited, a crash leaves them whole, and readers may read at any
+time.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""An example of a collector: licences that a server has for this host, as a file says."""
+"""An example of a collector: the number of licences that a server has for this host, from a file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from compute_agent.reclaim.collectors import ClassMeasurement
 
 
 class Licences:
-    """One in ten is kept for people."""
+    """Measures licences. One in ten is not offered, because people use it."""
 
     resource_classes = ("CUSTOM_LICENCE",)
 
     def collect(self) -> Iterator[ClassMeasurement]:
-        """The file has a zone and a number on each line."""
+        """Read the file, which has a zone and a number on each line."""
         for line in Path(os.environ["LICENCES"]).read_text().splitlines():
             zone, amount = line.split()
             yield ClassMeasurement(

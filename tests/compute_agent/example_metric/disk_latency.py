@@ -11,7 +11,9 @@ from compute_agent.qos.metrics import (
 
 
 def parse_requests(text: str) -> tuple[int, int]:
-    """Requests of all disks since boot, and their milliseconds (Documentation/admin-guide/iostats.rst)."""
+    """The number of requests of all disks since boot, and their duration in milliseconds
+    (Documentation/admin-guide/iostats.rst).
+    """
     lines = [line.split() for line in text.splitlines()]
     disks = [words for words in lines if words[2].startswith(("sd", "vd", "nvme"))]
     return (
@@ -21,7 +23,7 @@ def parse_requests(text: str) -> tuple[int, int]:
 
 
 def measure_latency(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
-    """The mean of all disks; of guests nothing is known."""
+    """The mean over all disks. The metric has no values of guests."""
     path = f"{now.root}/proc/diskstats"
     last = now.parse_file(path, parse_requests)
     first = before.parse_file(path, parse_requests) if before else None

@@ -1,4 +1,4 @@
-"""Fleets of the tests: a key, a source in a folder, and a host that follows it."""
+"""Fleets for tests: a key, a folder as the source of settings, and a host that follows it."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,7 +27,7 @@ def signed(
 
 @dataclass
 class FleetHost:
-    """A host with a file of its own and a source, both below ``folder``."""
+    """A host with its own configuration file and a source of settings, both below ``folder``."""
 
     folder: Path
     own: str = ""

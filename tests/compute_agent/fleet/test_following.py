@@ -1,4 +1,4 @@
-"""Adoption: only a good revision of a source changes a host."""
+"""Tests of adopting revisions of a fleet's settings: only a valid, signed revision changes a host."""
 
 import os
 import subprocess
@@ -143,7 +143,7 @@ def test_an_expired_revision_is_refused_and_an_adopted_one_stays_with_a_report(h
 
 @given(st.data())
 def test_generations_never_go_down_and_have_one_content_each(data):
-    """The judge remembers all revisions."""
+    """A model that remembers all revisions checks the host."""
     now = datetime.now(UTC)
     known: list[FleetRevision] = []
     for _ in range(data.draw(st.integers(1, 8))):

@@ -1,4 +1,4 @@
-"""Settings of guests by the fleet, and settings by hand."""
+"""Tests of settings of guests by the fleet, together with settings by hand."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Each option of the agent is either allowed in revisions or forbidden, including new ones."""
+"""Tests that each option of the agent, including new options, is either allowed or forbidden in revisions."""
 
 import pytest
 

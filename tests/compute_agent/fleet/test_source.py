@@ -1,4 +1,4 @@
-"""Sources over HTTPS, with good servers and endless ones."""
+"""Tests of HTTPS servers as sources of settings: good servers, and servers that send without end."""
 
 import socket
 import ssl
@@ -19,7 +19,7 @@ Answer = Callable[[ssl.SSLSocket, threading.Event], None]
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory) -> Path:
-    """A certificate of localhost, with its key, in one file."""
+    """A file with a certificate for localhost and its key."""
     folder = tmp_path_factory.mktemp("tls")
     subprocess.run(
         [
@@ -38,7 +38,7 @@ def certificate(tmp_path_factory) -> Path:
 
 @contextmanager
 def serving(certificate: Path, answer: Answer, *, secured: bool = True, asks: bool = False) -> Iterator[str]:
-    """A server that answers once. ``answer`` ends at the latest when the event is set."""
+    """A server that answers one request. ``answer`` ends at the latest when the event is set."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
     if asks:
@@ -74,7 +74,7 @@ def sending(content: bytes) -> Answer:
 
 
 def dripping(head: bytes, drop: bytes) -> Answer:
-    """Bytes keep coming, so that no timeout of a single read applies."""
+    """An answer that sends single bytes without end, so that no timeout of a single read applies."""
 
     def answer(connection: ssl.SSLSocket, over: threading.Event) -> None:
         connection.sendall(head)

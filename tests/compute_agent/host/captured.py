@@ -1,4 +1,4 @@
-"""Trees of /sys and /proc that were captured on machines, each in an archive."""
+"""Copies of /sys and /proc that were captured on real machines, each in an archive."""
 
 import bz2
 import os
@@ -11,7 +11,7 @@ ARCHIVES: Final = sorted(SHARED.joinpath("topologies").glob("*.tar.bz2"))
 
 
 def unpack(archive: Path, into: Path) -> Path:
-    """The tree of a machine, unpacked by tar: Python's own tarfile takes twenty times as long."""
+    """Unpack the files of a machine with the program tar. Python's own tarfile takes twenty times as long."""
     machine = into / archive.name
     machine.mkdir()
     content = bz2.decompress(archive.read_bytes())

@@ -1,4 +1,4 @@
-"""Shared fixtures of tests of the host's files."""
+"""Fixtures for tests that read the host's files."""
 
 import os
 import tempfile
@@ -12,6 +12,6 @@ MEMORY = Path("/dev/shm")
 
 @pytest.fixture
 def unpacked() -> Iterator[Path]:
-    """A folder for trees of thousands of small files, in memory where that can be written."""
+    """A folder for thousands of small files, in memory if possible."""
     with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as folder:
         yield Path(folder)

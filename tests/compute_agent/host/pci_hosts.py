@@ -1,4 +1,4 @@
-"""PCI devices of well-known kinds of hosts, as their kernels show them."""
+"""The PCI devices of well-known kinds of hosts, as their kernels show them."""
 
 from compute_agent.host.pci_devices import PciDevice
 
@@ -7,7 +7,7 @@ NIC = ("15b3", "1021", 0x020700)
 
 
 def device(path: str, kind: tuple[str, str, int], node: int | None) -> PciDevice:
-    """A device by its path, such as ``pci0000:80/0000:80:01.0/0000:81:00.0``."""
+    """A device by its path of PCI addresses, such as ``pci0000:80/0000:80:01.0/0000:81:00.0``."""
     root_complex, *bridges, address = path.split("/")
     vendor, product, code = kind
     return PciDevice(
@@ -16,7 +16,7 @@ def device(path: str, kind: tuple[str, str, int], node: int | None) -> PciDevice
 
 
 def switched_host(gpus: int, nodes: int = 2, per_switch: int = 2) -> list[PciDevice]:
-    """A host with switches, each with GPUs and a NIC; every root complex has one switch."""
+    """A host with PCI switches, each with GPUs and a NIC below it. Each root complex has one switch."""
     found = []
     switches = gpus // per_switch
     for number in range(switches):
@@ -31,7 +31,9 @@ def switched_host(gpus: int, nodes: int = 2, per_switch: int = 2) -> list[PciDev
 
 
 def superchip_host() -> list[PciDevice]:
-    """Four GPUs on the nodes of their own memory, which have no CPUs, as on a GB200; each has a domain."""
+    """A host like a GB200: four GPUs are on NUMA nodes of their own memory, which have no CPUs. Each has its
+    own PCI domain.
+    """
     return [
         device(f"pci{number:04x}:00/{number:04x}:00:00.0/{number:04x}:01:00.0", GPU, 2 + number * 8)
         for number in range(4)
@@ -39,7 +41,9 @@ def superchip_host() -> list[PciDevice]:
 
 
 def clustered_host() -> list[PciDevice]:
-    """Two sockets of two nodes (sub-NUMA clustering); a GPU for each node, a NIC for each socket."""
+    """A host with two sockets of two NUMA nodes each (sub-NUMA clustering), a GPU for each node, and a NIC
+    for each socket.
+    """
     gpus = [
         device(f"pci0000:{16 * n:02x}/0000:{16 * n:02x}:01.0/0000:{16 * n + 1:02x}:00.0", GPU, n)
         for n in range(1, 4)

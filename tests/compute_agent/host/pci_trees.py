@@ -1,4 +1,4 @@
-"""Made-up trees of /sys with PCI devices, as the kernel lays them out."""
+"""Writes made-up trees of /sys with PCI devices, as the kernel arranges them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class FakeDevice:
-    """A device below bridges. ``path`` has their addresses and its own, the root port first."""
+    """A PCI device below bridges. ``path`` has the addresses of the bridges, the root port first, and its own
+    address.
+    """
 
     path: tuple[str, ...]
     vendor: str = "10de"
@@ -27,7 +29,7 @@ class FakeDevice:
 
 
 def make_pci_tree(root: Path, devices: list[FakeDevice]) -> Path:
-    """Write the devices, and all other bridges that the devices name, below ``root``."""
+    """Write the files of the devices, and of all other bridges that the devices name, below ``root``."""
     listed = {device.address for device in devices}
     for device in devices:
         for count in range(1, len(device.path)):

@@ -1,4 +1,4 @@
-"""The block devices of a host, and patterns of their names."""
+"""Tests of the block devices of a host, and of patterns that select them by name."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from compute_agent.host.block_devices import BlockDevice, BlockDevices, read_blo
 
 @pytest.fixture
 def root(tmp_path):
-    """A host with two NVMe disks, one with a partition, and a disk with names in by-id."""
+    """The files of a host with two NVMe disks, one with a partition, and a disk with names in by-id."""
     for name, number, scheduler in (
         ("nvme0n1", "259:0", "[none] mq-deadline"),
         ("nvme1n1", "259:5", "none [bfq]"),

@@ -1,4 +1,4 @@
-"""Frequencies and idle states of a host, with the files of two kinds of machines."""
+"""Tests of CPU frequencies and idle states of a host, with the files of two kinds of machines."""
 
 from compute_agent.host.cpu_power import CpuPower, FrequencyDomain, UncoreDomain, read_cpu_power
 from tests.compute_agent.power_trees import CPUS, epyc, xeon

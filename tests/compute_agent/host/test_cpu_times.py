@@ -1,4 +1,4 @@
-"""The CPU lines of /proc/stat."""
+"""Tests of parsing the CPU lines of /proc/stat."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Counters of threads, with software events in place of hardware events, which virtual machines lack."""
+"""Tests of CPU counters of threads. Software events replace hardware events, which virtual machines lack."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""The topology of captured machines equals the reading of hwloc's lstopo."""
+"""Tests that the agent reads the same topology from captured machines as hwloc's lstopo."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ CpuSet = frozenset[int]
 
 @dataclass(frozen=True)
 class Reading:
-    """The common part of both readings: sizes in KiB; NUMA nodes, by id, and caches with their CPUs."""
+    """The values that both readings have: sizes in KiB, NUMA nodes by id, and caches with their CPUs."""
 
     online: CpuSet
     packages: frozenset[tuple[int, CpuSet]]
@@ -35,7 +35,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class Difference:
-    """The reason of a difference: with these options both readings agree, except for these fields."""
+    """The reason why the readings of a machine differ. With the given options they agree, except for the
+    given fields.
+    """
 
     reason: str
     options: tuple[str, ...] = ()
@@ -123,7 +125,7 @@ def of_lstopo(
 
 
 def _cpus(thing: ET.Element) -> CpuSet:
-    """The CPUs of hwloc's masks: 32-bit words as in `0x00000040,,,0x0`, where an empty word is 0."""
+    """The CPUs in a mask of hwloc: 32-bit words as in `0x00000040,,,0x0`, where an empty word is 0."""
     mask = 0
     for word in thing.get("cpuset", "").split(","):
         mask = mask << 32 | int(word or "0", 16)
@@ -132,7 +134,7 @@ def _cpus(thing: ET.Element) -> CpuSet:
 
 @pytest.fixture(params=ARCHIVES, ids=lambda path: path.name.removesuffix(".tar.bz2"))
 def captured(request: pytest.FixtureRequest, unpacked: Path) -> Path:
-    """The unpacked tree of one machine."""
+    """The unpacked files of one machine."""
     folder = unpack(request.param, unpacked)
     folder.joinpath("proc").mkdir(exist_ok=True)  # lstopo refuses a folder without it
     return folder
@@ -152,7 +154,7 @@ def test_the_topology_equals_that_of_lstopo(captured: Path) -> None:
 
 
 def test_the_topology_has_facts_of_the_kernel_that_lstopo_lacks(unpacked: Path) -> None:
-    """Where the readings differ, the agent's reading equals the kernel's files."""
+    """Where the two readings differ, the agent's reading equals the kernel's files."""
     archives = {path.name: path for path in ARCHIVES}
     topologies = []
     for name in ("40intel64-4n10c+pci-conflicts", "2ps3-2t"):

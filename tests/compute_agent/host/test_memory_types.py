@@ -1,4 +1,4 @@
-"""The kind of memory of NUMA nodes, on captured machines and by each kind of file.
+"""Tests of detecting the kind of memory of NUMA nodes, on captured machines and from each kind of file.
 
 Nodes 0 and 1 of these machines have CPUs, node 2 has no CPUs.
 """
@@ -48,7 +48,7 @@ def speed(node: int, bandwidth: int, latency: int = 0, access: int = 1) -> dict[
 
 
 def dax(device: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Node 2 is memory of a DAX device with this path below sys/devices."""
+    """Make NUMA node 2 the memory of a DAX device with this path below sys/devices."""
     links = {"sys/bus/dax/devices/dax1.0": f"../../../devices/{device}/dax1.0"}
     return {
         f"sys/devices/{device}/dax1.0/target_node": "2",

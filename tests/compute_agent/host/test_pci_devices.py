@@ -1,4 +1,4 @@
-"""PCI devices are read from the kernel's files, and none is put on a node by guessing."""
+"""Tests of reading PCI devices from the kernel's files. The agent never guesses the NUMA node of a device."""
 
 from pathlib import Path
 

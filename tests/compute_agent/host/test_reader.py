@@ -1,4 +1,4 @@
-"""The topology is read from trees of /sys and /proc, each made for one case."""
+"""Tests of reading the topology from trees of /sys and /proc, each made for one case."""
 
 import json
 import logging
@@ -42,7 +42,9 @@ def cache_files(cpu: int, index: int, shared: str, **fields: str) -> dict[str, s
 
 
 def four_cpus(root: Path) -> None:
-    """Two packages of one core with two threads, CPUs 0 and 2, 1 and 3, each with an L3 and a NUMA node."""
+    """The files of a host with two packages of one core with two threads (CPUs 0 and 2, CPUs 1 and 3). Each
+    package has an L3 cache and a NUMA node.
+    """
     write(root, {f"{CPU}/online": "0-3", f"{CPU}/present": "0-3"})
     for cpu in range(4):
         package = f"{cpu % 2},{cpu % 2 + 2}"
@@ -402,7 +404,7 @@ def test_nodes_with_the_same_cpus_give_a_warning_and_the_first_counts(
 
 
 def test_every_file_may_be_missing(tmp_path: Path) -> None:
-    """The host is read without any one of its files, and its other package in full."""
+    """If any one file is missing, the host is still read, and its other package completely."""
     four_cpus(tmp_path)
     of_first = [
         path

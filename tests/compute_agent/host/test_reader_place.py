@@ -1,4 +1,7 @@
-"""Threads of the agent move near a cache to read, keep off quiet CPUs, and return."""
+"""Tests of threads of the agent that move to a CPU near a cache in order to read its counters.
+
+The threads keep off quiet CPUs, and return afterwards.
+"""
 
 import os
 import threading

@@ -1,4 +1,6 @@
-"""The kernel's events about PCI devices are counted; events of others, and storms, do no harm."""
+"""Tests of counting the kernel's events about PCI devices. Events of other programs, and very many events, do
+no harm.
+"""
 
 import errno
 import os
@@ -30,7 +32,7 @@ def test_only_the_kernels_events_of_pci_devices_count(content: bytes, port: int,
 
 
 class FakeSocket:
-    """Answers with messages and errors in turn, then as an empty socket."""
+    """A socket that returns the given messages and errors in turn, and then has nothing more to read."""
 
     def __init__(self, *answers):
         self.answers = list(answers)

@@ -1,4 +1,4 @@
-"""Made-up machines of regular shape for tests."""
+"""Made-up machines for tests, with equal packages, nodes and caches."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Attributes of the agent's providers: distances, tiers of memory, capacities of CPUs."""
+"""Tests of the attributes of the agent's providers: distances, tiers of memory, and capacities of CPUs."""
 
 from dataclasses import replace
 

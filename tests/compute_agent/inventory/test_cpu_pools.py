@@ -1,4 +1,4 @@
-"""The CPUs of pools, and inventories of pools and of the rest of their zones."""
+"""Tests of the CPUs of pools, and of inventories of pools and of the remaining CPUs of their zones."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The CPU options by row of the configuration table, and refusals."""
+"""Tests of the CPU options, one test for each row of the configuration table, and of refused values."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Provider trees: inventories of each provider, and parents."""
+"""Tests of provider trees: the inventories of each provider, and its parent."""
 
 import uuid
 from collections.abc import Mapping, Set

@@ -1,4 +1,6 @@
-"""Devices have providers below their NUMA node, and one query finds them with CPUs of it."""
+"""Tests of providers of PCI devices below their NUMA node, so that one query finds a device and CPUs of its
+node.
+"""
 
 import uuid
 from dataclasses import replace
@@ -38,7 +40,7 @@ def gpu(address: str, node: int | None = 0) -> PciDevice:
 
 
 def card(address: str, *virtual: str, node: int | None = 1) -> list[PciDevice]:
-    """A network card and its virtual functions, of which the kernel shows no node."""
+    """A network card and its virtual functions. The kernel shows no NUMA node of the card."""
     physical = PciDevice(address, "8086", "1572", 0x020000, node, max_virtual=8, iommu_group=4)
     functions = [
         PciDevice(each, "8086", "154c", 0x020000, node, physical_function=address, iommu_group=5)
@@ -206,9 +208,9 @@ def test_a_card_that_is_gone_is_reserved_while_guests_hold_it(held: int) -> None
 def report_beside(
     before: ProviderTree, after: ProviderTree, held: dict[str, int], reserved: int = 0
 ) -> tuple[dict[str, tuple[int, int]], str]:
-    """The total and reserved units of devices by class, once a reported tree changes, and the sentences.
+    """The total and reserved units of devices by class after a changed tree was reported, and the messages.
 
-    :param held: the held amounts of the devices by class.
+    :param held: the amounts of devices that guests hold, by class.
     """
     reported = {
         node.uuid: ReportedProvider(
@@ -303,7 +305,7 @@ def shape(request):
 
 @pytest.fixture
 def host(tmp_path, write_ini, shape):
-    """The ini file of a host with two nodes of two L3 caches; both GPUs are on the second node."""
+    """The ini file of a host with two nodes of two L3 caches each. Both GPUs are on the second node."""
     root = tmp_path / "host"
     cpu = root / "sys/devices/system/cpu"
     for number in range(8):

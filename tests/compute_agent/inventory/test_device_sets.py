@@ -1,4 +1,6 @@
-"""Sets of devices as providers: they nest as the sets do, and devices keep their providers."""
+"""Tests of fixed sets of devices as providers: the providers nest as the sets do, and devices keep their own
+providers.
+"""
 
 import json
 import uuid
@@ -22,7 +24,9 @@ ADDRESSES = [f"0000:{number:02x}:00.0" for number in range(1, 9)]
 
 
 def tree_of(*places: int, beside: bool = False) -> ProviderTree:
-    """A host with two NUMA nodes and a switch below each; each device is below one of these, or the root."""
+    """The provider tree of a host with two NUMA nodes and a switch below each. Each device is below a node, a
+    switch or the root.
+    """
     uuids = ["root", "node0", "node1", "switch0", "switch1"]
     parents = [None, "root", "root", "node0", "node1"]
     nodes = [
@@ -54,7 +58,7 @@ def with_parent(node: ProviderNode, parent: str | None) -> ProviderNode:
 
 
 def members_by_trait(tree: ProviderTree) -> set[tuple[str, frozenset[str]]]:
-    """For each trait of a provider, the devices below it."""
+    """The devices below each provider with a trait of a set, by the trait."""
     parents = {node.uuid: node.parent for node in tree.nodes}
     found = set()
     for node in tree.nodes:

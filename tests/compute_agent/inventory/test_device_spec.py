@@ -1,4 +1,4 @@
-"""Entries of [pci] device_spec select devices as Nova's do."""
+"""Tests that entries of [pci] device_spec select the same devices as in Nova."""
 
 import json
 import re
@@ -98,8 +98,11 @@ def test_devices_of_neutron_are_marked(tag: dict[str, str]) -> None:
         ('{"address": "1:2:3:4.0"}', "address '1:2:3:4.0' is not DOMAIN:BUS:SLOT.FUNCTION"),
         ('{"address": 3}', "address is 3, neither a text nor an object"),
         ('{"address": {"bus": "["}}', "bus '[' of the address is not a regular expression"),
+        ('{"address": {"bus": "a{99999999999}"}}', "is not a regular expression"),
         ('{"address": {"bus": 3}}', "bus 3 of the address is not a regular expression"),
         ('{"address": {"buss": "1"}}', "unknown field buss"),
+        ('{"address": {"\\ud800": "1"}}', "unknown field \N{REPLACEMENT CHARACTER};"),
+        ('{"\\ud800": 1}', "unknown key \N{REPLACEMENT CHARACTER};"),
         ('{"devname": "eth0"}', "its network interface goes then: use address"),
         ('{"resource_class": "pcpu"}', "resource_class PCPU has another meaning to the agent"),
         ('{"resource_class": "LLC"}', "resource_class CUSTOM_LLC has another meaning to the agent"),

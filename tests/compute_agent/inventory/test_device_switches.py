@@ -1,4 +1,6 @@
-"""Devices that share a switch or a root complex are below a provider of it, where their node has several."""
+"""Tests of devices below a common switch or root complex: they get a common provider if their node has
+several of these.
+"""
 
 import uuid
 from pathlib import Path

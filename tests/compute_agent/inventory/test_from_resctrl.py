@@ -1,4 +1,4 @@
-"""The capabilities of a resctrl mount for inventories."""
+"""Tests of reading the capabilities of a resctrl mount for inventories."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Huge pages as inventories of their NUMA nodes, subtracted from their memory."""
+"""Tests of huge pages as inventories of their NUMA nodes, subtracted from the nodes' memory."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ PAGES = {0: {2048: 512, 1048576: 1}, 1: {2048: 256, 4: 7}}
 
 
 def host(pages=PAGES):
-    """Two nodes of 8 GiB."""
+    """A host with two NUMA nodes of 8 GiB each."""
     topology = machine(nodes=2, cores=2)
     nodes = (replace(node, huge_pages=pages.get(node.id, {})) for node in topology.numa_nodes)
     return replace(topology, numa_nodes=tuple(nodes))

@@ -1,4 +1,4 @@
-"""The root's uuid is made once, the same for all callers, and never replaced."""
+"""Tests of the root provider's uuid: it is made once, is the same for all callers, and never changes."""
 
 import multiprocessing
 import os

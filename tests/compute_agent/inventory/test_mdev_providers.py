@@ -1,4 +1,4 @@
-"""Mediated devices (vGPUs) have one provider, with the class and amount that Nova reports."""
+"""Tests of mediated devices (vGPUs), which have one provider, with the class and amount that Nova reports."""
 
 from dataclasses import replace
 
@@ -91,7 +91,9 @@ def test_vgpus_of_nova_are_not_offered_twice(spec: str) -> None:
 
 
 def functions(made: dict[int, str] | None = None, *, room: int = 1) -> list[PciDevice]:
-    """A card, and four virtual functions that each make mediated devices; ``made`` has existing ones."""
+    """A card and four virtual functions that can each make mediated devices. ``made`` are the existing
+    mediated devices.
+    """
     card = PciDevice(GPU, "10de", "2331", 0x030200, numa_node=1, max_virtual=4, iommu_group=1)
     found = [replace(card, root_complex="pci0000:80", bridges=("0000:80:01.0",))]
     for number in range(4):

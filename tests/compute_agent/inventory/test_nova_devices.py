@@ -1,4 +1,4 @@
-"""Devices that nova-compute gives to guests without Placement are not offered."""
+"""Tests that the agent does not offer devices that nova-compute gives to guests without Placement."""
 
 from pathlib import Path
 

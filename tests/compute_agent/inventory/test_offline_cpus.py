@@ -1,4 +1,4 @@
-"""Offline CPUs have the places in the topology that they had when they were online."""
+"""Tests that offline CPUs keep the place in the topology that they had while they were online."""
 
 import json
 from dataclasses import replace
@@ -29,7 +29,7 @@ SHAPES = st.fixed_dictionaries(
 
 
 def without(shape: dict[str, int], offline: frozenset[int]) -> HostTopology:
-    """The kernel's view of a machine with offline CPUs. Groups without CPUs are missing."""
+    """The kernel's view of a machine with these CPUs offline. Packages without an online CPU are missing."""
     shown = machine(**shape, offline=offline, cpu_capacities={})
     return replace(shown, packages=tuple(each for each in shown.packages if each.cpus))
 
@@ -59,7 +59,9 @@ def test_parked_cpus_have_their_cores_caches_and_nodes_back(
 
 @given(shape=SHAPES, data=st.data())
 def test_a_machine_seen_in_parts_is_known_as_a_whole(shape: dict[str, int], data: st.DataObject) -> None:
-    """The memory has the whole machine after sets of offline CPUs of which no CPU is in all."""
+    """The topology is learnt from readings with some CPUs offline, and at last from a reading with all CPUs
+    online.
+    """
     whole = without(shape, frozenset())
     memory = None
     for _ in range(data.draw(st.integers(0, 3))):

@@ -1,4 +1,4 @@
-"""The input of inventories from an ini file."""
+"""Tests of reading the options that inventories depend on from an ini file."""
 
 import socket
 from pathlib import Path

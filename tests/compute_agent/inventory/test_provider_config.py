@@ -1,4 +1,6 @@
-"""Files in the format of Nova's provider.yaml are read or refused, and added to the providers."""
+"""Tests of files in the format of Nova's provider.yaml, which are read or refused, and added to the
+providers.
+"""
 
 import os
 from pathlib import Path

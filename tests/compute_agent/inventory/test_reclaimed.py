@@ -1,4 +1,4 @@
-"""Providers of reclaimed capacity."""
+"""Tests of providers of reclaimed capacity."""
 
 from dataclasses import replace
 

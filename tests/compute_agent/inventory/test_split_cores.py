@@ -1,4 +1,4 @@
-"""Sets that split cores cause a warning with better sets."""
+"""Tests of the warning about CPU sets that split a core, which suggests better sets."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ HOST = machine(nodes=2, cores=4, threads=2)
 
 
 def far_apart(cores):
-    """A machine with threads n and n + cores, as on servers."""
+    """A machine on which CPUs n and n + cores are threads of one core, as on servers."""
     topology = machine(cores=cores, threads=2)
     pairs = [frozenset({n, n + cores}) for n in range(cores)]
     return replace(

@@ -1,4 +1,4 @@
-"""Traits of processors, by the names of os-traits."""
+"""Tests of the traits of processors, with the names in os-traits."""
 
 import os_traits
 import pytest

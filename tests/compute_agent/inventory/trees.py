@@ -1,4 +1,4 @@
-"""Provider trees of simple hosts."""
+"""Builds provider trees of simple hosts."""
 
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve_cpu_sets

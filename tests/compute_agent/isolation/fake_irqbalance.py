@@ -1,4 +1,4 @@
-"""irqbalance as a server on a UNIX socket, with the commands and the answers of its ``sock_handle``."""
+"""A fake irqbalance: a server on a UNIX socket with the commands and answers of its ``sock_handle``."""
 
 import os
 import socket
@@ -10,7 +10,8 @@ from compute_agent.model import cpuset
 
 
 class FakeBalancer:
-    """One process of irqbalance. Its scans happen by call, so that no test waits for them.
+    """One process of irqbalance. It scans interrupts only when a test calls scan(), so that no test has to
+    wait.
 
     ``answer`` replaces the answer to ``setup``. A process that hangs accepts no connection.
     """
@@ -38,15 +39,15 @@ class FakeBalancer:
         self._thread.start()
 
     def wake(self):
-        """A process that hangs goes on, with the connections that wait."""
+        """Let a hanging process continue, with the connections that are waiting."""
         self._woken.set()
 
     def scan(self):
-        """The scan after its interval: bans take effect."""
+        """Make the scan of irqbalance after which bans take effect."""
         self.banned = self.environment if self.from_user is None else self.from_user
 
     def end(self, leaves_socket=False):
-        """The process ends: killed, it leaves its socket behind."""
+        """End the process. A killed process leaves its socket behind."""
         self._ends = True
         self._woken.set()
         self._listener.shutdown(socket.SHUT_RDWR)

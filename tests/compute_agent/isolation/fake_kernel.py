@@ -1,4 +1,4 @@
-"""Masks of a host as files, with the answers of real kernels to writes, and devices that come and go."""
+"""Fake masks of a host as files, with the answers of real kernels to writes, and devices that come and go."""
 
 import errno
 import os
@@ -18,11 +18,11 @@ ONLINE = "sys/devices/system/cpu/online"
 
 
 class Killed(BaseException):
-    """The agent ends here, whatever it was about to do."""
+    """The agent ends at this moment, in the middle of its work."""
 
 
 class FakeKernel(MaskReader):
-    """A reader of masks with the answers to writes of a kernel of one version."""
+    """A reader of masks, with the answers of a kernel of one version to writes."""
 
     def __init__(self, root, cpus=8, version=(6, 12), vectors=200):
         super().__init__(root)
@@ -41,7 +41,7 @@ class FakeKernel(MaskReader):
         self.partitions = self.cgroups
 
     def hexadecimal(self, cpus):
-        """Padded as by the kernel: two digits for eight CPUs."""
+        """The mask in hexadecimal digits, padded as by the kernel: two digits for eight CPUs."""
         return cpuset.format_mask(cpus).zfill(-(-len(self.cpus) // 4))
 
     def put(self, path, text):
@@ -61,7 +61,7 @@ class FakeKernel(MaskReader):
         return f"proc/irq/{number}/smp_affinity_list"
 
     def add_interrupt(self, number, name, cpus=None, node=-1, managed=False):
-        """A device gets an interrupt, with the default mask unless its driver says otherwise."""
+        """Give a device an interrupt, with the default mask unless its driver sets another mask."""
         mask = cpuset.parse_mask(self.text(DEFAULT_MASK)) if cpus is None else frozenset(cpus)
         (self.root / f"proc/irq/{number}/{name}").mkdir(parents=True)
         self.put(f"proc/irq/{number}/node", str(node))
@@ -77,11 +77,11 @@ class FakeKernel(MaskReader):
         self.managed.discard(self.irq(number))
 
     def reset_interrupt(self, number):
-        """A driver resets its device: the same interrupt, with the default mask."""
+        """Reset a device, as its driver does: the interrupt has the default mask again."""
         self._set_interrupt(number, cpuset.parse_mask(self.text(DEFAULT_MASK)))
 
     def change(self, path, cpus):
-        """Another program writes a mask."""
+        """Write a mask, as a program other than the agent does."""
         if "/irq/" in path and path.endswith("_list"):
             self._set_interrupt(int(path.split("/")[2]), frozenset(cpus))
         elif path.endswith("/status"):
@@ -98,7 +98,7 @@ class FakeKernel(MaskReader):
         return cpuset.format(cpus) if is_list else self.hexadecimal(cpus)
 
     def set_online(self, cpus):
-        """CPUs go offline or come online; an interrupt without an online CPU may use all that are."""
+        """Take CPUs offline or online. An interrupt without an online CPU may then use all online CPUs."""
         self.online = frozenset(cpus)
         self.put(ONLINE, cpuset.format(self.online))
         for path, mask in self.masks().items():
@@ -108,7 +108,7 @@ class FakeKernel(MaskReader):
                 self.change(path, self.cpus)
 
     def add_thread(self, number, name, cpus=None, flags=0, start=0):
-        """A thread of the kernel, on all CPUs unless it says otherwise."""
+        """Add a kernel thread, which may run on all CPUs unless others are given."""
         before = "S 2 0 0 0 -1"
         fields = " ".join("0" * 12)
         text = f"{number} ({name}) {before} {0x208040 | flags} {fields} {start or number} 0 0"
@@ -147,7 +147,7 @@ class FakeKernel(MaskReader):
         self.writes.append((path, text))
 
     def replace_threads(self, partitioned):
-        """A partition has come or gone: the kernel gives its threads all other CPUs."""
+        """Change the CPUs of kernel threads, as the kernel does when a partition is made or removed."""
         for folder in self.threads():
             number = int(folder.split("/")[1])
             if int(self.text(f"{folder}/stat").split()[8]) & 0x04000000:
@@ -160,7 +160,7 @@ class FakeKernel(MaskReader):
         self.put(f"sys/class/net/{device}/queues/rx-{queue}/rps_cpus", self.hexadecimal(cpus))
 
     def masks(self):
-        """The CPUs of all masks by path."""
+        """The CPUs in all masks, by path."""
         found = {}
         for folder in (
             *self.threads(),
@@ -248,7 +248,9 @@ class FakeKernel(MaskReader):
 
 
 class FakeGroupReader(GroupReader):
-    """Refuses, as the kernel does, to take all CPUs of a group with processes."""
+    """A reader of control groups that, like the kernel, refuses to take away all CPUs of a group with
+    processes.
+    """
 
     def _write_file(self, file, text):
         events = Path(file).with_name("cgroup.events")
@@ -258,7 +260,7 @@ class FakeGroupReader(GroupReader):
 
 
 class FakeGroups(PartitionFiles):
-    """Control groups with the kernel's answers to partitions, and its reasons to refuse them."""
+    """Fake control groups with the kernel's answers to partitions, and its reasons to refuse them."""
 
     ROOT = "sys/fs/cgroup"
 
@@ -272,7 +274,7 @@ class FakeGroups(PartitionFiles):
             kernel.put(f"{self.ROOT}/cpuset.cpus.isolated", "")
 
     def add(self, group, cpus="", populated=True):
-        """A group, with the controller cpuset."""
+        """Add a group with the controller cpuset."""
         folder = f"{self.ROOT}/{group}"
         self.kernel.put(f"{folder}/cgroup.events", f"populated {int(populated)}\nfrozen 0")
         self.kernel.put(f"{folder}/cpuset.cpus", cpus)
@@ -318,7 +320,7 @@ class FakeGroups(PartitionFiles):
         self.settle()
 
     def settle(self):
-        """Pass exclusive CPUs down, and find out which partitions are valid."""
+        """Pass exclusive CPUs down the tree, and compute which partitions are valid."""
         passed, valid = {"": self.kernel.cpus}, {}
         for group in self.groups():
             parent = group.rpartition("/")[0]
@@ -349,7 +351,7 @@ class FakeGroups(PartitionFiles):
             self.kernel.replace_threads(partitioned)
 
     def _refuse(self, group, parent, own, cpus, taken):
-        """The kernel's reason; empty if there is none."""
+        """The reason why the kernel refuses a partition; empty if it does not."""
         if self.kernel.version < (6, 7):
             if parent:
                 return "Parent is not a partition root"
@@ -364,7 +366,7 @@ class FakeGroups(PartitionFiles):
 
 
 class IsolationHost:
-    """A fake kernel and the agent's side, which can be killed and started again."""
+    """A fake kernel, and the agent's objects, which a test can kill and start again."""
 
     def __init__(self, tmp_path, **options):
         self.kernel = FakeKernel(tmp_path / "root", **options)

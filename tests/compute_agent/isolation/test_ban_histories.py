@@ -1,7 +1,8 @@
-"""Random histories of guests, scans and restarts of irqbalance, other commands, and kills of the agent.
+"""Tests with random histories of guests, scans and restarts of irqbalance, other commands, and kills of the
+agent.
 
-Once irqbalance has scanned, it bans the quiet CPUs beside those of its environment. In the end it has only
-those of its environment, and the agent keeps no ban.
+After each scan, irqbalance avoids the quiet CPUs and the CPUs that its environment bans. At the end, it
+avoids only the latter, and the agent has stored no ban.
 """
 
 import shutil
@@ -30,7 +31,7 @@ EVENTS = st.one_of(
 
 
 class FakeBans(BalancerSockets):
-    """An irqbalance in memory. A silent irqbalance executes a command, but sends no answer."""
+    """An irqbalance in memory. If it is silent, it executes a command but sends no answer."""
 
     def __init__(self, kernel):
         super().__init__(kernel.root)
@@ -48,7 +49,7 @@ class FakeBans(BalancerSockets):
         self.forget()
 
     def forget(self):
-        """Another agent has written nothing."""
+        """Forget the writes, as if another agent process had made them."""
         self.sent, self.is_pending = None, False
 
     def scan(self):

@@ -1,4 +1,4 @@
-"""Threads that run no guest CPU, and the CPUs that they belong on."""
+"""Tests of threads that run no guest CPU, and of the CPUs on which they belong."""
 
 from hypothesis import given
 from hypothesis import strategies as st

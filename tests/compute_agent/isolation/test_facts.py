@@ -1,4 +1,4 @@
-"""Texts of masks, and the trait of hosts that can have quiet CPUs."""
+"""Tests of the texts of masks, and of the trait of hosts that can have quiet CPUs."""
 
 import pytest
 

@@ -1,9 +1,10 @@
-"""Random histories of guests, devices, other programs, kills and CPUs, judged after each look of the agent.
+"""Tests with random histories of guests, devices, other programs, kills and CPUs, checked after each round of
+the agent.
 
-The judge knows, for each mask, what it would be without the agent. After each look nothing that can move
-touches a quiet CPU, and no CPU that a guest holds got work by the agent. CPUs of guests with the level alone
-are partitions if the kernel has partitions. In the end each mask is as the judge says, and no partition is
-left.
+The checking code knows the content that each mask would have without the agent. After each round, no movable
+work uses a quiet CPU, and the agent has moved no work to a CPU that a guest holds. CPUs of guests with the
+level ``alone`` are partitions if the kernel has partitions. At the end, each mask has its content without the
+agent, and no partition is left.
 """
 
 import shutil
@@ -47,9 +48,9 @@ EVENTS = st.one_of(
 
 
 class IsolationWorld:
-    """A host with guests, and the possible values that each mask would have without the agent.
+    """A host with guests, and the possible contents that each mask would have without the agent.
 
-    Guest ``a`` is alone at first.
+    Guest ``a`` has the level ``alone`` at first.
     """
 
     def __init__(self, folder, version, dedicated):
@@ -154,7 +155,7 @@ class IsolationWorld:
                 self.look()
 
     def break_affinity(self, path):
-        """The kernel gives an interrupt all online CPUs when its last one goes."""
+        """Give an interrupt all online CPUs, as the kernel does when its last CPU goes offline."""
         online = self.kernel.online
         self.natural[path] |= {online for cpus in self.natural[path] if not cpus & online}
 

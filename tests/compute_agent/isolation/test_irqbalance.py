@@ -1,4 +1,6 @@
-"""irqbalance bans quiet CPUs through its socket, and gets its former bans back afterwards."""
+"""Tests that irqbalance avoids quiet CPUs when the agent asks it through its socket, and later gets its
+former bans back.
+"""
 
 import os
 
@@ -31,7 +33,9 @@ def demand(*cpus):
 
 
 class CountedSockets(BalancerSockets):
-    """Writes of bans are writes of the fake kernel, at which the agent can be killed."""
+    """Sockets of irqbalance. A write of a ban counts as a write of the fake kernel, at which a test can kill
+    the agent.
+    """
 
     def __init__(self, kernel, clock):
         super().__init__(kernel.root, clock)
@@ -43,7 +47,7 @@ class CountedSockets(BalancerSockets):
 
 
 class BalancedHost(IsolationHost):
-    """A host with irqbalance, and a clock that stands still."""
+    """A host with irqbalance, and with a clock that does not advance."""
 
     def __init__(self, folder, **options):
         self.now = 100.0

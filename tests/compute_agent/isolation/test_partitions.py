@@ -1,4 +1,6 @@
-"""Processes of the host keep off quiet CPUs, and CPUs of guests that are alone are partitions."""
+"""Tests that processes of the host keep off quiet CPUs, and that CPUs of guests with level alone become
+partitions.
+"""
 
 import shutil
 from dataclasses import replace
@@ -31,7 +33,9 @@ def demand(*guests, kept=()):
 
 
 def make_host(folder, version=(6, 12)):
-    """A host with a process guest, and a domain of two CPUs with its other threads on shared CPUs."""
+    """A host with a process guest, and with a domain of two guest CPUs with its other threads on
+    shared CPUs.
+    """
     host = IsolationHost(folder, version=version)
     groups = host.kernel.cgroups
     for name in ("init.scope", "system.slice", "user.slice", "guests"):
@@ -52,7 +56,7 @@ def make_host(folder, version=(6, 12)):
 
 @pytest.fixture
 def memory():
-    """A folder in memory, as each look of the agent syncs its file."""
+    """A folder in memory, because the agent syncs its file to disk in each round."""
     folder = Path(mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
     yield folder
     shutil.rmtree(folder)
@@ -64,7 +68,7 @@ def host(memory):
 
 
 def cpus_of(host, *groups):
-    """The CPUs of groups; empty for those with all CPUs."""
+    """The CPUs of groups; empty for groups that may use all CPUs."""
     texts = [host.kernel.cgroups.text(group, "cpuset.cpus") for group in groups]
     return ["" if text == "0-7" else text for text in texts]
 
@@ -288,7 +292,7 @@ def test_killed_at_any_write_the_next_agent_gives_all_back(memory, version):
 
 
 class Systemctl:
-    """A systemctl that notes commands, and writes the CPUs as systemd does."""
+    """A fake systemctl that records its commands, and writes the CPUs as systemd does."""
 
     def __init__(self, folder):
         self.folder = folder

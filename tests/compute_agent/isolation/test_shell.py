@@ -1,4 +1,6 @@
-"""Masks follow demands on files that answer as kernels do, and have their originals afterwards."""
+"""Tests that masks match the demands, on files that answer as kernels do, and get their original content
+back.
+"""
 
 import contextlib
 import errno
@@ -29,7 +31,9 @@ def demand(*cpus, others=(), kept=(), pid=0):
 
 @pytest.fixture
 def host(tmp_path):
-    """CPUs 0-1 and 4-5 are shared. Interrupts: one everywhere, one a CPU, one of each node."""
+    """A host with CPUs 0-1 and 4-5 shared. One interrupt may use all CPUs, each CPU has an interrupt of its
+    own, and one interrupt may use CPUs 2 to 4.
+    """
     host = IsolationHost(tmp_path)
     host.kernel.add_interrupt(20, "ahci")
     for cpu in range(8):
@@ -245,7 +249,7 @@ def test_a_device_is_told_from_a_file_of_the_same_name(tmp_path):
 
 
 def test_only_one_agent_of_a_host_changes_masks(tmp_path):
-    """Two agents, each with a state folder of its own; they share the kernel and the folder of locks."""
+    """Two agents have different state folders, but the same kernel and the same folder of locks."""
     first, second = IsolationHost(tmp_path), tmp_path / "second.json"
     locks = MaskOwnership(tmp_path), MaskOwnership(tmp_path)
     stores = first.store, OriginalsFile(second)
@@ -271,6 +275,18 @@ def test_only_one_agent_of_a_host_changes_masks(tmp_path):
     assert first.kernel.texts() == before
     locks[0].give_up()
     locks[1].give_up()
+
+
+def test_an_agent_names_the_other_agent_that_keeps_it_from_restoring_masks(tmp_path):
+    host, locks = IsolationHost(tmp_path), (MaskOwnership(tmp_path), MaskOwnership(tmp_path))
+    isolator = HostIsolator(host.kernel, host.store, ownership=locks[0])
+    isolator.bring_about(demand(2))
+    locks[0].give_up()
+    assert locks[1].find_objection() == ""
+    [sentence] = isolator.bring_about(NOTHING).refusal_sentences
+    assert "another agent has quiet CPUs" in sentence
+    locks[1].give_up()
+    assert isolator.bring_about(NOTHING).refusal_sentences == ()
 
 
 def test_without_a_lock_masks_are_changed_and_that_is_said(tmp_path, caplog):

@@ -1,4 +1,4 @@
-"""Boot options and other programs that matter to quiet and shared CPUs."""
+"""Tests of boot options and other programs that affect quiet CPUs and shared CPUs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Configurations for loops, with the options of a test."""
+"""Builds configurations for loops, with the options of a test."""
 
 from compute_agent.loops.base import ReloadedConfiguration
 

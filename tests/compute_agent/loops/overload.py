@@ -1,4 +1,6 @@
-"""An overcommitted host with the agent's own pipeline, worker and loop; only the kernel is a dictionary."""
+"""An overcommitted host with the real pipeline, worker and loops of the agent. Only its kernel is a
+dictionary.
+"""
 
 import threading
 import time
@@ -61,8 +63,8 @@ cool_down = 0
 
 
 class StubbornDriver(FakeDriver):
-    """Guests in ``stubborn`` do not end before ``yields`` is set, those in ``unlimited`` cannot be limited.
-    While it is ``absent`` it knows nothing.
+    """A driver of guests that may resist. Guests in ``stubborn`` do not end before ``yields`` is set, and
+    guests in ``unlimited`` cannot be limited. While ``absent`` is set, the driver knows no guest.
     """
 
     def __init__(self, cpus):
@@ -91,7 +93,7 @@ class StubbornDriver(FakeDriver):
 
 
 class Overload:
-    """The host; an agent on it comes and goes with ``boot`` and ``crash``."""
+    """An overcommitted host. ``boot`` starts an agent on it, and ``crash`` ends the agent."""
 
     def __init__(self, folder, client=None):
         self.moment = WeekMoment(0, 0)
@@ -127,7 +129,7 @@ class Overload:
         return read_settings(load_text(self.folder, self.lines), self.registry)
 
     def boot(self):
-        """Another agent with the saved state of the agent before."""
+        """Start another agent with the state that the last agent has saved."""
         self.state = StateFile(self.folder / "state.json")
         self.metrics = CollectorRegistry()
         host_state = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
@@ -163,28 +165,28 @@ class Overload:
         self.pipeline.start(self.state.state.guests, limits=self.arbiter.combined_limits())
 
     def state_file(self):
-        """The state file of throttling, for an agent that boots."""
+        """The state file of throttling that a starting agent reads."""
         return ThrottlingFile(self.folder, self.state)
 
     def telemetry(self):
-        """Telemetry of throttling, for an agent that boots."""
+        """The telemetry of throttling that a starting agent uses."""
         return ThrottleTelemetry(self.metrics)
 
     def controllers(self):
-        """Controllers of an agent that boots."""
+        """The controllers of a starting agent."""
         return (CpusetController(self.driver), CpuController(self.driver, {"BE"}))
 
     def caches(self, controllers):
-        """Controls of caches for the watermarks, by name."""
+        """The controls of caches that watermarks may limit, by name."""
         return {}
 
     def crash(self):
-        """End the agent without clean-up: neither state nor kernel changes any more."""
+        """End the agent without a clean-up: it changes neither its state nor the kernel any more."""
         self.watermarks.stop()
         self.pipeline.stop()
 
     def has_loop(self):
-        """Whether the watermarks have a thread of their own."""
+        """Whether the loop of watermarks has a running thread."""
         return has_thread(WATERMARKS_THREAD)
 
     def reload(self, lines):
@@ -210,16 +212,16 @@ class Overload:
         return sum(self._used(uuid) for uuid in self.driver.running)
 
     def limits(self):
-        """The quotas that the kernel has, in cores."""
+        """The CPU quotas that the kernel has, in cores."""
         quotas = {uuid: self._quota(uuid) for uuid in self.driver.running}
         return {uuid: quota for uuid, quota in quotas.items() if quota is not None}
 
     def saved(self):
-        """The state that the next agent would find."""
+        """The saved state, with which the next agent would start."""
         return look_up_state(self.folder).watermarks
 
     def rounds(self, most=200, until=None):
-        """Run rounds until a condition holds, or `most` rounds without one; return their number."""
+        """Run rounds until a condition holds, but at most `most` rounds; return their number."""
         for number in range(most):
             if until is not None and until():
                 return number

@@ -1,4 +1,6 @@
-"""A host that measures unused CPUs and memory, with a folder for /proc and a clock that the test sets."""
+"""A host on which unused CPUs and memory are measured, with a folder for /proc and a clock that the test
+sets.
+"""
 
 from types import SimpleNamespace
 
@@ -62,7 +64,7 @@ class ReclaimingHost:
         return SimpleNamespace(options=options, settings=SimpleNamespace(classes=CLASSES, rules=rules))
 
     def new_loop(self):
-        """Make another loop, as a restart of the agent does."""
+        """Make another loop, as a restarted agent does."""
         recorder = EventRecorder(self.events.append)
         clock = lambda: self.now  # noqa: E731
         metrics = AgentMetrics()
@@ -88,7 +90,9 @@ class ReclaimingHost:
         return self.pipeline.handle_event(StartGuest(uuid, uuid, settings, ("x",), amounts, 1.0)).guest
 
     def minutes(self, count, system=0.5, stolen=0.0, **cores):
-        """Run `count` rounds with the cores that guests and the system use, and the stolen share of time."""
+        """Run `count` rounds of a minute with the given CPU use (cores) of guests and the system, and share
+        of stolen time.
+        """
         for _ in range(count):
             self.now += 60
             self.stolen += 6000 * stolen

@@ -1,4 +1,4 @@
-"""Guests that are announced are looked for until they are there, whatever fails meanwhile."""
+"""Tests that the agent looks for announced guests until they appear, whatever fails meanwhile."""
 
 import threading
 from concurrent.futures import Future
@@ -17,7 +17,7 @@ HELD = {"node0": {"VCPU": 1}}
 
 
 class Pipeline:
-    """Notes the submitted events."""
+    """A pipeline that only records the submitted events."""
 
     def __init__(self):
         self.submitted = SimpleQueue()
@@ -32,7 +32,7 @@ class Pipeline:
 
 
 class Expecting:
-    """A driver that fails its first searches for guests that have appeared."""
+    """A driver that fails at its first searches for announced guests."""
 
     def __init__(self, failures=0):
         self.failures = failures
@@ -63,7 +63,7 @@ def test_a_failed_search_for_an_announced_guest_is_repeated(monkeypatch):
 
 
 def test_a_placement_that_hangs_does_not_keep_a_guest_from_its_group(monkeypatch):
-    """The guest has the last known allocation while its start waits; the number of threads is bounded."""
+    """The guest starts with its last known allocation, and the number of threads is limited."""
     monkeypatch.setattr(arrivals, "_MAX_ASKING", 1)
     pipeline, asked, answers = Pipeline(), [], threading.Event()
 

@@ -1,4 +1,4 @@
-"""Events of a driver reach the worker as the start of a guest, or as a change of a running guest."""
+"""Tests that reports of a driver reach the worker as starts of guests or changes of running guests."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Audits of a fake host on the real service."""
+"""Tests of audits of a fake host with the real Placement service."""
 
 import logging
 import re
@@ -31,7 +31,7 @@ HEAL, DELETE = HealOptions(heal=True), HealOptions(delete=True, min_age=0.0)
 
 
 class OrderedDriver(FakeDriver):
-    """A driver of guests with flavors."""
+    """A driver that knows the flavors of its guests."""
 
     def __init__(self):
         super().__init__(TOPOLOGY.online)
@@ -49,7 +49,7 @@ class OrderedDriver(FakeDriver):
 
 
 class AuditedHost:
-    """A host that has reported, and the audit of this host."""
+    """A host that has reported to Placement, and an audit of it."""
 
     def __init__(self, client, monkeypatch, policy="topology-aware"):
         self.client = client
@@ -65,7 +65,7 @@ class AuditedHost:
         self.report()
 
     def locations(self):
-        """The CPUs on which the guests of the fake kernel run."""
+        """The CPUs on which guests run in the fake kernel."""
         found = {}
         for guest in self.driver.guests():
             cpus = self.driver.observed_cpus(guest)
@@ -105,7 +105,7 @@ def rig(client, monkeypatch):
 
 
 class TestHealing:
-    """Guests get missing allocations if the audit may heal."""
+    """Missing allocations of guests are created if the audit may do so."""
 
     def test_a_plain_audit_changes_nothing(self, rig):
         rig.run()
@@ -182,7 +182,7 @@ def test_the_allocation_of_a_guest_that_is_lost_is_not_offered_for_deletion(rig)
 
 
 class TestDeletion:
-    """Allocations without a guest are deleted if the audit may delete and they are old enough."""
+    """Allocations without a guest are deleted if the audit may do so and they are old enough."""
 
     @pytest.fixture
     def rig(self, rig):

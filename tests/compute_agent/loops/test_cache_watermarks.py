@@ -1,4 +1,6 @@
-"""A watermark of memory bandwidth, with the worker and a tree that refuses writes like the kernel."""
+"""Tests of a watermark of memory bandwidth, with the real worker and a resctrl tree that refuses what the
+kernel refuses.
+"""
 
 import pytest
 
@@ -29,7 +31,9 @@ GIB = 2.0**30
 
 
 class Cached(Overload):
-    """Guests use bandwidth of L3 cache 0, in GiB a second; `demand` is that, and not cores."""
+    """A host on which guests use bandwidth of L3 cache 0. `demand` is the use in GiB a second, and not in
+    cores.
+    """
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -46,7 +50,9 @@ class Cached(Overload):
         return {"cache": self, "cache_allotments": open_allotments(controllers, lambda: TREE.nodes)}
 
     def percent(self, uuid):
-        """The bandwidth limit of a guest at cache 0, in percent; 100 without a group of its own."""
+        """The bandwidth limit of a guest at L3 cache 0, in percent; 100 if the guest has no group of
+        its own.
+        """
         view = find_view(self.pipeline, uuid)
         wanted = [int(limit) for knob, limit in view.limits.items() if knob == ("memory_bandwidth", "0")]
         shown = {group.schemata.get_value("MB", 0) for group in read_groups(self.files).groups.values()}
@@ -54,7 +60,7 @@ class Cached(Overload):
         return wanted[0] if wanted else 100
 
     def read(self):
-        """Read as a CacheReader does."""
+        """Return the use of caches, as a CacheReader does."""
         used = {uuid: GIB * self.demand[uuid] * self.percent(uuid) / 100 for uuid in self.driver.running}
         return CacheReading(
             bandwidth={"0": sum(used.values()), "1": GIB},

@@ -1,4 +1,4 @@
-"""The reads of claims that expire, of which Placement refuses one."""
+"""Tests of reading claims that expire, one of which Placement refuses to show."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +13,7 @@ VIEW = SimpleNamespace(guest=build_guest(GUEST), allocation={"zone": {"PCPU": 1}
 
 
 class Answers:
-    """A client that gives one answer after the other; an exception is raised."""
+    """A client that returns the given answers one after the other. An exception among them is raised."""
 
     def __init__(self, *answers: ExpiringClaim | ConflictError | None) -> None:
         self.left = list(answers)

@@ -1,4 +1,6 @@
-"""Probes for cold memory on a fake kernel: a guest with cold memory, and one that needs all of its memory."""
+"""Tests of probes for cold memory on a fake kernel, with one guest that has cold memory and one that needs
+all its memory.
+"""
 
 import errno
 import os
@@ -21,7 +23,7 @@ CLASSES = QosClasses({"LS": QosClass("LS", 10), "BE": QosClass("BE", 0)}, 10)
 
 
 class FakeMemory:
-    """The kernel: a guest waits for a second of each MiB that it reads back from swap."""
+    """A fake kernel. A guest waits for a second for each MiB that it reads back from swap."""
 
     def __init__(self, folder):
         self.folder, self.now, self.guests, self.free_swap = folder, 0.0, {}, 100
@@ -48,7 +50,7 @@ class FakeMemory:
         return amount
 
     def pass_time(self, seconds):
-        """Guests read back the memory that they use, and wait meanwhile."""
+        """Let time pass: guests read back the memory that they use, and wait meanwhile."""
         self.now += seconds
         for uuid, used in self.used.items():
             missing = max(0, self.hot[uuid] - used)

@@ -1,4 +1,6 @@
-"""Collectors of installed packages: their reports are offered, and hostile ones are bounded and shown."""
+"""Tests of collectors of installed packages: their amounts are offered, and wrong reports do no harm and are
+shown.
+"""
 
 import threading
 import time
@@ -43,7 +45,7 @@ TREE = ProviderTree(
 
 
 class ReportedMeasurements:
-    """A collector that reports the measurements of a test; a callable is called."""
+    """A collector that returns the measurements of a test. A callable among them is called."""
 
     def __init__(self, *told, classes=(LICENCE,)):
         self.resource_classes = classes
@@ -65,7 +67,7 @@ class CollectingHost:
         self.new_loop()
 
     def new_loop(self):
-        """Make another loop, as a restart of the agent does."""
+        """Make another loop, as a restarted agent does."""
         recorder = EventRecorder(self.events.append)
         self.loop = CollectorLoops(
             list(self.collectors), self.folder, recorder, CollectorRegistry(), lambda: self.now

@@ -1,4 +1,4 @@
-"""Locations of guests, from the affinities of their threads."""
+"""Tests of finding the dedicated and shared CPUs of guests from the affinities of their threads."""
 
 import os
 import subprocess

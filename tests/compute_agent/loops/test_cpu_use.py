@@ -1,4 +1,4 @@
-"""Averages of the CPU use of guests over minutes, and the events for the worker."""
+"""Tests of means of the CPU use of guests over minutes, and of the events that report them to the worker."""
 
 import types
 from pathlib import Path
@@ -19,7 +19,7 @@ MONDAY = 1780272000.0
 
 @pytest.fixture(autouse=True)
 def in_utc(monkeypatch):
-    """The hours of the week are those of the host's time zone."""
+    """Set the time zone to UTC, because hours of the week depend on the host's time zone."""
     monkeypatch.setenv("TZ", "UTC")
 
 
@@ -57,13 +57,13 @@ def events(tmp_path):
 
 @pytest.fixture
 def policy():
-    """The options of [policy]."""
+    """The options in [policy]."""
     return types.SimpleNamespace(load_aware=True, load_minutes=1.0)
 
 
 @pytest.fixture
 def make_loop(events, policy, tmp_path):
-    """Make the loop, also a second one for the same state folder."""
+    """Make a loop. A second call makes another loop for the same state folder."""
 
     def make():
         host = types.SimpleNamespace(root="/")
@@ -110,7 +110,7 @@ def test_small_changes_of_the_mean_are_no_events(tmp_path, loop, events):
 
 
 def test_hours_are_learnt_and_kept_for_the_next_agent(tmp_path, make_loop, events):
-    """A guest uses a CPU from 8 to 20 o'clock; the next agent knows the guest before it has returned."""
+    """The guest uses a CPU from 8 to 20 o'clock. The next agent knows this before it has seen the guest."""
     loop, seconds = make_loop(), 0.0
     used(tmp_path, 0)
     loop.measure_use(0.0, MONDAY)

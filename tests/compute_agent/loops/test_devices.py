@@ -1,4 +1,4 @@
-"""The devices of a host are listed and counted with their holders and links."""
+"""Tests of listing and counting the devices of a host, with their holders and PCI Express links."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ SPECS = parse_device_specs(
 
 
 class FakePipeline:
-    """A tree and views of guests."""
+    """A pipeline that only has a provider tree and views of guests."""
 
     def __init__(self, tree, *views):
         self.reported_tree = tree

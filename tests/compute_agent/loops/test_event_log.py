@@ -1,4 +1,4 @@
-"""A thread writes events, and deciding code does not wait for it."""
+"""Tests that a thread writes events, so that the code that records an event does not wait."""
 
 from types import SimpleNamespace
 

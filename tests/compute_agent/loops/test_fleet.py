@@ -1,4 +1,6 @@
-"""Results of a look at the source of a fleet in log, status, metrics and attributes."""
+"""Tests of reading the source of a fleet's settings: the log, the status, metrics and attributes show the
+result.
+"""
 
 import logging
 from types import SimpleNamespace
@@ -18,7 +20,7 @@ BELOW = ProviderNode("host_NUMA_0", "n", "r")
 
 
 class Followed:
-    """A loop of a host, without its thread."""
+    """The fleet loop of a host, without its thread."""
 
     def __init__(self, host: FleetHost) -> None:
         self.host = host
@@ -30,7 +32,7 @@ class Followed:
         self.reports += 1
 
     def follow(self) -> None:
-        """Look, and read the configuration again, as the main thread does."""
+        """Read the source, and then read the configuration again, as the main thread does."""
         self.loop.follow_fleet()
         self.loop.reload(SimpleNamespace(options=with_kept(self.host.own_conf())))
 

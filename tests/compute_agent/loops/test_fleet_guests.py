@@ -1,4 +1,4 @@
-"""Application of a fleet's settings of guests, with crashes between two writes."""
+"""Tests of applying a fleet's settings of guests, with crashes between two writes."""
 
 from types import SimpleNamespace
 
@@ -13,7 +13,7 @@ ONE, TWO = (f"{number}1111111-1111-4111-8111-111111111111" for number in (1, 2))
 
 
 class ListedGuests:
-    """Guests of a pipeline, in memory."""
+    """A list of guests in memory, in place of a pipeline."""
 
     has_taken_over = True
 

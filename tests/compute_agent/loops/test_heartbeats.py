@@ -1,4 +1,4 @@
-"""An agent sends one heartbeat to Placement in each interval, if the option is set."""
+"""Tests that an agent sends one heartbeat to Placement in each interval, if the option is set."""
 
 from types import SimpleNamespace
 

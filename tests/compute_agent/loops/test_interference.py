@@ -1,4 +1,6 @@
-"""Threads that wait in a /proc of our own; the worker, the book and the loop are the agent's."""
+"""Tests of the loop of interference, with threads that wait in a fake /proc. The worker, the arbiter and the
+loop are real.
+"""
 
 import logging
 import threading
@@ -30,7 +32,7 @@ WATCH = InterferenceWatch("cpu", SIGNALS["run_delay"], preview=False)
 
 
 class InterferenceHost(Overload):
-    """The overcommitted host of watermarks, with threads that wait for CPUs, and a clock."""
+    """The overcommitted host of the tests of watermarks, with threads that wait for CPUs, and a clock."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -266,7 +268,9 @@ def test_missing_hardware_counters_are_logged_with_a_remedy(host, caplog):
 
 
 class Caches:
-    """A cache that "thief" fills, so that "server" has to read its former cache content from memory."""
+    """A cache that the guest "thief" fills, so that the guest "server" has to read its data from memory
+    again.
+    """
 
     def __init__(self, host):
         self.host = host

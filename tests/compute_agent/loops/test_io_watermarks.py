@@ -1,4 +1,4 @@
-"""A line of io_pressure, through the worker to the block I/O of guests."""
+"""Tests of a watermark of I/O pressure, through the worker to the block I/O limits of guests."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ WHOLE = BlockIo(200, RATES, devices=DISKS)
 
 
 class Waiting(Overload):
-    """A host with tasks that wait for disks a certain percentage of the time."""
+    """A host with tasks that wait for disks for a given percentage of the time."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -45,7 +45,7 @@ class Waiting(Overload):
         return host_usage(self.waiting, None, 100.0)
 
     def io(self, uuid):
-        """The kernel's block I/O settings of a guest."""
+        """The block I/O settings of a guest in the kernel."""
         return self.driver.blockio[uuid]
 
 

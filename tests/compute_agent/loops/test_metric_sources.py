@@ -1,4 +1,6 @@
-"""Sources of metrics: configuration, readings over time, and watermarks while a source is away."""
+"""Tests of metrics from outside the kernel: configuration, readings over time, and watermarks while a source
+fails.
+"""
 
 import logging
 from pathlib import Path

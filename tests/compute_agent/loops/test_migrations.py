@@ -1,7 +1,7 @@
-"""Guests that Nova moves, on the real service: its requests there, and the CPUs of the guest meanwhile.
+"""Tests of guests that Nova moves, on the real service: Nova's requests, and the CPUs of the guest meanwhile.
 
-The conductor gives what the guest holds here to a consumer of the migration, in one request, and claims the
-destination for the guest afterwards. It says no types: its requests are of microversion 1.36.
+Nova's conductor moves the guest's allocation to the consumer of the migration in one request, and then claims
+the destination for the guest. Its requests have microversion 1.36, so they contain no consumer types.
 """
 
 import logging
@@ -40,7 +40,7 @@ SECONDS = 20
 
 
 class DefinedDriver(FakeDriver):
-    """Guests that others define."""
+    """A driver of guests that another program defines."""
 
     @property
     def flavor_source(self):
@@ -54,7 +54,7 @@ class DefinedDriver(FakeDriver):
 
 
 class MigrationCloud:
-    """A host with an agent that reports on call, and the conductor of a Nova."""
+    """A host with an agent that reports when the test says so, and a fake conductor of Nova."""
 
     def __init__(self, client, folder):
         self.client = client
@@ -78,7 +78,7 @@ class MigrationCloud:
         )
 
     def restart(self, host_state=HOST_STATE):
-        """The agent is killed, and starts again."""
+        """Kill the agent, and start it again."""
         self.pipeline.stop()
         self.start(host_state)
 
@@ -106,7 +106,7 @@ class MigrationCloud:
         return self.pipeline.submit(event).result(SECONDS).guest
 
     def give_to(self, migration, uuid=GUEST):
-        """Give the guest's allocations to the migration, the conductor's first step."""
+        """Move the guest's allocations to the migration, the first step of Nova's conductor."""
         held = self.client.get_allocations(uuid).resources
         self.post(**{uuid: {}, migration: held})
 
@@ -114,11 +114,13 @@ class MigrationCloud:
         self.post(**{uuid: held or {ELSEWHERE: {"PCPU": 2}}})
 
     def give_back(self, migration, uuid=GUEST):
-        """Give them back, as the conductor does when a migration is cancelled or reverted."""
+        """Move the allocations back to the guest, as the conductor does when a migration is cancelled or
+        reverted.
+        """
         self.post(**{migration: {}, uuid: self.client.get_allocations(migration).resources})
 
     def arrive(self, kind, guest):
-        """Report a guest as the driver does."""
+        """Report the start of a guest as the driver does."""
         arrivals = GuestEvents(self.pipeline, self.client, lambda: None)
         arrivals.start()
         arrivals.report_change(GuestChange(kind, guest))
@@ -233,7 +235,7 @@ def test_a_claim_of_another_owner_is_no_migration(cloud, owner):
 
 
 class TestTheEnd:
-    """A migration is completed, cancelled, or the guest is gone from here."""
+    """A migration is completed or cancelled, or the guest has left this host."""
 
     @pytest.fixture
     def cloud(self, cloud):
@@ -283,7 +285,7 @@ class TestTheEnd:
 
 
 class TestACrash:
-    """The agent ends at any time, and starts again."""
+    """The agent ends at any time during a migration, and starts again."""
 
     @pytest.fixture
     def cloud(self, cloud):
@@ -386,7 +388,9 @@ def test_guests_that_move_together_keep_their_cpus_with_either_migration(cloud, 
 
 
 def test_an_allocation_that_moves_while_it_is_listed_is_found(cloud, monkeypatch):
-    """The host's providers are asked one after the other; the conductor moves all between two of them."""
+    """The agent reads the host's providers one after the other. Between two of these reads, the conductor
+    moves all allocations.
+    """
     monkeypatch.setattr(cloud.client, "has_trees", lambda: False)  # which show all at one time
     held = {NODES[0]: {"PCPU": 1}, NODES[1]: {"PCPU": 1}}
     cloud.boot(held=held)
@@ -404,7 +408,7 @@ def test_an_allocation_that_moves_while_it_is_listed_is_found(cloud, monkeypatch
 
 
 class TestArrivingHere:
-    """This host is the destination."""
+    """This host is the destination of the migration."""
 
     def test_a_guest_gets_its_cpus_when_it_arrives_after_its_claim(self, cloud):
         cloud.post(**{MIGRATION: {ELSEWHERE: {"PCPU": 2}}})
@@ -426,7 +430,7 @@ class TestArrivingHere:
 
 
 class TestAudit:
-    """An audit sees a pair where there is one."""
+    """An audit recognises a guest and its migration as a pair."""
 
     def audit(self, cloud, options=None):
         found = HostAuditor(cloud.pipeline, cloud.driver, cloud.client, lambda: None).run_audit(

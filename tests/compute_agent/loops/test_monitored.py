@@ -1,4 +1,4 @@
-"""Targets of monitoring, which the daemon makes of its guests."""
+"""Tests of the targets of monitoring, which the daemon builds from its guests."""
 
 import subprocess
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Monitoring of caches follows the configuration and the mount."""
+"""Tests that the monitoring of caches follows the configuration and the resctrl mount."""
 
 import sqlite3
 import time
@@ -40,7 +40,7 @@ def conf(tmp_path):
 
 @pytest.fixture
 def control(tmp_path):
-    """A mount as the daemon has it; each call makes another object, as a reload does."""
+    """A resctrl mount as the daemon has it. Each call makes another object, as a reload does."""
     made = mount(tmp_path / "tree")
     made.files.make_folder("a.class.LS")
 

@@ -1,4 +1,4 @@
-"""Bandwidth, cache and limits of guests at Placement, once an interval."""
+"""Tests of reports of bandwidth, cache use and limits of guests to Placement, once in an interval."""
 
 from types import SimpleNamespace
 
@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 
 class Host:
-    """A host with two caches and two guests of a class, of which a test sets counters and the time."""
+    """A host with two caches and two guests of one QoS class. The test sets counters and the time."""
 
     def __init__(self, folder, interval=600, gbps=10.0):
         self.tree = mount(folder / "tree")

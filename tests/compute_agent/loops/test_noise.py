@@ -1,4 +1,6 @@
-"""Metrics of noise are of guests with dedicated CPUs, and bounded."""
+"""Tests of the metrics of noise, which exist only for guests with dedicated CPUs and are limited in
+number.
+"""
 
 from types import SimpleNamespace
 
@@ -16,7 +18,7 @@ INTERRUPTS = "CPU0 CPU1 CPU2 CPU5\n 30: 1 4 2 8 IO-APIC 2-edge eth0\nLOC: 9 9 9 
 
 
 class NoisyHost(FakeHost):
-    """A fake host with a source of metrics."""
+    """A fake host with a source of metrics of noise."""
 
     def __init__(self, root):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A guest that the kernel kills for lack of memory is reported with the reason."""
+"""Tests of the report about a guest that the kernel has killed for lack of memory."""
 
 import logging
 

@@ -1,4 +1,6 @@
-"""Pauses between reports, and the load of 5,000 hosts on a service that comes back, on simulated time."""
+"""Tests of the pauses between reports, and of the load of 5,000 hosts after an outage of Placement, in
+simulated time.
+"""
 
 import heapq
 import random
@@ -27,7 +29,9 @@ def test_intervals_differ_by_a_tenth_at_most_and_not_on_average():
 
 
 def attempts(starts, away, until, seed=1):
-    """Number of requests of all hosts in each second; the service is away between two times."""
+    """The number of requests of all hosts in each second. The service is unavailable between two given
+    times.
+    """
     rng, counts = random.Random(seed), Counter()
     due = [(start, host, 0) for host, start in enumerate(starts)]
     heapq.heapify(due)

@@ -1,4 +1,4 @@
-"""An agent reports the positions of guests to Placement, if the option is set."""
+"""Tests that an agent reports the CPUs of guests to Placement if the option is set."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,4 +1,6 @@
-"""Promises of running guests are verified; broken ones are events, a metric and an attribute of the host."""
+"""Tests of verifying promises to running guests. Broken promises become events, a metric and an attribute of
+the host.
+"""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -46,7 +48,7 @@ def options(root, interval=300.0):
 
 
 class VerifiedHost(FakeHost):
-    """A fake host with one guest on CPU 1, and a verifier."""
+    """A fake host with one guest on CPU 1, and a verifier of promises."""
 
     def __init__(self, root, *controllers, topology=TOPOLOGY):
         super().__init__(replace(HOST_STATE, topology=topology))
@@ -178,7 +180,7 @@ def test_schedules_are_read_from_threads(tmp_path):
 
 @pytest.fixture
 def watched():
-    """A watch with verdicts that a test sets, and the events of the watch."""
+    """A watch over promises, with verdicts that a test sets, and the recorded events."""
     seen = SimpleNamespace(verdicts=[], events=[], woken=0, registry=CollectorRegistry())
 
     def wake():
@@ -245,14 +247,14 @@ def test_promises_that_break_and_are_never_kept_again_end_with_their_guest(watch
 
 @pytest.fixture
 def caches(tmp_path):
-    """Guests with ways and bandwidth in a fake tree of resctrl."""
+    """Guests with cache ways and bandwidth in a fake resctrl tree."""
     threads = GuestThreads(8)
     yield ResctrlHost(fake.FakeResctrl.of(fake.INTEL, tmp_path / "resctrl"), fake.INTEL, threads.ids)
     threads.close()
 
 
 def cache_verdicts(caches, uuid):
-    """The verdicts on promises of caches to a guest."""
+    """The verdicts on the promises of cache ways and bandwidth to a guest."""
     views = [
         SimpleNamespace(guest=one.guest, assignment=None, allocation=one.allocation, limits=one.limits)
         for one in caches.targets.values()

@@ -1,4 +1,6 @@
-"""Readings become offers, which are reported, logged, and outlive the agent."""
+"""Tests that measurements become offers of reclaimed CPUs, which are reported, logged, and outlive the
+agent.
+"""
 
 import json
 import re
@@ -23,7 +25,7 @@ def rig(tmp_path):
 
 @pytest.fixture
 def learnt(rig):
-    """After a day of a guest that uses one core of its two, and a few minutes more."""
+    """A host after a day and a few minutes in which a guest used one of its two cores."""
     rig.run("a", {NODE.uuid: {"VCPU": 2}})
     history = ZoneHistory()
     for _ in range(25 * 60):

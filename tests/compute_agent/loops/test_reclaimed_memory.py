@@ -1,4 +1,6 @@
-"""Memory that guests leave unused is measured, offered, and held by guests of reclaimed memory."""
+"""Tests of memory that guests leave unused: it is measured, offered, and held by guests on reclaimed
+memory.
+"""
 
 from dataclasses import replace
 
@@ -20,10 +22,12 @@ PAGES = 256
 
 
 class MemoryReclaimingHost(ReclaimingHost):
-    """A reclaiming host with 8 GiB, and files with the memory use of each guest."""
+    """A host with 8 GiB on which unused memory is measured. Files have the memory use of each guest."""
 
     def __init__(self, folder, of_guest=1000):
-        """In each minute of the last day, guest ``a`` has used ``of_guest`` MiB, and the host 1000."""
+        """In each minute of the last day, guest ``a`` has used ``of_guest`` MiB, and the host itself 1000
+        MiB.
+        """
         self.used = {}
         super().__init__(folder, TREE)
         self.memory = True
@@ -66,7 +70,7 @@ class MemoryReclaimingHost(ReclaimingHost):
 
     @property
     def offered(self):
-        """MiB."""
+        """The offered memory in MiB."""
         inventory = self.inventory()
         return inventory.total - inventory.reserved
 
@@ -125,7 +129,9 @@ def test_memory_in_swap_does_not_count_as_unused(rig):
 
 
 def test_cold_memory_enlarges_the_offer_until_its_guest_waits_again(tmp_path):
-    """A guest has 500 of its 1000 MiB in swap, which were cold all day, or not."""
+    """The guest has 500 of its 1000 MiB in swap. In one case they were cold all day, in the other case
+    not.
+    """
     offers = {}
     for name, cold in (("used", 0), ("cold", 500)):
         (tmp_path / name).mkdir()

@@ -1,4 +1,4 @@
-"""Offers of reclaimed resources, on the real service."""
+"""Tests of offers of reclaimed resources with the real Placement service."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The thread that talks to Placement, on the real service and a fake host."""
+"""Tests of the thread that reports to Placement, with the real service and a fake host."""
 
 import json
 import logging
@@ -47,7 +47,7 @@ SETS = CpuSets(frozenset({1, 2, 5, 6}), frozenset({3, 7}), frozenset({3, 7}))
 
 
 class ReportingHost:
-    """A report loop without a thread: tests make its reports."""
+    """A report loop without its thread: tests make each report."""
 
     def __init__(self, client, keep_owned=lambda owned: None):
         self.client = client
@@ -68,7 +68,7 @@ class ReportingHost:
         return self.pipeline.submit(event).result(10)
 
     def cpus(self):
-        """The CPUs of the guest after all queued events."""
+        """The CPUs of the guest after the worker has handled all queued events."""
         self.pipeline.stop()
         return set(self.pipeline.guest_views()[0].assignment.cpus)
 
@@ -76,7 +76,7 @@ class ReportingHost:
         hold_resources(self.client, CONSUMER, {provider: resources})
 
     def use_tree(self, tree):
-        """Give the host another tree, and report it."""
+        """Give the host another provider tree, and report it."""
         event = HostStateChanged(replace(self.pipeline.host_state, tree=tree))
         self.pipeline.submit(event).result(10)
         return self.loop.report_now()
@@ -213,7 +213,7 @@ def test_a_disk_that_is_full_stops_the_report_and_is_shown(client):
 
 
 class TestAllocations:
-    """Guests follow their allocations at Placement."""
+    """Guests get CPUs according to their allocations in Placement."""
 
     @pytest.fixture
     def rig(self, rig):
@@ -288,11 +288,11 @@ def test_the_loop_reports_at_once_and_when_woken(rig, live_placement):
 
 
 class TestReshape:
-    """Reactions of the loop to a needed reshape."""
+    """The loop finds that the provider tree needs a reshape."""
 
     @pytest.fixture
     def rig(self, rig, client):
-        """A host that was reported flat, with a consumer on its root, as found at a start."""
+        """A host that was reported with a flat tree, with a consumer that has allocations of its root."""
         HostReporter(client, {}, lambda owned: None).report_tree(FLAT)
         rig.claim(ROOT, PCPU=2)
         return rig

@@ -1,4 +1,4 @@
-"""The name by which the reporting loop looks for nova-compute's root, which is libvirt's name of the host."""
+"""Tests of the name by which the agent looks for nova-compute's root provider: libvirt's name of the host."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +16,7 @@ ROOT = ProviderRecord(NOVAS, "compute-7", 1, None)
 
 
 class WatchedHost:
-    """A host with another name by its hypervisor than by its kernel."""
+    """A host with different names according to its hypervisor and its kernel."""
 
     def __init__(self, ini: object, last: NovaRoot | None = None, *records: ProviderRecord) -> None:
         self.name = ""
@@ -28,7 +28,7 @@ class WatchedHost:
         self.watch.use_hypervisor(lambda: self.name)
 
     def follow_root(self) -> None:
-        """One search, as before a report."""
+        """Look for the root provider once, as before a report."""
         client = Mock()
         client.provider_record.side_effect = lambda name: next(
             (one for one in self._records if one.name == name), None

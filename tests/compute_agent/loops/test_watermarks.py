@@ -1,4 +1,6 @@
-"""The loop of the watermarks through the real worker: throttled, given back, and never forgotten."""
+"""Tests of the loop of watermarks with the real worker: guests are throttled, and their limits are always
+removed later.
+"""
 
 import logging
 import re
@@ -31,7 +33,7 @@ for_samples = 1
 
 
 class TraitsPlacement:
-    """A client of a Placement that has an allocation here for each consumer."""
+    """A client of a Placement in which each consumer has an allocation on this host."""
 
     def __init__(self):
         self.given_back = []
@@ -53,7 +55,7 @@ def host(tmp_path):
 
 @pytest.fixture
 def overloaded(host):
-    """3 + 2 cores are wanted, and 4 may be used."""
+    """A host on which guests want 3 + 2 cores, and may use 4."""
     host.run("big", 3.0)
     host.run("small", 2.0)
     return host
@@ -121,7 +123,7 @@ def test_throttled_guests_outlive_the_agent(overloaded):
 
 
 def test_no_guest_stays_throttled_after_an_agent_died_while_it_throttled(overloaded):
-    """The limit is in the state, and not in the kernel yet."""
+    """The limit is in the saved state, but not in the kernel yet."""
     overloaded.crash()
     overloaded.file.keep_watermarks(WatermarkState((ThrottledGuest("big", QUOTA, 1.0),)))
     calm_down(overloaded)
@@ -206,7 +208,7 @@ def test_a_rebooted_guest_is_throttled_again(overloaded):
 
 
 def test_a_limit_without_a_record_is_removed(overloaded):
-    """The limit is in effect although its answer came too late and counted as a failure."""
+    """The worker's answer came too late and counted as a failure, but the limit is in effect."""
     calm_down(overloaded)
     overloaded.pipeline.submit(LimitGuest("small", QUOTA, 1.0)).result(10)
     overloaded.rounds(1)
@@ -330,7 +332,7 @@ def test_rows_are_of_the_settings_in_force_though_a_round_of_others_ended_later(
 class Measured(Overload):
     """A host of 8 cores, of which ``used`` are in use.
 
-    ``rounds_with_guests`` has the times of the rounds that measured guests.
+    ``rounds_with_guests`` has the times of the rounds in which guests were measured.
     """
 
     def __init__(self, folder):
@@ -349,7 +351,7 @@ class Measured(Overload):
         return host_usage(self.used, used, 8.0)
 
     def run_seconds(self, seconds):
-        """One round a second; return those with guests."""
+        """Run one round a second; return the rounds in which guests were measured."""
         self.rounds_with_guests.clear()
         for _ in range(seconds):
             self.time += 1

@@ -1,4 +1,4 @@
-"""A host of two NUMA nodes, with a provider for each, and one of another host."""
+"""A host with two NUMA nodes, a provider for each node, and a provider of another host."""
 
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuSets

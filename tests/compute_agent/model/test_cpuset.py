@@ -1,4 +1,6 @@
-"""CPU set strings: their meaning, refused texts, and the equality of written and read sets."""
+"""Tests of texts with CPU sets: their meaning, refused texts, and that a written set is read as the
+same set.
+"""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Names of guests and providers in messages."""
+"""Tests of the names of guests and providers in messages."""
 
 import pytest
 

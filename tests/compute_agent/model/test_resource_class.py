@@ -1,4 +1,4 @@
-"""The table of resource classes says something of every class that a host can offer."""
+"""Tests that the table of resource classes has an entry for each class that a host can offer."""
 
 import pytest
 

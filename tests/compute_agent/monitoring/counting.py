@@ -1,6 +1,7 @@
-"""A fake tree with counters that a test advances, and that may have to be assigned.
+"""A fake resctrl tree with counters that a test advances. Some trees require that counters are assigned to
+groups.
 
-The files of mode `mbm_event` are as Documentation/filesystems/resctrl.rst of Linux 6.18 has them.
+The files of mode `mbm_event` are as in Documentation/filesystems/resctrl.rst of Linux 6.18.
 """
 
 import errno
@@ -15,14 +16,14 @@ BANDWIDTH = ("mbm_total_bytes", "mbm_local_bytes")
 
 @dataclass(frozen=True)
 class Mount:
-    """A tree with its platform."""
+    """A resctrl tree with its platform."""
 
     files: "CountingResctrl"
     platform: object
 
 
 def mount(root, machine: FakeMachine = INTEL, counters: int | None = None) -> Mount:
-    """A fresh tree; with `counters`, that many on each cache, in mode mbm_event."""
+    """A new resctrl tree. With `counters`, each cache has this number of counters, in mode mbm_event."""
     files = CountingResctrl.of(machine, root)
     if counters is not None:
         info = root / "info/L3_MON"
@@ -34,13 +35,13 @@ def mount(root, machine: FakeMachine = INTEL, counters: int | None = None) -> Mo
 
 
 class CountingResctrl(FakeResctrl):
-    """Counters of a control group include those of its monitoring groups."""
+    """A resctrl tree in which the counters of a control group include those of its monitoring groups."""
 
     left: dict[int, int] | None = None
     """Counters that can be assigned, by cache; None: all count."""
 
     def count(self, group, cache, total, local=0, occupancy=None):
-        """A group's tasks move bytes, and fill the cache up to `occupancy` bytes."""
+        """Let the tasks of a group move bytes, and fill the cache up to `occupancy` bytes."""
         parent = group.rpartition("mon_groups/")[0].rstrip("/") if "mon_groups/" in group else None
         for one in {group, parent} - {None}:
             for event, amount in zip(BANDWIDTH, (total, local), strict=True):
@@ -53,16 +54,16 @@ class CountingResctrl(FakeResctrl):
                 self._counter(one, cache, "llc_occupancy").write_text(f"{occupancy}\n")
 
     def show(self, group, cache, event, text):
-        """Set the text of a counter."""
+        """Set the text of a counter file."""
         self._counter(group, cache, event).write_text(f"{text}\n")
 
     def monitoring_groups(self):
-        """The paths of all, sorted; a monitor may be at work meanwhile."""
+        """The paths of all monitoring groups, sorted. A monitor may change groups at the same time."""
         found = [*self.root.glob("mon_groups/*"), *self.root.glob("*/mon_groups/*")]
         return sorted(str(path.relative_to(self.root)) for path in found)
 
     def assigned(self, group):
-        """The counters of a group, as pairs of cache and event."""
+        """The counters assigned to a group, as pairs of cache and event."""
         path = self.root / group / "mbm_L3_assignments"
         found = set()
         for line in path.read_text().splitlines() if path.exists() else ():

@@ -1,4 +1,4 @@
-"""Reading samples, with and without an agent that writes them."""
+"""Tests of reading stored samples, with and without an agent that writes them."""
 
 import sqlite3
 
@@ -26,7 +26,7 @@ SAMPLES = [
 
 @pytest.fixture
 def path(tmp_path):
-    """A file with a name that would be another one as a URL."""
+    """The path of a file with a name that would mean another file in a URL."""
     folder = tmp_path / "a?b #c%20"
     folder.mkdir()
     return folder / "samples.db"

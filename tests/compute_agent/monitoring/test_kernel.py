@@ -1,6 +1,7 @@
-"""Monitoring on a kernel: the same cases on a fake tree, and on the mount that RESCTRL_MOUNT names.
+"""Tests of monitoring on a kernel.
 
-Runs with nothing but pytest, so that it can be taken into a virtual machine.
+The same cases run on a fake tree and, if RESCTRL_MOUNT names a mount, on the kernel's. The module needs
+nothing but pytest, so that it can run in a virtual machine.
 """
 
 import os
@@ -31,7 +32,7 @@ if MOUNT is None:
 
 
 class MonitoredKernel:
-    """A mount on which the class LS has its group."""
+    """A resctrl mount on which the QoS class LS has its group."""
 
     def __init__(self, files, cpuinfo, options=frozenset()):
         self.files = files
@@ -40,7 +41,9 @@ class MonitoredKernel:
         files.make_folder(CLASS.group)
 
     def guest(self, name, *processes, priority=0):
-        """A guest of some processes, with its threads in the class's group, where a controller puts them."""
+        """Make a guest of some processes, and put its threads into the group of its class, as a controller
+        does.
+        """
 
         def threads():
             return [int(tid) for process in processes for tid in os.listdir(f"/proc/{process.pid}/task")]
@@ -49,7 +52,7 @@ class MonitoredKernel:
         return MonitorTarget(name, "LS", CLASS.group, priority, threads=threads)
 
     def take(self, *guests, after=0.0):
-        """Run a round with a comparison of groups; return the use of each target, by guest."""
+        """Run a round that compares the groups; return the use of each target, by guest."""
         time.sleep(after)
         self.monitor.sync_due = 0.0
         reading = self.monitor.measure_targets([CLASS, *guests], time.monotonic())
@@ -90,7 +93,7 @@ def kernel(tmp_path):
 
 @pytest.fixture
 def start():
-    """Starts a Python program; all end with the test."""
+    """A function that starts a Python program. All programs end with the test."""
     children = []
 
     def start(code="import time; time.sleep(600)"):
@@ -105,7 +108,7 @@ def start():
 
 
 def monitored(kernel, *guests):
-    """The monitored guests, after the kernel has released the RMIDs of others."""
+    """The monitored guests, after the kernel has released the RMIDs of removed groups."""
     deadline = time.monotonic() + 60
     while True:
         caches = kernel.take(*guests)

@@ -1,4 +1,4 @@
-"""The thread, and its values for watermarks and Prometheus."""
+"""Tests of the thread of monitoring, and of its values for watermarks and Prometheus."""
 
 import logging
 import math
@@ -33,7 +33,7 @@ SETTINGS = MonitoringSettings(interval=1.0, store_interval=10.0)
 
 
 class Bench:
-    """A loop with rounds made by a test."""
+    """A monitoring loop without a thread: tests make its rounds."""
 
     def __init__(self, folder):
         self.mount = mount(folder / "tree")
@@ -50,7 +50,7 @@ class Bench:
         self.start = time.monotonic()
 
     def round(self, second):
-        """The round of a second from now on, for the loop's clock as well."""
+        """Run the round of a second from now on; the loop's clock advances, too."""
         self.loop.run_round(self.start + second, 1000.0 + second)
 
     def stored(self):
@@ -223,7 +223,9 @@ def test_samples_start_again_after_storage_was_off(bench):
 
 @pytest.fixture
 def first(bench, monkeypatch):
-    """The first reading of a loop without requests for a long time. The next caller waits for another."""
+    """The first reading of a loop without requests for a long time. The next caller waits for another
+    reading.
+    """
     monkeypatch.setattr(loop, "STALE_SECONDS", 60.0)
     bench.loop.settings = MonitoringSettings(interval=0.05, store_interval=1e6)
     bench.loop.start()
@@ -252,7 +254,7 @@ def test_a_new_guest_is_seen_without_a_request(bench):
 
 @pytest.fixture
 def released(bench):
-    """Set, a round goes on: until then it hangs."""
+    """An event. The current round hangs until a test sets it."""
     hanging, released = threading.Event(), threading.Event()
 
     def hang():

@@ -1,4 +1,4 @@
-"""Monitoring groups, and readings from their counters."""
+"""Tests of monitoring groups, and of readings from their counters."""
 
 import errno
 import logging
@@ -25,7 +25,7 @@ def monitored_guest(name, qos_class="LS", group=None, priority=0, threads=()):
 
 @pytest.fixture
 def tree(tmp_path):
-    """A machine with groups for the classes LS and BE, as mount() makes it."""
+    """A fake resctrl tree, made by mount(), with groups for the QoS classes LS and BE."""
 
     def tree(machine=fake.INTEL, counters=None):
         made = mount(tmp_path / "tree", machine, counters)

@@ -1,4 +1,6 @@
-"""The picture: every curve with its unit, broken where nothing is known, legible at any length."""
+"""Tests of the picture of samples: each curve has its unit, is broken where values are unknown, and is
+legible at any length.
+"""
 
 import math
 import re
@@ -34,7 +36,7 @@ def texts(picture):
 
 
 def curves(picture):
-    """The paths with a colour of curves that are not of the legend, as lists of points."""
+    """The curves with this colour, without those of the legend, as lists of points."""
     found = []
     for path in ET.fromstring(picture).iter(f"{SVG}path"):
         if path.get("stroke-linejoin"):

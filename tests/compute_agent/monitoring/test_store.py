@@ -1,4 +1,6 @@
-"""The file of samples: written in batches, bounded, and no reason to stop measuring."""
+"""Tests of the file of samples: it is written in batches, limited in size, and its failures do not stop the
+measurement.
+"""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Interruptions are counted by CPU and cause, as kernels of different architectures show them."""
+"""Tests of counting interruptions by CPU and cause, from files of kernels of different architectures."""
 
 import os
 import subprocess

@@ -1,4 +1,6 @@
-"""The tracer runs for a while, and the kernel has its settings again, whatever happens meanwhile."""
+"""Tests of the kernel's tracer of noise: after it has run for a while, the kernel has its former settings
+again.
+"""
 
 import os
 from pathlib import Path
@@ -20,7 +22,7 @@ CPU2 = TracedNoise(2000000, 290, 12, 20, 0, 2007, 19, 1)
 
 
 class TracefsTree:
-    """A tracefs of files. An instance is removed with its files, as by the kernel."""
+    """A fake tracefs of plain files. The removal of an instance also removes its files, as by the kernel."""
 
     def __init__(self, folder, monkeypatch):
         self.root, self.kept = folder / "root", folder / ORIGINAL_FILE

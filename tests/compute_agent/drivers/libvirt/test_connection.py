@@ -1,4 +1,4 @@
-"""Connections to libvirtd may end during calls without a crash."""
+"""Tests of connections to libvirtd that end during a call, without a crash of the agent."""
 
 import threading
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ EOF = 1
 
 
 class AskedConnection:
-    """A connection of libvirt-python; its listing waits for the event `go_on`."""
+    """A connection of libvirt-python. Its listing of domains waits for the event `go_on`."""
 
     def __init__(self):
         self.asked, self.go_on = threading.Event(), threading.Event()
@@ -35,21 +35,21 @@ class AskedConnection:
         return []
 
     def ask(self, opened):
-        """Begin to list the domains, in a thread."""
+        """Begin to list the domains in a thread."""
         thread = threading.Thread(target=opened.active_domains)
         thread.start()
         assert self.asked.wait(60)
         return thread
 
     def break_down(self):
-        """Call the callback that libvirt's event loop calls when a connection breaks."""
+        """Call the function that libvirt's event loop calls when a connection breaks."""
         callback, session = self.handle.registerCloseCallback.call_args.args
         callback(self.handle, EOF, session)
 
 
 @pytest.fixture
 def connections(monkeypatch):
-    """The connections that were opened."""
+    """The list of connections that were opened."""
     made = []
 
     def connect(uri):

@@ -1,4 +1,4 @@
-"""Demands of a domain's XML on the CPUs and memory of the guest."""
+"""Tests of the demands of a domain's XML on the CPUs and the memory of the guest."""
 
 import pytest
 

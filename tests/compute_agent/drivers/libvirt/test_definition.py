@@ -1,4 +1,4 @@
-"""CPU limits, pins and memory in the definition of a domain: the agent's and foreign ones."""
+"""Tests of CPU limits, pins and memory in a domain's definition, set by the agent or by another program."""
 
 from dataclasses import replace
 
@@ -167,7 +167,7 @@ def test_changed_fields_are_named():
 
 
 class TestDemands:
-    """Foreign pins are demands, and stay."""
+    """Pins by another program are demands, and stay unchanged."""
 
     HOST = frozenset(range(4))
     PINS = "<vcpupin vcpu='0' cpuset='1'/><vcpupin vcpu='1' cpuset='2-3'/><emulatorpin cpuset='0-3'/>"

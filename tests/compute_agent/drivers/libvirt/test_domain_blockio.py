@@ -1,4 +1,4 @@
-"""Limits of block I/O of domains, and their owner: the agent or an operator."""
+"""Tests of limits of block I/O of domains, which the agent or an operator has set."""
 
 from functools import partial
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_unset_items_and_the_agents_own_are_set_and_foreign_ones_stay(wanted, ow
 
 @pytest.mark.slow
 class TestRealDomain:
-    """Limits that QEMU itself keeps, of a disk of a domain of a real libvirtd."""
+    """Limits of a disk that QEMU enforces, in a domain of a real libvirtd."""
 
     WANTED = BlockIo(rates=DeviceRates(1 << 20, 2 << 20, None, 50), own_disks=True)
 
@@ -89,7 +89,7 @@ class TestRealDomain:
 
     @staticmethod
     def limits(libvirtd, domain):
-        """The limits of the running domain and of its definition."""
+        """The limits of the running domain, and of its definition."""
         flags = (libvirtd.libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG)
         keys = ("read_bytes_sec", "write_bytes_sec", "read_iops_sec", "write_iops_sec")
         return [[domain.blockIoTune("hda", flag)[key] for key in keys] for flag in flags]
@@ -147,7 +147,7 @@ class TestRealDomain:
 
 @pytest.mark.slow
 class TestHostDevices:
-    """Weight and rates of devices of the host, which the kernel keeps in the group of a domain."""
+    """Weight and rates of block devices of the host, which the kernel enforces in the group of a domain."""
 
     @pytest.fixture
     def server(self):
@@ -165,7 +165,7 @@ class TestHostDevices:
 
     @pytest.fixture
     def disk(self):
-        """Some block device, as name and number."""
+        """The name and the number of any block device of the host."""
         for path in sorted(Path("/sys/block").iterdir(), reverse=True):
             if Path("/dev", path.name).exists():
                 return f"/dev/{path.name}", (path / "dev").read_text().strip()
@@ -183,7 +183,7 @@ class TestHostDevices:
 
     @staticmethod
     def kernel(server, domain, number):
-        """The weight, and the bytes written in a second, that the kernel lets the domain have."""
+        """The weight of the domain, and the bytes it may write per second, in the kernel."""
         lines = Path(f"/proc/{server.process(domain)}/cgroup").read_text().splitlines()
         path = next(line.split(":")[2] for line in lines if line.split(":")[1] == "blkio")
         group = CGROUPS / "blkio" / path.lstrip("/").removesuffix("/emulator")

@@ -1,4 +1,7 @@
-"""The groups that libvirt makes, as its documentation shows them; on real ones in test_driver.py."""
+"""Tests of finding the cgroups that libvirt makes, by paths from its documentation.
+
+test_driver.py has tests with real groups.
+"""
 
 import pytest
 
@@ -11,7 +14,7 @@ SCOPE = "machine.slice/machine-qemu\\x2d1\\x2da.scope"
 
 @pytest.fixture
 def find(tmp_path, monkeypatch):
-    """Finds the group of a process from the text of its /proc/PID/cgroup."""
+    """A function that finds the group of a process from the text of its /proc/PID/cgroup."""
     monkeypatch.setattr(
         running_domain, "_mount_points", lambda: {"": tmp_path / "unified", "cpu": tmp_path / "cpu"}
     )

@@ -1,4 +1,4 @@
-"""The libvirt driver on a real libvirtd with real QEMU guests."""
+"""Tests of the libvirt driver on a real libvirtd with real QEMU guests."""
 
 import contextlib
 import gc
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="n
 
 
 class Watched:
-    """A driver, and the changes that it reports."""
+    """A driver, and the list of changes that it reports."""
 
     def __init__(self, uri, **options):
         self.driver = LibvirtDriver(uri, **options)
@@ -77,9 +77,9 @@ def driver(watched):
 
 
 def sockets():
-    """The number of sockets of this process.
+    """The number of sockets that this process has open.
 
-    A daemon that dies while a connection opens leaves an event descriptor of libvirt, but no socket.
+    If a daemon dies while a connection opens, an event descriptor of libvirt stays open, but no socket.
     """
     links = []
     for path in glob.glob("/proc/self/fd/*"):
@@ -89,7 +89,7 @@ def sockets():
 
 
 def roles(pid):
-    """The CPUs of guest CPUs 0 and 1, the I/O thread, and all else."""
+    """The CPUs of guest CPU 0, of guest CPU 1, of the I/O thread, and of all other threads."""
     names = dict(thread_cpus(pid))
     guest = [names.pop(f"CPU {number}/TCG") for number in (0, 1)]
     return [*guest, names.pop("IO iothread1"), set().union(*names.values())]
@@ -173,7 +173,9 @@ def test_one_domain_that_cannot_be_described_hides_no_other(libvirtd, monkeypatc
 
 @pytest.fixture(scope="module")
 def libvirtd_of_nobody():
-    """A libvirtd that runs its guests as another user than root, without a label that names the user."""
+    """A libvirtd that runs its guests as another user than root, without a security label that names the
+    user.
+    """
     server = Libvirtd(user="nobody", default_confined=False)
     try:
         server.start()
@@ -328,7 +330,7 @@ def test_a_domain_destroyed_in_the_middle_is_gone(driver, watched, libvirtd, mon
 
 
 def _destroying(domain, misplaced):
-    """``misplaced`` of a guest that is destroyed when its threads have been looked at for the first time."""
+    """``misplaced`` for a guest that is destroyed after its threads were read for the first time."""
     ends = iter([domain.destroy])
 
     def look(self, settings):
@@ -525,7 +527,7 @@ def test_a_guest_that_is_restarted_while_it_is_looked_for_has_started(watched, l
 
 @pytest.fixture
 def two_nodes(monkeypatch):
-    """The host has one NUMA node only; here it says that it has two nodes, and guests may use both nodes."""
+    """Make the host, which has one NUMA node, look as if it had two. Guests may use both nodes."""
     both = frozenset({0, 1})
     monkeypatch.setattr(procfs, "nodes_with_memory", lambda: both)
     monkeypatch.setattr(procfs, "memory_nodes", lambda pid: both)
@@ -607,7 +609,7 @@ def test_the_use_of_a_domain_is_counted_by_its_outer_group_of_version_2(
 
 
 class TestCpuLimits:
-    """Shares and quota of domains, where libvirt has cgroups."""
+    """CPU shares and quotas of domains, if libvirt has cgroups."""
 
     @pytest.fixture(autouse=True)
     def _cgroups(self, libvirtd):
@@ -616,7 +618,7 @@ class TestCpuLimits:
 
     @staticmethod
     def shares(domain, libvirtd):
-        """The shares of the running domain, and of its definition (0: none)."""
+        """The CPU shares of the running domain, and of its definition (0 stands for none)."""
         flags = (libvirtd.libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG)
         return tuple(domain.schedulerParametersFlags(flag)["cpu_shares"] for flag in flags)
 
@@ -799,7 +801,7 @@ class TestChangesOfTheDefinition:
     def test_a_definition_that_is_reverted_right_after_the_agent_wrote_it_is_seen(
         self, driver, domain, guest, libvirtd
     ):
-        """No reader has seen the definition that the agent wrote."""
+        """The definition is reverted before anything has read the definition that the agent wrote."""
         driver.apply_cpu_settings(guest, SWAPPED)
         config = libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
         for vcpu, cpus in enumerate(((True, False), (False, True))):

@@ -1,4 +1,4 @@
-"""Domains that are about to start are found as soon as they have a process."""
+"""Tests that domains that are about to start are found as soon as they have a process."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ WORDS = [sys.executable, "-c", "import time; time.sleep(60)", "-uuid"]
 
 @pytest.fixture
 def owners():
-    """The answers of libvirtd about the usual owner of processes: texts, or errors."""
+    """The answers of libvirtd about the usual owner of QEMU processes: texts, or errors."""
     return [""]
 
 
@@ -39,7 +39,7 @@ def domains(owners):
 
 @pytest.fixture
 def start():
-    """Starts a process with the words of QEMU's command line."""
+    """A function that starts a process with the words of QEMU's command line."""
     processes = []
 
     def start(guest_uuid):
@@ -132,7 +132,9 @@ def test_too_many_expected_guests_and_invalid_xml_are_refused(domains, monkeypat
 
 
 def test_the_pins_that_libvirt_is_about_to_set_are_known(domains):
-    """A power manager wakes their CPUs before: libvirt cannot pin to a CPU that is offline."""
+    """A power manager brings these CPUs online before, because libvirt cannot pin a thread to an
+    offline CPU.
+    """
     tune = "<cputune><vcpupin vcpu='1' cpuset='5'/><emulatorpin cpuset='6-7'/></cputune></domain>"
     guest = domains.expect_guest(described(str(uuid.uuid4())).replace("</domain>", tune))
     assert guest.constraints.pins == ((1, frozenset({5})),)
@@ -141,7 +143,7 @@ def test_the_pins_that_libvirt_is_about_to_set_are_known(domains):
 
 @pytest.fixture
 def mems(monkeypatch, tmp_path):
-    """``cpuset.mems`` of the main threads of all domains; it does not exist yet."""
+    """The path of ``cpuset.mems`` of the main threads of all domains. The file does not exist yet."""
     (tmp_path / "emulator").mkdir()
     monkeypatch.setattr(domain_table, "find_group", lambda pid: DomainGroup((tmp_path,), True))
     return tmp_path / "emulator/cpuset.mems"

@@ -1,4 +1,4 @@
-"""The flavor that Nova wrote into the XML of a domain."""
+"""Tests of reading the flavor that Nova wrote into the XML of a domain."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Helpers of domains and workers of vhost: found without taking anything else for one, and moved."""
+"""Tests of helper processes of domains and of vhost workers: the agent finds exactly these, and moves
+them.
+"""
 
 import contextlib
 import errno
@@ -28,7 +30,7 @@ pytestmark = pytest.mark.skipif(not os.sched_getaffinity(0) >= BOTH, reason="nee
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts processes with a name and CPUs."""
+    """A function that starts processes with a given name and on given CPUs."""
     with contextlib.ExitStack() as stack:
 
         def run(name="swtpm", cpus=BOTH):
@@ -47,7 +49,9 @@ def start(tmp_path):
 
 @pytest.fixture
 def host(tmp_path, start, monkeypatch):
-    """A domain with a sleeping process as its QEMU, and the files of libvirt and of the kernel about it."""
+    """A domain with a sleeping process in place of QEMU, and the files of libvirt and of the kernel
+    about it.
+    """
     pid = start("qemu-system-x86", ONE)
     guest = Guest("a", "libvirt", "a", pid, GuestSettings())
     state, scope = tmp_path / "state", tmp_path / "scope"
@@ -77,7 +81,7 @@ def host(tmp_path, start, monkeypatch):
 
 @pytest.fixture
 def kernel_threads(host, monkeypatch):
-    """Gives tasks the names of kernel threads, as children of kthreadd."""
+    """A function that gives tasks the names of kernel threads, as children of kthreadd."""
     names = {}
     real = procfs.thread_name
     monkeypatch.setattr(procfs, "thread_name", lambda pid, tid: names.get(tid) or real(pid, tid))
@@ -236,7 +240,7 @@ def test_fewer_cpus_than_wanted_are_no_fault(host, start, monkeypatch):
 
 
 class TestRealDomains:
-    """Real domains, with processes that sleep as their helpers."""
+    """Real domains with sleeping processes as their helpers."""
 
     @pytest.fixture
     def driver(self, libvirtd):
@@ -266,7 +270,7 @@ class TestRealDomains:
         self.check_moves(driver, guest, helper)
 
     def check_moves(self, driver, guest, helper):
-        """The helper goes where the emulator goes."""
+        """Check that the helper moves to the CPUs of the emulator threads."""
         for emulator in (ONE, ZERO, BOTH):
             settings = CpuSettings((ZERO, ONE), emulator)
             assert helper in driver.misplaced_threads(guest, settings)

@@ -1,4 +1,4 @@
-"""The hook that libvirt runs has the right place, and can neither fail nor hang."""
+"""Tests of the hook that libvirt runs: it is installed in the right place, and can neither fail nor hang."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def run(script, tmp_path, operation="start", suboperation="begin", xml=XML):
 
 
 def serve(listener, answer):
-    """Answer one request, and return it."""
+    """Answer one request of the hook, and return the request."""
     asked = []
 
     def one():

@@ -1,7 +1,7 @@
-"""Limits of memory of domains: a soft limit where the operator has set none.
+"""Tests of memory limits of domains: the agent sets a soft limit if the operator has set none.
 
-Where libvirtd has no cgroups for memory it refuses the live part: that is tested as it is, and the rest with
-the live part left out.
+If libvirtd has no cgroups for memory, it refuses to change running domains. Then one test covers the refusal,
+and all others change only definitions.
 """
 
 import pytest
@@ -28,7 +28,7 @@ def domain(libvirtd):
 
 @pytest.fixture
 def has_memory_groups(libvirtd, domain):
-    """Whether libvirtd can limit the memory of domains that run."""
+    """Whether libvirtd can limit the memory of running domains."""
     try:
         domain.memoryParameters(libvirtd.libvirt.VIR_DOMAIN_AFFECT_LIVE)
     except libvirtd.libvirt.libvirtError:
@@ -38,7 +38,7 @@ def has_memory_groups(libvirtd, domain):
 
 @pytest.fixture
 def live(has_memory_groups, monkeypatch):
-    """Soft limits of the running domain: records those that are set, and answers with the last one."""
+    """The soft limits that were set on the running domain. The last one is also the answer to reads."""
     asked, really, parsed = [], DomainTuning.set_soft_limit, domain_table.parse_live
 
     def set_soft_limit(self, kib, persistent):
@@ -60,14 +60,14 @@ def live(has_memory_groups, monkeypatch):
 
 @pytest.fixture
 def defined(libvirtd, domain):
-    """The soft limit in KiB of the definition."""
+    """The soft limit in the domain's definition, in KiB."""
     flag = libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
     return lambda: domain.memoryParameters(flag)["soft_limit"]
 
 
 @pytest.fixture
 def opened(libvirtd, domain):
-    """Drivers, as a restarted agent has them."""
+    """A function that opens drivers, as agents do that start one after the other."""
     made = []
 
     def make():

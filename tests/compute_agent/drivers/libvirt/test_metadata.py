@@ -1,4 +1,4 @@
-"""Settings of a guest in the XML of its domain."""
+"""Tests of reading a guest's settings from the XML of its domain."""
 
 import re
 
@@ -187,6 +187,7 @@ def test_xml_that_is_no_domain_is_refused(text):
 
 
 HOSTDEV = "<hostdev mode='subsystem' type='{}'><source><address {}/></source></hostdev>"
+NVME_DISK = "<disk type='nvme'><source type='pci' namespace='1'><address {}/></source></disk>"
 FUNCTION = "<interface type='hostdev'><source><address type='pci' {}/></source></interface>"
 
 
@@ -197,6 +198,7 @@ FUNCTION = "<interface type='hostdev'><source><address type='pci' {}/></source><
         (HOSTDEV.format("pci", "domain='0x0000' bus='0x81' slot='0x00' function='0x0'"), {"0000:81:00.0"}),
         (HOSTDEV.format("pci", "domain='65536' bus='129' slot='31' function='7'"), {"10000:81:1f.7"}),
         (FUNCTION.format("bus='0x5e' slot='0x02' function='0x3'"), {"0000:5e:02.3"}),
+        (NVME_DISK.format("domain='0x0000' bus='0x01' slot='0x00' function='0x0'"), {"0000:01:00.0"}),
         (HOSTDEV.format("usb", "bus='1' device='2'"), set()),
         (HOSTDEV.format("pci", "bus='0x100'"), set()),
         (HOSTDEV.format("pci", "bus='-1'"), set()),

@@ -1,4 +1,4 @@
-"""Threads that QEMU makes for a migration: real domains, between two libvirtd of one machine."""
+"""Tests of threads that QEMU makes for a migration, with real domains between two libvirtd on one machine."""
 
 import contextlib
 import os
@@ -50,7 +50,9 @@ def domain(libvirtd):
 
 @contextlib.contextmanager
 def migrating(source, destination, domain):
-    """A migration over several connections that lasts: the process at the destination is stopped."""
+    """A migration over several connections that does not end, because the process at the destination is
+    stopped.
+    """
     libvirt, errors = source.libvirt, []
     flags = libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PARALLEL
     wanted = {
@@ -85,7 +87,7 @@ def migrating(source, destination, domain):
 
 
 def senders(pid):
-    """The CPUs of the threads that send memory, by thread id."""
+    """The CPUs of the threads that send the memory of the guest, by thread id."""
     return {
         tid: procfs.thread_affinity(tid)
         for tid in procfs.thread_ids(pid)

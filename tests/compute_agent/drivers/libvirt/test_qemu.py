@@ -1,4 +1,4 @@
-"""The roles of threads of a QEMU process, and the process of a domain."""
+"""Tests of recognising the threads of a QEMU process, and the process of a domain."""
 
 import os
 import signal

@@ -16,6 +16,7 @@ from compute_agent.drivers.base import (
     MemoryLimits,
 )
 from compute_agent.drivers.combined import CombinedDriver
+from compute_agent.drivers.systemd import editor
 from compute_agent.drivers.systemd.unit_properties import DEFAULTS, INFINITY
 from compute_agent.drivers.systemd.unit_settings import made_uuid
 from compute_agent.model.guest_settings import SettingSource
@@ -45,6 +46,15 @@ def records(tmp_path):
         with suppress(FileNotFoundError):  # the driver deletes it meanwhile
             found.append(json.loads(path.read_text()))
     return found
+
+
+def compare_all(driver, guest):
+    """The comparisons of one round."""
+    driver.misplaced_threads(guest, FREE)
+    driver.memory_nodes(guest, frozenset())
+    driver.cpu_limits(guest, CpuLimits())
+    driver.memory_limits(guest, MemoryLimits(1 << 30))
+    driver.blockio_drift(guest, None)
 
 
 class TestFinding:
@@ -295,6 +305,35 @@ class TestSetting:
         (systemd.folder_of(systemd.units[DB]) / "cpuset.cpus").write_text("0-1\n")
         assert driver.misplaced_threads(guest, PINNED) == {guest.pid: ONE}
         assert driver.apply_cpu_settings(guest, PINNED)
+
+    def test_a_round_of_comparisons_reads_the_service_once(self, systemd, rig, monkeypatch):
+        driver, guest = rig
+        compare_all(driver, guest)
+        monkeypatch.setattr(editor, "_READING_SECONDS", -1.0)
+        systemd.calls.clear()
+        compare_all(driver, guest)
+        assert systemd.calls == ["GetAll"] * 5
+        monkeypatch.undo()
+        systemd.calls.clear()
+        for _ in range(3):
+            compare_all(driver, guest)
+        # The reading before has been made in the loop or just before it.
+        assert systemd.calls.count("GetAll") <= 1
+
+    def test_a_reading_of_one_service_serves_no_other_one(self, systemd, rig):
+        driver, guest = rig
+        systemd.start("b.service").values["CPUWeight"] = 300
+        wait_for(lambda: len(driver.guests()) == 2)
+        (other,) = (one for one in driver.guests() if one.name == "b.service")
+        assert driver.cpu_limits(guest, CpuLimits(quota=1)) == CpuLimits(100)
+        assert driver.cpu_limits(other, CpuLimits(quota=1)) == CpuLimits(300)
+
+    def test_a_change_is_seen_once_a_reading_is_old(self, systemd, rig, monkeypatch):
+        driver, guest = rig
+        assert driver.cpu_limits(guest, CpuLimits(quota=1)) == CpuLimits(100)
+        systemd.units[DB].values["CPUQuotaPerSecUSec"] = 3_000_000
+        monkeypatch.setattr(editor, "_READING_SECONDS", -1.0)
+        assert driver.cpu_limits(guest, CpuLimits(quota=1)) == CpuLimits(100, 3.0)
 
     def test_a_value_that_the_kernel_does_not_take_is_an_error(self, systemd, rig):
         driver, guest = rig
