@@ -54,31 +54,7 @@ from placement.store.claimants import (
 )
 from placement.store.claims import ConsumerClaim, ProviderSupply, check_capacity
 from placement.store.consumers import ANY_GENERATION
-<<<<<<< HEAD
 from placement.store.expired import COUNTS, IS_TIMED
-=======
-from placement.store.expired import COUNTS
-
-
-@dataclass(frozen=True, slots=True)
-class LockedConsumers:
-    """The locked consumers by uuid, the amounts that they hold, and the uuids of those that have expired."""
-
-    # only consumers that existed before; new consumers are created for the claims
-    consumers: Mapping[str, consumer_store.ConsumerRow]
-    holdings: Sequence[ClaimantHolding] = ()
-    expired: frozenset[str] = frozenset()
-
-    @property
-    def provider_ids(self) -> set[int]:
-        """The ids of all providers of which these consumers hold amounts."""
-        return {each.provider_id for each in self.holdings}
-
-    @property
-    def providers(self) -> set[str]:
-        """The uuids of all providers of which these consumers hold amounts."""
-        return {each.provider for each in self.holdings}
->>>>>>> main
 
 
 def replace(tx: WriteTransaction, claims: Sequence[ConsumerClaim]) -> None:
@@ -104,7 +80,6 @@ def write_claims(
 ) -> None:
     """Write claims of consumers and providers that are locked; this is the last step of :func:`replace`.
 
-<<<<<<< HEAD
     :param are_promised: the claims take only what is held for them, so the capacity is not checked.
     """
     planned: Sequence[ConsumerClaim] = ()
@@ -112,59 +87,6 @@ def write_claims(
     if locked.timed or any(claim.window is not None for claim in claims):
         timed_write = holds.plan_write(tx, claims, locked)
         claims, planned, locked = timed_write.claims, timed_write.planned, timed_write.locked
-=======
-    :param more: uuids of further providers to lock; ``buckets`` are further buckets of providers to lock.
-    :param others: uuids of further consumers to lock; the amounts that they hold are read, too.
-    """
-    # if the client declares all consumers as new, no lookup is needed: consumers mostly are new, and the
-    # insertion fails otherwise
-    new_only = all(claim.generation is None and claim.takes_anything for claim in claims)
-    looked_up = [] if tx.optimistic and new_only else [claim.consumer for claim in claims]
-    locked = _lock(tx, [*looked_up, *others])
-    new = [claim for claim in claims if claim.takes_anything and claim.consumer not in locked.consumers]
-    # consumers are created before the buckets are locked, because the insertion locks the new rows, and
-    # consumers are locked before buckets
-    consumer_store.create_consumers(tx, {claim.consumer: claim.owner for claim in new})
-    named = {uuid for claim in claims for uuid in claim.resources}
-    # a single call locks all providers, so that all buckets are locked in ascending order
-    tx.lock({*locked.providers, *named, *more}, buckets)
-    return locked
-
-
-def check_generations(claims: Iterable[ConsumerClaim], locked: LockedConsumers) -> None:
-    """Refuse claims that give a wrong generation of their consumer.
-
-    An expired consumer counts as missing. A claim with the uuid of an expired consumer has to wait until that
-    consumer's amounts are released (:func:`placement.store.reservations.write_with_room`).
-
-    :raises ConcurrentUpdate: a generation is wrong; the message has the wrong and the current generation. The
-        class is ConsumerExists if an expired consumer has to be released first.
-    """
-    for claim in claims:
-        if claim.consumer in locked.expired:
-            # the client sees no such consumer, so each number that it gives as generation is a conflict
-            if claim.generation is not ANY_GENERATION:
-                consumer_store.check_generation(None, claim.generation)
-            # the row and the allocations still exist, so the caller releases the consumer and tries again
-            raise ConsumerExists(f"consumer generation conflict - {claim.consumer} has expired just now")
-        consumer_store.check_generation(locked.consumers.get(claim.consumer), claim.generation)
-
-
-def _lock(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsumers:
-    if not uuids:
-        return LockedConsumers({})
-    consumers_locked = consumer_store.lock(tx, uuids)
-    # the query is queued before an answer is read, so that both statements are sent together
-    held = tx.queue(_held_by(len(uuids)), bind_values("uuid", uuids))
-    known = {row.uuid: row for row in consumer_store.rows(consumers_locked)}
-    # the clock of the database decides in the same statement, because the clocks of workers differ
-    expired = frozenset(uuid for uuid, *_, is_over in held.rows if is_over)
-    return LockedConsumers(known, [ClaimantHolding(*row) for *row, _ in held.rows], expired)
-
-
-def write_claims(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: LockedConsumers) -> None:
-    """Write claims of consumers and providers that are locked; this is the last step of :func:`replace`."""
->>>>>>> main
     # holdings are deleted before the supplies are read, so that supplies only include the usage of other
     # consumers
     _remove(tx, [row.id for row in locked.consumers.values()])

@@ -28,14 +28,9 @@ class ConsumerClaim:
 
     ``generation`` is the consumer's generation that the client knows. None means a new consumer, and
     :data:`~placement.store.consumers.ANY_GENERATION` means that any generation is right (before microversion
-<<<<<<< HEAD
-    1.28). With ``in_any_portions``, which is for the rest of a reservation, min_unit, max_unit and step_size
-    of the inventories do not matter. ``window`` is the time of the allocations; None means from now on,
-    without an end.
-=======
     1.28). ``in_any_portions`` marks the remaining amounts of a reservation, for which min_unit, max_unit and
-    step_size do not matter.
->>>>>>> main
+    step_size do not matter. ``window`` is the time of the allocations; None means from now on, without an
+    end.
     """
 
     consumer: str

@@ -38,8 +38,7 @@ UUIDS: Final = tuple(query.with_only_columns(consumers.c.uuid) for query in (_re
 # the condition uses NOT IN with two small sub-queries instead of an outer join, which would change the main
 # query
 COUNTS: Final = consumers.c.id.not_in(_reservations) & consumers.c.id.not_in(_claims)
-<<<<<<< HEAD
-"""Condition: the consumer has not expired."""
+"""SQL condition: the consumer has not expired."""
 
 IS_TIMED: Final = sa.or_(
     # correlated lookups by primary key, because a cloud may have many claims that end
@@ -49,7 +48,4 @@ IS_TIMED: Final = sa.or_(
     .exists(),
     sa.select(sa.literal(1)).where(EXPIRES, claim_expiries.c.is_final).correlate(consumers).exists(),
 )
-"""Condition: the allocations of the consumer have a known end, so that holds depend on them."""
-=======
-"""SQL condition: the consumer has not expired."""
->>>>>>> main
+"""SQL condition: the allocations of the consumer have a known end, so that holds depend on them."""

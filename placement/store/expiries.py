@@ -106,14 +106,10 @@ def _expiry_times(count: int) -> PreparedStatement:
 
 
 class ClaimExpiry(NamedTuple):
-<<<<<<< HEAD
-    """The expiry of a claim, in seconds since 1970 and from now, and its consumer's generation.
+    """The expiry of a claim (in seconds since 1970, and from now), and its consumer's generation.
 
     ``is_final`` means that the claim ends then, and cannot be confirmed.
     """
-=======
-    """The expiry of a claim (in seconds since 1970, and from now), and its consumer's generation."""
->>>>>>> main
 
     generation: int
     expires_at: float

@@ -367,20 +367,13 @@ class ClaimService:
 
 
 def _takes_any_place(wanted: WantedClaim) -> bool:
-<<<<<<< HEAD
-    """Return whether any place is good: a new consumer without order, group, topology, fallback or window."""
+    """Return whether any place is good for a claim.
+
+    This is so for a new consumer without order, group, topology, fallback and window.
+    """
     # these need the current state: the members of the group, the best host, the proof that the first request
     # has no place, or the schedule
     depends = wanted.order or wanted.group or wanted.topology or wanted.fallback or wanted.window
-=======
-    """Return whether any place is good for a claim.
-
-    This is so for a new consumer without order, group, topology and fallback.
-    """
-    # a group, an order, a topology or a fallback needs the current state: its members, the best host, or the
-    # proof that the first request has no place
-    depends = wanted.order or wanted.group or wanted.topology or wanted.fallback
->>>>>>> main
     return wanted.generation is None and not depends
 
 
