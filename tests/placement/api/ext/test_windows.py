@@ -349,3 +349,18 @@ def test_too_many_windows_of_a_provider_are_refused(
     answer = book(admin, 1, 1, 2)
     assert answer.status_code == 409
     assert "which is the maximum" in read_error(answer)[2]
+
+
+def test_the_room_of_a_window_stays_held_until_some_worker_begins_it(
+    admin: Admin, url: str, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = booked(admin, 8, 1, 2)
+    with monkeypatch.context() as patch:
+        # as if each worker died before it begins windows
+        patch.setattr("placement.store.reservations.begin_windows", lambda tx: 0)
+        advance_clock(url, 1.5 * HOUR)
+        assert show(admin, first)["state"] == "active"
+        assert put_allocation(admin, {host: {"VCPU": 1}}).status_code == 409
+        assert book(admin, 1, 0.1, 0.2).status_code == 409
+    assert read_usages(Admin(application(url)), host) == {"VCPU": 8}
+    assert admin("GET", f"/allocations/{first}").json["allocations"] != {}
