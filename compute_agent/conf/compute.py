@@ -85,8 +85,8 @@ COMPUTE_OPTS: Final = [
     ),
     cfg.StrOpt(
         "cpu_shared_set",
-        help="CPUs that back VCPU and serve emulator threads, such as 0-3,16. CPUs in neither set belong to"
-        " the host.",
+        help="CPUs that back VCPU and serve emulator threads, such as 0-3,16. CPUs that are neither in this"
+        " set nor in cpu_dedicated_set belong to the host.",
     ),
     cfg.StrOpt(
         "provider_tree",

@@ -351,7 +351,9 @@ class CpuClassController(KernelController):
         return (rules.cpus | rules.unknown) - cpuset.parse(text) if text else frozenset()
 
     def _former_values(self) -> FormerValues:
-        """The saved content of files, if it was saved since the last boot. A reboot resets all these files.
+        """The content of the kernel's files before the agent changed them.
+
+        Content from before the last boot is left out, because a reboot resets all these files.
 
         CPUs that may be parked and are offline count as parked by the agent. So parked CPUs come online again
         even if the state file was lost.

@@ -304,7 +304,7 @@ def memory_limits(
 
     Without memory in the allocation there are no limits.
 
-    :param share: the percentages of the guest's class.
+    :param share: the limits of the guest's class, as percentages of the memory in the allocation.
     :param overhead_mb: the MiB that the guest may use beyond its allocation.
     :param pages: the limits of huge pages; None: the agent leaves these limits unchanged.
     """

@@ -7,7 +7,7 @@ such a device, it would be given twice. So the agent offers no device while it c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -63,9 +63,8 @@ def read_nova_devices(paths: Iterable[Path]) -> NovaDevices:
             )
             continue
         for section, name in _SPECS:
-            texts += sections.get(section, {}).get(name, [])
-        section, name = _REPORTS
-        if given := sections.get(section, {}).get(name):
+            texts += _written_values(sections, section, name)
+        if given := _written_values(sections, *_REPORTS):
             reports = given[-1].strip().lower() in _TRUE
     specs: list[DeviceSpec] = []
     for text in texts:
@@ -77,6 +76,14 @@ def read_nova_devices(paths: Iterable[Path]) -> NovaDevices:
                 f" {error}"
             )
     return NovaDevices(tuple(specs), reports, tuple(problems))
+
+
+def _written_values(
+    sections: Mapping[str, Mapping[str, Sequence[str]]], section: str, name: str
+) -> list[str]:
+    # As for oslo.config, upper and lower case of a section are the same.
+    found = (options for written, options in sections.items() if written.lower() == section.lower())
+    return [value for options in found for value in options.get(name, ())]
 
 
 def without_novas(

@@ -77,7 +77,7 @@ class GroupReader:
     def list_foreign(self, guests: Collection[str]) -> Iterator[str]:
         """The outermost control groups with processes of the host, and without groups of guests.
 
-        :param guests: the groups of guests.
+        :param guests: the control groups that belong to guests.
         """
         if self.has_cpusets:
             found = tuple(itertools.islice(self._list_foreign("", guests), MAX_GROUPS + 1))

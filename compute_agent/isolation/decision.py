@@ -37,11 +37,11 @@ class HeldCpus:
     """The dedicated CPUs that a guest holds, and the isolation that the guest asks for.
 
     :ivar quiet: whether the host's own work must avoid the CPUs.
-    :ivar pid: the main process of the guest.
+    :ivar pid: the process id of the guest's main process.
     :ivar alone: whether the CPUs must also be a cpuset partition.
     :ivar group: the guest's control group, below the root of all control groups; empty: the group of its main
         process.
-    :ivar vcpu_cpus: the host CPUs of each guest CPU.
+    :ivar vcpu_cpus: the host CPUs that each guest CPU may use.
     """
 
     uuid: str
@@ -57,8 +57,8 @@ class HeldCpus:
 class IsolationDemand:
     """The isolation that all guests of a host demand together.
 
-    :ivar dedicated: the CPUs that guests may hold.
-    :ivar nodes: the CPUs of NUMA nodes by number.
+    :ivar dedicated: the CPUs of the host that guests may hold (the dedicated set).
+    :ivar nodes: the CPUs of each NUMA node, by number of the node.
     :ivar kept: CPUs that stay quiet although no known guest holds them, for example while a guest is lost.
     """
 
@@ -88,7 +88,7 @@ class KernelAnswers:
     """The kernel's answers to the agent's writes of masks.
 
     :ivar refused: by path of a mask, the reason why the agent does not change the mask.
-    :ivar full: CPUs without a free vector.
+    :ivar full: CPUs without a free interrupt vector.
     :ivar stored: by path, the CPUs that were written, and the CPUs that the kernel stored.
     """
 

@@ -24,8 +24,8 @@ _SHOWN: Final = 4
 class EmulatorCpus:
     """The CPUs of a host on which threads that run no guest CPU belong.
 
-    :ivar shared: CPUs of ``cpu_shared_set``.
-    :ivar nodes: the CPUs of NUMA nodes by number.
+    :ivar shared: the CPUs in the option ``cpu_shared_set``.
+    :ivar nodes: the CPUs of each NUMA node, by number of the node.
     """
 
     shared: CpuSet = frozenset()
@@ -34,7 +34,7 @@ class EmulatorCpus:
     def choose_cpus(self, place: CpuAssignment, held: CpuSet, online: CpuSet) -> CpuSet:
         """The shared CPUs in the NUMA nodes of a guest, or else all shared CPUs; empty without shared CPUs.
 
-        :param held: the CPUs that guests hold.
+        :param held: the CPUs that guests hold, which emulator threads must not use.
         """
         free = self.shared & online - held
         near = frozenset[int]().union(*(cpus for cpus in self.nodes.values() if cpus & place.cpus))

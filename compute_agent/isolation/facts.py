@@ -116,9 +116,9 @@ class KernelMask:
 
     :ivar names: the actions of an interrupt, or name and start of a thread, which identify the interrupt or
         thread.
-    :ivar node: the NUMA node of the device.
+    :ivar node: the NUMA node of the device that causes the interrupt.
     :ivar effective: the CPUs of the mask that the kernel chose.
-    :ivar movable: whether the file can be written.
+    :ivar movable: whether the kernel allows a change of the mask.
     """
 
     path: str
@@ -209,7 +209,7 @@ def _parse_text(is_list: bool, text: str) -> CpuSet:
 class IsolationFacts:
     """The masks of a host, by path.
 
-    :ivar boot: the identifier of the boot.
+    :ivar boot: the identifier of the present boot of the host.
     :ivar gone: the known paths that do not exist any more.
     :ivar counts: interrupts since boot, by number of the interrupt; read only if an interrupt needs another
         CPU.
@@ -263,7 +263,7 @@ class MaskReader:
     ) -> IsolationFacts:
         """The masks of the host, with details for masks that contain a quiet CPU.
 
-        :param known: paths of masks that have originals.
+        :param known: paths of masks of which the agent has saved the original content.
         :param processes: main processes of guests by uuid, one of which may have a passthrough device.
         :param guest_groups: control groups of guests, below the root of all control groups.
         """

@@ -138,11 +138,11 @@ def _is_due(now: SeenBan, ban: KeptBan, wanted: CpuSet) -> bool:
 class _BalancerMemory:
     """The data that the agent keeps in memory about one irqbalance process.
 
-    :ivar sent: the CPUs that were written last.
+    :ivar sent: the banned CPUs that the agent has written last.
     :ivar scanned: the time by which irqbalance will have scanned after that write.
     :ivar reason: the reason why the agent does not ask irqbalance before the time ``again``; empty:
         irqbalance answers.
-    :ivar seconds: the seconds between two scans of irqbalance.
+    :ivar seconds: the seconds between two scans of interrupts by irqbalance.
     """
 
     sent: CpuSet | None = None

@@ -32,8 +32,8 @@ _VERSION: Final = 1
 class OriginalMask:
     """The original of a mask: its text, the actions of its interrupt, and the value that the agent wrote.
 
-    ``written`` has the sets of CPUs that the mask may have because of the agent. They are the set of the last
-    write and, until the agent has read this write back, the set of the write before.
+    ``written`` has the sets of CPUs that the mask may have because of the agent. These are the set of the
+    last write and, until the agent has read this write back, the set of the write before.
     """
 
     cpus: CpuSet
@@ -44,7 +44,7 @@ class OriginalMask:
 
 @dataclass(frozen=True, slots=True)
 class OriginalMasks:
-    """All originals of a boot by path.
+    """The original contents of all masks since the last boot, by path.
 
     :ivar quiet: the CPUs that were quiet at the last write.
     :ivar partitioned: the CPUs that were in partitions at the last write.

@@ -99,7 +99,7 @@ class PartitionFacts:
 class PartitionPlan:
     """The originals to save first, and the writes after that, in their order.
 
-    :ivar refused: messages by uuid of the guest.
+    :ivar refused: reasons why guests get no partition, by uuid of the guest.
     :ivar valid: the CPUs of the valid partitions in the kernel.
     """
 
@@ -264,8 +264,8 @@ class PartitionFiles:
     ) -> tuple[list[PartitionTarget], str]:
         """The groups of a guest that should be partitions, and a message about its other guest CPUs.
 
-        :param group: the group of the whole guest.
-        :param cpus: the CPUs that the guest holds.
+        :param group: the control group of the whole guest.
+        :param cpus: the dedicated CPUs that the guest holds.
         """
         if not group:
             return [], NO_GROUP

@@ -42,7 +42,7 @@ class BootIsolation:
     """The CPUs that boot options of Linux isolate.
 
     :ivar unbalanced: CPUs of ``isolcpus``, among which the kernel moves no threads.
-    :ivar tickless: CPUs of ``nohz_full``.
+    :ivar tickless: CPUs of ``nohz_full``, on which the kernel stops the timer tick while one thread runs.
     """
 
     unbalanced: CpuSet = frozenset()

@@ -396,7 +396,7 @@ def _find_holdings(
     """Find the allocation of each guest in ``records``; it may be held by a migration instead of the guest.
 
     :param records: the records of guests' own consumers, by uuid.
-    :param held: all allocations on this host, by consumer.
+    :param held: all allocations on this host's providers, by consumer.
     :param known: the allocations of consumers without a guest at the last read, by consumer.
     """
     views = list(views)

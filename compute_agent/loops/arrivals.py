@@ -113,8 +113,8 @@ class PreStartHook:
     def announce_guest(self, description: str, seconds: float) -> Guest:
         """Prepare for a guest that is about to start: make its cache group, and return the guest.
 
-        :param description: the XML of the domain.
-        :param seconds: the maximum wait for the group.
+        :param description: the XML definition of the guest's domain.
+        :param seconds: the maximum time to wait for the cache group of the guest.
         :raises ValueError: the description is invalid, or the driver has no announced guests.
         :raises TimeoutError: the group was not made in time; the worker will still make it.
         """

@@ -181,11 +181,11 @@ class HostAuditor:
     ) -> None:
         """Prepare an audit.
 
-        :param changed: called after an allocation was changed.
+        :param changed: called after the audit has changed an allocation.
         :param holders: the owners (project and user) of guests, by uuid.
         :param moves_emulator: whether the agent moves emulator threads off dedicated CPUs of guests that
             another program has placed.
-        :param root: the folder that contains ``sys``.
+        :param root: the folder that contains ``sys``, usually ``/``.
         """
         self._root = root
         self._moves_emulator = moves_emulator
@@ -374,7 +374,7 @@ class HostAuditor:
         """Decide about a consumer and write its allocation; return the outcome as text.
 
         :param verb: the effect on the allocation of this host, for the log: ``created`` or ``deleted``.
-        :param asked_for: whether the operator has requested this repair.
+        :param asked_for: whether the operator has requested this kind of repair.
         """
         if not asked_for and not dry_run:
             return ""

@@ -58,7 +58,7 @@ COLLECTOR_THREAD: Final = ThreadSpec(
 class _CollectorAnswer:
     """The last answer of a collector.
 
-    :ivar classes: the resource classes that the collector measures.
+    :ivar classes: the resource classes of which the collector measures amounts.
     :ivar told: the measured amounts, by resource class and by name of the host, NUMA node or cache.
     :ivar trouble: the failure of the collector as text; empty: no failure.
     """

@@ -268,9 +268,9 @@ class FleetLoop:
         before = self._state.trouble
         if trouble != before:
             if trouble:
-                LOG.error("The host does not follow its fleet: %s", trouble)
+                LOG.error("The agent does not apply the settings of its fleet: %s", trouble)
             else:
-                LOG.info("The host follows its fleet again")
+                LOG.info("The agent applies the settings of its fleet again")
         with self._changing:
             self._show_state(replace(self._state, trouble=trouble, reasons=frozenset(reasons)))
 
@@ -320,7 +320,7 @@ class _FleetState:
     :ivar revision: the stored revision; None without a stored revision.
     :ivar overruled: options of the revision for which the host's own configuration files have another value.
     :ivar trouble: the reason as text why the host does not follow its fleet; empty: the host follows it.
-    :ivar reasons: the kinds of trouble.
+    :ivar reasons: the kinds of trouble, by which the host does not follow its fleet.
     """
 
     group: str = ""

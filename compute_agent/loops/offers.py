@@ -41,7 +41,7 @@ class ReclaimedResource:
     """A resource of which guests leave a part unused.
 
     :ivar name: the resource class under which the unused part is offered.
-    :ivar unit: the unit of its amounts in messages.
+    :ivar unit: the unit of amounts of this resource in messages.
     :ivar whole: the words for the whole amount of a zone in messages, such as "shared CPUs".
     :ivar file: the name of the file with the history of use.
     """
@@ -57,8 +57,8 @@ class MeasuredZone:
     """A host, NUMA node or cache with a provider of its own, with its capacity and its measured use.
 
     :ivar capacity: the whole amount in the unit of the resource.
-    :ivar reading: the measured use; None: unknown.
-    :ivar entitlements: the amounts that guests hold, by uuid.
+    :ivar reading: the CPU or memory use measured in the zone; None: unknown.
+    :ivar entitlements: the amounts of the resource that guests hold in the zone, by uuid of the guest.
     """
 
     node: ProviderNode
@@ -103,7 +103,7 @@ class ReclaimGauges:
 class ReclaimEstimator:
     """Estimates the unused part of one resource, and decides how much of it is offered.
 
-    One thread calls the rounds. Other threads may read offers and count broken promises.
+    A single thread calls take_round(). Other threads may read offers and count broken promises.
     """
 
     def __init__(self, resource: ReclaimedResource, recorder: EventRecorder, gauges: ReclaimGauges) -> None:
@@ -128,7 +128,7 @@ class ReclaimEstimator:
     def switch_on(self, on: bool, now: float) -> None:
         """Begin to offer with the saved history; or save the history and end all offers.
 
-        :param now: seconds since the epoch.
+        :param now: the present time in seconds since the epoch.
         """
         if on and not self._on:
             self._began = now
@@ -162,7 +162,7 @@ class ReclaimEstimator:
         """Update estimates and offers from one round of measurements; return whether an offer has changed.
 
         :param acts: whether offers are reported to Placement; otherwise commands only show them (preview).
-        :param now: seconds since the epoch.
+        :param now: the present time in seconds since the epoch.
         """
         zones, estimates, published, broken = {}, {}, False, False
         # The measurements are read first, because they may fail. If _take_blamed() came first, a failure
@@ -343,7 +343,7 @@ class StolenTime:
     def run_round(self, use: HostUse, host_state: HostState, now: float) -> bool:
         """Update the withheld VCPU from a reading; return whether a report has to change.
 
-        :param now: seconds since the epoch.
+        :param now: the present time in seconds since the epoch.
         """
         if self.mode == OFF:
             return False
@@ -415,7 +415,7 @@ class StolenTime:
 
 
 def with_kept(tree: ProviderTree, mode: str, state_path: Path) -> ProviderTree:
-    """Return the provider tree with the VCPU that an agent withholds at its start, from a saved file.
+    """Return the provider tree with the VCPU that an agent withholds at its start, from a file.
 
     The file has the steal time that a former agent has measured.
     """

@@ -68,7 +68,7 @@ class ReclaimSettings:
     :ivar limits: the parameters by which the unused capacity is estimated.
     :ivar steal: whether withholding VCPU for steal time is off, previewed or reported (act).
     :ivar collectors: the names of the collectors, which are measurements by installed packages.
-    :ivar memory: whether unused memory is offered, too.
+    :ivar memory: whether memory that guests leave unused is offered in addition to CPUs.
     """
 
     mode: str
@@ -112,7 +112,7 @@ class ReclaimLoop:
     ) -> None:
         """Prepare the loop.
 
-        :param changed: called after an offer has changed.
+        :param changed: called after an offer has changed, so that it is reported.
         :param cold: returns the bytes of cold memory by uuid of the guest; see ColdMemoryLoop.
         :param clock: returns seconds since the epoch, for times in the saved history.
         :param monotonic: returns monotonic seconds, for the time between two measurements.
@@ -229,7 +229,7 @@ class ReclaimLoop:
     def count_blame(self, guest: str, metric: str, cause: str = "") -> None:
         """Count a broken promise, if a throttled or evicted guest runs on reclaimed capacity.
 
-        :param guest: the uuid of the guest.
+        :param guest: the uuid of the guest that was throttled or evicted.
         :param metric: the metric because of which the guest was throttled or evicted. A metric of CPUs counts
             only for guests on reclaimed CPUs, and a metric of memory only for guests on reclaimed memory. The
             metric of oversold capacity never counts, because it follows from the offer.

@@ -141,7 +141,7 @@ class ReportLoop:
     ) -> None:
         """Prepare the loop.
 
-        :param interval: seconds between two reports.
+        :param interval: the usual time between two reports to Placement, in seconds.
         :param max_pause: maximum number of seconds between two reports after failures.
         :param locate: reads the CPUs on which guests may run, for reshapes.
         :param causes: the causes that keep new guests away from the host, each with its state, until
@@ -444,8 +444,8 @@ class ReportLoop:
     def _note_failure(self, reason: str, away: bool) -> None:
         """Log a new failure.
 
-        While Placement is away, a connection may be refused, then reset, then hang. Such a change is no new
-        failure.
+        While Placement is away, a connection may be refused, then reset, then hang. Such changes of the error
+        message do not count as new failures.
         """
         if away and self.status.away:
             if reason != self.status.last_error:

@@ -71,7 +71,7 @@ class RootWatch:
     ) -> None:
         """Take the known roots: the agent's own, and the root of nova-compute that was used last.
 
-        :param own: the uuid of the agent's own root.
+        :param own: the uuid of the root provider that the agent makes if there is no nova-compute.
         :param last: the root of nova-compute that was saved last in ``store``.
         :param decided: whether the agent has reported a root of its own before.
         """

@@ -66,7 +66,7 @@ class WatermarkStatus:
     """The state of watermarks after the latest round.
 
     :ivar rules: the rules with the thresholds of the present minute of the week.
-    :ivar state: the limits, evictions and the scheduling switch.
+    :ivar state: the limits and evictions in force, and the scheduling switch.
     :ivar snapshot: the measured usage; None before the first round.
     :ivar streaks: the streak of each watermark, domain and action.
     """
@@ -100,7 +100,7 @@ class WatermarkLoop:
     ) -> None:
         """Prepare the loop, and pass the limits that a former agent saved to the arbiter.
 
-        :param root: the folder that contains ``proc``.
+        :param root: the folder that contains ``proc``, usually ``/``.
         :param cache: reads the counters of caches; None: caches are not measured.
         :param cache_allotments: the allotments of caches and bandwidth; None: caches and bandwidth cannot be
             limited.

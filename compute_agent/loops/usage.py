@@ -154,16 +154,16 @@ class CpuUse(SingleThreadLoop):
     def _mean_profile(self, guest: str, cores: float) -> LoadProfile:
         """The profile of a mean.
 
-        If the mean is about the same as before, the result is the reported object, because profiles compare
-        by identity.
+        If the mean is about the same as in the profile that was reported last, the result is that profile.
+        Profiles compare by identity, so a new object would count as a change.
         """
         told = self._told.get(guest)
         close = told is not None and abs(told.hours[0] - cores) < MIN_CHANGE
         return told if told is not None and close else LoadProfile.from_mean(cores)
 
 
-# This change of the use changes the cost of a core by 0.2 points, a tenth of the default of [policy]
-# rebalance_gain.
+# A change of the use by this amount changes the cost of a core by 0.2 points, a tenth of the default of
+# [policy] rebalance_gain.
 MIN_CHANGE: Final = 0.05
 """Cores by which the mean use of a guest changes before it is reported again."""
 
@@ -264,8 +264,8 @@ def holds_of_rest_alone(view: GuestView, rest: str, own: Set[str]) -> bool:
 class _MemoryHeld:
     """The memory that a guest uses.
 
-    :ivar mib: the guest's memory in MiB; None: unknown.
-    :ivar swapped: the guest's memory in swap, in MiB.
+    :ivar mib: the memory of the host that the guest uses, in MiB; None: unknown.
+    :ivar swapped: the part of the guest's memory that is in swap, in MiB.
     :ivar parts: the part of the guest's memory on each NUMA node, from 0 to 1.
     """
 

@@ -69,7 +69,7 @@ class CacheState:
 
     :ivar membership: the control group of each guest, by uuid.
     :ivar demands: the cache ways and the bandwidth that each guest should have, by uuid.
-    :ivar present: the groups as read.
+    :ivar present: the control groups in the kernel, as read.
     :ivar layout: the layout of the mount; None if the groups cannot be read.
     :ivar problem: the reason why the groups cannot be read; empty: they were read.
     """
@@ -170,7 +170,7 @@ def make_promises(
 ) -> GuestPromises:
     """Collect the promises to a guest.
 
-    :param level: the isolation level of the guest.
+    :param level: the isolation level that the guest was promised.
     :param devices: the numbers of units of PCI devices that the guest holds, by address of the device.
     """
     guest, place = view.guest, view.assignment

@@ -26,7 +26,7 @@ class MonitoringSettings:
 
     :ivar interval: seconds between two readings; 0 switches monitoring off.
     :ivar store_interval: seconds between two stored samples; 0 switches storage off.
-    :ivar retention: seconds for which samples are stored.
+    :ivar retention: the age in seconds at which stored samples are deleted.
     :ivar store_bytes: the maximum size of the file of samples.
     """
 
@@ -140,7 +140,8 @@ MONITORING_THREAD: Final = ThreadSpec(
 )
 
 Targets = Callable[[], Sequence[MonitorTarget] | None]
-"""Lists the targets to measure. It returns None while they are not known; the last list then stays in use."""
+"""A function that lists the targets to measure. The result is None while the targets are not known; the last
+list then stays in use."""
 
 
 class MonitorLoop:
@@ -366,7 +367,7 @@ def due_at(
     While readings are requested, the time between them is one interval. Otherwise a reading is made only for
     stored samples and for the comparison of groups with guests.
 
-    :param last: the time of the last reading.
+    :param last: the time of the last reading of counters.
     :param wanted_until: the time until which a caller has requested readings.
     :param kept_at: the time at which samples were stored last.
     """

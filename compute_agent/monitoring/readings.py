@@ -46,11 +46,11 @@ def no_threads() -> Iterable[int]:
 class MonitorTarget:
     """A target of monitoring: a guest, or a whole QoS class (with an empty ``guest``).
 
-    :ivar guest: the uuid of the guest.
+    :ivar guest: the uuid of the guest; empty for a class.
     :ivar group: the control group of resctrl in which the guest or the class is.
     :ivar priority: guests with a higher priority are monitored first if RMIDs are too few.
     :ivar threads: lists the thread ids of the guest; may raise OSError or DriverError if the guest has ended.
-    :ivar cpu: CPU use in cores; None if unknown.
+    :ivar cpu: CPU use of the target in cores; None if unknown.
     """
 
     guest: str
@@ -81,7 +81,7 @@ def build_targets(
 ) -> list[MonitorTarget]:
     """Build the targets for guests and classes.
 
-    :param threads: lists the thread ids of a guest.
+    :param threads: a function that lists the thread ids of a guest.
     :param class_groups: the control groups of classes, by name of the class.
     :param membership: the control groups of guests, by uuid. A guest without a group is left out. None: cache
         control is off, and all guests are in the default group.
@@ -107,7 +107,8 @@ def build_targets(
 
 
 def _thread_reader(threads: Callable[[Guest], Iterable[int]], guest: Guest) -> Callable[[], Iterable[int]]:
-    # This is a separate function, because a lambda in the caller's loop would use the last guest of the loop.
+    # The code is a separate function, because a lambda in the caller's loop would use the last guest of the
+    # loop.
     return lambda: threads(guest)
 
 
@@ -266,7 +267,7 @@ class TargetMeter:
 
 
 class BytesSum:
-    """The sum of the bytes of several guests or groups, including ended ones. It never decreases."""
+    """The sum of the bytes of several guests or groups, including ended ones. The sum never decreases."""
 
     def __init__(self) -> None:
         self.moved_bytes: dict[tuple[int, str], int] = {}

@@ -27,7 +27,7 @@ class StoredSample:
 
     A target without monitoring has a single sample without ``cache_id``, if its CPU use is known.
 
-    :ivar time: seconds since the epoch.
+    :ivar time: the time of the sample in seconds since the epoch.
     :ivar occupancy: occupancy of the cache in bytes; None if unknown.
     :ivar local: bandwidth to memory of the cache's own NUMA node, in bytes a second since the sample before;
         None if unknown.
@@ -122,8 +122,8 @@ def connect_to_write(path: Path, lock_seconds: float) -> sqlite3.Connection:
 def connect_to_read(path: Path) -> sqlite3.Connection:
     """Open the file for reading only.
 
-    If no write-ahead log is next to the file, the file is opened as immutable. This needs no permission to
-    write.
+    If no write-ahead log is next to the file, the file is opened as immutable. An immutable file can be read
+    without permission to write.
     """
     alone = not path.with_name(f"{path.name}-wal").exists()
     where = f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if alone else ''}"
@@ -158,7 +158,7 @@ class SampleStore:
         """Set the limits; flush() opens the file.
 
         :param retention: the age in seconds at which samples are deleted.
-        :param max_bytes: the maximum size of the file.
+        :param max_bytes: the maximum size of the database file in bytes.
         """
         self.path = path
         self.retention = retention
@@ -230,8 +230,8 @@ class SampleStore:
             with _write_transaction(connection):
                 _thin_out(connection)
             self._targets.clear()
-        # Returns free pages to the file system. A full VACUUM would copy the whole file. Each step of the
-        # statement frees one page, so that all its rows are read.
+        # The statement returns free pages to the file system. A full VACUUM would copy the whole file. Each
+        # step of the statement frees one page, so that all its rows are read.
         connection.execute("PRAGMA incremental_vacuum").fetchall()
 
     def _rows(
@@ -271,7 +271,7 @@ class SampleStore:
 
 @contextlib.contextmanager
 def _write_transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit what the block writes, or undo it after an exception."""
+    """Commit the statements of the ``with`` block, or undo them after an exception."""
     # IMMEDIATE makes this statement wait for a lock of another process, before anything is written that could
     # be lost.
     connection.execute("BEGIN IMMEDIATE")

@@ -166,8 +166,8 @@ class ConfigureGuest:
 class LimitGuest:
     """Throttling sets or removes a limit of a guest.
 
-    The answer comes when the kernel has the limit. It is GuestGoneError if there is no such guest, or the
-    error of the controller.
+    The answer comes when the kernel has the limit. The answer is an error if there is no such guest
+    (GuestGoneError), or if the controller fails.
 
     :ivar limit: the limit, in the unit of the control's lever; None: the limit is removed.
     """
@@ -181,8 +181,8 @@ class LimitGuest:
 class MoveGuest:
     """An order to move a guest that holds CPUs outside of the current CPU sets to CPUs within them.
 
-    The answer is the new assignment, or None if the guest has no such CPUs. It is GuestRefusedError if there
-    are no free CPUs within the sets, and GuestGoneError if there is no such guest.
+    The answer is the new assignment, or None if the guest has no such CPUs. The answer is GuestRefusedError
+    if there are no free CPUs within the sets, and GuestGoneError if there is no such guest.
 
     :ivar dry_run: whether the move is only computed.
     """

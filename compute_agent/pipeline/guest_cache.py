@@ -76,8 +76,8 @@ class GuestCache:
         self.migrations: dict[str, str] = {}
         """Uuids of migrating guests, by the consumer of the migration, which holds the guest's allocation."""
         self.lost: dict[str, SavedGuest] = {}
-        """The last known state of guests that may run but that the driver cannot manage. They keep their
-        CPUs."""
+        """The last known state of guests that may run but that the driver cannot manage. These guests keep
+        their CPUs."""
         self._guests: dict[str, CachedGuest] = {}
         # The mapping is computed only after a change: the placer compares the mapping at each event, and
         # comparing an object with itself is fast.

@@ -26,9 +26,9 @@ from compute_agent.policy.shared_cpus import PoolBorrower, lend_cpus
 class HostState:
     """The hardware and the configuration of the host; replaced as a whole when one of them changes.
 
-    :ivar cpu_sets: the purpose of each CPU.
-    :ivar tree: the resource providers of the host.
-    :ivar policy: the function that assigns CPUs to guests.
+    :ivar cpu_sets: the purpose of each CPU: dedicated, shared, or of a pool.
+    :ivar tree: the tree of resource providers that the agent reports for the host.
+    :ivar policy: the function that assigns CPUs to guests, selected by ``[policy] name``.
     :ivar place_unallocated: whether guests without an allocation run on the shared CPUs. Otherwise the agent
         does not place them.
     :ivar former: zones of an earlier shape of the provider tree. A guest with an allocation at a provider of
@@ -38,11 +38,11 @@ class HostState:
     :ivar refuse_unplaced: whether a guest that is refused at its start is stopped.
     :ivar root_known: whether the root provider is known. Until then, no amount of an allocation counts as an
         amount on this host.
-    :ivar pools: the pools of CPUs.
+    :ivar pools: the CPU pools of the configuration.
     :ivar warnings: messages about entries of provider files that have no effect.
-    :ivar classification: the rules for settings of guests.
+    :ivar classification: the rules that choose settings of guests.
     :ivar powered: the dedicated CPUs that a power manager may take offline and bring online.
-    :ivar wakes: whether the agent is this power manager.
+    :ivar wakes: whether the agent itself takes these CPUs offline and brings them online.
     :ivar set_apart: CPUs in the boot options ``isolcpus`` and ``nohz_full``.
     :ivar alone_classes: the names of classes of guests with the isolation level ``alone``.
     """
@@ -189,8 +189,8 @@ def request_for(host_state: HostState, guest: Guest, allocation: Allocation) -> 
     """Build the placement request of a guest from its settings and its allocation on this host.
 
     With the legacy ``vcpu_pin_set``, the same CPUs back PCPU and VCPU. A guest with dedicated CPUs in its
-    flavor may hold VCPU there: from before PCPU existed, or by the fall-back query of nova-scheduler. It gets
-    dedicated CPUs for its VCPU.
+    flavor may hold VCPU there: from before PCPU existed, or by the fall-back query of nova-scheduler. Such a
+    guest gets dedicated CPUs for its VCPU.
     """
     settings = guest.settings
     asked = cpu_demands(host_state, allocation)

@@ -80,11 +80,11 @@ class GuestLifecycle:
     ) -> None:
         """Remember the state that a former agent has saved; take_over() uses it.
 
-        :param saved: the guests by uuid.
+        :param saved: the guests in the state file, by uuid.
         :param limits: the limits of throttling by uuid of the guest.
         :param unclaimed: the allocations of consumers without a guest, by consumer.
         :param migrations: uuids of migrating guests, by the consumer of the migration.
-        :param owners: the owners of consumers, by uuid.
+        :param owners: the project and user of each consumer, by uuid of the consumer.
         """
         self._cache.migrations = dict(migrations)
         self._cache.hold_for(unclaimed, time.monotonic())
@@ -370,7 +370,7 @@ class GuestLifecycle:
             return reported
         allocation = self._placer.host_state.own_part(known.allocation)
         LOG.info(
-            "Guest %s keeps the last known allocation of its consumer: %s",
+            "Placement does not answer, so guest %s keeps its last known allocation: %s",
             guest,
             self._placer.host_state.in_words(allocation),
         )

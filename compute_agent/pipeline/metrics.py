@@ -1,6 +1,6 @@
 """Metrics of the pipeline: events, guests, pending changes, and the state file.
 
-Other packages create their metrics themselves, in the registry that they get.
+All other packages create their own metrics, in the same registry.
 """
 
 from __future__ import annotations

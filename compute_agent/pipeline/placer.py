@@ -1,4 +1,4 @@
-"""The placer assigns CPUs to the guests in the cache. It calls the policy for one guest at a time."""
+"""The placer assigns CPUs to the guests in the cache, and calls the policy for one guest at a time."""
 
 from __future__ import annotations
 
@@ -189,8 +189,9 @@ class GuestPlacer:
     def _memory_of_kind(self, entry: CachedGuest, bound: frozenset[int]) -> frozenset[int]:
         """The NUMA nodes for the memory of a guest that another program has placed.
 
-        The nodes are those with the memory type in the guest's settings. The result is ``bound`` if the guest
-        has no memory type, if the host has no node of that type, or if ``bound`` has other nodes.
+        The result consists of the nodes with the memory type in the guest's settings. The result is ``bound``
+        if the guest has no memory type, if the host has no node of that type, or if ``bound`` has other
+        nodes.
 
         :param bound: the nodes to which the memory is bound now; empty: not bound.
         """

@@ -49,7 +49,7 @@ class SavedGuest:
 class AgentState:
     """The whole content of the state file.
 
-    :ivar guests: the guests by uuid.
+    :ivar guests: the saved guests, by uuid.
     :ivar owned: the resource classes and traits that the agent wrote to each provider, by uuid of the
         provider.
     :ivar driver: the name of the driver of the guests, or of several with commas between; empty: unknown.
@@ -323,7 +323,7 @@ def _nova_root(content: Any) -> NovaRoot | None:
 
 
 def _former_values(content: Any) -> FormerValues:
-    """Parse former values, and check that each path is that of a file of a CPU.
+    """Parse former values of kernel files, and check that each path is a file of a CPU.
 
     The agent will write the values to these paths, so a damaged file must not name other paths.
     """

@@ -146,7 +146,7 @@ class GuestPipeline:
         """Build the parts of the pipeline; start() starts its thread.
 
         :param save: writes to disk the guests, the allocations of consumers without a guest, and the guests
-            of migrations by consumer. It may raise OSError.
+            of migrations by consumer. The function may raise OSError.
         :param read_online: reads the CPUs that are online now; None: they do not change.
         :param manual: the settings by hand and by the fleet; None: these settings do not outlive the process.
         """

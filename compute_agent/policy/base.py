@@ -154,8 +154,8 @@ class ProviderDemand:
     :ivar zone: the name of the provider's zone (host, NUMA node or cache) for messages.
     :ivar cpus: the online CPUs of the zone. On a host with pools, only the CPUs of ``pool``; if ``pool`` is
         empty, the CPUs that belong to no pool.
-    :ivar pcpu: the amount of PCPU.
-    :ivar vcpu: the amount of VCPU.
+    :ivar pcpu: the amount of PCPU that the guest has of the provider.
+    :ivar vcpu: the amount of VCPU that the guest has of the provider.
     :ivar pool: the name of the pool to which the provider belongs; empty: none.
     :ivar around: on a host with pools, all CPUs of the zone. Dedicated CPUs that a running guest has in the
         zone but outside of ``cpus`` still serve the demand.
@@ -338,7 +338,7 @@ def place_guest(
 
     All policies that place guests share this function.
 
-    :param choose: chooses the dedicated CPUs of one demand.
+    :param choose: a function that chooses the dedicated CPUs for one demand.
     """
     if request.has_emulator_cpu and request.pcpu < 2:
         return PlacementRefusal(
@@ -412,7 +412,7 @@ def build_assignment(
 ) -> CpuAssignment | PlacementRefusal:
     """Build the assignment of a guest around its dedicated CPUs.
 
-    :param floating: shared CPUs for the guest's ``VCPU``; by default those of its zones.
+    :param floating: shared CPUs for the guest's ``VCPU``; by default the shared CPUs of its zones.
     :param withheld: dedicated CPUs of the guest that are already kept empty.
     """
     # Held CPUs are left out, because a change of the options may have made them shared CPUs.
@@ -585,11 +585,11 @@ def _why_not_shared(supply: CpuSupply, request: GuestRequest) -> str:
 
 
 def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet, own: CpuSet) -> CpuSet:
-    """The shared CPUs for a guest's emulator threads: those of its zones, or else all outside of pools.
+    """The shared CPUs for a guest's emulator threads: CPUs of its zones, or else all outside of pools.
 
     If some of these CPUs are on the NUMA nodes of ``own``, the result contains only these CPUs.
 
-    :param held: CPUs that guests hold.
+    :param held: the dedicated CPUs that guests hold.
     :param own: host CPUs on which the guest's CPUs run.
     """
     everywhere = supply.cpu_sets.emulator & supply.topology.online - held
@@ -626,8 +626,8 @@ def _spread_over_vcpus(
 ) -> tuple[CpuSet, ...]:
     """The host CPUs of each guest CPU, by the number of the guest CPU.
 
-    Dedicated CPUs go to the guest CPUs that the definition names, or else to the first guest CPUs. The others
-    float. If no CPU floats and the numbers differ, guest CPUs share the dedicated CPUs evenly.
+    Dedicated CPUs go to the guest CPUs that the definition names, or else to the first guest CPUs. All other
+    guest CPUs float. If no CPU floats and the numbers differ, guest CPUs share the dedicated CPUs evenly.
     """
     if not pinned:
         return (floating,) * request.vcpus

@@ -26,7 +26,7 @@ from compute_agent.policy.base import (
 class CoreDemand(NamedTuple):
     """The number of CPUs and of cores that a guest needs from one provider.
 
-    :ivar cpus: the number of CPUs.
+    :ivar cpus: the number of CPUs that the guest needs.
     :ivar cores: with thread policy isolate, the minimum number of whole cores.
     :ivar extra: whether one of the CPUs is for the emulator threads, which need no whole core.
     """

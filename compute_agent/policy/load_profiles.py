@@ -53,9 +53,8 @@ def common_load(one: LoadProfile, other: LoadProfile) -> float:
     """The largest part of the time, from 0 to 1, in which two CPUs can both be busy.
 
     In an hour, both CPUs can be busy at the same time only as long as the less busy one is. The result is the
-    mean of the
-    :data:`BUSIEST_HOURS`. It is 0 for guests that are never busy in the same hour, and the smaller use for
-    guests with a constant use.
+    mean of the :data:`BUSIEST_HOURS`. The result is 0 for guests that are never busy in the same hour. For
+    guests with a constant use, it is the smaller use.
     """
     return sum(sorted(map(min, one.hours, other.hours))[-BUSIEST_HOURS:]) / BUSIEST_HOURS
 

@@ -187,12 +187,12 @@ def best_move(
 ) -> RebalanceMove | None:
     """The move with the largest gain; None if no gain is at least ``min_gain``.
 
-    A part of it, ``LEARNT_GAIN``, is enough if guests share cores less, and the hours of all of these guests
-    are known.
+    The fraction ``LEARNT_GAIN`` of ``min_gain`` is enough for a move after which guests share cores less, if
+    the use of all these guests by hour of the week is known.
 
     :param policy: computes the CPUs that a guest would get if it started now.
     :param guests: the requests of guests that may be moved, with their present assignments.
-    :param min_gain: the minimum gain, above 0.
+    :param min_gain: the minimum gain of a move in points, above 0.
     :param recent: the same supply with the use of the last minutes, which decides if no move gains enough by
         the hours of the week.
     """

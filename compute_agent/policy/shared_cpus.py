@@ -59,7 +59,7 @@ def admit_guest(
 class PoolBorrower:
     """A pool that may borrow idle dedicated CPUs.
 
-    :ivar pool: the name of the pool.
+    :ivar pool: the name of the pool that borrows.
     :ivar cpus: the dedicated and shared CPUs of the pool.
     :ivar zones: all CPUs of the zones in which the pool has CPUs.
     :ivar max_cpus: the maximum number of shared CPUs of the pool, including borrowed ones.
@@ -82,7 +82,7 @@ def lend_cpus(
 
     The empty name stands for guests of no pool.
 
-    :param held: CPUs that guests hold.
+    :param held: the dedicated CPUs that guests hold, which are not lent.
     :param to_others: whether guests of no pool may borrow the CPUs that remain.
     """
     idle = (cpu_sets.dedicated & topology.online) - held

@@ -3,8 +3,8 @@
 The package does not depend on the rest of the agent. Its terms are cache ids, ways, percents, groups and
 thread ids; a guest or a class is only a name here. Pure functions decide (``ways``, ``resolution``,
 ``plan``). Thin functions act (``groups``, ``apply``, ``mount``, ``monitoring``) on a mount that the caller
-passes, so that several mounts can be used at once. The semantics are those of
-Documentation/filesystems/resctrl.rst.
+passes, so that several mounts can be used at once. Documentation/filesystems/resctrl.rst of the kernel
+defines the semantics.
 
 Use
     Open the mount, resolve what classes and guests should have, plan the steps, and apply them::

@@ -96,7 +96,7 @@ class BandwidthCodec(Protocol):
     def encode_percent(self, domain: int, percent: int) -> int:
         """The schemata value for a percent of bandwidth, rounded up to the next value of the hardware.
 
-        :param domain: the id of the bandwidth domain.
+        :param domain: the id of the bandwidth domain, which on x86 is the id of its L3 cache.
         :raises BandwidthUnknownError: the value for 100 % is not known.
         """
         ...

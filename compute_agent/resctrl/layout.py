@@ -86,7 +86,7 @@ def build_layout(
 ) -> ResctrlLayout:
     """Partition the caches of a platform. Ways that foreign groups have locked are left out.
 
-    :param present: the groups that the kernel has.
+    :param present: the control groups that exist in the kernel.
     :param prefix: the beginning of the names of the agent's groups.
     :param shared_ways: the number of cache ways that never become exclusive to a group.
     """

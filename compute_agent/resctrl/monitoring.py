@@ -129,7 +129,7 @@ class BandwidthTotals:
 
     A reading without a number is skipped, and the next number is compared with the last number.
 
-    :ivar bytes: the totals by cache and event.
+    :ivar bytes: the bytes moved since the first sample, by L3 cache id and event.
     """
 
     def __init__(self) -> None:
@@ -480,7 +480,7 @@ def plan_assignments(
     The total bandwidth of all groups comes before the local bandwidth of any. Counters are released before
     others are assigned.
 
-    :param available: the free counters by L3 cache id.
+    :param available: the numbers of free hardware counters, by L3 cache id.
     :param held: the counters that groups in ``order`` have. Counters of other groups are not changed.
     """
     left = dict(available)

@@ -191,7 +191,7 @@ def read_platform(
     logged.
 
     :param cpuinfo: the text of /proc/cpuinfo.
-    :param options: the options of the mount.
+    :param options: the mount options of the resctrl filesystem, such as ``cdp``.
     :raises ResctrlError: the schemata of the default group cannot be read.
     :raises BadSchemataError: the schemata of the default group cannot be parsed.
     """

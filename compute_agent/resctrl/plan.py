@@ -53,9 +53,9 @@ class ForeignConflict:
 
     The agent logs the conflict and changes nothing.
 
-    :ivar foreign: the name of the foreign group.
-    :ivar group: the name of the agent's group.
-    :ivar cache: the id of the L3 cache.
+    :ivar foreign: the name of the group of the other program.
+    :ivar group: the name of the agent's group to which the ways are exclusive.
+    :ivar cache: the id of the L3 cache that has the ways.
     """
 
     foreign: str

@@ -45,10 +45,10 @@ class CacheControl:
 
     :ivar resources: the lines of schemata: ``("L3",)``, or ``("L3CODE", "L3DATA")`` with code and data
         prioritization (CDP).
-    :ivar ids: the ids of the caches.
-    :ivar rules: the masks that the caches accept.
-    :ivar shareable: the ways that devices fill, too.
-    :ivar closids: the number of CLOSIDs of this resource.
+    :ivar ids: the ids of the caches of this level.
+    :ivar rules: the rules for masks that these caches accept.
+    :ivar shareable: the ways that PCI devices fill, too.
+    :ivar closids: the number of CLOSIDs (classes of service) of this resource.
     :ivar way_bytes: the bytes of a way by cache id; empty if the kernel shows no sizes.
     """
 
@@ -90,10 +90,10 @@ class BandwidthControl:
 class MonitoringFeatures:
     """The monitoring capabilities of L3 caches (info/L3_MON).
 
-    :ivar rmids: the number of RMIDs.
+    :ivar rmids: the number of RMIDs, the ids of monitored groups.
     :ivar features: the names of events, such as ``llc_occupancy``.
     :ivar assign_modes: the modes of counter assignment; empty before Linux 6.18.
-    :ivar assign_mode: the present mode.
+    :ivar assign_mode: the present mode of counter assignment.
     :ivar counters: the number of assignable counters by L3 cache id.
     """
 

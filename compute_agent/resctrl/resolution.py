@@ -41,7 +41,7 @@ class GroupSharing:
     """The control groups of QoS classes.
 
     :ivar by_class: the group of each class, by its name.
-    :ivar by_key: the first group with each ``ShareKey``.
+    :ivar by_key: the first group for each effect of a share (``ShareKey``).
     """
 
     by_class: Mapping[str, str]
@@ -124,7 +124,7 @@ def group_schemata(
 ) -> Schemata:
     """The L3 and bandwidth lines of a group's schemata.
 
-    :param share: the share of the group.
+    :param share: the share of cache and bandwidth that the group has.
     :param bandwidth: the percent that is allocated to the group, by L3 cache id.
     :param own: the ways that only this group may fill, by L3 cache id.
     :param taken: the ways that any group has exclusively, by L3 cache id.
@@ -152,7 +152,7 @@ def cache_lines(
 ) -> Schemata:
     """The L3 lines of a group's schemata. Exclusive ways are used for both code and data.
 
-    The parameters are those of :func:`group_schemata`.
+    The parameters are the same as for :func:`group_schemata`.
     """
     control = host.platform.l3
     if control is None:
@@ -232,10 +232,10 @@ class GuestDemand:
 
 @dataclass(frozen=True, slots=True)
 class TargetGroup:
-    """A wanted group.
+    """A control group that should exist.
 
     :ivar schemata: the values that the group should have.
-    :ivar exclusive: its exclusive ways by L3 cache id.
+    :ivar exclusive: the ways that only this group may fill, by L3 cache id.
     """
 
     name: str
@@ -245,10 +245,10 @@ class TargetGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupResolution:
-    """The wanted groups and their members.
+    """The control groups that should exist, and the guests in them.
 
     :ivar groups: the groups by name, including the default group.
-    :ivar membership: the group of each guest.
+    :ivar membership: the control group of each guest, by uuid of the guest.
     :ivar moves: the changes of exclusive masks in their order, by L3 cache id. The owners are groups.
     :ivar refused: messages about rules that cannot be met: by uuid for guests, and by group for classes.
     """
@@ -276,7 +276,7 @@ def resolve_groups(
     come first, then guests with a reserved group, then guests with an allocation, then guests with
     annotations or limits. Within each rank, existing groups come first, then guests of higher priority.
 
-    :param present: the groups that the kernel has.
+    :param present: the control groups that exist in the kernel.
     :param max_groups: the maximum number of groups, if the kernel has refused more although its files allow
         more.
     :param barred: the reason for each group that cannot be made.

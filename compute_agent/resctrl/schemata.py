@@ -127,7 +127,7 @@ class WayMask:
 class MaskRules:
     """The masks that a cache accepts.
 
-    :ivar all_ways: the ways of the cache.
+    :ivar all_ways: the mask with all ways of the cache.
     :ivar min_bits: the smallest number of ways in a mask.
     :ivar sparse: whether a mask may have holes.
     """

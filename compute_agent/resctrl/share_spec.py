@@ -37,9 +37,9 @@ class ShareSpec:
     """A share of cache and bandwidth. A field of None, or an empty mapping, asks for nothing.
 
     :ivar llc: the range of L3 ways on all caches without an exception.
-    :ivar llc_per_cache: exceptions by L3 cache id.
+    :ivar llc_per_cache: ranges that replace ``llc`` on single caches, by L3 cache id.
     :ivar mb: the cap of memory bandwidth on all domains without an exception.
-    :ivar mb_per_cache: exceptions by bandwidth domain.
+    :ivar mb_per_cache: caps that replace ``mb`` on single domains, by bandwidth domain.
     :ivar code: the range of L3 ways for code, with CDP; takes precedence over ``llc``.
     :ivar data: the range of L3 ways for data, with CDP; takes precedence over ``llc``.
     :ivar l2: the range of L2 ways, all of which are open.
@@ -163,7 +163,7 @@ def parse_rate(text: str) -> BandwidthRate:
 def parse_per_cache(text: str, parse: Callable[[str], T]) -> dict[int, T]:
     """The exceptions by cache id in the text of an option, such as ``0:0-50, 1:20-80``.
 
-    :param parse: reads the value of one exception.
+    :param parse: a function that parses the value for one cache.
     :raises BadShareError: a part cannot be read, or two parts name the same cache.
     """
     found: dict[int, T] = {}
@@ -180,7 +180,7 @@ def parse_per_cache(text: str, parse: Callable[[str], T]) -> dict[int, T]:
 def check_percent(where: str, value: int) -> int:
     """Return ``value`` if it is a percent from 0 to 100.
 
-    :param where: the beginning of the error message.
+    :param where: the beginning of the error message, which names the option.
     :raises BadShareError: the value is not within 0 and 100.
     """
     if not 0 <= value <= 100:
@@ -191,7 +191,7 @@ def check_percent(where: str, value: int) -> int:
 def check_rate(where: str, value: int) -> BandwidthRate:
     """Return the rate of ``value`` MB/s.
 
-    :param where: the beginning of the error message.
+    :param where: the beginning of the error message, which names the option.
     :raises BadShareError: the value is not above 0, or larger than any memory has.
     """
     # 0 would stop the guest.

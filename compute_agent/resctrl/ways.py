@@ -44,10 +44,10 @@ def plan_moves(
 
     Each move is safe after the moves before it. The pool must have enough free ways.
 
-    :param pool: the ways for exclusive use, one run.
+    :param pool: the ways that may become exclusive, as one run.
     :param blocks: the blocks of all other owners, runs in the pool that do not overlap.
     :param owner: the name of the group that needs ways.
-    :param own: the ways that the owner has now.
+    :param own: the exclusive ways that the owner has now.
     """
     search = _MoveSearch(pool, blocks, owner, own, count)
     return search.find_shortest()
@@ -161,7 +161,7 @@ class WayPartition:
     """The partition of the ways of a cache.
 
     :ivar rules: the masks that the cache accepts.
-    :ivar pool: the ways for exclusive use.
+    :ivar pool: the ways that may become exclusive to a group.
     :ivar locked: the ways that foreign groups have locked. All other ways are shared.
     """
 
@@ -183,8 +183,8 @@ class WayPartition:
 class MaskMove:
     """One change of a mask.
 
-    :ivar before: the owner's ways before it; empty if the owner had no exclusive ways.
-    :ivar after: the owner's ways after it.
+    :ivar before: the owner's ways before the change; empty if the owner had no exclusive ways.
+    :ivar after: the owner's ways after the change.
     """
 
     owner: str
@@ -197,7 +197,7 @@ class WayAssignment:
     """The result of assigning exclusive ways.
 
     :ivar masks: the exclusive ways of each owner.
-    :ivar moves: the changes of masks, in their order.
+    :ivar moves: the changes of exclusive masks, in the order in which they are safe.
     :ivar refused: the reason for each owner that gets no ways.
     """
 
@@ -253,7 +253,7 @@ def assign_ways(
     too.
 
     :param held: the exclusive masks that owners have now, the oldest first.
-    :param wanted: the number of ways by owner.
+    :param wanted: the number of exclusive ways that each owner should have.
     """
     masks: dict[str, WayMask] = {}
     moves: list[MaskMove] = []

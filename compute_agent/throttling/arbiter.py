@@ -59,7 +59,7 @@ class LimitArbiter:
         # The lock is held until the worker has answered. Otherwise two triggers could each compute a lowest
         # limit, and the worker could apply the older of these limits last.
         with self._lock:
-            # This is a new dictionary, so that the old dictionary can be restored after a failure.
+            # The dictionary is new, so that the old dictionary can be restored after a failure.
             before = self._wanted.get(owner, {})
             of_guest = {**before.get(guest, {})}
             of_guest.pop(knob, None)

@@ -29,7 +29,7 @@ _AT_A_TIME: Final = 8
 """Maximum number of guests that are stopped at the same time. A higher number could occupy all threads of
 libvirtd, and other calls of libvirt would have to wait."""
 
-# This is a long time, because the worker may be busy with a new configuration for many guests.
+# The wait is long, because the worker may be busy with a new configuration for many guests.
 _ANSWER_SECONDS: Final = 50.0
 _POLL_SECONDS: Final = 0.1
 """Seconds between two checks whether a guest still runs."""

@@ -94,7 +94,7 @@ class RunningProgram:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     env={name: value for name, value in os.environ.items() if name in _PASSED_ON},
-                    # this is a process group of its own, so that killpg() ends its children
+                    # the process has a process group of its own, so that killpg() ends its children, too
                     start_new_session=True,
                 )
             # The agent checks the program when it starts, but the file may have been removed since.
@@ -201,8 +201,8 @@ def _last_words(process: subprocess.Popen[bytes], deadline: float) -> tuple[str,
 def missing_program(command: str) -> str:
     """The reason why the program of a command cannot be run on this host, as a clause for a message.
 
-    The text is empty if the program can be run. It is also empty if :func:`guest_command` refuses the
-    command, because that function reports the error.
+    The result is empty if the program can be run, and also if :func:`guest_command` refuses the command,
+    because that function reports the error.
     """
     try:
         words = shlex.split(command)

@@ -98,8 +98,8 @@ class ThrottleLever:
     - ``down`` and ``up`` compute the next lower and the next higher limit.
     - ``gradual``: the limit falls by at most one step in a round. The next step follows only after the use
       has fallen to the limit.
-    - ``set_limit`` is a function of the guest's uuid, the L3 cache and the limit. It sets the limit, or
-      removes it if the limit is None, and raises an exception on failure. A package with a metric has such a
+    - ``set_limit`` is a function of the guest's uuid, the L3 cache and the limit. This function sets the
+      limit (None: removes it), and raises an exception on failure. A package with a metric has such a
       function if no controller of the agent can set the limit. If ``set_limit`` is None, the agent's worker
       sets limits.
     """

@@ -40,8 +40,8 @@ MAX_SECONDS: Final = 60.0
 time would hide short disturbances."""
 
 MAX_THREADS: Final = 256
-"""Maximum number of threads for which the agent reads counters of a guest. It reads the threads with the
-lowest ids, so that each round reads the same threads."""
+"""Maximum number of threads for which the agent reads counters of a guest. The agent reads the threads with
+the lowest ids, so that each round reads the same threads."""
 
 Waits = Mapping[int, int]
 """Nanoseconds that each thread has waited for a CPU since it began, by thread id."""
@@ -114,7 +114,7 @@ class GuestReader:
 
         The result is None for the first read, and if the read before was more than a minute ago.
 
-        :param online: the CPUs of the host that are online.
+        :param online: the numbers of the host's CPUs that are online.
         :param signals: names of the signals for which values are needed.
         :param time: the present time in monotonic seconds.
         :param caches: the CPUs of each L3 cache, by the id of the cache.

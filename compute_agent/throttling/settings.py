@@ -102,7 +102,7 @@ def _read_watch(name: str, options: Any, classes: QosClasses) -> InterferenceWat
                 known = ", ".join(sorted(classes.classes))
                 raise ConfigError(f"{section} {option}: there is no class {word!r}; there are {known}")
     for word in options.consenting:
-        # This is an error, because the option would have no effect: the agent never limits such a class.
+        # The option is refused, because it would have no effect: the agent never limits such a class.
         if classes.is_protected(word, dedicated=False):
             raise ConfigError(
                 f"{section} consenting: {word} is above [qos] highest_class and the agent never limits it"

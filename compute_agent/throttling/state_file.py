@@ -11,8 +11,8 @@ Former releases
 
 Downgrade
     After a downgrade, the older release finds neither part, as if its state was lost. Its first round removes
-    all limits, and sets the scheduling switch. It asks a guest again to leave only if usage is still above
-    the threshold. It learns baselines for five minutes.
+    all limits, and sets the scheduling switch. The older release asks a guest again to leave only if usage is
+    still above the threshold, and learns baselines for five minutes.
 
     The old parts are removed because the older release would otherwise limit and stop guests for outdated
     reasons. This file stays during the downgrade. After the next upgrade, the agent reads the parts of the

@@ -1,4 +1,4 @@
-"""Telemetry of throttling. It reports each action and decision in the log, as an event and as a metric."""
+"""Telemetry of throttling: each action and decision is logged, recorded as an event, and counted."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class ThrottleTelemetry:
     ) -> None:
         """Create the metrics in ``registry``.
 
-        ``blame`` is called for each guest that was throttled, evicted or found guilty. It must return at
-        once, because a round calls it.
+        ``blame`` is called for each guest that was throttled, evicted or found guilty. The function must
+        return at once, because a round calls it.
         """
         self._recorder = recorder or EventRecorder()
         self._blame = blame

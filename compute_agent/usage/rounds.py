@@ -1,8 +1,9 @@
 """Rounds of measurement, in which each file is read at most once, and measures of CPU, memory and pressure.
 
 Files of the host are /proc/stat, /proc/meminfo (proc(5)) and /proc/pressure
-(Documentation/accounting/psi.rst). Files of a guest are those of its cgroup v2 folder
-(Documentation/admin-guide/cgroup-v2.rst) or, without one, /proc/PID of its processes.
+(Documentation/accounting/psi.rst). The files of a guest are in its cgroup v2 folder
+(Documentation/admin-guide/cgroup-v2.rst). For a guest without a cgroup they are in /proc/PID of its
+processes.
 """
 
 from __future__ import annotations
@@ -349,8 +350,8 @@ def parse_moved_bytes(text: str) -> dict[str, int]:
 def guest_cpu_seconds(now: MeasuringRound) -> dict[str, float]:
     """CPU time that guests have used so far, in seconds by uuid.
 
-    The time of a guest without a cgroup is that of its present processes. A guest without a readable counter
-    is left out.
+    For a guest without a cgroup, only the time of its present processes is known. A guest without a readable
+    counter is left out.
     """
     found = {subject.facts.uuid: _cpu_seconds(now, subject) for subject in now.subjects}
     return {guest: sum(counted.values()) for guest, counted in found.items() if counted}

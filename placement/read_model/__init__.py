@@ -46,7 +46,7 @@ The order of calls
 
 Imports
     The search, the API and the extras import this package. The store imports only ``provider`` and ``rows``.
-    The package imports ``placement.db``. It contains no code for requests or HTTP.
+    The package imports ``placement.db``. No module of the package contains code for requests or HTTP.
 
 A worked example
     A host has two NUMA nodes with 8 VCPU each. On the first node 5 VCPU are used:

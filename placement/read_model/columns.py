@@ -59,8 +59,7 @@ class WritableModel:
     """A copy of the read model for its file. The copy does not change while it is encoded.
 
     ``stamps`` has the number of the last change of each provider, by provider id. ``history`` identifies the
-    history of the database; see
-    :class:`~placement.db.position.DatabaseVersion`.
+    history of the database; see :class:`~placement.db.position.DatabaseVersion`.
     """
 
     history: str
@@ -85,7 +84,7 @@ class _NumberedValues:
 
     def number_of(self, value: Any) -> int:
         """Return the number of the value."""
-        # one lookup for both cases; nearly all values are known
+        # a single lookup serves both cases, because nearly all values are known
         number = self._numbers.setdefault(self._key(value), len(self.values))
         if number == len(self.values):
             self.values.append(value)
@@ -152,7 +151,7 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
     owned = [each for some in distinct["inventories"].values for each in some.values()]
     columns.add("inventories.values", "I", map(inventories.number_of, owned))
     columns.add("used.values", "q", [each for some in distinct["used"].values for each in some.values()])
-    # this is a column for each field, because arrays of numbers can be read without parsing
+    # each field has a column of its own, because arrays of numbers can be read without parsing
     for name in _PLAIN:
         columns.add(f"inventory.{name}", "q", map(attrgetter(name), inventories.values))
     columns.add("inventory.allocation_ratio", "d", map(attrgetter("allocation_ratio"), inventories.values))
@@ -274,7 +273,7 @@ class _ReadColumns:
     def read_mappings(self, name: str, classes: Sequence[str], values: Sequence[Any]) -> list[dict[str, Any]]:
         keys = [classes[each] for each in self.read_numbers(f"{name}.members")]
         made = self.read_sets(name, dict, list(zip(keys, values, strict=True)))
-        # one empty mapping for all providers without values, as in a model from the database
+        # all providers without values share one empty mapping, as in a model from the database
         return [each or NOTHING for each in made]
 
 

@@ -200,8 +200,8 @@ class ReadModel:
     threads remain free for short requests.
 
     :param file: the file from which the model starts, and which the worker writes.
-    :param give_back_expired: releases expired allocations, and updates the next expiry for all workers. It
-        returns the number of released allocations.
+    :param give_back_expired: releases expired allocations, and updates the next expiry for all workers. The
+        function returns the number of released allocations.
     """
 
     def __init__(
@@ -254,9 +254,9 @@ class ReadModel:
                 if position.clock < self._state.next_expiry or not expires:
                     yield ModelView(self._state.snapshot, self._state.names, turn, self._state.stamps)
                     return
-            # Released outside of the turn, so that no request waits. The clock of the server for writes
-            # decides. In a Galera cluster it may be behind the clock of the server that was asked, and then
-            # the attempt releases nothing.
+            # Expired allocations are released outside of the turn, so that no request waits. The clock of the
+            # server for writes decides. In a Galera cluster this clock may be behind the clock of the server
+            # that was asked, and then the attempt releases nothing.
             expires = self._release_expired(position.clock)
 
     @contextmanager

@@ -135,7 +135,7 @@ class FreeIndexes:
 
     def __init__(self) -> None:
         self._by_class: dict[str, FreeIndex] = {}
-        #: in a copy: the classes that have an index of their own by now; None if this is no copy
+        #: in a copy: the classes that have an index of their own by now; in an original: None
         self._own: set[str] | None = None
 
     def copy(self) -> FreeIndexes:
@@ -227,7 +227,7 @@ class MergedIds(Sequence[int]):
 
     @cached_property
     def _all_ids(self) -> Sequence[int]:
-        # this merges everything, because a caller that reads the length mostly reads all ids
+        # the whole union is merged, because a caller that reads the length mostly reads all ids
         return [*iter(self)]
 
     def __iter__(self) -> Iterator[int]:
@@ -262,7 +262,7 @@ class _CopiedIndex(dict[K, C]):
 
     def __init__(self) -> None:
         super().__init__()
-        #: in a copy: the keys that have a collection of their own by now; None if this is no copy
+        #: in a copy: the keys that have a collection of their own by now; in an original: None
         self._own: set[K] | None = None
 
     def copy(self) -> Self:

@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 INTERVAL: Final = 300.0
 """Minimum seconds between two writes; a new worker reads later changes from the database."""
-# this is a small share, because the writer competes with requests for the interpreter
+# the share is small, because the writer competes with requests for the interpreter
 _SHARE: Final = 4
 """Seconds that the writer's thread sleeps for each second of its work."""
 _MAX_SIZE: Final = 1 << 30
@@ -123,7 +123,7 @@ class ModelFile:
 class ModelFileWriter:
     """Writes the model of a worker periodically, in its own thread, unless another worker has written it.
 
-    :param model: returns the model to write.
+    :param model: a function that returns a copy of the present model to write.
     """
 
     def __init__(self, file: ModelFile, model: Callable[[], WritableModel]) -> None:
@@ -139,7 +139,7 @@ class ModelFileWriter:
             return
         self._busy = True
         try:
-            # this is a daemon thread, because the process may end at any time, and the rename keeps the file
+            # the thread is a daemon, because the process may end at any time, and the rename keeps the file
             # complete
             threading.Thread(target=self._run, name="write model", daemon=True).start()
         except RuntimeError as error:  # the system allows no further thread

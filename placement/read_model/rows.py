@@ -32,7 +32,7 @@ _CHUNK: Final = 500
 # rows become providers in batches, because a large cloud has millions of rows
 _MANY: Final = 10_000
 """Maximum number of rows in memory at the same time when a whole table is read."""
-# this limits the memory: values of deleted providers are kept until this number is reached
+# the number limits the memory: values of deleted providers are kept until it is reached
 _MAX_SHARED: Final = 100_000
 """Maximum number of distinct values that are kept for sharing; when it is exceeded, all of them are dropped.
 """
@@ -351,7 +351,7 @@ def _assemble_providers(
         # an attribute is stored in one of two columns, either as a text or as a number
         attributes.setdefault(provider_id, {})[shared(name)] = number if text is None else text
     ids: dict[int, int] = {}
-    # one integer object for the id in all providers, keys and indexes, to save memory
+    # the id is one integer object in all providers, keys and indexes, to save memory
     same = ids.setdefault
     updated_at, times = 0.0, NO_TIMES
     for row in rows:

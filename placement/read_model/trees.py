@@ -38,7 +38,8 @@ class TreeLayout(NamedTuple):
     slots: tuple[int, ...]
     """The slots of the inventories of these classes, provider by provider, class by class."""
     places: tuple[tuple[int, tuple[int, ...]], ...]
-    """For each provider, the index of its parent in the layout (root: -1), and the ranks of its classes."""
+    """For each provider, the index of its parent in the layout (-1 for the root), and its resource classes,
+    as their indexes among the classes of the layout."""
     pick: Callable[[tuple[int, ...]], tuple[int, ...]]
     """A function that picks the free amounts of ``slots`` from the free amounts of a whole tree."""
 
@@ -57,8 +58,9 @@ def arrange_tree(
 ) -> TreeLayout:
     """Return the layout of a tree for these classes; with ``whole``, the layout contains all providers.
 
-    :param lineages: :attr:`TreeStructure.lineages`.
-    :param having: :attr:`TreeStructure.having`.
+    :param lineages: for each position, the positions of its ancestors, as in :attr:`TreeStructure.lineages`.
+    :param having: for each resource class, the positions and slots that have it, as in
+        :attr:`TreeStructure.having`.
     """
     of: dict[int, list[tuple[int, int]]] = {}
     for rank, name in enumerate(names):
@@ -93,7 +95,7 @@ def slot_picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
     """Return a function that picks these slots from the free amounts of a tree, as a tuple."""
     if not slots:
         return lambda _: ()
-    # this is a separate case, because an itemgetter with a single index returns no tuple
+    # a single index is a separate case, because an itemgetter with one index returns no tuple
     if len(slots) == 1:
         (slot,) = slots
         return lambda free: (free[slot],)
@@ -231,7 +233,7 @@ def _lineage_of(at: int, parents: Sequence[int | None]) -> tuple[int, ...]:
     found = [at]
     while (parent := parents[found[-1]]) is not None:
         if len(found) == len(parents):
-            # stops at a cycle of parents, which damaged data may contain
+            # the loop stops at a cycle of parents, which damaged data may contain
             raise ValueError("a provider is its own ancestor")
         found.append(parent)
     return tuple(found)

@@ -34,8 +34,8 @@ class BudgetExhausted(Exception):
 class SearchBudget:
     """Limits of the time and the results of one search. Without arguments there are no limits.
 
-    :param seconds: limit of CPU time.
-    :param size: limit of the answer, in bytes.
+    :param seconds: maximum CPU time of the search, in seconds.
+    :param size: maximum size of the answer, in bytes.
     :param yield_lock: called regularly during long searches, to let other requests run. An exception that it
         raises ends the search.
     :param first_slice: seconds of work before the first call of ``yield_lock``.

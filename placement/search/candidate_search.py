@@ -53,7 +53,7 @@ def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
     providers and groups.
     """
     resting: deque[Source] = deque()
-    # this is a generator, because sources that rest are appended to the deque while it is read
+    # the function is a generator, because sources that rest are appended to the deque while it is read
     for source in chain(sources, drain_waiting(resting)):
         provider_set, batches = source
         for batch in batches:
@@ -69,7 +69,7 @@ def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
     A tree is first searched at its turn.
     """
     active: deque[Source] = deque()
-    # this is a generator, because a limit may be reached before most sources are opened
+    # the function is a generator, because a limit may be reached before most sources are opened
     for provider_set, batches in chain(sources, drain_waiting(active)):
         left = iter(batches)
         for batch in left:
@@ -109,7 +109,7 @@ BATCH: Final = 16
 # patterns
 _CHUNK: Final = 256
 """Number of needs in the found candidates after which the size of the answer is checked again."""
-# one dictionary lookup refuses most roots, which takes less time than a step
+# the loop is quick: one dictionary lookup, which takes less time than a step, refuses most roots
 _ROOTS: Final = 32
 """Number of roots between two checks of the budget."""
 _NO_PATTERNS: Final = UnusedPatterns(PatternBatch())
@@ -247,7 +247,7 @@ class CandidateSearch:
     def _has_too_little(self, tree: HostTree) -> bool:
         """Return whether an unshared class has too little free, for one need or for all needs together."""
         max_free = tree.max_free
-        # this is a loop, because it takes less time than any() with a generator
+        # the code is a loop, which takes less time than any() with a generator
         for name, amount in self._least:
             if max_free.get(name, -1) < amount:
                 return True
@@ -473,8 +473,8 @@ def find_candidates(
         offers = _drop_repeated(offers, looking)
     if limit is not None:
         offers = limit_offers(offers, limit)
-    # this is the outermost iterator, so that a spent budget ends the answer and all candidates found so far
-    # are kept
+    # the loop over offers is the outermost iterator, so that a spent budget ends the answer and all
+    # candidates found so far are kept
     offers = _while_it_lasts(offers)
     chunk = looking.chunk_size()
     found = list(islice(offers, chunk))

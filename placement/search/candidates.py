@@ -32,8 +32,8 @@ class CandidatePattern(NamedTuple):
         mappings: dict[str, tuple[int, ...]] = {}
         for need, amounts, at in zip(rules.needs, rules.amounts, chosen, strict=True):
             suffix = need.suffix
-            # this is a tuple instead of a set, because answers list the providers of a group in the order of
-            # the request
+            # the positions are a tuple instead of a set, because answers list the providers of a group in the
+            # order of the request
             served = mappings.get(suffix)
             if served is None:
                 mappings[suffix] = (at,)
@@ -116,7 +116,7 @@ def topology_first(offers: Sequence[Offer], budget: SearchBudget | None = None) 
     and devices. Among these, candidates with the fewest providers come first. Equal candidates keep their
     order. Each batch is ordered once, so that equivalent trees still share one batch.
 
-    :param budget: the budget of the search; a long answer yields to other threads.
+    :param budget: the budget of the search, which lets other threads run while a long answer is made.
     """
     budget = budget or SearchBudget()
     budget.spend_anyway(len(offers) // 16)

@@ -367,7 +367,7 @@ class CompiledRequest:
         for rank, index in enumerate(self._hardest_first):
             own, sharing = self._options[index]
             asked = self._rules.asked[index]
-            # separate code for one class and for two classes, the usual numbers, because this loop runs for
+            # one class and two classes, the usual numbers, have code of their own, because this loop runs for
             # every tree and need
             if len(asked) == 1:
                 (amount,) = asked

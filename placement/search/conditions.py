@@ -50,8 +50,8 @@ class _RememberedValues(dict[_K, bool], Generic[_K]):
     def __init__(self, answer: Callable[[_K], bool]) -> None:
         self._answer = answer
 
-    # this is a dict with __missing__(), so that a known value is looked up in C and no Python function is
-    # called
+    # the class is a dict with __missing__(), so that a known value is looked up in C and no Python function
+    # is called
     def __missing__(self, value: _K) -> bool:
         met = self[value] = self._answer(value)
         return met
@@ -157,8 +157,11 @@ class ProviderCondition(ABC):
         """Return whether the provider meets the condition."""
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
-        """Return a function that checks all positions of a tree, for one request."""
-        # correct for every condition, but slow, so the common conditions override this method
+        """Return a function that tells for each provider of a tree whether it meets the condition.
+
+        The function is valid for one request.
+        """
+        # the method is correct for every condition, but slow, so the common conditions override it
         return lambda tree: tuple([self.met_by(each, snapshot) for each in tree.members])
 
     def single_pieces(self) -> Iterator[Self]:
@@ -251,7 +254,7 @@ def all_conditions(
 def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
     """Return a group, or the conditions on roots of a request, with only some pieces of its conditions.
 
-    :param keeps: returns whether a piece is kept.
+    :param keeps: a function that returns whether a piece of a condition is kept.
     """
     # groups and requests have different fields, so each has its own list of condition classes
     found = group_conditions(stating) if isinstance(stating, RequestGroup) else root_conditions(stating)
@@ -480,7 +483,7 @@ class _AggregateCondition(ProviderCondition):
     def _admits_names(self, own: Names, root: Names | None) -> bool:
         """Return whether a provider meets the condition.
 
-        :param own: the aggregates of the provider.
+        :param own: the aggregates of the provider itself.
         :param root: the aggregates of its root; None if the aggregates of the root do not count.
         """
 

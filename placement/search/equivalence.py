@@ -8,8 +8,8 @@ Three kinds of equivalence classes exist. The first kind applies to every reques
 - A :class:`~placement.search.compiled_request.CompiledRequest` stands for the trees of one structure in which
   the conditions of a request have the same results. Written as positions, the candidates of these trees are
   the same.
-- A :class:`TreeKin`, and each :class:`LikeTrees` in it, ignore providers without any requested class. They
-  are coarser than compiled requests, because an explanation counts hosts and needs no positions.
+- A :class:`TreeKin`, and each :class:`LikeTrees` in it, ignore providers without any requested class. These
+  groups are coarser than compiled requests, because an explanation counts hosts and needs no positions.
 
 All keys consist of the attributes that conditions read (``reads``). :func:`tree_reader` makes keys of trees,
 and :func:`provider_reader` makes keys of providers. An attribute without an entry in ``_OF_TREES`` makes each
@@ -183,7 +183,7 @@ class TreeKin:
 
     Positions and slots are those of a :class:`~placement.read_model.trees.TreeLayout`.
 
-    :param layout: the layout of any of the trees.
+    :param layout: the layout of one of these trees, which is the same for all of them.
     :param shared: the providers that share with each of these trees.
     """
 

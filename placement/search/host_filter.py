@@ -28,8 +28,8 @@ def filter_providers(snapshot: ModelSnapshot, wanted: ProviderFilter, budget: Se
 def _filter_passing(found: list[Provider], wanted: ProviderFilter) -> list[Provider]:
     """Return the providers that also pass the filters without an index."""
     if wanted.forbidden:
-        # checked one by one: the index has the providers with a trait, and the set of all others would be a
-        # large copy
+        # providers are checked one by one: the index has the providers with a trait, and the set of all
+        # others would be a large copy
         found = [each for each in found if each.traits.isdisjoint(wanted.forbidden)]
     if wanted.forbidden_aggregates:
         found = [each for each in found if each.aggregates.isdisjoint(wanted.forbidden_aggregates)]

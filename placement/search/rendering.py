@@ -121,10 +121,10 @@ def render_pieces(
 ) -> list[bytes]:
     """Return the result of :func:`render` in pieces of about 1 MiB each; an answer may have 100 MiB.
 
-    :param budget: the budget of the search; a long answer yields to other threads.
+    :param budget: the budget of the search, which lets other threads run while a long answer is made.
     """
     if not offers:
-        # this is an early return, because the code below needs at least one candidate and one provider
+        # the function returns early, because the code below needs at least one candidate and one provider
         return [b'{"allocation_requests":[],"provider_summaries":{}}']
     parts = _allocation_requests(offers, version, budget)
     parts[0] = b'{"allocation_requests":[' + parts[0]

@@ -22,7 +22,7 @@ from placement.search.request import CandidatesRequest
 
 # the index by free amounts is not in the order of ids, so its roots would have to be sorted
 _MUCH_RARER: Final = 0.5
-"""Share of roots. The index by free amounts is used if it finds fewer roots than this share of what the most
+"""The index by free amounts is used only if it finds fewer roots than this share of the roots that the most
 selective other index finds."""
 # each check evaluates all conditions; for more providers, the checks would cost more than they save
 _MANY: Final = 64
@@ -221,8 +221,8 @@ def possible_roots(
     wanted = [
         _SelectiveNames(snapshot, each, sharing) for each in _indexed_names(snapshot, conditions, needs)
     ]
-    # rarest first: the search iterates over the roots of the rarest condition, and the other conditions
-    # filter them
+    # the rarest condition comes first: the search iterates over its roots, and the other conditions filter
+    # these roots
     wanted.sort(key=lambda each: each.size)
     if wanted and wanted[0].size == 0:
         return RootFilter()

@@ -226,7 +226,7 @@ class AssignmentKinds:
     def _units_for_one(self, found: Sequence[Provider]) -> int:
         """Return how many needs one provider of a kind can serve at once; 0 if the kind forms no pool.
 
-        :param found: all providers of the kind.
+        :param found: all providers that belong to the kind.
         """
         serves = self._serves[found[0].id]
         unit = self._unit_of(found[0], serves)

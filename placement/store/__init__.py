@@ -32,14 +32,14 @@ Modules
 Imports
     The API, ``placement.search.claims``, ``placement.maintenance`` and the extras import this package. The
     package imports tables and transactions of ``placement.db``, and the classes of
-    ``placement.read_model.provider``. It never imports the snapshot.
+    ``placement.read_model.provider``. The package never imports the snapshot of the read model.
 
 A worked example
     A host has 8 VCPU, of which the consumer ``a`` holds 5 and ``b`` holds 2. In one request ``a`` moves to
     another host and ``b`` grows to 4 VCPU. No other consumer uses the host, so the claim of 4 VCPU is
-    granted. Then an operator reduces the total to 3. Now ``b`` holds more than the total. It may claim 4 VCPU
-    again, or less, but not 5. Any other consumer is refused even 1 VCPU. So no claim can increase the excess,
-    but guests can still move away.
+    granted. Then an operator reduces the total to 3. Now ``b`` holds more than the total. Consumer ``b`` may
+    claim 4 VCPU again, or less, but not 5. Any other consumer is refused even 1 VCPU. So no claim can
+    increase the excess, but guests can still move away.
 
 Invariants
     - A transaction decides about capacity by data that it reads under its locks, never by the read model.

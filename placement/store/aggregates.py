@@ -1,4 +1,4 @@
-"""Reads and writes the aggregates of providers."""
+"""Writes the aggregates of providers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
@@ -34,7 +34,8 @@ def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates:
     if generation is not None:
         providers.check_generation(row, generation)
     put(tx, {row.id: aggregates})
-    # stamped without ``generation``, too, because readers have to see changes by clients of old microversions
+    # the provider is stamped without ``generation``, too, because readers have to see changes by clients of
+    # old microversions
     tx.note_changed([row.id], generation=generation is not None)
     return row.generation + (generation is not None)
 

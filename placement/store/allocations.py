@@ -115,7 +115,7 @@ def write_claims(
 
 
 def _remove(tx: WriteTransaction, consumer_ids: Sequence[int]) -> None:
-    # this is an early return, because a statement without consumers would be a useless round trip
+    # the function returns early, because a statement without consumers would be a useless round trip
     if consumer_ids:
         tx.queue(_allocation_removal(len(consumer_ids)), bind_values("id", consumer_ids))
 
@@ -127,8 +127,8 @@ def _allocation_removal(count: int) -> PreparedStatement:
     return PreparedStatement(sa.delete(allocations).where(chosen))
 
 
-# this is a correlated sub-query instead of a join with GROUP BY, so that only allocations of a claim's few
-# inventories are read
+# the condition is a correlated sub-query instead of a join with GROUP BY, so that only allocations of a
+# claim's few inventories are read
 _used: Final = (
     sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0))
     .where(

@@ -161,7 +161,7 @@ def note_deletion(tx: WriteTransaction, uuid: str) -> None:
     """Record the deletion of a (locked) provider, and drop the oldest records of its bucket."""
     bucket = buckets.bucket_of(uuid)
     of_bucket = sa.select(_dp.uuid, _dp.change_seq).where(_dp.bucket == bucket)
-    # one less than the maximum, to leave room for the new record
+    # the number is one less than the maximum, to leave room for the new record
     kept = of_bucket.order_by(_dp.change_seq.desc()).limit(KEPT - 1)
     seqs = [row.change_seq for row in tx.conn.execute(kept)]
     if len(seqs) == KEPT - 1:
@@ -182,7 +182,7 @@ def changes_since(conn: sa.Connection, history: str, cursor: ChangeCursor, limit
     """Return the first changes since a cursor.
 
     :param history: the history of the database, as in :class:`~placement.db.position.DatabaseVersion`.
-    :param limit: approximate maximum number of providers.
+    :param limit: approximate maximum number of providers in the answer.
     :raises Gone: some changes since the cursor are not known any more.
     """
     # the counters are read first, in the snapshot of all other queries, so that the new cursor is below all
@@ -242,7 +242,7 @@ def _stamped_rows(conn: sa.Connection, known: Mapping[int, int], limit: int) -> 
     query = sa.select(
         _rp.id, _rp.uuid, _rp.generation, _rp.bucket, _rp.change_seq, _rp.described_seq
     ).order_by(_rp.bucket, _rp.change_seq, _rp.id)
-    # this is a condition for each bucket, because each has its own counter
+    # each bucket has a condition of its own, because each has its own counter
     later = [sa.and_(_rp.bucket == bucket, _rp.change_seq > seq) for bucket, seq in known.items()]
     if not later:
         return []

@@ -6,9 +6,10 @@ current allocations have to leave enough of its capacity. If a condition fails, 
 allocation with a provider id that does not exist. The foreign key forbids this, so the whole transaction is
 rolled back. The next attempt reads first, and finds the reason.
 
-A consumer is in at most one group. It leaves the group when it loses its last allocation, and with its next
-claim unless this claim names the group again. A transaction that adds a consumer to a group locks the bucket
-of the group. So if two consumers join at the same time, the second transaction sees the first member.
+A consumer is in at most one group. The consumer leaves the group when it loses its last allocation. It also
+leaves the group with its next claim, unless this claim names the group again. A transaction that adds a
+consumer to a group locks the bucket of the group. So if two consumers join at the same time, the second
+transaction sees the first member.
 """
 
 from __future__ import annotations
@@ -162,8 +163,8 @@ def is_worthwhile(
         and tx.sends_at_once
         # a single insertion cannot have more rows
         and sum(len(resources) for claim in claims for resources in claim.resources.values()) <= MAX_ROWS
-        # this way is for new consumers only: for other consumers the statements would have to count their
-        # current allocations as free
+        # the statements are for new consumers only: for other consumers they would have to count the current
+        # allocations as free
         and all(claim.generation is None for claim in claims)
         # the claim is checked with the read model, because the statements check only the capacity, not
         # min_unit, max_unit and step_size
@@ -178,7 +179,8 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
     """Queue statements that write all claims, or none of them if a choice is no longer valid."""
     # nothing is sent yet: this inserts new consumers, and queues the locks
     lock_claimed(tx, claims)
-    # summed over all claims, because each condition has to leave room for every claim that uses the inventory
+    # amounts are summed over all claims, because each condition has to leave room for every claim that uses
+    # the inventory
     taken: Counter[tuple[str, str]] = Counter()
     for _, uuid, name, amount in claimed_amounts(claims):
         taken[uuid, name] += amount
@@ -208,7 +210,7 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
         "now": tx.now,
     }
     tx.queue(_claim_insertion(len(rows), len(witnesses)), values)
-    # stamps only the providers that give amounts, because no other provider changes
+    # only the providers that give amounts are stamped, because no other provider changes
     tx.note_changed([chosen[uuid].id for uuid in named], generation=True, usage_only=True)
 
 
@@ -245,7 +247,7 @@ def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
         held = sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0)).where(
             allocations.c.provider_id == provider, allocations.c.resource_class_id == class_id
         )
-        # all conditions in one sub-query, which returns the id of the provider or no row
+        # all conditions are in one sub-query, which returns the id of the provider or no row
         good = _unchanged_provider(provider, described).where(held.scalar_subquery() <= others, *seen)
         rows.append(
             {
@@ -254,7 +256,7 @@ def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
                 .scalar_subquery(),
                 # NO_ID violates the foreign key, so that the whole transaction is rolled back
                 "provider_id": sa.func.coalesce(good.scalar_subquery(), NO_ID),
-                # also NO_ID for a resource class that was deleted
+                # a resource class that was deleted also becomes NO_ID
                 "resource_class_id": sa.func.coalesce(class_id, NO_ID),
                 "used": used,
                 "updated_at": sa.bindparam("now", type_=sa.Double),
@@ -314,7 +316,7 @@ def commit_claims(
     described = {provider.id: provider.described_seq for provider in chosen.values()}
     names = {each.group.name for each in joining}
     others = [] if reservation is None else [reservation]
-    # one call for all consumers, providers and groups, so that locks are taken in the usual order
+    # a single call locks all consumers, providers and groups, so that locks are taken in the usual order
     locked = lock_claimed(tx, claims, buckets=buckets_of(names), others=others)
     check_generations(claims, locked)
     if reservation is not None:
@@ -325,7 +327,7 @@ def commit_claims(
         if left is None:
             raise LostRace(f"Reservation {reservation} no longer holds all claimed amounts.")
         claims = [*claims, left]
-    # queued now and read after the write, so that one batch has all statements
+    # the query is queued now and its answer is read after the write, so that one batch has all statements
     found = tx.queue(_described_rows(len(described)), bind_values("id", sorted(described)))
     members = tx.queue(*group_lookup(names)) if names else None
     try:
@@ -334,7 +336,8 @@ def commit_claims(
         # another choice of the same request would be refused again
         raise
     except (Conflict, InvalidRequest) as error:
-        # this is a lost race and no error of the client, because this service made the choice from older data
+        # the error is a lost race and no error of the client, because this service made the choice from older
+        # data
         raise LostRace(error.detail) from error
     # the versions are checked after the write, which is in the same batch; a lost race rolls back everything
     if {row[0]: row[1] for row in found.rows} != described:
@@ -371,7 +374,7 @@ def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: 
         count = counts[each.group.name]
         if not each.group.allows_hosts(each.hosts, count):
             raise LostRace(f"The members of group {each.group.name} have changed.")
-        # counted now, because later consumers of the group have to see this member
+        # the member is counted now, because later consumers of the group have to see it
         count.update(each.hosts)
 
 

@@ -39,7 +39,7 @@ class LockedConsumers:
     - ``timed``: the uuids of windows, pending or not, and of consumers with claims that end.
     """
 
-    # only consumers that existed before; new consumers are created for the claims
+    # the field has only consumers that existed before; new consumers are created for the claims
     consumers: Mapping[str, consumer_store.ConsumerRow]
     holdings: Sequence[ClaimantHolding] = ()
     expired: frozenset[str] = frozenset()

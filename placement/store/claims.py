@@ -80,7 +80,7 @@ def check_capacity(
 
     The consumers with claims may together hold the capacity of a class less the usage of all other consumers.
     If they already hold more, for instance because the total was reduced, they may claim the same amount
-    again. This does not increase the excess, and lets guests move away.
+    again. Such a claim does not increase the excess, and lets guests move away.
 
     :param supplies: inventories and usage of the existing providers, by uuid of the provider.
     :param class_ids: the ids of the existing resource classes, by name.
@@ -99,8 +99,8 @@ def check_capacity(
                 f"Unable to allocate inventory for consumer {claim.consumer}: "
                 f"No such resource class {', '.join(unknown)}."
             )
-    # summed over all claimants, because one claimant may take the amount that another gives up in the same
-    # request
+    # amounts are summed over all claimants, because one claimant may take the amount that another gives up in
+    # the same request
     held: Counter[tuple[int, int]] = Counter()
     for each in given_back:
         held[each.provider_id, each.class_id] += each.used
@@ -108,7 +108,7 @@ def check_capacity(
     for claim, uuid, name, amount in claimed_amounts(claims):
         supply, class_id = supplies[uuid], class_ids[name]
         inventory = supply.inventories.get(class_id)
-        # this is a conflict and no wrong request, because both provider and class exist
+        # the error is a conflict and no wrong request, because both provider and class exist
         if inventory is None:
             raise _capacity_refusal(f"Inventory for '{name}' on resource provider '{uuid}' invalid.")
         what = f"Unable to create allocation for '{name}' on resource provider '{uuid}'."
@@ -117,7 +117,8 @@ def check_capacity(
             raise _capacity_refusal(f"{what} The requested amount would violate inventory constraints.")
         which = (supply.provider_id, class_id)
         taken[which] += amount
-        # max(), because claimants may keep what they hold, even above the capacity (see the docstring)
+        # the limit is the larger number, because claimants may keep what they hold, even above the capacity
+        # (see the docstring)
         if taken[which] > max(inventory.capacity - supply.used[class_id], held[which]):
             detail = f"Unable to allocate inventory: {what} The requested amount would exceed the capacity."
             raise CapacityExceeded(detail, uuid, name)

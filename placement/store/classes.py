@@ -31,7 +31,8 @@ def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
     # statements are sent
     if names.NameLookup(tx, resource_classes, [new]).ids:
         raise Conflict(f"Resource class already exists: {new}")
-    # this is a new id, so that a concurrent transaction that has read the old one cannot write it any more
+    # the renamed class gets a new id, so that a concurrent transaction that has read the old one cannot write
+    # it any more
     inserted = tx.conn.execute(sa.insert(resource_classes).values(name=new, updated_at=tx.now))
     (new_id,) = inserted.inserted_primary_key or (None,)
     # inventories and allocations move before the old row is deleted, because foreign keys protect it
@@ -72,11 +73,11 @@ def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None
 
     A class that is no longer additional is deleted, unless it is in use.
     """
-    # this is a list in the order of the library, so that ids of a new database have this order
+    # the names are a list in the order of the library, so that ids of a new database have this order
     wanted = list(dict.fromkeys((*os_resource_classes.STANDARDS, *additional)))
     for table, standard in ((resource_classes, wanted), (traits, os_traits.get_traits())):
         present = set(tx.conn.execute(sa.select(table.c.name)).scalars())
-        # returns without a lock in the common case, when no name is missing
+        # the function returns without a lock in the common case, when no name is missing
         missing = [name for name in standard if name not in present]
         if missing:
             tx.lock_names()

@@ -112,7 +112,7 @@ def check_generation(present: ConsumerRow | None, given: Generation) -> None:
     """
     expected = None if present is None else present.generation
     if given is not ANY_GENERATION and given != expected:
-        # this is a separate exception, because the caller of a claim can release an expired consumer and
+        # the error has a class of its own, because the caller of a claim can release an expired consumer and
         # continue
         refusal = ConsumerExists if given is None else ConcurrentUpdate
         raise refusal(
@@ -174,7 +174,7 @@ _advance: Final = PreparedStatement(
 
 def remove(tx: WriteTransaction, ids: Iterable[int]) -> None:
     """Delete these consumers, which have no allocations any more."""
-    # this is an early return, because a statement without consumers would be a useless round trip
+    # the function returns early, because a statement without consumers would be a useless round trip
     if chosen := list(ids):
         tx.queue(_consumer_removal(len(chosen)), bind_values("id", chosen))
 

@@ -151,7 +151,7 @@ def confirm_claim(
     :raises ConcurrentUpdate: ``generation`` is not the current generation.
     :raises Conflict: the claim ends at its time.
     """
-    # locks the consumer, so that the claim cannot be released between the check and the write
+    # the statement locks the consumer, so that the claim cannot be released between the check and the write
     rows = consumer_store.rows(consumer_store.lock(tx, [consumer]))
     if not rows:
         raise no_expiry(consumer)

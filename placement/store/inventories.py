@@ -76,7 +76,7 @@ def add(
         raise InvalidRequest(f"No such resource class {resource_class}.")
     class_id = ids[resource_class]
     if class_id in present:
-        # this is a conflict and no wrong request, because another client may have created the inventory
+        # the error is a conflict and no wrong request, because another client may have created the inventory
         # meanwhile
         raise ConcurrentUpdate(f"Update conflict: Inventory for '{resource_class}' already exists on {uuid}.")
     insert(tx, {row.id: {class_id: values}})
@@ -149,7 +149,7 @@ def replace_all(
     return row.generation + 1
 
 
-# NOT EXISTS instead of a count, which would read all inventories
+# the condition is NOT EXISTS instead of a count, which would read all inventories
 _without: Final = optimistic_write.finding_statement(
     ~sa.exists(sa.select(sa.literal(1)).where(inventories.c.provider_id == resource_providers.c.id))
 )
@@ -311,7 +311,8 @@ def update(tx: WriteTransaction, provider_id: int, values: Mapping[int, Inventor
     for class_id, each in values.items():
         # the prefix is necessary because SQLAlchemy itself uses the names of columns as bound parameters
         given = {f"new_{name}": value for name, value in _column_values(each).items()}
-        # row by row, because databases have no common statement that gives several rows different values
+        # the rows are updated one by one, because databases have no common statement that gives several rows
+        # different values
         tx.queue(_update, {"provider": provider_id, "class": class_id, "now": tx.now, **given})
 
 

@@ -46,7 +46,7 @@ def finding_statement(*conditions: sa.ColumnElement[bool]) -> PreparedStatement:
         resource_providers.c.generation == sa.bindparam("its_generation", type_=sa.Integer),
         *conditions,
     )
-    # this is a cast, because settings are texts
+    # the id is cast, because settings are texts
     found = sa.cast(sa.func.coalesce(chosen.scalar_subquery(), NO_ID), sa.String)
     return PreparedStatement(sa.select(sa.func.set_config(_SETTING, found, _UNTIL_IT_ENDS)))
 
@@ -56,7 +56,7 @@ def find_provider(
 ) -> None:
     """Lock a provider; later statements of the transaction refer to it by :data:`PROVIDER`.
 
-    :param values: values for the conditions of the statement.
+    :param values: values for the parameters in the conditions of the statement.
     """
     # the bucket is locked first, so that the statement sees the changes of the last writer
     tx.lock([uuid])
@@ -102,8 +102,8 @@ def _part_insertion(
 def stamp_provider(tx: WriteTransaction) -> None:
     """Queue the stamp and the next generation of the provider.
 
-    The result is that of :meth:`~placement.db.database.WriteTransaction.stamp_provider`, which needs the id
-    of the provider.
+    The effect is the same as that of :meth:`~placement.db.database.WriteTransaction.stamp_provider`, which
+    needs the id of the provider.
     """
     tx.queue(_stamp, {"now": tx.now})
 

@@ -45,7 +45,7 @@ class ProviderRow:
 
 def find_providers(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ProviderRow]:
     """Return the rows of existing providers by uuid."""
-    # this is an early return, because not every database accepts an empty IN list
+    # the function returns early, because not every database accepts an empty IN list
     if not uuids:
         return {}
     found = tx.queue(_by_uuid(len(uuids)), bind_values("uuid", uuids))
@@ -91,7 +91,7 @@ def check_generation(row: ProviderRow, given: int) -> None:
     :raises ConcurrentUpdate: the generation differs; clients look for the words of this message.
     """
     if row.generation != given:
-        # another text than for inventories, as in OpenStack Placement
+        # the message differs from that for inventories, as in OpenStack Placement
         raise ConcurrentUpdate(
             "Resource provider's generation already changed. Please update the generation and try again."
         )
@@ -107,7 +107,7 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
     :raises InvalidRequest: the parent is the provider itself or does not exist.
     :raises Conflict: the uuid or the name is taken.
     """
-    # locks the parent, too, so that it is not deleted or moved meanwhile
+    # the transaction locks the parent, too, so that the parent is not deleted or moved meanwhile
     tx.lock([uuid] if parent_uuid is None else [uuid, parent_uuid])
     parent = None
     if parent_uuid is not None:
@@ -177,7 +177,7 @@ def _of_parent(column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
 
 
 _creation: Final = _creation_at(sa.bindparam("parent"), sa.bindparam("root"))
-# this is an alias, because the insertion itself concerns the same table
+# the parent is an alias of the table, because the insertion itself concerns the same table
 _parent: Final = resource_providers.alias("parent")
 _creation_below: Final = _creation_at(
     _of_parent(_parent.c.id), _of_parent(sa.func.coalesce(_parent.c.root_id, _parent.c.id))
@@ -221,11 +221,12 @@ def update(
     :raises InvalidRequest: the provider may not move, or the new parent does not exist or is below it.
     :raises Conflict: the name is taken.
     """
-    # locks only this provider; its descendants are locked when they are known
+    # only this provider is locked here; its descendants are locked when they are known
     row = lock(tx, uuid)
     values: dict[str, Any] = {"name": name}
     if sets_parent:
-        # locks all trees, because two simultaneous moves could create a cycle that neither of them sees
+        # the transaction locks all trees, because two simultaneous moves could create a cycle that neither of
+        # them sees
         tx.lock_trees()
         subtree = _lock_subtree(tx, row)
         parent = _new_parent(tx, row, name, parent_uuid, may_move, subtree)
@@ -282,7 +283,8 @@ def _lock_subtree(tx: WriteTransaction, row: ProviderRow) -> set[int]:
 
 
 def _subtree_ids(conn: sa.Connection, row: ProviderRow) -> set[int]:
-    # reads the whole tree and follows parents in Python, because recursive queries differ between databases
+    # the function reads the whole tree and follows parents in Python, because recursive queries differ
+    # between databases
     parents = conn.execute(sa.select(_rp.id, _rp.parent_id).where(_rp.root_id == row.tree_root)).all()
     found = {row.id}
     while True:
@@ -324,7 +326,7 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
             f"Unable to delete resource provider {uuid}: Resource provider has allocations.",
             exceptions.PROVIDER_IN_USE,
         )
-    # deleted one by one, because most of these foreign keys do not cascade
+    # the rows are deleted table by table, because most of these foreign keys do not cascade
     for table in (inventories, provider_traits, provider_aggregates, provider_attributes):
         tx.conn.execute(sa.delete(table).where(table.c.provider_id == row.id))
     tx.conn.execute(sa.delete(resource_providers).where(_rp.id == row.id))

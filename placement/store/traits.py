@@ -27,7 +27,8 @@ def delete(tx: WriteTransaction, name: str) -> None:
     :raises Conflict: a provider has the trait.
     """
     trait_id = names.lock_name(tx, traits, name)
-    # checked under the lock of names, so that no provider can get the trait before the deletion
+    # the use of the trait is checked under the lock of names, so that no provider can get the trait before
+    # the deletion
     if trait_id is None:
         raise NotFound(f"No such trait(s): {name}.")
     if not name.startswith("CUSTOM_"):
@@ -44,7 +45,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection
     :raises InvalidRequest: no such trait.
     :raises ConcurrentUpdate: the generation is stale.
     """
-    # this is a set, because a client may repeat a name, and the statement below counts names
+    # the names are a set, because a client may repeat a name, and the statement below counts names
     wanted = sorted(set(wanted))
     if optimistic_write.is_worthwhile(tx, generation, len(wanted)):
         values = {"count": len(wanted), **bind_values("trait", wanted)}
@@ -117,7 +118,7 @@ def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
     """
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
-    # removes all traits and inserts the wanted ones, because a provider has few traits
+    # all traits are removed and the wanted traits inserted, because a provider has few traits
     insert(tx, wanted)
     if (stale := _stale_attributes()) is not None:
         for provider_id in wanted:
@@ -149,7 +150,7 @@ def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement |
             .select_from(provider_traits.join(traits, traits.c.id == provider_traits.c.trait_id))
             .where(provider_traits.c.provider_id == provider, traits.c.name == trait)
         )
-        # reads the traits that the statements before have written
+        # the condition reads the traits that the statements before have written
         return sa.and_(
             sa.or_(*(provider_attributes.c.name == each for each in attributes)), ~sa.exists(present)
         )

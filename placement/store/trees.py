@@ -103,7 +103,7 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     _check_names(wanted)
     levels = list(_tree_levels(by_uuid))
     lookups = {*by_uuid, *(each.parent for each in wanted if each.parent is not None)}
-    # looks up parents, too, because a new provider may have a parent without a description
+    # parents are looked up, too, because a new provider may have a parent without a description
     tx.lock(lookups)
     # the query is queued after the lock, together with the lookups of ids and rows
     taken = tx.queue(_name_owners(len(wanted)), bind_values("name", [each.name for each in wanted]))
@@ -125,12 +125,12 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     for level in filter(None, new):
         for each in level:
             providers.insert(tx, each.uuid, each.name, None if each.parent is None else rows[each.parent])
-        # one round trip for each level, and trees of hosts have few levels
+        # each level takes one round trip, and trees of hosts have few levels
         rows |= providers.find_providers(tx, [each.uuid for each in level])
     _insert(tx, {rows[each.uuid].id: each for level in new for each in level}, ids)
     for each in changing:
         _write_changes(tx, rows[each.uuid], each, present[rows[each.uuid].id], ids)
-    # another round trip for changed providers, because the stamps at the commit increase their generations
+    # changed providers take another round trip, because the stamps at the commit increase their generations
     generations = {each.uuid: rows[each.uuid].generation for each in wanted}
     return generations | {each.uuid: each.generation + 1 for each in changing if each.generation is not None}
 
@@ -179,7 +179,7 @@ def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[Pro
 def _described_subtree(
     top: ProviderDescription, below: Mapping[str | None, Sequence[ProviderDescription]]
 ) -> Iterator[ProviderDescription]:
-    # this is a loop instead of recursion, because the client determines the depth
+    # the code is a loop instead of recursion, because the client determines the depth
     waiting = [top]
     while waiting:
         each = waiting.pop()
@@ -207,11 +207,10 @@ def _check_places(
             if each.generation is not None:
                 given = f"generation {each.generation} was given"
                 raise ConcurrentUpdate(f"{each} does not exist (any more); {given}.")
-        # this is a conflict and no wrong request, because another client may have moved or renamed the
+        # the error is a conflict and no wrong request, because another client may have moved or renamed the
         # provider
         elif row.name != each.name or row.parent_id != (
-            # this is an id without a provider for a parent that does not exist yet, so that the parents
-            # differ
+            # a parent that does not exist yet has an id without a provider here, so that the parents differ
             None if each.parent is None else _NOT_THERE if parent is None else parent.id
         ):
             raise ConcurrentUpdate(
@@ -259,7 +258,7 @@ class _NameIds:
 
     def __init__(self, tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> None:
         classes = {name for each in wanted for name in each.inventories or ()}
-        # queued now, and read when the ids are needed
+        # the queries are queued now, and their answers are read when the ids are needed
         self._classes = names.NameLookup(tx, resource_classes, classes)
         self._traits = names.NameLookup(tx, traits, {name for each in wanted for name in each.traits or ()})
 
@@ -300,7 +299,7 @@ class _NameIds:
 
 def _insert(tx: WriteTransaction, new: Mapping[int, ProviderDescription], ids: _NameIds) -> None:
     """Write all parts of new providers, by the id of the provider."""
-    # one statement for each kind of part, for any number of providers
+    # each kind of part takes one statement, for any number of providers
     inventory_store.insert(tx, {each: ids.of_classes(one.inventories or {}) for each, one in new.items()})
     trait_store.insert(tx, {each: ids.of_traits(one.traits or ()) for each, one in new.items()})
     aggregate_store.insert(tx, {each: one.aggregates or () for each, one in new.items()})
@@ -350,7 +349,8 @@ def _read(tx: WriteTransaction, rows: Sequence[ProviderRow]) -> dict[int, Presen
     if not rows:
         return found
     given = bind_values("id", found)
-    # four statements instead of a join, which would repeat each inventory for each trait
+    # the parts are read by four statements instead of a join, which would repeat each inventory for each
+    # trait
     answers = [
         tx.queue(part(len(found)), given)
         for part in (_inventory_lookup, _trait_lookup, _aggregate_lookup, _attribute_lookup)

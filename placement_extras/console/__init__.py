@@ -3,8 +3,8 @@
 Nouns
     A *page* shows a part of the cloud. A pure function over the read model returns its content as frozen
     dataclasses, and a template draws them. The *route* of a page calls the function and the template. Some
-    pages show an answer of the REST API. Such a page *asks* the handlers of the API within the process, with
-    the rights of the visitor.
+    pages show an answer of the REST API. A page of this kind *asks* the handlers of the API within the
+    process, with the rights of the visitor.
 
     A *visitor* is the person in front of the browser. Visitors have the same rights as over REST. A page
     names the policy rules of all REST operations that return the same content. The visitor sees the page if

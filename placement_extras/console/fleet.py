@@ -65,7 +65,8 @@ def broken_promises(members: Iterable[Provider]) -> str:
 
 
 FIRST_CLASSES: Final = ("PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "LLC", "MBA")
-"""The first resource classes of each list, in this order. Other classes follow, the most frequent first."""
+"""The first resource classes of each list, in this order. All other classes follow, sorted by the number of
+providers that have them, the largest number first."""
 
 _CPUS: Final = ("PCPU", "VCPU")
 _MEMORY: Final = "MEMORY_MB"

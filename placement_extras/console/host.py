@@ -193,7 +193,7 @@ def _sharing_providers(snapshot: ModelSnapshot, aggregates: Iterable[str], root:
 def holdings_of(rows: Iterable[AllocationHolder], providers: Mapping[str, Provider]) -> list[ConsumerHolding]:
     """Return the allocations of each consumer, in the order of the rows.
 
-    :param providers: the providers of all rows, by uuid.
+    :param providers: the providers of which the rows have amounts, by uuid.
     """
     gathered: dict[str, tuple[AllocationHolder, list[tuple[Provider, str, int]]]] = {}
     for row in rows:

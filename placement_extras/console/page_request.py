@@ -46,7 +46,7 @@ SEE_HOSTS: Final = (
 """The policy rules that allow a visitor, over REST, everything that a page of hosts shows."""
 
 Page = Callable[..., Response | str | tuple[str, int]]
-"""The function of a page. It returns the page, or a tuple of the page and the status of the answer."""
+"""The function of a page. The result is the page, or a tuple of the page and the status of the answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ def sign_in() -> Response:
         sessions.subject_digest(identity.own_secret, "address", address): _OF_ONE_ADDRESS,
     }
     room: BoundedSemaphore = current_app.config[ROOM]
-    # this is not counted as an attempt, because the Identity service was not asked
+    # the refusal is not counted as an attempt, because the Identity service was not asked
     if not room.acquire(blocking=False):
         return _form_page(form, _NO_ROOM, HTTPStatus.SERVICE_UNAVAILABLE)
     try:

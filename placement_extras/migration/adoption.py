@@ -158,7 +158,7 @@ def _source_snapshot(
 ) -> Iterator[StockContent]:
     """Open the tables of OpenStack Placement for reading in one snapshot.
 
-    :param conn: the connection of the move.
+    :param conn: the database connection that makes the move.
     :param prefix: prefix of the names of the tables.
     """
     if relations.is_transactional(conn):

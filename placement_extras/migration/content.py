@@ -120,7 +120,7 @@ class DatabaseContent:
 def own_content(conn: sa.Connection, prefix: str = "") -> DatabaseContent:
     """Return the content of a database with our tables.
 
-    :param prefix: prefix of the names of the tables.
+    :param prefix: the prefix that the names of our tables have now; usually empty.
     """
     metadata = sa.MetaData()
     named = {

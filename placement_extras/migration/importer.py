@@ -36,8 +36,8 @@ _MAX_AMOUNT: Final = 2**31 - 1
 def find_refusals(source: StockContent) -> list[str]:
     """Describe each item of the source that our tables cannot hold.
 
-    Current releases of OpenStack Placement do not write such items. They come from old releases and manual
-    SQL.
+    Current releases of OpenStack Placement do not write such items. The items come from old releases and
+    manual SQL.
     """
     providers = _provider_names(source)
     return [
@@ -69,7 +69,7 @@ def _aggregate_uuids(source: StockContent) -> Iterator[str]:
 def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
     """Describe texts that are not uuids, and pairs of texts that are the same uuid in two spellings.
 
-    :param what: noun for the message, such as ``consumer``.
+    :param what: the noun for these texts in the message, such as ``consumer``.
     """
     known: dict[str, str] = {}
     for text in texts:

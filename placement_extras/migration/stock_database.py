@@ -97,7 +97,7 @@ class StockTables:
 class StockContent(DatabaseContent):
     """The content of a database of OpenStack Placement, read in one snapshot.
 
-    :param tables: the tables that the queries read.
+    :param tables: the descriptions of the tables that the queries read.
     :param owner: project and user of consumers for which the source has no project or user.
     :param unknown_consumers: new ids, by uuid, for the consumers that have allocations but no row in the
         source.

@@ -9,8 +9,8 @@ Nouns
     takes from this provider is missing at the other hosts.
 
     A *lower bound* is a number of guests for which the planner knows places. An *upper bound* is a number of
-    guests of which the planner has proved that no more fit. Usually both bounds are equal. They differ if the
-    exact number would take too long to compute.
+    guests of which the planner has proved that no more fit. Usually both bounds are equal. The bounds differ
+    if the exact number would take too long to compute.
 
     A host is *full* for a flavor if no guest of the flavor fits. At a full host, each way lacks at least one
     resource class. The planner looks at the way that lacks the fewest classes: these classes are *short*. The

@@ -59,7 +59,7 @@ class CoupledHost:
 class HostCoupling:
     """The hosts that share providers with each other, and the number of guests that fit on any of them.
 
-    :param sharing: the ids of sharing providers.
+    :param sharing: the ids of all providers that share with trees other than their own.
     """
 
     def __init__(self, finder: FootprintFinder, sharing: Collection[int], budget: SearchBudget) -> None:

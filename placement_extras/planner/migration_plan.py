@@ -94,7 +94,7 @@ def make_room(
     """Return the fewest moves that make room for a guest.
 
     :param hosts: the hosts from which guests may move, by :func:`nearest_hosts`.
-    :param guests: the guests of these hosts.
+    :param guests: the guests on these hosts that may move.
     :param all_known: whether ``guests`` contains all guests of these hosts.
     :raises placement.search.budget.BudgetExhausted: the search takes too long.
     """
@@ -123,7 +123,7 @@ class _TargetHost:
 
 
 class _MigrationSearch:
-    """The search for moves. It tries moves in the simulation, and undoes all of them at the end."""
+    """The search for moves of guests, which are tried in the simulation and undone at the end."""
 
     def __init__(
         self,

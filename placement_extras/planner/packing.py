@@ -18,10 +18,10 @@ from placement.search.candidates import CandidatePattern, PatternBatch, UnusedPa
 from placement.search.request import CandidatesRequest
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
-# this number of tries takes about 50 ms
+# two thousand tries take about 50 ms
 _MAX_TRIES: Final = 2_000
-"""Maximum number of tries to find a better packing than the first. After these tries, the result is
-bounds."""
+"""Maximum number of tries to find a better packing than the first. After these tries, the result has bounds
+instead of an exact number."""
 # with more ways, the search would reach its limit without a result
 _MAX_WAYS: Final = 200
 """Maximum number of ways up to which a better packing than the first is searched for."""
@@ -102,7 +102,7 @@ def fit_formula(ways: Sequence[Way]) -> Callable[[Free], int] | None:
 def pack_guests(
     found: FlavorFootprints, free: Free, budget: SearchBudget, upper_bound: int | None = None
 ) -> FitBounds:
-    """Return how many guests fit.
+    """Return bounds of the number of guests of one flavor that fit into the free room.
 
     The first packing fills the ways one after the other; the way with the most room comes first. If this
     packing has fewer guests than the upper bound, a search tries to find a better packing.

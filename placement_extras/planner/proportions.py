@@ -27,7 +27,8 @@ from placement_extras.planner.trials import TrialJournal, TriesExhausted
 _CHUNKS: Final = 64
 """Number of chunks into which the upper bound of sets is divided at first."""
 _MAX_TRIES: Final = 5_000
-"""Maximum number of tries to place one more set. After these tries, the result is bounds."""
+"""Maximum number of tries to place one more set. After these tries, the result has bounds instead of an exact
+number."""
 # with more ways, the search would reach its limit without a result
 _MAX_WAYS: Final = 200
 """Maximum number of ways up to which a place for one more set is searched for."""

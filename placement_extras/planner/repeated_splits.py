@@ -91,7 +91,7 @@ class RepeatedSplits:
     def count_guests(self, tree: HostTree, free: Sequence[int], limit: int) -> int | None:
         """Return how many guests fit, at most ``limit``; None if not only free amounts matter.
 
-        :param free: the free amounts by slot.
+        :param free: the free amounts of the host, by slot.
         :raises placement.search.budget.BudgetExhausted: the budget is spent.
         """
         if not self._is_plain:

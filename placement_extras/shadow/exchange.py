@@ -121,7 +121,7 @@ class ReceivedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class MirroredRequest:
-    """A request that was forwarded to OpenStack Placement, and the answer. Other modules call it a *copy*.
+    """A request that was forwarded to OpenStack Placement, with the answer; other modules call this a *copy*.
 
     :param number: position in the order in which requests came in, from 0.
     :param received: the answer; None if it was not kept, and ``missed`` has the reason.

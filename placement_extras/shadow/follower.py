@@ -26,8 +26,8 @@ BEFORE: Final = "it was answered before the database was copied"
 # reads are left out first: without a read one comparison is missing, without a write the databases differ for
 # good
 BOUNDS: Final = BacklogBounds(reads=128 << 20, writes=256 << 20, any_write=512 << 20)
-"""Bounds of the copies that wait to be replayed. They are larger than :data:`.OUTBOX_BOUNDS`, because the
-memory of the answering process is more important.
+"""Bounds of the copies that wait to be replayed. These bounds are larger than :data:`.OUTBOX_BOUNDS`, because
+the memory of the answering process is more important.
 """
 # the number is added to the priority of the process, so that answers to clients go first
 _NICENESS: Final = 10
@@ -44,7 +44,7 @@ _TICK_SECONDS: Final = 0.02
 class FollowerSettings:
     """Settings of the comparing process.
 
-    :param ours: the URL of our service.
+    :param ours: the URL of our service, to which the requests are replayed.
     :param token: sent to our service instead of the clients' tokens; None to send the clients' tokens.
     :param databases: source and target of the copy at the start; None if our database is a copy already.
     :param copy_after: seconds between the start and the copy of the database.
@@ -75,7 +75,7 @@ def run_follower(
 
 
 class ShadowFollower:
-    """Runs the comparison in three threads. They receive copies, replay copies, and serve the report.
+    """Runs the comparison in three threads, which receive copies, replay copies, and serve the report.
 
     ``status`` has the content of the report.
     """

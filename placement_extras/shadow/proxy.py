@@ -87,7 +87,7 @@ class InFlight:
     def settled_until(self) -> float:
         """Return a time in seconds of the monotonic clock. All writes that came in before it are answered."""
         with self._lock:
-            # taken under the lock, so that each write that begins later has a later time
+            # the time is taken under the lock, so that each write that begins later has a later time
             now = time.monotonic()
             return min(
                 (each.started for each in self._open.values() if is_write(each.request.method)), default=now

@@ -60,7 +60,7 @@ class ReplayClient:
     :param url: the URL of our service.
     :param token: sent instead of the clients' tokens; None to send the clients' tokens.
     :param stopped: set when the program ends, so that writes are not sent again.
-    :param seconds: timeout of one attempt.
+    :param seconds: maximum seconds of one attempt to send a request.
     :param answers: whether our service answered the last attempt.
     """
 
@@ -205,7 +205,7 @@ class ReplayOutcome:
 
     :param why: for MISSED the reason, for KNOWN the name of the deviation, otherwise the difference.
     :param answer: the answer of our service; None if our service was not asked.
-    :param seconds: time until our service answered.
+    :param seconds: seconds until our service answered the copy.
     :param parts: whether the databases of both services differ from this request on.
     """
 

@@ -1,4 +1,4 @@
-"""Builders and readers of providers, allocations, claims and errors over REST.
+"""Functions that create and read providers, allocations, claims and errors over REST.
 
 Snapshots of the read model are built by :mod:`tests.placement.search.snapshots`, claims below the REST API by
 ``build_claim`` of :mod:`tests.placement.store.builders`.
@@ -54,7 +54,8 @@ def make_provider(
     parent: str | None = None,
     **totals: int | Mapping[str, Any],
 ) -> str:
-    """Create a provider; return its uuid. Its generation is 1 with inventories, 0 without.
+    """Create a provider; return its uuid. The generation of the provider is 1 if it has inventories,
+    otherwise 0.
 
     :param provider: the uuid, if the test chooses it
     """
@@ -83,7 +84,7 @@ def put_allocation(
     generation: int | None = None,
     **fields: Any,
 ) -> TestResponse:
-    """Send ``PUT /allocations``, by default for a new consumer, and return the answer."""
+    """Send ``PUT /allocations`` and return the answer. By default the consumer is new."""
     body = claim_body(amounts, generation, **fields)
     return admin("PUT", f"/allocations/{consumer or uuid.uuid4()}", json=body)
 

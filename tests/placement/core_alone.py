@@ -1,4 +1,4 @@
-"""The core of the service in a process that has no extra: ``python -m tests.placement.core_alone URL``."""
+"""Runs the core of the service in a process without extras: ``python -m tests.placement.core_alone URL``."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ OWNER = {"project_id": "project", "user_id": "user"}
 
 
 def answers(url: str) -> dict[str, Any]:
-    """Send requests of all kinds; return the status of each answer, and the details of refusals."""
+    """Send requests of all kinds; return the status of each answer, and the details of the refusals."""
     migration.upgrade_schema(url)
     admin = Admin(application(url))
     claim = {"consumer_uuid": CONSUMER, "consumer_generation": None, "consumer_type": "INSTANCE", **OWNER}

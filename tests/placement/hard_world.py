@@ -1,4 +1,4 @@
-"""A world in a running service with a question that takes too long."""
+"""Creates providers in a running service for a request of candidates that takes too long to search."""
 
 import uuid
 from typing import Any
@@ -12,7 +12,7 @@ HARD = f"/allocation_candidates?{packing.query()}"
 
 
 def make_hard(service: RunningService) -> None:
-    """Create a host for the hard question."""
+    """Create the host for the request that takes too long (see tests.placement.search.packing)."""
     for name in packing.CLASSES:
         call(service, "PUT", f"/resource_classes/{name}")
     root = create(service, "host")
@@ -31,7 +31,7 @@ def create(service: RunningService, name: str, parent: str | None = None) -> str
 
 
 def call(service: RunningService, method: str, path: str, body: Any = None) -> Any:
-    """Return the body of an answer, which must be a success."""
+    """Send a request, which must succeed, and return the body of the answer."""
     answer = requests.request(method, service.base + path, headers=HEADERS, json=body, timeout=60)
     assert answer.ok, answer.text
     return answer.json() if answer.content else None

@@ -1,4 +1,6 @@
-"""The service in process for tests, without authentication; the token `admin` has all permissions."""
+"""Runs the service in the process of the test, without authentication. The token `admin` has all
+permissions.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +18,9 @@ NEWEST = "1.39"
 def service_conf(
     database_url: str, config_files: Sequence[str] = (), **groups: Mapping[str, Any]
 ) -> ConfigOpts:
-    """Build the configuration of a service without authentication on this database, with options by group."""
+    """Build the configuration of a service without authentication on this database. Further options are given
+    by group.
+    """
     conf = new_config(config_files=config_files)
     conf.set_override("connection", database_url, "placement_database")
     conf.set_override("auth_strategy", "noauth2", "api")
@@ -29,12 +33,12 @@ def service_conf(
 def application(
     database_url: str, config_files: Sequence[str] = (), **groups: Mapping[str, Any]
 ) -> WSGIApplication:
-    """Run the service on this (migrated) database, with options by group."""
+    """Run the service on this database, which is already migrated. Further options are given by group."""
     return build_application(service_conf(database_url, config_files, **groups))
 
 
 class Admin:
-    """Sends requests as administrator, by default with one microversion."""
+    """Sends requests as administrator, by default all with one microversion."""
 
     def __init__(self, app: WSGIApplication, version: str = NEWEST) -> None:
         self._client = Client(app)

@@ -1,4 +1,4 @@
-"""The service under its bundled web server on a loopback port, like in production."""
+"""Runs the service under its bundled web server on a loopback port, as in production."""
 
 import sys
 import time
@@ -30,7 +30,7 @@ def service(
 ) -> Iterator["RunningService"]:
     """Run the service under its bundled web server, as a child process.
 
-    :param ready: status of answers when the service counts as started
+    :param ready: the status of answers from which on the service counts as started
     """
     config = folder / "placement.conf"
     config.write_text(
@@ -48,13 +48,13 @@ def service(
 
 @dataclass
 class RunningService:
-    """URL and master process of a service."""
+    """The URL and the master process of a service."""
 
     base: str
     master: int
 
     def wait(self, status: int) -> None:
-        """Wait until requests get this status."""
+        """Wait until a request gets this status."""
 
         def answers() -> bool:
             try:

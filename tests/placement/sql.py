@@ -1,4 +1,4 @@
-"""Plain SQL on the database of a test, beside the service."""
+"""Executes plain SQL on the database of a test, without the service."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,14 +15,14 @@ def execute_sql(url: str, *statements: str) -> None:
 
 
 def read_scalar(url: str, query: str) -> Any:
-    """Read the only value of the only row."""
+    """Read the single value of a query that returns one row with one column."""
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     with engine.connect() as conn:
         return conn.exec_driver_sql(query).scalar_one()
 
 
 def read_tables(url: str, is_wanted: Callable[[str], bool]) -> dict[str, list[str]]:
-    """Read all rows of the tables with a wanted name."""
+    """Read all rows of the tables with these names."""
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     metadata = sa.MetaData()
     with engine.connect() as conn:

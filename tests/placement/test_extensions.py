@@ -1,4 +1,4 @@
-"""The core works without extensions, and each extension is registered."""
+"""Tests that the core works without extensions, and that each extension is registered."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Kept results: the most recently used ones stay while room is left."""
+"""Tests of the cache of results, which drops the least recently used results when it is full."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every microversion has one name."""
+"""Tests that each microversion has exactly one name."""
 
 import re
 from pathlib import Path

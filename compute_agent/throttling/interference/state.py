@@ -168,7 +168,8 @@ def _case_from_row(row: Any, now: float) -> InterferenceCase:
 
 def _record_from_row(row: Any, now: float) -> tuple[SuspectPair, PairRecord]:
     watch, victim, suspect, aside, verdicts, age, escalated = row
-    # The number may be negative, for a time before now. It is bounded, because a file may have any number.
+    # The number may be negative, for a time before now. The number is bounded, because a file may have any
+    # number.
     aside = min(max(read_number(abs(aside), 1e12) * math.copysign(1, aside), -DAY_SECONDS), DAY_SECONDS)
     record = PairRecord(now + aside, _whole_count(verdicts), now - read_number(age, 1e12), escalated is True)
     return SuspectPair(text(watch), text(victim), text(suspect)), record

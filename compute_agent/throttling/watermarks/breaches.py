@@ -242,7 +242,7 @@ class ThresholdExceeded:
     def find_candidates(self, snapshot: UsageSnapshot, untouchable: frozenset[str]) -> list[GuestUsage]:
         """The guests that the watermark selects, and for which the action is possible.
 
-        :param untouchable: uuids of guests that are left out.
+        :param untouchable: uuids of guests on which no action is possible in this round.
         """
         return [
             guest

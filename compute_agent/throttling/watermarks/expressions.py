@@ -37,8 +37,8 @@ MAX_LENGTH: Final = 500
 """Maximum number of characters of an expression."""
 
 MAX_WORDS: Final = 60
-"""Maximum number of words of an expression. It limits the recursion of the parser, which is several calls
-deeper for each nested parenthesis."""
+"""Maximum number of words of an expression. This number limits the recursion of the parser, which is several
+calls deeper for each nested parenthesis."""
 
 _WORD: Final = re.compile(rf"({THRESHOLD.pattern})(?![\w.])|[a-z][a-z0-9_]*|<=|>=|[-+*/<>()]", re.ASCII)
 
@@ -76,8 +76,8 @@ class _ExpressionPart:
     """A part of an expression.
 
     - ``text`` is the part as text, for messages.
-    - ``unit`` is the unit of its value. It is None for a plain amount such as ``12G``, which has the unit of
-      the other operand.
+    - ``unit`` is the unit of its value; None for a plain amount such as ``12G``, which has the unit of the
+      other operand.
     - ``metric`` is the name of the metric if the part is a single metric; otherwise it is empty.
     - ``has_capacity``: the part is a single metric, and the metric has a capacity.
     """
@@ -256,8 +256,8 @@ class _ExpressionParser:
         word = self._present_word
         self._next += 1
         if word[:1].isdigit():
-            # This value is used only for a factor. _align_parts() parses other amounts again, in the unit of
-            # the other operand.
+            # The parsed value is used only for a factor. _align_parts() parses other amounts again, in the
+            # unit of the other operand.
             return _ExpressionPart(word, None, lambda values: float(word))
         if word in self._metrics:
             if word not in self.inputs:

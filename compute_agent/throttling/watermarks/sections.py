@@ -1,7 +1,7 @@
 """The watermarks of a configuration: the ``[watermark:NAME]`` sections, and contradictions between them.
 
-``WatermarkRules`` combines the watermarks with the registry of metrics and the sizes of throttling steps. It
-also computes the expected effects of actions.
+``WatermarkRules`` combines the watermarks with the registry of metrics and the sizes of throttling steps.
+``WatermarkRules`` also computes the expected effects of actions.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class WatermarkAction(enum.StrEnum):
 
 
 MAX_PERIODS: Final = 20
-"""Maximum number of periods of one threshold. It limits the work of the check, which examines all sections at
-the bounds of all periods."""
+"""Maximum number of periods of one threshold. This number limits the work of the check, which examines all
+sections at the bounds of all periods."""
 
 ABOVE: Final = tuple(action for action in WatermarkAction if action is not WatermarkAction.THROTTLE_UP)
 """The actions that are taken above a threshold. The only other action is raising limits, below a
@@ -398,7 +398,7 @@ def _read_selector(name: str, options: Any, classes: QosClasses) -> GuestSelecto
         if qos_class not in classes.classes:
             known = ", ".join(sorted(classes.classes))
             raise ConfigError(f"{section}: there is no class {qos_class!r}; there are {known}")
-        # This is an error, because the section would have no effect: the agent never acts on such a class.
+        # The section is refused, because it would have no effect: the agent never acts on such a class.
         if classes.is_protected(qos_class, dedicated=False):
             raise ConfigError(
                 f"{section}: {qos_class} is above [qos] highest_class and the agent never limits it"

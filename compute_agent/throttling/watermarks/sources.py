@@ -44,9 +44,9 @@ class MetricSource:
     """One section ``[metric:NAME]``: a command, or a query of Prometheus.
 
     :ivar command: the words of the command; empty: the source is a query.
-    :ivar promql: the query for the Prometheus at ``url``.
+    :ivar promql: the query that the Prometheus server at ``url`` answers.
     :ivar interval: seconds from the start of one read to the start of the next.
-    :ivar timeout: maximum number of seconds of one read.
+    :ivar timeout: maximum duration of one read of the metric, in seconds.
     """
 
     name: str

@@ -29,9 +29,9 @@ A worked example
     candidate", with VCPU:7 as the largest amount that fits.
 
 Invariants
-    - One transaction checks a choice and writes it. It checks that the providers of the choice have enough
-      free. It also checks that their inventories, traits, aggregates and places in the tree are unchanged
-      since the choice, and that the policy of the group allows the choice.
+    - One transaction checks a choice and writes it. The transaction checks that the providers of the choice
+      have enough free. It also checks that their inventories, traits, aggregates and places in the tree are
+      unchanged since the choice, and that the policy of the group allows the choice.
     - After a lost race the search runs again, on everything that was committed until then. The answer "no
       candidate" always results from a search on the current state. A claim that loses every race gets the
       answer "try again later".

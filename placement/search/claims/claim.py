@@ -46,13 +46,13 @@ class WantedClaim:
     """
 
     consumer: str
-    # sent by the client and not read from the model: the transaction compares it with the row in the database
+    # the client has sent the generation; the transaction compares it with the row in the database
     generation: int | None
     owner: ConsumerOwnership
     request: CandidatesRequest
     version: Microversion
-    # this is a complete request, because any part may differ from ``request``: Nova's fallback asks for VCPU
-    # instead of PCPU
+    # the fallback is a complete request, because any part may differ from ``request``: Nova's fallback asks
+    # for VCPU instead of PCPU
     fallback: CandidatesRequest | None = None
     warnings: tuple[str, ...] = ()
     only: frozenset[str] | None = None
@@ -127,8 +127,9 @@ class HostChoice:
 def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bool:
     """Return whether each choice for the request takes something from the tree where it is anchored.
 
-    True means that the consumer of each choice is on the host of the choice. This is so if the request asks
-    for a class that no sharing provider has; otherwise a choice may consist of sharing providers alone.
+    If the result is True, the consumer of each choice is on the host of the choice. The result is True if the
+    request asks for a class that no sharing provider has. Otherwise a choice may consist of sharing providers
+    alone.
     """
     # a choice takes amounts from another host only through sharing providers, and a cloud has few of these
     pools = [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]

@@ -345,8 +345,8 @@ def choices_at_hosts(
     # providers
     if avoided:
         roots = (root for root in roots if root not in avoided)
-    # valid only if choices stay at their host, because a choice of sharing providers alone counts at other
-    # roots
+    # the shortcut is valid only if choices stay at their host, because a choice of sharing providers alone
+    # counts at other roots
     if group is not None and stays_at_its_host(snapshot, wanted.request):
         roots = (root for root in roots if group.allows_hosts((root,), beside))
 

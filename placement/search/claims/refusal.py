@@ -46,7 +46,7 @@ def fitting_roots(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudge
 
     :raises BudgetExhausted: the budget is spent.
     """
-    # this is a fixed seed, so that equal questions get equal answers; hosts need no random order here
+    # the seed is fixed, so that equal questions get equal answers; hosts need no random order here
     roots, at = choices_at_hosts(world, wanted, budget, random.Random(0))
     for root in roots:
         if any(choice is not None for choice in at(root)):
@@ -149,8 +149,8 @@ def _try_relaxations(
     """Return the explanation with only those relaxations that give the claim a place.
 
     Without sharing providers each relaxation gives the claim a place. With sharing providers, a choice for
-    the relaxed request may use an avoided sharing provider. It may also use only sharing providers, which the
-    group of the claim may not allow.
+    the relaxed request may use an avoided sharing provider. The choice may also consist of sharing providers
+    alone, which the group of the claim may not allow.
     """
     # a test places the whole claim again, so relaxations are tested only if sharing providers could make them
     # fail
@@ -181,7 +181,7 @@ def _count_fitting(
 ) -> TopologyFit:
     """Return the number of hosts that have a place for the claim, or its bounds if the budget is spent.
 
-    :param hosts: the number of all hosts.
+    :param hosts: the number of all hosts of the cloud.
     """
     fitting, left = 0, hosts
     with suppress(BudgetExhausted):  # hosts that were not tried may have a place

@@ -33,8 +33,7 @@ from placement.search.claims.topology import LOCAL, REMOTE, SPLIT
 from placement.search.conditions import needs_of
 from placement.search.roots import SharingProviders
 
-# this is a margin for rounding errors, because ``scores`` adds the shares of sharing providers in another
-# order
+# the margin covers rounding errors, because ``scores`` adds the shares of sharing providers in another order
 _SLACK: Final = 1e-12
 """Assumed relative rounding error of shares that are added up in another order than in ``scores``."""
 

@@ -404,7 +404,7 @@ def _group_liking(world: ClaimScenario, wanted: WantedClaim, hosts: Iterable[int
     )
 
 
-# this limits the memory: a heap keeps all scored choices until the best one is known
+# the number limits the memory: a heap keeps all scored choices until the best one is known
 MAX_SCORED: Final = 10_000
 """Maximum number of choices of a claim that are scored; all further choices follow in any order."""
 _AT_ONCE: Final = 64

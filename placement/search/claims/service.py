@@ -181,7 +181,8 @@ class ClaimService:
         with self._model.recent_view(_RECENT) as view:
             try:
                 self._check_names(view, wanted)
-                # this is an empty dict of group members, because _takes_any_place() excludes claims of groups
+                # the members of groups are an empty dict, because _takes_any_place() excludes claims of
+                # groups
                 placed = self._place_in(view, view.snapshot, {}, wanted, seconds)
             except InvalidRequest:
                 # a name that the recent snapshot lacks may exist in the current state

@@ -387,7 +387,8 @@ class _SplitSearch:
     def _join_split(self, others: HostChoice, split: Split) -> HostChoice:
         members = self._snapshot.whole_trees()[others.root.id].members
         resources = {provider.id: (provider, dict(amounts)) for provider, amounts in others.resources}
-        # this is a dict by id, so that a provider that serves both the split and the rest is listed once
+        # the providers are a dict by id, so that a provider that serves both the split and the rest is listed
+        # once
         serving: dict[int, Provider] = {each.id: each for each in others.mappings.get("", ())}
         for at, name, amount in split:
             provider = members[at]

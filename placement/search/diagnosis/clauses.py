@@ -156,8 +156,8 @@ def _on_providers(snapshot: ModelSnapshot, need: ProviderNeed) -> Iterator[Claus
             if len(ways) == 1:
                 yield ClauseCheck(clause, clause, ways[0])
             else:
-                # checked together with earlier pieces: the provider has to pass the same alternative for all
-                # pieces
+                # the piece is checked together with earlier pieces: the provider has to pass the same
+                # alternative for all of them
                 upto = replace(condition, sets=condition.sets[:number])
                 yield ClauseCheck(clause, clause, partial(upto.met_by, snapshot=snapshot), ways)
 
@@ -168,7 +168,7 @@ def root_checks(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[Cl
     for condition in root_conditions(request):
         for piece in condition.single_pieces():
             clause = clause_of(piece)
-            # this is a check for each piece, so that a relaxation can leave out a single trait
+            # each piece has a check of its own, so that a relaxation can leave out a single trait
             found.append(ClauseCheck(clause, clause, partial(piece.met_by, snapshot=snapshot)))
     return tuple(found)
 

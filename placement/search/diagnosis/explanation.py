@@ -186,7 +186,7 @@ T = TypeVar("T")
 
 def gather_found(found: Iterable[T], into: list[T]) -> bool:
     """Append items to a list as they are found; return False if the budget is spent before the last item."""
-    # this is a list of the caller, so that results found before the error are kept
+    # the caller passes the list, so that results found before the error are kept
     try:
         for each in found:
             into.append(each)
@@ -411,7 +411,7 @@ def _distance_function(
     pickers: dict[TreeStructure, Callable[[tuple[int, ...]], tuple[int, ...]]] = {}
 
     def missing_of_capacity(tree: HostTree) -> int:
-        # this is a picker for each structure, because thousands of trees have the same slots
+        # each structure has a picker, because thousands of trees have the same slots
         pick = pickers.get(tree.shape)
         if pick is None:
             within = tree.shape.layout_of(kin.where).slots

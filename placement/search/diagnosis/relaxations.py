@@ -38,7 +38,7 @@ MAX_CHANGES: Final = 3
 MAX_RELAXATIONS: Final = 10
 """Maximum number of relaxations; relaxations with the fewest changes come first."""
 
-# this is a low limit, because most providers have the same smallest amount
+# the limit is low, because most providers have the same smallest amount
 _MAX_SMALLEST: Final = 3
 """Maximum number of smallest amounts of a class that are tried."""
 
@@ -118,7 +118,7 @@ class RelaxationSearch:
     def largest_amount(self, clause: RequestClause) -> int | None:
         """Return the largest amount of a resource class that fits if nothing else changes.
 
-        :param clause: the clause of the resource class.
+        :param clause: the clause of the request that asks for the resource class.
         :raises placement.search.budget.BudgetExhausted: the search takes too long.
         """
         # the search has no upper bound, because more than the requested amount may fit
@@ -163,8 +163,7 @@ class RelaxationSearch:
         name = clause.names[0]
         # the amounts are cached, because each set of clauses with this class needs them
         if name not in self._smallest_of:
-            # this is a loop over structures instead of trees, because thousands of trees have the same
-            # structure
+            # the loop is over structures instead of trees, because thousands of trees have the same structure
             shapes = {tree.shape for host in self._found.hosts for tree in host.alike.trees}
             self._budget.spend(1 + len(shapes) // 4)
             shared = {each.id: each for host in self._found.hosts for each in host.alike.shared_providers}
@@ -371,8 +370,7 @@ class _AmountFitting:
         return best
 
     def _amount_fits(self, amount: int, tree: HostTree, alike: LikeTrees) -> bool:
-        # this is a check function for each amount, so that each changed request is compiled once for all
-        # hosts
+        # each amount has a check function, so that each changed request is compiled once for all hosts
         if amount not in self._tells:
             amounts = {**self._amounts, self._clause: amount}
             self._tells[amount] = self._relaxer.serving_check(self._left_out, amounts)
@@ -392,8 +390,8 @@ def asked_amounts(request: CandidatesRequest) -> dict[RequestClause, int]:
 def largest_multiple(fits: Callable[[int], bool], step: int, below: int, above: int) -> int:
     """Return the largest multiple of a step that fits, by bisection.
 
-    :param below: a number of steps that fit.
-    :param above: a number of steps that do not fit.
+    :param below: a number of steps with which the amount is known to fit.
+    :param above: a number of steps with which the amount is known not to fit.
     """
     while above - below > 1:
         middle = (below + above) // 2
@@ -407,7 +405,7 @@ def largest_multiple(fits: Callable[[int], bool], step: int, below: int, above: 
 # multiples are tried, because the least amount may be too small to be divided over zones
 _STARTS: Final = (1, 2, 4)
 """Multiples of the least amount at which bisection begins."""
-# this is a low limit, because most providers have the same step
+# the limit is low, because most providers have the same step
 _MAX_STEPS: Final = 3
 """Maximum number of different step sizes of inventories with which amounts are tried."""
 

@@ -26,7 +26,7 @@ class FilterResult(NamedTuple):
     - ``demands`` has slot, amount, index and clause of each check that depends on free amounts.
     """
 
-    # this is an index, because it also tells how many checks the provider has passed
+    # the field is an index, because it also tells how many checks the provider has passed
     first: int
     spared: frozenset[Bits]
     demands: tuple[tuple[int, int, int, Bits], ...]
@@ -35,13 +35,13 @@ class FilterResult(NamedTuple):
 class TreeResults(NamedTuple):
     """The results, for one part, of all providers of a tree and of providers that share with the tree.
 
-    ``bare`` has results that do not depend on free amounts of the tree. Each of its entries is a result, the
-    positions of the providers with this result, and the number of these providers in the tree. ``giving`` has
-    all other results, with their positions.
+    ``bare`` has results that do not depend on free amounts of the tree. An entry of ``bare`` has a result,
+    the positions of the providers with this result, and the number of these providers in the tree. ``giving``
+    has all other results, with their positions.
     """
 
     bare: tuple[tuple[FilterResult, tuple[int, ...], int], ...]
-    # separate from ``bare``, in which all providers without the class are one entry
+    # the field is separate from ``bare``, in which all providers without the class are one entry
     giving: tuple[tuple[int, FilterResult], ...]
 
 
@@ -117,7 +117,7 @@ class HostDiagnosis:
 
     def clause_bits(self, left_out: Iterable[RequestClause]) -> Bits:
         """Return a set of clauses as bits."""
-        # this is a set, because the bit of a clause that occurs twice must be added only once
+        # the sum is over a set, because the bit of a clause that occurs twice must be added only once
         return sum({1 << self.droppable.index(clause) for clause in left_out})
 
     def clauses_of(self, bits: Bits) -> tuple[RequestClause, ...]:

@@ -85,6 +85,7 @@ def test_oslo_config_reads_the_same_entries(tmp_path):
         path.write_text(
             f'[pci]\ndevice_spec = {{"address": "{number}.0"}}\n'
             f'passthrough_whitelist = {{"address": "{number}.1"}}\n'
+            f'[PCI]\ndevice_spec = {{"address": "{number}.2"}}\n'
         )
     conf = cfg.ConfigOpts()
     old = cfg.DeprecatedOpt("passthrough_whitelist", group="pci")

@@ -1,4 +1,4 @@
-"""A pipeline on a fake host of two NUMA nodes: CPUs 1, 2, 5 and 6 are dedicated, 3 and 7 shared."""
+"""A pipeline on a fake host with two NUMA nodes. CPUs 1, 2, 5 and 6 are dedicated, 3 and 7 shared."""
 
 from compute_agent.controllers.base import GuestController
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
@@ -27,7 +27,7 @@ ALL = TOPOLOGY.online
 
 
 class FakeHost:
-    """A pipeline on a fake host; its events are handled in the calling thread."""
+    """A pipeline on a fake host. It handles events in the thread of the test."""
 
     def __init__(self, host_state=HOST_STATE, driver=None):
         self.driver = driver or FakeDriver(ALL)
@@ -45,7 +45,7 @@ class FakeHost:
         )
 
     def take_over(self):
-        """Have the pipeline know the running guests; its thread has ended afterwards."""
+        """Let the pipeline take over the running guests. Its thread has ended afterwards."""
         self.pipeline.start({})
         self.pipeline.stop()
 
@@ -75,7 +75,7 @@ class FakeHost:
 
 
 class Recorder(GuestController):
-    """A controller that records its calls."""
+    """A controller that records the calls of its methods."""
 
     name = "recorder"
 

@@ -1,4 +1,4 @@
-"""Demands of guests' definitions are met, or reported while the guest is left; other guests do not change."""
+"""Tests of demands in guests' definitions: they are met, or reported while the guest stays where it is."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Classes of CPUs follow the guests that come and go."""
+"""Tests that the classes of CPUs change as guests start and end."""
 
 from types import SimpleNamespace
 

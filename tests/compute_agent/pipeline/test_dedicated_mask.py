@@ -1,4 +1,6 @@
-"""Mixed guests have their dedicated guest CPUs at the positions that their flavor names."""
+"""Tests of guests with both dedicated and floating guest CPUs: the flavor names the positions of the
+dedicated ones.
+"""
 
 from dataclasses import replace
 from itertools import combinations

@@ -1,4 +1,6 @@
-"""Guests are placed near the devices that they hold; devices that vanish meanwhile are events."""
+"""Tests that guests are placed near the PCI devices that they hold, and that vanished devices cause
+events.
+"""
 
 import logging
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Decisions of the worker become events with their reasons."""
+"""Tests that decisions of the worker are recorded as events with their reasons."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A CPU that a guest holds is in no other guest's set, over random histories of a host."""
+"""Tests that no guest may use a CPU that another guest holds, in random histories of a host."""
 
 import contextlib
 import itertools
@@ -46,7 +46,7 @@ OFFLINE = [NONE, frozenset({3}), frozenset({4, 5, 8}), cpus(0, 5)]
 
 
 def host_state(sets, offline=NONE, policy="topology-aware", gain=None, refuse=False):
-    """Two NUMA nodes of three cores with two threads; some CPUs may be offline."""
+    """A host with two NUMA nodes of three cores with two threads. Some CPUs may be offline."""
     topology = machine(nodes=2, cores=3, threads=2, offline=offline)
     tree = ProviderTree(
         (
@@ -60,7 +60,7 @@ def host_state(sets, offline=NONE, policy="topology-aware", gain=None, refuse=Fa
 
 
 class Watchful(FakeDriver):
-    """Records each time that a guest is pinned to CPUs on which another guest still floats."""
+    """A driver that records each time that a guest is pinned to CPUs on which another guest still floats."""
 
     def __init__(self, cpus):
         super().__init__(cpus)
@@ -78,7 +78,7 @@ class Watchful(FakeDriver):
 
 
 class History:
-    """A host with guests and allocations at random; the test checks the host after each event."""
+    """A host with random guests and allocations. The test checks the host after each event."""
 
     def __init__(self, seed):
         self.chance = random.Random(seed)
@@ -117,7 +117,7 @@ class History:
         return self.chance.choice(sorted(self.driver.running)) if self.driver.running else None
 
     def play(self):
-        """Play one event; return the guests that it concerns, or None for all."""
+        """Play one event; return the guests that it concerns, or None for all guests."""
         kinds = {
             self.start: 4, self.started: 4, self.end: 4, self.read: 4, self.change: 2,
             self.restart: 1, self.reconcile: 1, self.move: 1,

@@ -1,4 +1,4 @@
-"""Preparations for guests that are about to start."""
+"""Tests of what the worker prepares for guests that are about to start."""
 
 import os
 from dataclasses import replace
@@ -24,7 +24,7 @@ HERE = os.getpid()  # a process that is there for as long as the test
 
 
 class Early(Recorder):
-    """A controller that may act before a start is over."""
+    """A controller that may act before the start of a guest is complete."""
 
     name = "early"
     acts_early = True

@@ -1,4 +1,6 @@
-"""A pipeline that follows: guests keep the pins of another program, and the agent knows them."""
+"""Tests of a pipeline with policy ``follow``: guests keep the pins of another program, and the agent reads
+them.
+"""
 
 from dataclasses import replace
 
@@ -25,7 +27,7 @@ SHARED = frozenset({3, 7})
 
 
 class NovaPinnedHost(fake_host.FakeHost):
-    """Guests that Nova pins."""
+    """A host on which Nova pins the guests."""
 
     def new_pipeline(self, host_state=FOLLOWING):
         controllers = (CpuController(self.driver, {"BE"}),)

@@ -1,4 +1,4 @@
-"""Settings of running guests by all sources, through starts, restarts, reboots and reloads."""
+"""Tests of the settings of running guests from all sources, over starts, restarts, reboots and reloads."""
 
 import json
 from dataclasses import replace
@@ -34,7 +34,7 @@ QUOTA = ThrottleControl("cpu_quota")
 
 
 def host_state_with(*rules, **fields):
-    """The usual host with these rules: name, matches and settings of each."""
+    """The usual host with these rules, each given by its name, its matches and its settings."""
     made = tuple(
         make_rule(name, order, matches, settings) for order, (name, matches, settings) in enumerate(rules)
     )
@@ -42,7 +42,7 @@ def host_state_with(*rules, **fields):
 
 
 class ClassifyingHost(FakeHost):
-    """A fake host with a file of settings by hand, a clock for it, and events that are kept."""
+    """A fake host with a file of settings by hand, a clock for this file, and a list of recorded events."""
 
     def __init__(self, folder, host_state=HOST_STATE):
         self.path, self.now, self.events = folder / guest_settings.FILE_NAME, 0.0, []
@@ -61,7 +61,7 @@ class ClassifyingHost(FakeHost):
         return getattr(guest.settings, name), guest.setting_sources[name]
 
     def start_domain(self, uuid="a", allocation=None, owner=None, **fields):
-        """Start a guest with a definition by another program, such as a domain of Nova."""
+        """Start a guest that another program has defined, such as a domain of Nova."""
         self.driver.starting_guests = False
         guest = self.driver.create_guest(uuid, uuid, GuestSettings(), ())
         guest = self.driver.running[uuid] = replace(guest, declared_by=SettingSource.DOMAIN, **fields)

@@ -1,6 +1,7 @@
-"""CPU use of guests reaches the policy, which moves one of two busy guests off a core by option.
+"""Tests that the measured CPU use of guests reaches the policy. With the option, the policy moves one of two
+busy guests to another core.
 
-Node 0 has CPUs 0-7, in cores of two threads; all are dedicated but 0 and 1.
+NUMA node 0 has CPUs 0-7 in cores of two threads. All CPUs except 0 and 1 are dedicated.
 """
 
 from dataclasses import replace
@@ -30,7 +31,7 @@ HOST_STATE = HostState(
 
 
 def constant_use(cores):
-    """Guests that use as many cores in each hour."""
+    """The CPU use of guests that use the same number of cores in each hour."""
     return UseMeasured({uuid: LoadProfile.from_mean(used) for uuid, used in cores.items()})
 
 

@@ -1,4 +1,4 @@
-"""The memory of guests comes from the NUMA nodes of their allocation, independently of their CPUs.
+"""Tests that the memory of guests comes from the NUMA nodes of their allocation, whatever CPUs they have.
 
 Node 0 has CPUs 0-3, node 1 CPUs 4-7, node 2 has memory and no CPU.
 """
@@ -43,7 +43,7 @@ HOST_STATE = replace(fake_host.HOST_STATE, topology=TOPOLOGY, tree=TREE)
 
 
 class MemoryHost(fake_host.FakeHost):
-    """A fake host with a pipeline that binds memory, too."""
+    """A fake host with a pipeline that also binds memory."""
 
     def new_pipeline(self, host_state=HOST_STATE):
         controllers = (MemoryController(self.driver, host_state.topology.memory_types),)
@@ -134,7 +134,7 @@ def test_a_zone_of_memory_that_is_not_that_of_the_cpus_is_shown(rig):
 
 @pytest.mark.parametrize("allocation", [{"node0": {"VCPU": 1}}, {"node0": {"PCPU": 1}}])
 def test_an_agent_without_state_and_placement_leaves_memory_where_it_is(rig, allocation):
-    """The allocation of the guest is unknown without a state file while Placement is away."""
+    """Without a state file, and while Placement is unavailable, the allocation of the guest is unknown."""
     allocation["node2"] = {"MEMORY_MB": 64}
     cpus = rig.hold(allocation).assignment.cpus
     rig.driver.affinities["a"] = dict.fromkeys(rig.driver.affinities["a"], cpus)

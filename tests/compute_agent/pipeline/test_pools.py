@@ -1,7 +1,7 @@
-"""Guests in pools of CPUs: their CPUs, refusals, and changes of pools under running guests.
+"""Tests of guests in CPU pools: their CPUs, refusals, and changes of pools while guests run.
 
-Node 0 has CPUs 0-3, node 1 CPUs 4-7; 0 and 4 are shared, the others dedicated. Pool gold has CPUs 2, 3
-and 4.
+NUMA node 0 has CPUs 0-3, node 1 has CPUs 4-7. CPUs 0 and 4 are shared, all other CPUs dedicated. Pool gold
+has CPUs 2, 3 and 4.
 """
 
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""Preserved guests: they get no pins and no limits, and other guests avoid their CPUs."""
+"""Tests of preserved guests: the agent sets no pins and no limits for them, and other guests avoid their
+CPUs.
+"""
 
 from dataclasses import replace
 
@@ -18,7 +20,7 @@ def rig():
 
 
 def preserve(rig, uuid, preserved=True):
-    """Set whether a running guest is preserved."""
+    """Set or remove the setting ``preserve`` of a running guest."""
     guest = rig.driver.running[uuid]
     changed = replace(guest, settings=replace(guest.settings, preserve=preserved))
     rig.driver.running[uuid] = changed

@@ -1,4 +1,6 @@
-"""A guest that restarts while Placement is away keeps its allocation of the last report."""
+"""Tests of a guest that restarts while Placement is unavailable: it keeps the allocation of the last
+report.
+"""
 
 import pytest
 
@@ -9,7 +11,7 @@ from tests.compute_agent.pipeline.fake_host import FakeHost
 
 @pytest.fixture
 def rig():
-    """A guest with two dedicated CPUs has stopped."""
+    """A host on which a guest with two dedicated CPUs has just stopped."""
     rig = FakeHost()
     guest = rig.run("a", (0, 2, 0), vcpus=2).guest
     rig.driver.discard(guest)

@@ -1,4 +1,6 @@
-"""Guests of two drivers on one host: an absence of one driver affects only its own guests."""
+"""Tests of guests of two drivers on one host. If one driver cannot list its guests, the guests of the other
+do not change.
+"""
 
 import itertools
 import logging
@@ -46,7 +48,7 @@ class Host(FakeHost):
         return guest
 
     def leave(self):
-        """The daemon of the domains ends: the driver neither makes nor reports a change."""
+        """End the daemon of the domains, so that their driver neither makes nor reports a change."""
         self.domains.outage_reason, self.domains.broken = AWAY, DriverError(AWAY)
 
     def come_back(self):
@@ -104,7 +106,7 @@ def test_a_rule_matches_the_guests_of_its_driver(load):
 
 
 class TestADriverThatLeft:
-    """The daemon of the domains ended while the agent ran."""
+    """The daemon of the domains ends while the agent runs."""
 
     @pytest.fixture(autouse=True)
     def absence(self, host):
@@ -132,7 +134,7 @@ class TestADriverThatLeft:
 
 
 class TestAnAgentThatStartsMeanwhile:
-    """The agent starts while the daemon of the domains is away, so that it knows only the processes."""
+    """The agent starts while the daemon of the domains is away, so it knows only the processes."""
 
     @pytest.fixture(autouse=True)
     def absence(self, host, caplog):
@@ -215,7 +217,7 @@ class TestAnAgentThatStartsMeanwhile:
 
 
 class Histories(RuleBasedStateMachine):
-    """Starts, ends, absences and restarts in any order never move or forget a guest of the other driver."""
+    """Random starts, ends, absences and restarts, which never move or forget a guest of the other driver."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,6 @@
-"""The state file: it has either the new or the former content, has a checksum, and may be lost."""
+"""Tests of the state file: a crash leaves the former or the new content, a checksum detects damage, and its
+loss is harmless.
+"""
 
 import contextlib
 import hashlib
@@ -217,7 +219,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch, 
 
 
 def test_a_crash_at_any_moment_leaves_the_old_content_or_the_new(tmp_path):
-    """A writer is killed repeatedly; each state that is found is whole."""
+    """A process that writes is killed again and again. Each state that is found afterwards is complete."""
     path = tmp_path / "state.json"
     script = (
         "import sys\n"

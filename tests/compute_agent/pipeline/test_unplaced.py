@@ -1,4 +1,6 @@
-"""Guests without a place avoid the CPUs of others, and guests keep CPUs that left the sets."""
+"""Tests of guests that cannot be placed, which avoid the CPUs of others, and of guests with CPUs that left
+the CPU sets.
+"""
 
 from dataclasses import replace
 
@@ -30,7 +32,7 @@ NO_SHARED_CPUS = "the host has no shared CPUs, and the guest holds no PCPU"
 
 
 def starts(rig, uuid, *amounts, vcpus=1):
-    """Start a guest outside of the agent, as domains do, on all CPUs; its allocation is known."""
+    """Start a guest outside of the agent on all CPUs, as domains start. Its allocation is known."""
     guest = rig.driver.create_guest(uuid, uuid, GuestSettings(vcpus), ())
     allocation = {f"node{n}": {"PCPU": pcpu, "VCPU": vcpu} for n, pcpu, vcpu in amounts}
     rig.handle(GuestStarted(guest, allocation, 1.0, started=True))
@@ -44,7 +46,7 @@ def ends(rig, uuid):
 
 
 class TestWithSharedCpus:
-    """Shared CPUs take a guest that is over-allocated."""
+    """On a host with shared CPUs, an over-allocated guest runs on these."""
 
     @pytest.fixture
     def rig(self):
@@ -88,7 +90,9 @@ class TestWithSharedCpus:
 
 
 class TestWithoutSharedCpus:
-    """A guest without a place runs on CPUs that no guest holds, and leaves them to others."""
+    """On a host without shared CPUs, such a guest runs on CPUs that no guest holds, and leaves each CPU that
+    a guest gets.
+    """
 
     @pytest.fixture
     def rig(self):
@@ -168,7 +172,7 @@ class TestWithoutSharedCpus:
 
 
 class TestRefusedToRun:
-    """A guest that starts without a place is stopped with ``[guests] unplaced = refuse``."""
+    """A guest that cannot be placed is stopped at its start if ``[guests] unplaced = refuse`` is set."""
 
     HOST_STATE = replace(DEDICATED_ONLY, refuse_unplaced=True)
 
@@ -228,7 +232,7 @@ class TestRefusedToRun:
 
 
 class TestGuestsLeftAlone:
-    """A guest known to hold nothing is left alone with ``[guests] unallocated = ignore``."""
+    """A guest with an empty allocation is left as it is if ``[guests] unallocated = ignore`` is set."""
 
     HOST_STATE = replace(HOST_STATE, place_unallocated=False)
 
@@ -271,7 +275,9 @@ SWAPPED = replace(HOST_STATE, cpu_sets=CpuSets(frozenset({5, 6}), frozenset({1, 
 
 
 class TestSetsThatMovedUnderAGuest:
-    """A guest keeps CPUs that left the sets, exclusively; the operator sees the guest and may move it."""
+    """A guest keeps its CPUs exclusively after they have left the CPU sets. The operator sees this and may
+    move the guest.
+    """
 
     STRAY = "CPUs 1-2 are not in [compute] cpu_dedicated_set any more"
 
@@ -392,7 +398,9 @@ def test_policy_none_confines_no_guest():
 
 
 class TestOrderedDedicatedAndAllocatedShared:
-    """A dedicated flavor with VCPU, by nova-scheduler's fall-back query for hosts without PCPU."""
+    """The flavor wants dedicated CPUs, but the allocation has VCPU, from nova-scheduler's second query for
+    hosts without PCPU.
+    """
 
     def start(self, rig, allocation, dedicated=2):
         guest = replace(rig.driver.create_guest("g", "g", GuestSettings(2), ()), dedicated=dedicated)
@@ -434,7 +442,7 @@ class TestOrderedDedicatedAndAllocatedShared:
         assert rig.observed("g") == set(find_view(rig.pipeline, "g").assignment.dedicated)
 
     def test_a_dedicated_flavor_floats_where_vcpu_pin_set_backs_vcpu_alone(self):
-        """The host has no PCPU, and a cpu_shared_set for emulator threads alone."""
+        """The host offers no PCPU, and its cpu_shared_set is only for emulator threads."""
         rig = FakeHost(replace(HOST_STATE, cpu_sets=CpuSets(NOTHING, frozenset({1, 2, 3}), frozenset({7}))))
         self.start(rig, {"VCPU": 2})
         view = find_view(rig.pipeline, "g")

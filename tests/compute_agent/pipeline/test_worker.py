@@ -1,4 +1,4 @@
-"""From events to assignments in the kernel."""
+"""Tests of the worker, from events to assignments in the kernel."""
 
 from dataclasses import replace
 
@@ -103,7 +103,7 @@ def test_an_adopted_process_is_pinned(rig):
 
 
 class TestUnallocated:
-    """Guests that hold nothing of this host."""
+    """Guests without an allocation on this host."""
 
     def test_a_guest_without_allocation_goes_to_the_shared_cpus_and_is_reported(self, rig):
         rig.run("a")
@@ -149,11 +149,15 @@ ISOLATED = GuestSettings(2, ThreadPolicy.ISOLATE)
 
 
 class TestUnclaimed:
-    """Allocations without a guest keep their CPUs free; other guests take no more than their share."""
+    """Allocations without a guest keep their CPUs free, so that other guests take no more than their
+    share.
+    """
 
     @pytest.fixture
     def rig(self):
-        """CPUs 0-5 of 8 are dedicated, two to a core; "absent" holds three."""
+        """A host with CPUs 0-5 of 8 dedicated, in cores of two threads. The consumer "absent" holds three of
+        them.
+        """
         topology = machine(cores=4, threads=2)
         sets = CpuSets(frozenset(range(6)), frozenset({6, 7}), frozenset({6, 7}))
         tree = ProviderTree((ProviderNode("h", "node0", None, cpus=topology.online),))
@@ -190,7 +194,7 @@ class TestUnclaimed:
 
 
 class TestReconcile:
-    """A reconciliation restores the decisions in the kernel."""
+    """A reconciliation writes the worker's decisions to the kernel again."""
 
     def test_drift_is_repaired_and_counted(self, rig):
         guest = rig.run("a", (0, 1, 0)).guest
@@ -261,7 +265,7 @@ def _pinned(*cpus):
 
 
 class TestRestart:
-    """A new agent finds the guests of the one before."""
+    """A new agent finds the guests of the agent before."""
 
     def test_a_restart_moves_no_guest(self, rig):
         rig.run("a", (0, 1, 0))
@@ -330,7 +334,7 @@ class TestRestart:
 
 
 class TestALostGuest:
-    """A guest with an unusable record: it may run, and the agent cannot manage it."""
+    """A guest with an unusable record: it may be running, but the agent cannot manage it."""
 
     @pytest.fixture
     def lost(self, rig):
@@ -360,7 +364,9 @@ class TestALostGuest:
         assert rig.saved.keys() == {"a", "b"}
 
     def test_a_restarted_guest_keeps_its_cpus_until_it_can_be_described(self, rig):
-        """libvirtd starts the processes of domains: the old one ends, the new one cannot be described."""
+        """libvirtd starts the processes of domains: the old process has ended, and the new one cannot be
+        described yet.
+        """
         rig.run("a", (0, 1, 0))
         guest = rig.driver.running.pop("a")
         rig.driver.lost_reasons["a"] = "domain a cannot be described"
@@ -473,7 +479,7 @@ QUOTA = ThrottleControl("cpu_quota")
 
 
 class TestControllers:
-    """Calls of controllers about guests."""
+    """The calls of controllers for guests."""
 
     @pytest.fixture
     def recorder(self, rig):

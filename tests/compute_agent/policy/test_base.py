@@ -1,4 +1,6 @@
-"""The common part of all policies: placement, refitting, and recognised assignments."""
+"""Tests of the code that all policies share: placing guests, keeping running guests, and recognising
+assignments.
+"""
 
 import dataclasses
 
@@ -112,7 +114,7 @@ def test_a_dedicated_order_that_was_allocated_vcpu_is_refused(policy):
 
 @pytest.mark.parametrize("policy", [static, aware])
 class TestPlacing:
-    """Shared, mixed and unallocated guests."""
+    """Guests with shared CPUs, with both kinds of CPUs, and without an allocation."""
 
     def test_a_shared_guest_floats_over_its_zone(self, policy):
         found = policy(supply(), request((1, 0, 2), vcpus=2))
@@ -157,7 +159,7 @@ class TestPlacing:
 
 
 class TestRefit:
-    """A running guest stays as long as its CPUs serve it."""
+    """A running guest keeps its CPUs as long as they serve its request."""
 
     def place(self, *amounts, vcpus):
         return static(supply(), request(*amounts, vcpus=vcpus))
@@ -212,7 +214,7 @@ def isolated(pcpu, vcpus=2, emulator=EmulatorPolicy.SHARE):
 
 
 class TestIsolatedGuestsThatRun:
-    """Siblings that are kept empty are refitted and read back."""
+    """The empty siblings of isolated guests are kept and recognised."""
 
     def supply(self, topology=THREADS, sets=CORES, **holdings):
         return CpuSupply(topology, sets, {name: frozenset(cpus) for name, cpus in holdings.items()})
@@ -265,7 +267,7 @@ class TestIsolatedGuestsThatRun:
 
 
 class TestReadBack:
-    """Assignments recognised in the affinity of a running guest."""
+    """Assignments are recognised from the affinity of running guests."""
 
     @pytest.mark.parametrize(
         ("amounts", "vcpus"),
@@ -368,7 +370,9 @@ class TestReadBack:
 @settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_lost_positions_come_back_exactly(data):
-    """An assignment is read back and refitted without a move, with any policy and order of threads."""
+    """An assignment is read back from the kernel, and kept without a move, with any policy and any order of
+    threads.
+    """
     sets = CpuSets(frozenset(range(12)), frozenset({12, 13, 14, 15}), frozenset({12, 13, 14, 15}))
     topology = machine(nodes=2, cores=4, threads=2)
     policy = data.draw(st.sampled_from(ThreadPolicy))

@@ -1,4 +1,4 @@
-"""A policy meets the demands of a definition, or decides nothing; brute force is the judge."""
+"""Tests of placing guests within the limits of their definitions, checked by brute force."""
 
 import itertools
 
@@ -29,7 +29,7 @@ def pins(**by_number):
 
 
 def cells(*nodes):
-    """Two guest CPUs for each of these nodes."""
+    """The constraints of a guest that has a cell of two guest CPUs on each of these NUMA nodes."""
     return PlacementConstraints(
         cells=tuple(GuestCell(cpu_set(2 * n, 2 * n + 1), cpu_set(node)) for n, node in enumerate(nodes))
     )
@@ -50,7 +50,7 @@ def place(request, policy="topology-aware", supply=SUPPLY):
 
 
 class TestConstraintLimits:
-    """The CPUs that each guest CPU may use."""
+    """The host CPUs that each guest CPU may use."""
 
     def test_a_guest_without_demands_has_no_limits(self):
         assert limits_of(TOPOLOGY, PlacementConstraints(), 2) == ()
@@ -74,7 +74,7 @@ class TestConstraintLimits:
 
 @pytest.mark.parametrize("policy", PLACING)
 class TestPlaces:
-    """The CPUs of guests with demands."""
+    """The CPUs that guests with demands get."""
 
     def test_memory_of_a_node_brings_its_cpus(self, policy):
         found = place(flat(2, pcpu=2, constraints=PlacementConstraints(cpu_set(1))), policy)
@@ -158,7 +158,7 @@ def test_isolated_cores_are_chosen_within_the_limits():
 
 
 class TestConstrainedRefit:
-    """A guest that runs stays, as long as that is what its definition demands."""
+    """A running guest stays as long as its CPUs meet its definition."""
 
     def test_a_running_guest_stays_within_its_limits(self):
         request = flat(2, pcpu=2, constraints=pins(v0=[6, 5]))

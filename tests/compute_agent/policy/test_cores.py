@@ -1,4 +1,4 @@
-"""The choice of cores, judged by brute force over the used threads of every core."""
+"""Tests of the choice of cores, checked by brute force over the used threads of each core."""
 
 import random
 
@@ -20,7 +20,7 @@ MIXED = machine(cores=6, threads=5, offline=frozenset({4, 8, 9, 12, 13, 14, 25})
 
 
 def ways(numbers, count):
-    """Every way to take ``count`` threads of cores with these numbers of threads."""
+    """All ways to take ``count`` threads from cores with these numbers of free threads."""
     if not numbers:
         yield ()
         return
@@ -31,7 +31,7 @@ def ways(numbers, count):
 
 
 def brute_force(host, free, count, policy, least):
-    """The least cost in cores used and cores broken; None without a choice."""
+    """The least cost, as used cores and broken cores; None if there is no choice."""
     cores = [(len(core.cpus & free), core.cpus <= free) for core in host.cores if core.cpus & free]
     if policy is ThreadPolicy.REQUIRE:
         cores = [core for core in cores if core[0] > 1]
@@ -55,7 +55,7 @@ def brute_force(host, free, count, policy, least):
 
 
 def check(host, free, count, policy, least=0):
-    """The choice of cores costs as little as the best one by brute force."""
+    """Check that the choice of cores costs as little as the best choice by brute force."""
     want = CoreDemand(policy, count, least)
     available = free_cores(host, free)
     best = choice_cost(available, want)
@@ -93,7 +93,7 @@ def test_choices_equal_brute_force_for_a_thousand_random_states(host, policy):
 
 
 def test_a_choice_among_many_broken_cores_is_fast():
-    """Without a bound on the tried plans, this takes very long."""
+    """Without a bound on the number of tried plans, this choice would take very long."""
     large = machine(cores=128, threads=8)
     free = frozenset(random.Random(1).sample(sorted(large.online), 512))
     found = choice_cost(free_cores(large, free), CoreDemand(ThreadPolicy.PREFER, 250))
@@ -165,5 +165,5 @@ def test_a_host_without_free_cpus_has_no_pieces():
     ],
 )
 def test_spread_counts_threads_on_one_core_and_cores_shared_with_others(free, cpus, expected):
-    """Three cores of four threads."""
+    """The host has three cores with four threads each."""
     assert choice_cost(free_cores(HOST, frozenset(free)), CoreDemand(ThreadPolicy.SPREAD, cpus)) == expected

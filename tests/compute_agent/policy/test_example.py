@@ -1,4 +1,4 @@
-"""The example in the package's documentation is true."""
+"""Tests that the example in the documentation of the package is right."""
 
 import pytest
 

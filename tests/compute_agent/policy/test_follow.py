@@ -1,4 +1,6 @@
-"""Policy ``follow``: the assignment of a guest is the place that another program gave it."""
+"""Tests of policy ``follow``, by which a guest's assignment is read from the place that another program gave
+it.
+"""
 
 import pytest
 from hypothesis import given

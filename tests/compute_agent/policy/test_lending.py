@@ -1,4 +1,4 @@
-"""Free dedicated CPUs are lent to floating guests, each CPU to one pool."""
+"""Tests of lending free dedicated CPUs to floating guests, each CPU to one pool."""
 
 from hypothesis import given
 from hypothesis import strategies as st

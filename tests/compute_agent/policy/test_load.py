@@ -1,6 +1,6 @@
-"""Policies and rebalancing consider the measured use of CPUs by guests.
+"""Tests that policies and rebalancing consider the measured CPU use of guests.
 
-Two threads a core: CPUs 0-1, 2-3, 4-5, 6-7; all are dedicated.
+The host has cores of two threads: CPUs 0-1, 2-3, 4-5 and 6-7. All CPUs are dedicated.
 """
 
 import itertools
@@ -27,9 +27,9 @@ def request(name, count=1, policy=ThreadPolicy.PREFER):
 
 
 def supply(holdings, loads=None, wanted=1):
-    """The supply with the busy part of each guest's CPUs, as a number or as a profile.
+    """The CPUs of the host with the busy part of each guest's CPUs, as a number or as a profile.
 
-    A guest without holdings wants ``wanted`` CPUs.
+    A guest without CPUs wants ``wanted`` CPUs.
     """
     held = {guest: frozenset(cpus) for guest, cpus in holdings.items()}
     profiles = {
@@ -153,7 +153,7 @@ def test_moves_by_contention_end_and_each_has_a_gain(owners, measured):
 
 
 def hours(*busy):
-    """A profile that is fully busy in some hours of each day, and idle in all other hours."""
+    """A load profile that is fully busy in some hours of each day, and idle in all other hours."""
     return LoadProfile(tuple(float(number % 24 in busy) for number in range(WEEK_HOURS)))
 
 
@@ -176,7 +176,7 @@ def learnt(profile):
 
 
 def test_a_small_part_of_the_gain_is_enough_for_learnt_hours():
-    """Two guests may be busy together in a quarter of the time: each could gain 1 point."""
+    """Two guests may be busy together in a quarter of the time, so each could gain 1 point."""
     beside, part = {"a": [0], "b": [1]}, LoadProfile.from_mean(0.25)
     assert moved(beside, {"a": part, "b": part}) is None
     assert moved(beside, {"a": learnt(part), "b": part}) is None
@@ -216,7 +216,7 @@ def test_guests_that_are_busy_together_now_are_separated_unless_their_hours_get_
 
 
 def test_learnt_hours_do_not_make_moves_for_other_reasons_easier():
-    """A guest leaves a second L3 domain for the whole minimum gain only."""
+    """A guest leaves a second L3 domain only if it gains the whole minimum gain."""
     topology = machine(l3=2, cores=2, threads=2)
     here = replace(
         SUPPLY,
@@ -255,7 +255,7 @@ PROFILES = st.lists(st.sampled_from([0.0, 0.2, 0.5, 1.0]), min_size=4, max_size=
 def test_no_other_choice_of_cpus_has_less_common_use(cpus, held, profiles, policy):
     """Brute force over all free CPUs judges the choice for a guest with known hours.
 
-    Fewer cores, and cores that are broken already, come before the use.
+    The number of cores, and of cores that are broken already, is more important than the common use.
     """
     holdings = {f"g{number}": [cpus[number]] for number in range(held)}
     loads = {guest: profiles[number] for number, guest in enumerate(holdings)} | {"new": profiles[-1]}
@@ -264,7 +264,9 @@ def test_no_other_choice_of_cpus_has_less_common_use(cpus, held, profiles, polic
     found = POLICIES["topology-aware"](here, want).dedicated
 
     def together(chosen):
-        """The common use of the new guest and of those beside it in their worst 24 hours of the week."""
+        """The common use of the new guest and of guests on the same cores, in their worst 24 hours of the
+        week.
+        """
         beside = [
             loads[guest]
             for cpu in chosen
@@ -275,7 +277,7 @@ def test_no_other_choice_of_cpus_has_less_common_use(cpus, held, profiles, polic
         return sum(sum(sorted(hours, reverse=True)[:24]) for hours in hourly)
 
     def kinds(chosen):
-        """The numbers of chosen threads by core, and whether other guests are on the core."""
+        """For each core, the number of chosen threads, and whether other guests use the core."""
         taken = frozenset().union(*here.holdings.values())
         cores = {TOPOLOGY.threads_of(cpu) for cpu in chosen}
         return sorted((len(core & set(chosen)), not core & taken) for core in cores)

@@ -1,4 +1,4 @@
-"""CPUs of a guest are on the NUMA nodes of its PCI devices, as far as these have enough."""
+"""Tests that a guest gets CPUs on the NUMA nodes of its PCI devices, as far as these nodes have enough."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The move of a running guest, if any."""
+"""Tests of moving a running guest to better CPUs."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ POLICY = POLICIES["topology-aware"]
 
 
 class RebalancedHost:
-    """Guests by name, with their requests, assignments and held CPUs."""
+    """A host with guests by name, with their requests, assignments and held CPUs."""
 
     def __init__(self, **guests):
         self.requests, self.assignments = {}, {}
@@ -49,7 +49,7 @@ class RebalancedHost:
         return best_move(self.supply, policy, guests, min_gain)
 
     def cost(self):
-        """The cost of all guests. A core that two guests share counts once."""
+        """The cost of all guests' assignments. A core that two guests share counts once."""
         both, crossed = (
             sum(place_cost(supply, self.requests[name], it) for name, it in self.assignments.items())
             for supply in (self.supply, SUPPLY)
@@ -95,7 +95,7 @@ def test_the_first_of_equal_guests_is_moved():
 
 
 def test_guests_that_stay_do_not_block_other_moves():
-    """One has nothing to gain, one is refused, and one would get its present place."""
+    """One guest has nothing to gain, one is refused, and one would get its present CPUs again."""
     host = RebalancedHost(
         well=(0, 1, 2, 3), refused=(4, 5, 8, 9), again=(12, 13, 16, 17), last=(20, 21, 28, 29)
     )
@@ -130,8 +130,8 @@ def test_a_move_costs_the_part_of_its_memory_that_the_guest_leaves(before, after
 
 
 def test_memory_on_the_old_node_counts_against_a_move():
-    """A guest crosses L3 domains, and other guests use a part of each L3 domain of its node. Another node is
-    not worth its memory.
+    """A guest crosses L3 domains, because other guests use a part of each L3 domain of its node. A move to
+    another node costs more for its memory than it gains.
     """
     host = RebalancedHost(a=(2, 3, 4, 5), b=(0,), c=(6,))
     assert host.move(min_gain=1.0) is None
@@ -171,7 +171,7 @@ def test_a_refusal_moves_no_guest():
 
 @st.composite
 def hosts(draw):
-    """Guests on arbitrary CPUs."""
+    """A strategy for hosts with guests on arbitrary CPUs."""
     cpus = draw(st.permutations(sorted(TOPOLOGY.online)))
     host = RebalancedHost()
     for name in "abcdefgh"[: draw(st.integers(1, 8))]:
@@ -204,7 +204,7 @@ def test_moves_end_and_each_lowers_the_cost_by_its_gain(host, min_gain, policy):
 @settings(deadline=None, max_examples=examples(30))
 @given(hosts())
 def test_the_move_is_the_best_of_all_guests(host):
-    """The judge moves every guest alone to the place that the policy chooses."""
+    """The check moves each guest alone to the CPUs that the policy chooses, and compares the gains."""
     gains = []
     for name, current in host.assignments.items():
         new = POLICY(host.supply, host.requests[name])

@@ -1,4 +1,4 @@
-"""Policy topology-aware, judged by brute force on small machines."""
+"""Tests of policy topology-aware, checked by brute force on small machines."""
 
 from itertools import combinations
 
@@ -58,7 +58,7 @@ def situations(draw):
 
 
 def satisfies(topology, free, cpus, policy, vcpus=1):
-    """Whether a choice meets the definition of the thread policy."""
+    """Whether a choice of CPUs meets the definition of the thread policy."""
     cores = [core.cpus & cpus for core in topology.cores if core.cpus & cpus]
     match policy:
         case ThreadPolicy.ISOLATE:
@@ -74,7 +74,9 @@ def satisfies(topology, free, cpus, policy, vcpus=1):
 
 
 def zones_crossed(topology, chosen):
-    """NUMA nodes, L3 domains, packages and the distances between the nodes, the most important first."""
+    """The numbers of NUMA nodes, L3 domains and packages of a choice, and the distances between its nodes.
+    The most important number comes first.
+    """
     nodes = sorted({topology.node_of(cpu) for cpu in chosen})
     return (
         len(nodes),
@@ -85,8 +87,9 @@ def zones_crossed(topology, chosen):
 
 
 def cores_spoilt(topology, free, chosen, policy):
-    """Cores crossed, and cores left with only some threads free; with thread policy spread threads that share
-    a core, and cores shared with others. The most important first.
+    """The number of cores of a choice, and the number of cores that are left partly used. With thread policy
+    spread, these are the threads that share a core, and the cores shared with other guests. The most
+    important number comes first.
     """
     cores = [core.cpus for core in topology.cores if core.cpus & chosen]
     if policy is ThreadPolicy.SPREAD:
@@ -173,7 +176,7 @@ def test_memory_is_bound_to_the_nodes_of_the_cpus():
 
 
 class TestIsolate:
-    """The allocation pays for whole cores, one for every guest CPU."""
+    """The allocation includes whole cores, one for each guest CPU."""
 
     def test_the_siblings_are_paid_for_and_kept_empty(self):
         found = ask(supply_of(machine(cores=4, threads=2)), 4, ThreadPolicy.ISOLATE, vcpus=2)
@@ -355,7 +358,7 @@ def test_a_guest_of_two_nodes_stays_in_one_package_if_it_can(held: set[int]) -> 
 def test_a_guest_of_several_domains_ends_in_a_broken_one_and_leaves_a_whole_one_whole(
     l3: int, offline: set[int], held: set[int], count: int, whole: range
 ) -> None:
-    """The tightest fit would break the cache, but a cache that becomes full does not count as broken."""
+    """A tighter fit would break another cache. A cache that becomes full does not count as broken."""
     found = ask(supply_of(machine(l3=l3, cores=5, offline=frozenset(offline)), other=held), count)
     assert isinstance(found, CpuAssignment)
     assert len(found.dedicated) == count

@@ -1,4 +1,4 @@
-"""Guests without an allocation, or without a place by any policy."""
+"""Tests of guests without an allocation, and of guests that no policy can place."""
 
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest import CpuAssignment
@@ -26,7 +26,7 @@ def request(*amounts, vcpus=2):
 
 
 class TestKeep:
-    """A guest that has dedicated CPUs."""
+    """A guest that already has dedicated CPUs."""
 
     def test_the_floating_part_stays_while_the_allocation_is_unknown(self):
         assert keep_dedicated(supply(), request(), HALF).vcpu_cpus == (ONE, {3})
@@ -49,7 +49,7 @@ class TestKeep:
 
 
 class TestConfine:
-    """A guest without a place."""
+    """A guest that cannot be placed is confined."""
 
     def test_a_confined_guest_is_on_free_shared_cpus(self):
         assert confine_guest(supply(3), request()) == CpuAssignment((frozenset({7}),) * 2, frozenset({7}))
@@ -64,7 +64,7 @@ class TestConfine:
 
 
 class TestMayStay:
-    """A guest without an allocation."""
+    """A guest without an allocation may stay if no other guest holds its CPUs."""
 
     def test_in_nobodys_way(self):
         assert may_stay(HALF, frozenset({2}), TOPOLOGY.online)

@@ -1,4 +1,6 @@
-"""Facts as kernels show them in files, with files missing, and processes that end meanwhile."""
+"""Tests of reading facts for promises from files of kernels. Files may be missing, and processes may end
+meanwhile.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,6 @@
-"""The kernel's state alone decides whether a promise is kept, limited, broken or unknown."""
+"""Tests of verdicts: only the kernel's state decides whether a promise is kept, limited, broken or
+unknown.
+"""
 
 import os
 from dataclasses import replace
@@ -47,7 +49,7 @@ def host(two_threads):
 
 @pytest.fixture(scope="module")
 def two_threads():
-    """Cores 0-1, 2-3, 4-5 and 6-7."""
+    """A topology with two threads a core: cores 0-1, 2-3, 4-5 and 6-7."""
     return machine(nodes=2, cores=2, threads=2)
 
 
@@ -87,7 +89,7 @@ def test_threads_elsewhere_break_the_promise_of_cpus(host, changes, found):
 
 
 def test_threads_that_another_program_leaves_on_dedicated_cpus_limit_the_promise(host):
-    """Nova does so, where it has no cpu_shared_set."""
+    """Nova leaves such threads there on a host without cpu_shared_set."""
     given = replace(PINNED, emulator_cpus=cpus(2, 3), given=True)
     found = "threads that run no guest CPU may use CPUs 2-3"
     facts = with_guest(host, emulator=cpus(2, 3))

@@ -1,4 +1,4 @@
-"""After a broken promise less is offered for a day of readings, whatever the clock does."""
+"""Tests that less is offered for a day of readings after a broken promise, even if the clock jumps."""
 
 import json
 

@@ -1,4 +1,6 @@
-"""Cold memory: sizes of probes by pressure, and swap that a guest does not miss."""
+"""Tests of cold memory: the size of probes depends on pressure, and swap that a guest does not read back
+counts as cold.
+"""
 
 import pytest
 

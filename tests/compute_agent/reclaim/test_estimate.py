@@ -1,4 +1,6 @@
-"""Promises of shared CPUs never exceed the CPUs that the others leave; unknown use is full use."""
+"""Tests that offers of shared CPUs never exceed the CPUs that other guests leave unused. Unknown use counts
+as full use.
+"""
 
 import math
 import statistics
@@ -29,7 +31,7 @@ CORES = st.floats(0, 8)
 
 
 def grown(samples, history=None, begin=EPOCH, seconds=60.0):
-    """The history after readings a minute apart. Each sample maps guests to their use."""
+    """The history after readings that are a minute apart. Each reading maps guests to their CPU use."""
     history = history or ZoneHistory()
     for n, used in enumerate(samples):
         reading = ZoneReading(begin + n * seconds, sum(used.values()), used)
@@ -167,7 +169,7 @@ def test_a_steady_offer_changes_a_few_times_and_then_never():
 
 @pytest.mark.parametrize("jump", [-30 * 86_400.0, 8 * 3600.0])
 def test_an_offer_grows_after_15_minutes_despite_jumps_of_the_clock(jump):
-    """A clock that was set, or a machine that slept."""
+    """The clock jumps if it is set, or if the machine sleeps."""
     offer, time = CapacityOffer(), EPOCH
     for n in range(60):
         time += 60.0 if n != 8 else jump

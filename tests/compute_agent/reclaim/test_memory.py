@@ -1,4 +1,4 @@
-"""The use of memory, and promises of the unused part."""
+"""Tests of measuring the use of memory, and of offering the unused part."""
 
 import pytest
 from hypothesis import given, settings
@@ -93,7 +93,7 @@ def test_swapped_memory_is_read_from_the_kernel():
     st.sampled_from([0, 1]),
 )
 def test_offers_of_memory_stay_within_the_rest_and_unknown_guests_count_in_full(used, rest, entitled, new):
-    """A day and some hours of readings; each offer is compared with the free memory."""
+    """Readings cover a day and some hours. Each offer is compared with the free memory."""
     capacity, history, offer, time = 32_768.0, ZoneHistory(), CapacityOffer(), 3.6e9
     for number in range(26 * 12):
         time += 300

@@ -1,4 +1,4 @@
-"""CPUs are withheld for stolen time, with bounded changes."""
+"""Tests of withholding CPUs for stolen time. The number changes by limited steps."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ EMPTY = StolenReserve()
 
 
 def played(parts, cpus, zone=EMPTY, start=START, step=60.0):
-    """The zone after each reading, with its time."""
+    """The state of the zone after each reading, with the time of the reading."""
     found = []
     for index, part in enumerate(parts):
         zone = zone.with_part(part, cpus, start + step * index)
@@ -89,7 +89,7 @@ def test_two_changes_are_at_least_five_minutes_apart(taken, cpus):
 
 @given(parts, st.integers(1, 64))
 def test_the_withheld_number_follows_the_stolen_time(taken, cpus):
-    """The number is at most the largest reading, and falls only where less was stolen."""
+    """The number never exceeds the largest reading, and falls only if less time was stolen."""
     most, before = 0, 0
     for (_, zone), part in zip(played(taken, cpus), taken, strict=True):
         most = max(most, math.ceil((part or 0.0) * cpus))

@@ -1,4 +1,4 @@
-"""The others' use of a zone, from one read of host and guests."""
+"""Tests of the CPU use that others have of a zone, from one reading of host and guests."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""The values of reserved and allocation_ratio: from the options, or set through the API."""
+"""Tests of reserved and allocation_ratio of inventories, which come from options or are set through
+the API.
+"""
 
 from dataclasses import replace
 
@@ -77,7 +79,7 @@ def test_options_then_foreign_values_then_derived_ones_decide(
 
 
 def test_a_new_inventory_has_the_ratio_that_the_class_has_on_the_host():
-    """Otherwise a reshape would offer less than before, and find no room for existing allocations."""
+    """Otherwise a reshape would offer less than before, and have no room for existing allocations."""
     assert settle_inventory("VCPU", DERIVED, None, NOTHING, NOTHING, 9.0).inventory == of(ratio=9.0)
     assert settle_inventory("VCPU", DERIVED, None, NOTHING, NOTHING).inventory == DERIVED
     configured = frozenset({("VCPU", "allocation_ratio")})
@@ -125,7 +127,9 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_over_any_history_the_last_word_is_the_operators_or_else_the_hosts(steps):
-    """Crashes before or after a write: a value is never attributed to another program."""
+    """The agent may crash before or after a write. It never takes its own value for one of another
+    program.
+    """
     known = KnownNames(frozenset({"VCPU"}), frozenset())
     owned, has, derived = {}, {}, of(0, 2.0)
     operator = None  # the values that an operator set last: reserved and ratio

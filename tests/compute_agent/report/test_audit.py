@@ -1,4 +1,6 @@
-"""Differences between guests and allocations, and the allocations that a guest should have."""
+"""Tests of finding differences between guests and allocations, and of the allocations that a guest should
+have.
+"""
 
 from dataclasses import replace
 
@@ -41,7 +43,7 @@ def test_an_audit_mends_nothing_unless_it_is_told_to():
 
 
 class TestFindings:
-    """The findings."""
+    """The differences that an audit reports."""
 
     def test_matching_guests_have_no_findings(self):
         assert kinds([audited_guest()], {"a": {"node": {"PCPU": 2}}}) == []
@@ -110,7 +112,7 @@ class TestFindings:
 
 
 class TestNeeds:
-    """The allocation for a guest that holds nothing."""
+    """The allocation that a guest without allocations should get."""
 
     @pytest.mark.parametrize(
         ("fields", "amounts"),
@@ -132,7 +134,7 @@ class TestNeeds:
 
 
 class TestAuditedAllocations:
-    """Where it is created."""
+    """The providers on which the missing allocation of a guest is created."""
 
     NODES = (frozenset({0, 1, 2, 3}), frozenset({4, 5, 6, 7}))
 

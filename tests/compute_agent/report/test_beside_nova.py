@@ -1,4 +1,6 @@
-"""An agent beside a nova-compute, on this service and a stock server: neither undoes the other's writes."""
+"""Tests of an agent beside nova-compute, with this service and OpenStack Placement: neither undoes the
+other's writes.
+"""
 
 import contextlib
 import itertools
@@ -66,7 +68,7 @@ class HostBesideNova:
         return derive_provider_tree(TOPOLOGY, sets, found, root.uuid, root.name, CONTROL)
 
     def report(self):
-        """One period of the agent."""
+        """Run one period of the agent."""
         root = find_root(self.client, RootSearch(self.name, self.own, True, self.last))
         self.last = root
         return self.reporter.report_tree(self.tree(root))
@@ -77,7 +79,9 @@ class HostBesideNova:
         return found
 
     def shown(self):
-        """Parent, amounts of inventories, traits and generation, by the last part of the provider's name."""
+        """For each provider, by the last part of its name: its parent, the amounts of inventories, its traits
+        and its generation.
+        """
         records = self.client.providers_in_tree(self.nova.uuid)
         names = {record.uuid: record.name.removeprefix(self.name).lstrip("_") for record in records}
         return {
@@ -92,7 +96,9 @@ class HostBesideNova:
         }
 
     def candidates(self, query):
-        """The classes by the last part of the provider's name, of each candidate on this host."""
+        """For each allocation candidate on this host: its resource classes by the last part of the provider's
+        name.
+        """
         names = {each.uuid: name for name, each in self.shown().items()}
         found = self.client.send_request(
             "GET", f"/allocation_candidates?{query}", shape={"allocation_requests": [{}]}
@@ -134,7 +140,9 @@ def test_inventories_of_the_agent_are_below_novas_root(host):
 
 
 def test_a_hundred_updates_of_both_undo_nothing(host):
-    """After their first writes, Nova and the agent write only their own changes, and each change once."""
+    """After their first writes, Nova and the agent write only their own changes, and each change only
+    once.
+    """
     host.nova.update()
     host.report()
     host.nova.update()

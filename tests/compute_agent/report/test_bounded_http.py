@@ -1,4 +1,4 @@
-"""Answers of peers that want the agent's memory or its time, over real sockets."""
+"""Tests of answers that would take too much memory or time of the agent, over real sockets."""
 
 import contextlib
 import gzip
@@ -21,7 +21,9 @@ ROOT = json.dumps({"versions": [{"id": "v1.0", "min_version": "1.0", "max_versio
 
 
 class RawServer:
-    """Sends the pieces of a script to each connection, whatever is asked; ``pause`` seconds before each."""
+    """A server that sends the same pieces of bytes to each connection, with a ``pause`` in seconds before
+    each piece.
+    """
 
     def __init__(self, *pieces, pause=0.0):
         self.pieces, self.pause, self.connections = pieces, pause, 0
@@ -75,7 +77,7 @@ def head(**headers):
 
 
 def blanks_in_gzip(size):
-    """A number of blanks, compressed a thousandfold, without the checksum at the end."""
+    """A number of blanks, compressed to a thousandth, without the checksum at the end."""
     packer, blanks = zlib.compressobj(9, zlib.DEFLATED, 31), b" " * 2**20
     # After a full flush a block refers to none before it, so it can be sent again and again.
     first, block = (packer.compress(blanks) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2))

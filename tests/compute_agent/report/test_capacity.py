@@ -1,4 +1,4 @@
-"""The further amount of a class that a consumer may take, and its provider."""
+"""Tests of how much more of a class a consumer may take on this host, and from which provider."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ ON_FOUR = CpuLocation(floating=frozenset({0, 1, 2, 3}))
 
 
 def free(held=None, **changed):
-    """The capacity of a host with these fields of its VCPU inventory."""
+    """The free capacity of a host with these fields of its VCPU inventory."""
     (node,) = HOST.nodes
     inventory = replace(node.inventories["VCPU"], **changed)
     return FreeCapacity(HOST, {ROOT: {"VCPU": inventory}}, held or {})
@@ -83,7 +83,7 @@ UUIDS = {node.uuid: node.name for node in PARTED.nodes}
 
 
 def parted(amounts, location, held=None):
-    """Amounts from each node, by name, where others hold amounts of the first node's classes."""
+    """The amounts that are taken from each NUMA node, by name, if others hold amounts of the first node."""
     holding = {uuid: held for uuid, name in UUIDS.items() if name == "h_NUMA_0" and held}
     capacity = FreeCapacity(
         PARTED, {node.uuid: node.inventories for node in PARTED.nodes}, {"other": holding}
@@ -113,7 +113,9 @@ def parted(amounts, location, held=None):
     ],
 )
 def test_a_class_is_taken_where_those_cpus_are_that_it_is_about(location, expected):
-    """VCPU where the guest floats, anything else where its own CPUs are, if it has such."""
+    """VCPU is taken from the zone where the guest floats. Other classes are taken where its own CPUs are, if
+    it has any.
+    """
     ((name, _),) = expected.items()
     assert parted({name: 2}, location) == expected
 

@@ -1,4 +1,4 @@
-"""The client of the Placement API: versions, and errors that say what went wrong."""
+"""Tests of the client of the Placement API: microversions, and errors that name the reason."""
 
 import json
 import threading
@@ -23,7 +23,7 @@ UUID = "11111111-0000-4000-8000-000000000001"
 
 
 class ScriptedServer:
-    """Gives the answers that the test sets."""
+    """A server that gives the answers that a test sets."""
 
     def __init__(self):
         self.newest = "1.39"

@@ -1,4 +1,4 @@
-"""PCI devices beside a nova-compute that reports its own: each device has one provider."""
+"""Tests of PCI devices beside a nova-compute that reports devices itself: each device has one provider."""
 
 import contextlib
 import itertools
@@ -56,7 +56,9 @@ class HostWithDevices:
         self.reporter = HostReporter(client, {}, lambda owned: setattr(self, "owned", owned))
 
     def report(self, devices=GPUS, attributes=False):
-        """One period of Nova and agent; the agent reports twice, as it has nothing to do the second time."""
+        """Run one period of Nova and of the agent. The agent reports twice, and the second report changes
+        nothing.
+        """
         self.nova.update()
         tree = derive_provider_tree(TOPOLOGY, SETS, InventorySettings("beside"), self.nova.uuid, self.name)
         tree, _ = with_devices(tree, offer_devices(SPECS, devices).providers, TOPOLOGY)
@@ -67,7 +69,7 @@ class HostWithDevices:
         return self.reporter.waiting.devices
 
     def owners(self):
-        """The program that reports each device, by address."""
+        """The program that reports each device, by address of the device."""
         records = self.client.providers_in_tree(self.nova.uuid)
         return {
             address: "nova" if MANAGED in self.client.get_traits(record.uuid)[0] else "agent"

@@ -1,4 +1,4 @@
-"""Losses of guests that show an older copy of Placement's database."""
+"""Tests of recognising an older copy of Placement's database by the allocations that guests have lost."""
 
 import pytest
 

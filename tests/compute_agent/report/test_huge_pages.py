@@ -1,4 +1,6 @@
-"""Memory that becomes huge pages is not taken from its holders, and is never sold twice."""
+"""Tests of memory that becomes huge pages: it is not taken from guests that hold it, and is never offered
+twice.
+"""
 
 from dataclasses import replace
 
@@ -13,7 +15,7 @@ MEMORY, SMALL, LARGE = "MEMORY_MB", "CUSTOM_HUGE_PAGES_2MB", "CUSTOM_HUGE_PAGES_
 
 
 def tree(memory, small=0, large=0, reserved=0):
-    """A node of which so much is in pages."""
+    """A provider tree with a NUMA node that has part of its memory in huge pages."""
     found = {
         MEMORY: ProviderInventory(memory - 2 * small - 1024 * large, reserved, max_unit=memory),
         SMALL: ProviderInventory(small, max_unit=small),

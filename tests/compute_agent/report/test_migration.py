@@ -1,4 +1,4 @@
-"""Guests and their migrations: worlds with known pairs, and the pairs found from Placement's answers."""
+"""Tests of pairs of a guest and its migration, found from Placement's answers."""
 
 import itertools
 
@@ -55,7 +55,7 @@ def test_a_guest_that_held_nothing_gets_no_claim():
 
 
 class TestNobodyKnowsWhatItHeld:
-    """The state of the agent was lost."""
+    """The agent has lost its state, so the former allocation of the guest is unknown."""
 
     def guest(self, **fields):
         return MovedGuest("g", None, {}, suitable=frozenset({"m"}), **fields)
@@ -93,7 +93,7 @@ OWNERS = st.sampled_from([OWNER, STRANGER])
 
 @st.composite
 def worlds(draw):
-    """Guests that run here, with what happened to each since the last look."""
+    """A strategy for running guests, each with the event that has happened since the last report."""
     guests, claims, truth = [], [], {}
     for number in range(draw(st.integers(1, 6))):
         uuid, held, owner = f"g{number}", draw(AMOUNTS), draw(OWNERS)
@@ -135,7 +135,7 @@ def test_every_claim_of_a_migration_is_some_guests_and_nobodys_twice(host_state)
 
 @given(worlds())
 def test_the_largest_number_of_guests_keep_their_places(host_state):
-    """Judged by trying all ways to give the claims out."""
+    """The check tries all ways to assign claims to guests."""
     guests, claims, _ = host_state
     guests = guests[:4]
     found = sum(holding.migration is not None for holding in resolve_holdings(guests, claims).values())

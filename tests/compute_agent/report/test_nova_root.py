@@ -1,4 +1,4 @@
-"""The search for nova-compute's root, and the messages if no root is found."""
+"""Tests of the search for nova-compute's root provider, and of the messages if it is not found."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -20,7 +20,7 @@ LAST = NovaRoot(NOVAS, "before.example")
 
 @dataclass
 class Providers:
-    """A client of some providers, each with the same traits."""
+    """A client of a Placement with some providers that all have the same traits."""
 
     there: tuple[ProviderRecord, ...] = ()
     traits: frozenset[str] = frozenset({"COMPUTE_NODE", "COMPUTE_VOLUME_ATTACH"})

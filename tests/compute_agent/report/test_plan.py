@@ -1,4 +1,4 @@
-"""The plan of a report: the sent changes in their order, and values that stay unchanged."""
+"""Tests of the plan of a report: the changes in their order, and values that stay unchanged."""
 
 from dataclasses import replace
 
@@ -163,7 +163,7 @@ TRAIT_SETS = st.frozensets(st.sampled_from(TRAITS))
 
 @st.composite
 def trees(draw):
-    """A root with any of three children, one of which may have another as parent."""
+    """A strategy for a root provider with any of three children. A child may be the parent of another."""
     nodes = [node(ROOT, None, draw(INVENTORIES), draw(TRAIT_SETS))]
     for name in draw(st.lists(st.sampled_from("abc"), unique=True)):
         parent = draw(st.sampled_from([known.uuid for known in nodes]))
@@ -172,7 +172,7 @@ def trees(draw):
 
 
 def carry_out(actions, has):
-    """Placement after the actions; fails where Placement would."""
+    """The state of Placement after these actions. The function fails where Placement would refuse."""
     has = dict(has)
     for action in actions:
         match action:
@@ -193,7 +193,7 @@ def carry_out(actions, has):
 
 @given(trees(), trees(), TRAIT_SETS, INVENTORIES)
 def test_from_any_tree_to_any_other_in_one_plan(before, after, foreign_traits, foreign_inventories):
-    """The agent's values become the derived values, and values that other programs added meanwhile stay."""
+    """The agent's values become the wanted values. Values that other programs have added meanwhile stay."""
     known = KnownNames(frozenset(CLASSES), frozenset(TRAITS))
     first = carry_out(plan_actions(before, {}, {}, known), {})
     owned = ownership_after(before, ownership_before(before, {}, {}), first)

@@ -1,4 +1,4 @@
-"""CPUs that guests of another pool hold are not offered until they are given back."""
+"""Tests that CPUs that guests of another pool hold are not offered until these guests have left them."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ from tests.compute_agent.inventory.machines import machine
 
 
 def tree(name: str, totals: Mapping[str, int], ratio: float = 1.0) -> ProviderTree:
-    """A zone ``zone`` of which the others are pools."""
+    """A provider tree with a zone named ``zone``. All other providers are pools of this zone."""
     nodes = [ProviderNode("h", "root", None)]
     for uuid, total in totals.items():
         offered = {name: ProviderInventory(total, max_unit=total, allocation_ratio=ratio)} if total else {}
@@ -71,7 +71,9 @@ totals = st.fixed_dictionaries({uuid: st.integers(0, 6) for uuid in ("zone", "go
 def test_free_and_held_cpus_are_never_more_than_the_zone_has(
     now: dict[str, int], data: st.DataObject, ratio: float
 ) -> None:
-    """However the CPUs of a zone were shared before, as long as what is held fits the zone at all."""
+    """The CPUs of the zone may have been divided in any way before, as long as the held amounts fit into the
+    zone.
+    """
     there = sum(now.values())
     cuts = sorted(data.draw(st.lists(st.integers(0, there), min_size=2, max_size=2)))
     before = dict(zip(now, (cuts[0], cuts[1] - cuts[0], there - cuts[1]), strict=True))
@@ -103,7 +105,7 @@ def host(pool: frozenset[int]) -> ProviderTree:
 def reshaped(
     before: ProviderTree, after: ProviderTree, held: Held, locations: Mapping[str, CpuLocation]
 ) -> list[tuple[str, str, str, int]]:
-    """The moves: consumer, the names of source and target, and how much."""
+    """The moves of a reshape: the consumer, the names of source and target, and the amounts."""
     names = {node.uuid: node.name for tree in (before, after) for node in tree.nodes}
     owned = {node.uuid: OwnedNames(frozenset(node.inventories), node.traits) for node in before.nodes}
     zones = {node.uuid: node.cpus for tree in (before, after) for node in tree.nodes}
@@ -137,7 +139,7 @@ def test_a_new_pool_moves_nothing_that_guests_hold() -> None:
 
 
 def test_an_allocation_that_moves_between_shapes_stays_out_of_pools() -> None:
-    """An allocation without a running guest, of a flat tree that becomes NUMA nodes with a pool."""
+    """The allocation has no running guest. A flat tree becomes NUMA nodes with a pool."""
     sets = CpuSets(TOPOLOGY.online, frozenset(), frozenset())
     flat = derive_provider_tree(
         TOPOLOGY, sets, InventorySettings("flat", reserved_host_memory_mb=0), ROOT, "h"

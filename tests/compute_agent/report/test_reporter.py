@@ -1,4 +1,4 @@
-"""Reports to the real service."""
+"""Tests of reports to the real service."""
 
 from dataclasses import replace
 
@@ -36,14 +36,14 @@ def memory():
 
 @pytest.fixture(params=["whole trees", "ordinary requests"])
 def client(request, client, monkeypatch):
-    """The client of a service that takes whole trees, and of one that does not."""
+    """A client of a service that accepts whole trees in one request, and of one that does not."""
     if request.param == "ordinary requests":
         monkeypatch.setattr(client, "has_trees", lambda: False)
     return client
 
 
 def idle(client):
-    """Requests of a report without changes."""
+    """The requests of a report without changes."""
     return [("GET", f"/ext/v1/trees/{ROOT}" if client.has_trees() else "/resource_providers")]
 
 
@@ -219,7 +219,7 @@ def test_a_name_that_is_taken_is_refused_with_all_below_it(client, memory):
 
 
 def test_a_wrong_answer_is_not_kept_though_nothing_changes_on_the_server(client, memory, monkeypatch):
-    """The answer names a trait that the server does not have, in place of one of the host's."""
+    """The server's answer names a trait that the server does not have, instead of a trait of the host."""
     assert not memory.reporter(client).report_tree(numa_tree()).refusals
     reporter = memory.reporter(client)
     request = client.adapter.request
@@ -257,7 +257,7 @@ def test_an_absent_server_is_an_error_and_then_all_is_caught_up(client, memory, 
 
 
 def test_memory_is_kept_before_anything_is_sent(client, memory, monkeypatch):
-    """A crash between two requests leaves nothing in Placement that the agent does not know as its own."""
+    """After a crash between two requests, Placement has nothing that the agent does not know as its own."""
     for method in ("set_traits", "write_tree"):
         monkeypatch.setattr(client, method, lambda *_: (_ for _ in ()).throw(SystemExit))
     with pytest.raises(SystemExit):
@@ -267,7 +267,7 @@ def test_memory_is_kept_before_anything_is_sent(client, memory, monkeypatch):
 
 
 class TestStockServer:
-    """A server that knows neither LLC nor MBA."""
+    """The server has no resource classes for cache ways (LLC) and memory bandwidth (MBA)."""
 
     @pytest.fixture
     def placement_application(self, sqlite_url):
@@ -303,7 +303,7 @@ def test_a_provider_that_goes_while_a_reshape_is_planned_holds_nothing(
 
 
 class TestWholeTrees:
-    """Whole trees differ from ordinary requests only in the number of requests."""
+    """A report that sends whole trees has the same effect as ordinary requests, with fewer requests."""
 
     @pytest.fixture
     def client(self, write_ini):

@@ -1,4 +1,4 @@
-"""Moves of a reshape: tables of cases, and random guests on random trees."""
+"""Tests of the moves of a reshape: tables of cases, and random guests on random trees."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def owned(of):
 
 
 def plan(before, after, held, locations):
-    """The plan, with providers by their names."""
+    """The plan of a reshape, with the names of providers instead of uuids."""
     zones = {node.uuid: node.cpus for node in (*before.nodes, *after.nodes)}
     held = {consumer: by_uuid(before, holding) for consumer, holding in held.items()}
     return plan_reshape(after, reported(before), owned(before), held, locations, zones)
@@ -148,7 +148,9 @@ def test_an_allocation_of_a_flat_tree_moves_to_the_zones(shape, held, location, 
 @pytest.mark.parametrize("old", SHAPES)
 @pytest.mark.parametrize("new", SHAPES)
 def test_there_and_back_again(old, new):
-    """A pinned guest keeps its allocation and its ways in moves between all shapes of the tree and back."""
+    """A pinned guest keeps its allocation and its cache ways when the tree changes between all shapes and
+    back.
+    """
     trees = {s: tree(TWO_NODES, s, "0-9", "10-15", CONTROLLED, disk_gb=50) for s in SHAPES}
     cpu, memory = {"flat": ("h", "h"), "numa": ("h_NUMA_1",) * 2, "l3": ("h_L3_10", "h_NUMA_1")}[old]
     held = {"h": {"DISK_GB": 5}, "h_L3_10": {"LLC": 3}}
@@ -207,7 +209,7 @@ def test_guests_on_cpus_of_their_own_come_first():
     ids=["own CPUs before floating", "own CPUs before nobody", "floating before nobody"],
 )
 def test_a_guest_on_its_own_cpus_gets_capacity_where_it_runs(first, last):
-    """Whatever their uuids are: the node has memory for one of them."""
+    """The node has memory for only one of the guests. The result does not depend on their uuids."""
     before, after = (
         tree(TWO_NODES, shape, "2-3,10-11", "4-7,12-15", reserved_host_memory_mb=0)
         for shape in ("flat", "numa")
@@ -235,7 +237,9 @@ def test_too_little_room_is_told_with_consumer_class_and_what_is_free():
 
 
 def test_allocations_of_classes_without_inventory_stay():
-    """If all CPUs become dedicated, floating guests keep their VCPU, and the root keeps its inventory."""
+    """If all CPUs become dedicated, floating guests keep their VCPU, and the root provider keeps its
+    inventory.
+    """
     before, after = tree(TWO_NODES, "flat"), tree(TWO_NODES, "numa", dedicated="0-15")
     held = {GUEST: {"h": {"VCPU": 4, "MEMORY_MB": 64}}}
     found = plan(before, after, held, {GUEST: CpuLocation(floating=frozenset(range(8)))})
@@ -283,7 +287,7 @@ def test_the_body_has_all_that_a_consumer_holds_anywhere():
 
 @st.composite
 def transitions(draw):
-    """A machine, guests on it that fit, and the trees before and after."""
+    """A strategy for a machine, guests that fit on it, and the provider trees before and after."""
     topology = machine(
         packages=draw(st.integers(1, 2)),
         nodes=draw(st.integers(1, 3)),

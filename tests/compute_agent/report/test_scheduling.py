@@ -1,4 +1,4 @@
-"""The scheduling switch: traits of the root provider on the real service."""
+"""Tests of the switch that keeps new guests away, by traits of the root provider on the real service."""
 
 import pytest
 from hypothesis import given

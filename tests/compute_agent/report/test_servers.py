@@ -1,4 +1,4 @@
-"""The same agent against this service and a stock OpenStack Placement: report, reshape, allocations."""
+"""Tests of one agent against this service and OpenStack Placement: report, reshape and allocations."""
 
 import contextlib
 import itertools
@@ -29,7 +29,7 @@ SETS = {"cpu_dedicated_set": "0-5,8-13", "cpu_shared_set": "6-7,14-15"}
 
 @pytest.fixture(scope="module", params=["ours", "stock"])
 def server(request, tmp_path_factory):
-    """A running service: (its kind, its URL)."""
+    """A running service, as a pair of its kind and its URL."""
     with contextlib.ExitStack() as stack:
         try:
             url = stack.enter_context(running(request.param, tmp_path_factory.mktemp(request.param)))
@@ -49,7 +49,7 @@ def client(server, tmp_path_factory):
 
 
 class ServedHost:
-    """A host of its own: its root's uuid and name, what its agent remembers, its guests."""
+    """A host of its own: the uuid and name of its root, the stored values of its agent, and its guests."""
 
     number = itertools.count(1)
 
@@ -84,13 +84,13 @@ class ServedHost:
         return self.reporter.reshape_tree(tree, locations, zones)
 
     def holds(self, number, tree):
-        """Allocations of a guest, by the last part of the provider's name."""
+        """The allocations of a guest, by the last part of the provider's name."""
         names = {node.uuid: node.name.removeprefix(f"h{self.id}").lstrip("_") for node in tree.nodes}
         held = self.client.get_allocations(self.guest(number)).resources
         return {names.get(uuid, uuid): amounts for uuid, amounts in held.items()}
 
     def shown(self):
-        """Everything Placement shows of the host but generations."""
+        """All data that Placement has about the host, without generations."""
         self.reporter.reader.reported.clear()
         return {
             uuid: (provider.name, provider.parent, provider.inventories, provider.traits)
@@ -268,7 +268,7 @@ def test_allocations_are_read_by_consumer_and_by_provider(host, client):
 
 
 def set_through_api(client, provider, **classes):
-    """Set some fields of some inventories, as an operator does, and keep all other values."""
+    """Set some fields of some inventories, as an operator does. All other fields stay."""
     inventories, generation = client.get_inventories(provider)
     changed = {name: {**record, **classes.get(name, {})} for name, record in inventories.items()}
     client.set_inventories(provider, changed, generation)

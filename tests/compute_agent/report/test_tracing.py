@@ -1,4 +1,4 @@
-"""Spans of reports that a collector of OpenTelemetry gets, and that Placement continues."""
+"""Tests of spans of reports: an OpenTelemetry collector receives them, and Placement continues them."""
 
 import logging
 import sys
@@ -17,7 +17,7 @@ SECRET = "hunter2"
 
 
 class Kept:
-    """Spans that ended."""
+    """An exporter that keeps finished spans in memory."""
 
     def __init__(self):
         from opentelemetry.sdk.trace.export import SimpleSpanProcessor

@@ -1,4 +1,6 @@
-"""Withheld units are reserved as far as no consumer holds them, at Placement's allocation ratio."""
+"""Tests of withholding units: they are reserved as far as no consumer holds them, at Placement's allocation
+ratio.
+"""
 
 from dataclasses import replace
 
@@ -80,7 +82,7 @@ def test_the_reserve_is_the_largest_that_leaves_held_amounts(total, reserved, ra
 
 
 def test_placement_takes_it_and_gives_no_more_out(client):
-    """A claim between two reports is never cut: less is reserved then."""
+    """A claim that comes between two reports keeps its amount, and less is reserved then."""
     reporter = HostReporter(client, {}, lambda owned: None)
     uuid = "5b0c0000-0000-4000-8000-00000000aa01"
     node = replace(tree(12).root, uuid=uuid)

@@ -1,4 +1,4 @@
-"""Trees of a host, and the memory of a reporter."""
+"""Provider trees of a host, and a store for the values that a reporter must keep."""
 
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.report.reporter import HostReporter
@@ -19,7 +19,7 @@ def numa_tree(**inventories):
 
 
 class Memory:
-    """Keeps the memory of a reporter."""
+    """Keeps in memory the values that a reporter stores."""
 
     def __init__(self):
         self.owned = {}

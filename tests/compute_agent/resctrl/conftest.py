@@ -1,4 +1,4 @@
-"""Trees captured from real machines, and helpers that resolve configurations on them."""
+"""Fixtures: resctrl trees captured from real machines, and helpers that resolve configurations on them."""
 
 import os
 import tarfile
@@ -17,7 +17,7 @@ ARCHIVES = SHARED / "resctrl-trees"
 
 
 class Captured:
-    """A writable copy of a captured tree, with the kernel's checks."""
+    """A writable copy of a captured resctrl tree, which checks writes like the kernel."""
 
     def __init__(self, files):
         self.files = files
@@ -34,7 +34,7 @@ class Captured:
 
 @pytest.fixture
 def captured(tmp_path):
-    """A function from an archive's name to the tree in it."""
+    """A function that returns the tree in an archive, by the name of the archive."""
 
     def unpack(name):
         archive = ARCHIVES / f"{name}.tar.bz2"

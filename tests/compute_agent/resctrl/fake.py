@@ -1,8 +1,8 @@
-"""A resctrl tree in a folder. It refuses the same writes as the kernel, as far as plain files allow.
+"""A fake resctrl tree in a folder. As far as plain files allow, it refuses the same writes as the kernel.
 
-The state is in the files: a captured tree can be taken as it is. The checks and error texts are those of
-Linux 6.12 (arch/x86/kernel/cpu/resctrl). The tree lacks three features: threads that inherit a group from
-their creator, RMIDs that stay busy after their group is gone, and counters that count.
+All state is in the files, so a captured tree can be used without a change. The checks and error texts are
+those of Linux 6.12 (arch/x86/kernel/cpu/resctrl). The tree lacks three features: threads that inherit a group
+from their creator, RMIDs that stay busy after their group is gone, and counters that count.
 """
 
 import errno
@@ -25,7 +25,9 @@ NAME_WIDTH = 6
 
 @dataclass(frozen=True)
 class FakeMachine:
-    """Capabilities of a synthetic tree, by default a small Intel server. `mb` is its highest value."""
+    """The capabilities of a synthetic tree, by default those of a small Intel server. `mb` is the highest
+    bandwidth value.
+    """
 
     l3: tuple[int, ...] = (0, 1)
     ways: int = 16
@@ -57,7 +59,7 @@ ARM = FakeMachine(
 
 
 class FakeResctrl(ResctrlFilesystem):
-    """Stands in for the library's access to a mount, and acts as the kernel behind it."""
+    """Replaces the library's access to a mount, and acts as the kernel behind the mount."""
 
     def __init__(self, root: Path, dead: frozenset[int] = frozenset()) -> None:
         super().__init__(root)
@@ -78,7 +80,7 @@ class FakeResctrl(ResctrlFilesystem):
 
     @classmethod
     def of(cls, machine: FakeMachine, root: Path) -> Self:
-        """A freshly mounted tree."""
+        """A new tree, as after a mount."""
         root.mkdir(parents=True)
         names = ("L3DATA", "L3CODE") if machine.cdp else ("L3",)
         full = (1 << machine.ways) - 1
@@ -291,7 +293,7 @@ class FakeResctrl(ResctrlFilesystem):
         (self.root / path).write_text(f"{mode}\n")
 
     def _initial(self) -> schemata.Schemata:
-        """The ways that a new group may fill: all ways that are not exclusive to other groups."""
+        """The ways that a new group may fill: all ways that are not exclusive to another group."""
         lines: dict[str, dict[int, int]] = {}
         for name, domain, value in self._schemata(""):
             if name not in self.caches:
@@ -320,7 +322,7 @@ class FakeResctrl(ResctrlFilesystem):
         return sum(1 + len(self.list_folders(group_path(group, "mon_groups"))) for group in self._groups())
 
     def _show(self, group: str, values: schemata.Schemata) -> None:
-        """Write schemata and size, padded as the kernel pads them."""
+        """Write the files schemata and size, padded as by the kernel."""
         names = len(self._text("schemata").partition(":")[0])
         data = max(
             [-(-self._full(name).bit_length() // 4) for name in self.caches]
@@ -388,7 +390,7 @@ class FakeResctrl(ResctrlFilesystem):
         (self.root / STATUS_FILE).write_text(f"{text}\n")
 
     def _refused(self, number: int, path: str, status: str = "", added: bool = False) -> ResctrlError:
-        """The error to raise. Its status is `added` to the last one by commands that do not clear it."""
+        """The error to raise. Commands that do not clear the last status text append `added` to it."""
         if status:
             before = self._text(STATUS_FILE).removeprefix("ok\n") if added else ""
             self._say(before + status)

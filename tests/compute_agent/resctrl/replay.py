@@ -1,4 +1,5 @@
-"""Random commands to a mount and their results, to compare a kernel with its fake.
+"""Sends random commands to a resctrl mount and records the results, in order to compare a kernel with the
+fake tree.
 
 `python -m tests.compute_agent.resctrl.replay MOUNT COMMANDS OUTCOMES` plays a JSON file of commands.
 """
@@ -17,7 +18,9 @@ FILES = ("schemata", "size", "mode")
 
 
 def commands(seed, count, l3, domains, ways, mb_most, cdp=False):
-    """Commands as lists of an operation and its arguments; many are wrong in one way or another."""
+    """A strategy for commands, as lists of an operation and its arguments. Many of the commands are wrong in
+    some way.
+    """
     chance = random.Random(seed)
     names = ("L3CODE", "L3DATA") if cdp else ("L3",)
 
@@ -63,7 +66,9 @@ def commands(seed, count, l3, domains, ways, mb_most, cdp=False):
 
 
 def play(files, todo, patience=0.0):
-    """The result of each command: the error's number and text, and the files of all groups after it."""
+    """Execute commands; return for each the number and the text of its error, and the files of all groups
+    afterwards.
+    """
     outcomes = []
     for operation, *arguments in todo:
         number = attempt(files, operation, arguments, patience)
@@ -95,7 +100,7 @@ def attempt(files, operation, arguments, patience):
 
 
 def main(root, todo, target):
-    """Play the commands of a file, write their results to another, and restore the mount."""
+    """Execute the commands in a file, write their results to another file, and restore the mount."""
     files = ResctrlFilesystem(Path(root))
     before = files.read_file("schemata")
     Path(target).write_text(json.dumps(play(files, json.loads(Path(todo).read_text()), patience=60)))

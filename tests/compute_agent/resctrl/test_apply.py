@@ -1,4 +1,4 @@
-"""Plans are carried out on kernels that refuse steps."""
+"""Tests of carrying out plans on kernels that refuse some steps."""
 
 import errno
 import itertools
@@ -16,7 +16,7 @@ from tests.compute_agent.resctrl import fake
 
 
 class Unruly(fake.FakeResctrl):
-    """Fails the n-th writing operation, or shows other values than were written."""
+    """A tree that fails at the n-th write, or shows other values than were written."""
 
     fail_at = 0
     shows = None
@@ -183,7 +183,7 @@ def test_an_empty_change_writes_nothing(files):
 
 
 class ChangingThreads:
-    """Threads that appear while others are moved."""
+    """Threads that appear while other threads are moved."""
 
     def __init__(self, *passes):
         self.passes = passes
@@ -196,7 +196,7 @@ class ChangingThreads:
 
 @pytest.fixture
 def alive(monkeypatch):
-    """All thread ids are alive but those in the set."""
+    """Thread ids that all exist, except those in the set."""
     dead = set()
     monkeypatch.setattr(fake.Path, "exists", lambda path, real=fake.Path.exists: (
         int(path.name) not in dead if path.parent.name == "proc" and path.name.isdigit() else real(path)

@@ -1,4 +1,4 @@
-"""Percents and rates of bandwidth in the unit of each processor."""
+"""Tests of converting percents and rates of bandwidth to the units of each processor."""
 
 import pytest
 

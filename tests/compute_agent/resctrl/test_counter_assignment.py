@@ -1,4 +1,4 @@
-"""The assignment of counters to groups."""
+"""Tests of assigning hardware counters to groups."""
 
 import pytest
 from hypothesis import given

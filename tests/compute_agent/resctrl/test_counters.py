@@ -1,4 +1,4 @@
-"""Files of counters stay open up to a limit, and are closed."""
+"""Tests of the files of counters, which stay open up to a limit, and are closed later."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ def files(tmp_path) -> fake.FakeResctrl:
 
 @pytest.fixture
 def counters(files: fake.FakeResctrl) -> Iterator[CounterFiles]:
-    """Counter files with a limit of two groups' files and one more."""
+    """Counter files that may stay open for two groups and one more file."""
     found = CounterFiles(files, 2 * EACH + 1)
     yield found
     found.close()
@@ -98,7 +98,7 @@ def test_a_removed_group_is_an_error_and_leaves_no_file_open(
 
 
 class NotedPlace:
-    """Notes where a reader is when it reads."""
+    """Records on which cache a thread is when it reads."""
 
     def __init__(self) -> None:
         self.cache: int | None = None

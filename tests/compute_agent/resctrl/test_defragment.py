@@ -1,4 +1,6 @@
-"""Free ways are joined. Brute force finds no plan of fewer moves, and each step is safe."""
+"""Tests of joining free ways by moves of masks. Brute force finds no plan with fewer moves, and each step is
+safe.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -23,7 +25,7 @@ def is_done(pool: WayMask, places: Places, count: int) -> bool:
 
 
 def moves(pool: WayMask, places: Places) -> Iterator[tuple[str, WayMask]]:
-    """Every move of one block to free ways."""
+    """All moves of one block to free ways."""
     for name, block in places.items():
         taken = {way for other, each in places.items() if other != name for way in each}
         for run in runs_in(pool, len(block)):
@@ -32,7 +34,7 @@ def moves(pool: WayMask, places: Places) -> Iterator[tuple[str, WayMask]]:
 
 
 def fewest_moves(pool: WayMask, places: Places, count: int) -> int:
-    """The smallest number of moves, by breadth-first search."""
+    """The smallest number of moves, by breadth-first search over all states."""
     reached, number = [dict(places)], 0
     seen = {frozenset(places.items())}
     while not any(is_done(pool, each, count) for each in reached):
@@ -46,7 +48,9 @@ def fewest_moves(pool: WayMask, places: Places, count: int) -> int:
 
 @st.composite
 def caches(draw: st.DrawFn) -> tuple[WayMask, Places, int]:
-    """A pool with at most four blocks, perhaps one of the owner, and a count that fits."""
+    """A strategy for a pool with at most four blocks, possibly one of the owner, and a number of ways that
+    fits.
+    """
     low, size = draw(st.integers(0, 3)), draw(st.integers(3, 8))
     lengths = draw(st.lists(st.integers(1, 2), min_size=1, max_size=4).filter(lambda all: sum(all) < size))
     gaps = draw(st.lists(st.integers(0, 3), min_size=len(lengths), max_size=len(lengths)))

@@ -1,4 +1,4 @@
-"""Masks of code and data, and of caches of level 2."""
+"""Tests of separate masks for code and data, and of masks of L2 caches."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ class SchemataTree:
         self.engine = choose_codec(self.platform)
 
     def sync(self, classes, demands=()):
-        """Apply demands; check that all groups read as resolved and that no step is left."""
+        """Apply demands; check that all groups have the resolved values, and that no step is left."""
         for left in (True, False):
             present = read_groups(self.files)
             host = build_layout(self.platform, self.engine, present, "ours.", 2)

@@ -1,4 +1,4 @@
-"""Reading mounts, also of captured machines, and broken mounts."""
+"""Tests of reading resctrl mounts, including captured trees and damaged trees."""
 
 import errno
 import logging
@@ -136,7 +136,9 @@ def test_megabytes_are_recognised_by_mount_option_or_unlimited_value(tmp_path):
 
 
 def test_bandwidth_of_far_memory_is_never_in_megabytes(tmp_path):
-    """AMD's alone has it, in eighths of a gigabyte, and the mount option is Intel's."""
+    """Only AMD processors have bandwidth of far memory, in eighths of 1 GB/s, while the mount option for MB/s
+    exists only for Intel.
+    """
     files = tree(tmp_path, fake.AMD)
     shutil.copytree(files.root / "info/MB", files.root / "info/SMBA")
     path = files.root / "schemata"

@@ -1,6 +1,7 @@
-"""The library on a kernel: the same cases on fake trees, and on the mount that RESCTRL_MOUNT names.
+"""Tests of the library on a kernel.
 
-Runs with nothing but pytest, so that it can be taken into a virtual machine.
+The same cases run on fake trees and, if RESCTRL_MOUNT names a mount, on the kernel's. The module needs
+nothing but pytest, so that it can run in a virtual machine.
 """
 
 import errno
@@ -73,7 +74,7 @@ class ResctrlKernel:
         return resolution, make_plan(host, self.present, resolution)
 
     def sync(self, demands, classes=CLASSES):
-        """Apply demands; check that all groups read as resolved and that no step is left."""
+        """Apply demands; check that all groups have the resolved values, and that no step is left."""
         resolution, plan = self.plan(demands, classes)
         exclusive = {name: group.exclusive.keys() for name, group in resolution.groups.items()}
         assert apply.apply_plan(self.files, plan.steps, self.engine, exclusive) == {}
@@ -92,7 +93,9 @@ class ResctrlKernel:
 
 
 class Patient(ResctrlFilesystem):
-    """Waits for the RMIDs of removed groups, which stay busy as long as their cache lines are in use."""
+    """Waits for the RMIDs of removed groups, which the kernel keeps busy as long as their cache lines are in
+    use.
+    """
 
     def make_folder(self, path):
         deadline = time.monotonic() + 60
@@ -126,13 +129,13 @@ def kernel(request, tmp_path):
 
 @pytest.fixture
 def cache(kernel):
-    """The last L3 cache: its id is rarely 0."""
+    """The id of the last L3 cache, which is rarely 0."""
     return kernel.platform.l3.ids[-1]
 
 
 @pytest.fixture
 def process():
-    """A process that makes nine threads, one after the other."""
+    """A process that creates nine threads, one after the other."""
     code = (
         "import threading, time\n"
         "print('up', flush=True)\n"
@@ -314,7 +317,7 @@ def test_an_allocation_gets_ways_that_no_other_group_can_fill(kernel, cache):
 
 
 class Watching(ResctrlFilesystem):
-    """Looks at all exclusive masks after each write."""
+    """Checks all exclusive masks after each write."""
 
     def __init__(self, files, look):
         super().__init__(files.root)
@@ -524,7 +527,7 @@ def read_counters(files, group):
 
 
 def bandwidth(files):
-    """Bytes a second that the group test.guest.a moves, over all caches."""
+    """The bytes a second that the group test.guest.a moves, over all caches."""
     totals = monitoring.BandwidthTotals()
     totals.add_sample(read_counters(files, "test.guest.a"))
     time.sleep(3)

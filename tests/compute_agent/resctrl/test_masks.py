@@ -1,4 +1,4 @@
-"""Cache bit masks."""
+"""Tests of cache bit masks."""
 
 from itertools import pairwise
 

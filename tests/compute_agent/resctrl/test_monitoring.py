@@ -1,4 +1,4 @@
-"""Counters, rates, and the choice of monitored guests when RMIDs run out."""
+"""Tests of counters, rates, and the choice of monitored guests when RMIDs are too few."""
 
 import errno
 from contextlib import closing

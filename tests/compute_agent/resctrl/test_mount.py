@@ -1,4 +1,4 @@
-"""The mount is found, or its absence has a reason."""
+"""Tests of finding the resctrl mount, or the reason why there is none."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Plans from the existing groups to the wanted ones, safe at every step."""
+"""Tests of plans from the existing groups to the wanted groups, which are safe at each step."""
 
 from dataclasses import replace
 
@@ -44,7 +44,9 @@ def wanted(on, present, demands, classes=CLASSES):
 
 
 def play(on, present, steps, look=lambda groups: None):
-    """The groups after the steps, with the kernel's checks; `look` sees them after each step."""
+    """The groups after the steps, checked as by the kernel. `look` is called with the groups after
+    each step.
+    """
     groups = {name: group.schemata for name, group in present.groups.items()}
     for step in steps:
         if isinstance(step, RemoveGroup):
@@ -229,7 +231,7 @@ def present_groups(present):
 
 
 def promises(resolution, exclusive):
-    """The exclusive ways before, during or after the moves, by group and cache."""
+    """The ways that are exclusive to each group before, during or after the moves, by group and cache."""
     promised = {}
     for name, group in resolution.groups.items():
         for cache, mask in group.exclusive.items():
@@ -241,7 +243,7 @@ def promises(resolution, exclusive):
 
 
 def intruders(on, groups, promised):
-    """Groups and owners of exclusive ways that these groups can fill, by way."""
+    """The exclusive ways that another group can also fill, as tuples of owner, other group, cache and way."""
     found = set()
     for (name, cache), mask in promised.items():
         own = cache_mask(on, groups[name], cache) & mask if name in groups else WayMask()

@@ -1,4 +1,4 @@
-"""Limits of a platform, and the number of open counter files."""
+"""Tests of the limits of a platform, and of the number of counter files that stay open."""
 
 import resource
 

@@ -1,4 +1,4 @@
-"""Configuration and guests resolved to exact schemata, on trees captured from real machines."""
+"""Tests of resolving configuration and guests to exact schemata, on trees captured from real machines."""
 
 import re
 from dataclasses import replace
@@ -570,7 +570,7 @@ def test_guests_of_a_class_without_a_group_are_in_the_default_group_with_a_reaso
     ("rmids", "admitted"), [(4, 0), (5, 1), (6, 2), (128, 2)], ids=["none left", "one", "two", "many"]
 )
 def test_rmids_limit_the_number_of_groups_as_well(rmids, admitted, tmp_path):
-    """RMIDs are used by the default group, another group and each of its two monitoring groups."""
+    """The default group, another group and each of its two monitoring groups use an RMID."""
     host, present = world(replace(fake.INTEL, rmids=rmids), tmp_path)
     others = ControlGroup("somebody", present.default_group.schemata, monitoring_groups=("x", "y"))
     present = ResctrlGroups({**present.groups, "somebody": others})

@@ -1,4 +1,4 @@
-"""Schemata lines as kernels print and accept them."""
+"""Tests of schemata lines as kernels print and accept them."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Annotations and the settings of classes."""
+"""Tests of shares of cache and bandwidth in annotations of guests and in settings of QoS classes."""
 
 import pytest
 

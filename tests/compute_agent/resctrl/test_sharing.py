@@ -1,4 +1,6 @@
-"""Classes and annotations with the same effect share one group, which leaves CLOSIDs for guests."""
+"""Tests that classes and annotations with the same effect share one group, which leaves CLOSIDs for
+guests.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The assignment of exclusive ways, and the moves that make room."""
+"""Tests of assigning exclusive ways, and of the moves of masks that make room."""
 
 from collections import deque
 
@@ -45,7 +45,7 @@ def test_a_cache_is_partitioned_into_pool_and_shared_ways(cache, shareable, shar
 
 @pytest.mark.parametrize(("shareable", "given_away"), [("3", "f0000"), ("c0000", "f")])
 def test_exclusive_ways_leave_the_open_ways_in_one_run(shareable, given_away):
-    """All other groups fill one run of ways: the ways of devices and adjacent ones."""
+    """All other groups may fill one run of ways: the ways shared with devices, and adjacent ways."""
     division = partition_ways(rules(20), mask(shareable), 2)
     assert str(assign_ways(division, {}, {"a": 4}).masks["a"]) == given_away
 
@@ -146,7 +146,7 @@ def test_no_mask_moves_where_holes_are_allowed():
 
 @st.composite
 def worlds(draw, width):
-    """A pool of one run, masks in it that do not overlap, and new numbers that fit."""
+    """A strategy for a pool of one run, masks in it that do not overlap, and new numbers of ways that fit."""
     pool = draw(st.integers(2, width))
     low = draw(st.integers(0, 3))
     held, at = {}, low
@@ -169,7 +169,7 @@ def worlds(draw, width):
 
 
 def check_safe(division, held, wanted, result):
-    """Replays the moves: at each step masks are allowed, in the pool, and do not overlap."""
+    """Replay the moves; check at each step that the masks are allowed, are in the pool and do not overlap."""
     now = {name: found for name, found in held.items() if name in wanted and name not in result.refused}
     for move in result.moves:
         assert now.get(move.owner, WayMask()) == move.before
@@ -205,7 +205,9 @@ def test_a_second_assignment_changes_nothing(world):
 
 
 def fewest_moves(division, held, owner, count):
-    """The fewest moves, by breadth-first search over all placements. A resized mask is one move."""
+    """The fewest moves, by breadth-first search over all placements of masks. A changed size counts as one
+    move.
+    """
     pool = list(division.pool)
     low, high = pool[0], pool[-1] + 1
     start = tuple(sorted((name, found.bits) for name, found in held.items()))

@@ -1,4 +1,6 @@
-"""A host in memory with guests, and cookies of their threads: a driver, the kernel's calls, and processes."""
+"""A host in memory with guests, and with the core scheduling cookies of their threads: driver, kernel and
+processes.
+"""
 
 import itertools
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ PLACE = CpuAssignment((cpu_set(0),), cpu_set(0))
 
 
 class Killed(BaseException):
-    """The agent ends here, whatever it was about to do."""
+    """The agent ends at this moment, in the middle of its work."""
 
 
 @dataclass
@@ -27,7 +29,7 @@ class CookieProcess:
 
 
 class CookieHost:
-    """Cookies of the agent are even, and those of other programs odd."""
+    """A host on which cookies of the agent are even numbers, and those of other programs odd numbers."""
 
     def __init__(self):
         self.guests, self.writes, self.kill_at, self.refusal = {}, 0, None, None

@@ -1,7 +1,7 @@
-"""Random histories of guests, classes, threads, cookies of others, and kills of the agent.
+"""Tests with random histories of guests, classes, threads, cookies of other programs, and kills of the agent.
 
-After each look, groups with a cookie of the agent have one cookie each, on all of their threads, and no two
-groups have the same. In the end no cookie of the agent is left.
+After each round of the agent, all threads of a group with a cookie of the agent have the same cookie, and no
+two groups have the same cookie. At the end, no cookie of the agent is left.
 """
 
 import shutil

@@ -1,4 +1,6 @@
-"""Cookies of core scheduling: classes, cookies of others, refusals of the kernel, notes, and the way back."""
+"""Tests of core scheduling cookies: classes, cookies of other programs, refusals of the kernel, notes, and
+removal.
+"""
 
 import contextlib
 import errno
@@ -254,7 +256,7 @@ def test_an_agent_that_keeps_its_own_cookie_says_so(controller, host, caplog):
 class FakeKernel:
     """Cookies by thread, with the answers of prctl(2) and the numbers of linux/prctl.h.
 
-    The calling thread is 0, and this process has the threads 70 and 71.
+    The calling thread has the id 0, and this process has the threads 70 and 71.
     """
 
     def __init__(self, monkeypatch, **cookies):
@@ -378,7 +380,9 @@ def test_a_later_run_of_a_guest_gets_a_cookie_of_its_own():
 
 
 def test_the_kernels_answers_have_a_remedy(monkeypatch):
-    """This kernel may have core scheduling or not; each of its answers is a cookie or a known error."""
+    """The kernel of this machine may have core scheduling or not. Each of its answers is a cookie or a known
+    error.
+    """
     with contextlib.suppress(NoSiblingsError, CookieError):
         assert KernelCookies().read_cookie(1 << 22) is None
     for number, error in (

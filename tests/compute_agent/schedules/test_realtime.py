@@ -1,4 +1,6 @@
-"""Realtime schedules: the threads that get them, schedules of others, refusals, the way back."""
+"""Tests of realtime schedules: the threads that get them, schedules of other programs, refusals, and
+removal.
+"""
 
 import errno
 import os
@@ -139,7 +141,7 @@ class FakeSchedules(KernelSchedules):
 
 
 class RealtimeHost:
-    """A driver with one guest of two threads on dedicated CPUs."""
+    """A host with a driver and one guest, which has two threads on dedicated CPUs."""
 
     def __init__(self, monkeypatch, folder):
         self.folder = folder

@@ -1,4 +1,4 @@
-"""Actions in the words that operators read, and which of them take something away."""
+"""Tests of actions of watermarks: their texts for operators, and which of them restrict guests."""
 
 import pytest
 

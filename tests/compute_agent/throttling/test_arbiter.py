@@ -1,4 +1,6 @@
-"""Several sources of limits of a guest: the lowest applies, and no source removes another's limit."""
+"""Tests of several triggers that limit one guest: the lowest limit applies, and no trigger removes another's
+limit.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Guests leave: the agent stops them, sees their end, and removes their allocation on this host."""
+"""Tests of evictions: the agent stops a guest, notices its end, and deletes its allocation on this host."""
 
 import threading
 
@@ -19,8 +19,8 @@ SECONDS = 20
 
 @pytest.fixture
 def host(tmp_path, client):
-    """Its provider, and one of shared disk, are in Placement; the guest runs and holds resources of both
-    providers.
+    """A host with its provider, and a provider of shared disk, in Placement. The guest runs and holds
+    resources of the two providers.
     """
     for uuid, name, inventory in ((NODE, "h", HELD), (DISK, "disk", {"DISK_GB": HELD["VCPU"]})):
         generation = client.create_provider(uuid, name, None).generation
@@ -148,7 +148,7 @@ def test_a_driver_that_cannot_stop_it_is_heard(host, monkeypatch):
 
 
 def test_a_guest_that_ended_while_its_end_failed_has_left(host, client, monkeypatch):
-    """Without this, the allocation of the guest would stay."""
+    """Otherwise the allocation of the guest would stay in Placement."""
 
     def fail(guest, timeout):
         host.driver.end(guest)
@@ -161,7 +161,7 @@ def test_a_guest_that_ended_while_its_end_failed_has_left(host, client, monkeypa
 
 
 def test_while_placement_is_away_further_guests_are_stopped(host, client, live_placement):
-    """However many wait for Placement."""
+    """The number of evictions that wait for Placement does not matter."""
     guests = [f"22222222-0000-4000-8000-0000000001{number:02}" for number in range(12)]
     for guest in guests:
         host.run(guest, 1.0)

@@ -1,4 +1,4 @@
-"""Seeing guests off."""
+"""Tests of the threads in which evictions run."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from tests.waits import wait_for
 
 
 def finished(evictor, count=1):
-    """Wait for ended evictions and return them."""
+    """Wait for evictions to end, and return them."""
     over = {}
 
     def are_over():

@@ -1,4 +1,4 @@
-"""Carrying plans out: failures, crashes, restarts, preview."""
+"""Tests of the executor, which carries out plans: failures, crashes, restarts and preview."""
 
 import logging
 
@@ -37,7 +37,7 @@ from tests.compute_agent.throttling.watermarks.builders import (
 
 
 class FakeActuator:
-    """An actuator and an evictor that record their orders, and fail on demand."""
+    """Records the orders to set limits and to evict guests. A test can make them fail."""
 
     def __init__(self):
         self.calls = []
@@ -67,7 +67,7 @@ class FakeActuator:
 
 
 class ExecutedWorld:
-    """An executor with all objects that it uses."""
+    """An executor, with all objects that it uses."""
 
     def __init__(self, by, state=None):
         self.actuator, self.saved, self.full = FakeActuator(), [], False

@@ -1,4 +1,4 @@
-"""Commands of the operator about a guest."""
+"""Tests of commands of the operator that act on a guest."""
 
 import tracemalloc
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_command_that_says_things_for_ever_is_ended():
 
 
 def has_ended(pid):
-    """Whether a process has ended; the parent of an orphan may not have reaped it yet."""
+    """Whether a process has ended, even if the parent of an orphan has not reaped it yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):

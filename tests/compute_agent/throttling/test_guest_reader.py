@@ -1,4 +1,4 @@
-"""Readings of guests: waiting of threads, pressures, bytes, and counters of caches."""
+"""Tests of measuring guests: the waiting of threads, pressures, bytes, and counters of caches."""
 
 from types import SimpleNamespace
 
@@ -24,7 +24,7 @@ def test_memory_files_of_the_kernel_are_parsed():
 
 
 class FakeCycles:
-    """Stands in for the counters of cycles, and returns the counts that a test sets."""
+    """Replaces the hardware counters of CPU cycles. It returns the counts that a test sets."""
 
     def __init__(self):
         self.missing_reason, self.done, self.asked = "", {}, frozenset()

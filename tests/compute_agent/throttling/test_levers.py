@@ -1,4 +1,4 @@
-"""Limits by steps, and the remaining use."""
+"""Tests of the steps by which limits change, and of the use that is left under a limit."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A dry run goes by the limits that a start goes on with."""
+"""Tests that a dry run uses the same saved limits as a start of the agent."""
 
 import time
 

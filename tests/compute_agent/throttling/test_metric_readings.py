@@ -1,4 +1,4 @@
-"""Readings of commands and of Prometheus, whatever these answer."""
+"""Tests of reading metrics from commands and from Prometheus, whatever these answer."""
 
 import json
 import socket
@@ -76,7 +76,9 @@ def test_other_answers_are_refused(content, told):
 
 
 class AnsweringServer:
-    """A server on loopback that sends fixed bytes to each connection; it may keep it open."""
+    """A server on the loopback interface that sends fixed bytes to each connection, and may keep the
+    connection open.
+    """
 
     def __init__(self, sent, stays=False):
         self._listener = socket.create_server(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""From files to snapshots."""
+"""Tests of making snapshots from files of the kernel."""
 
 import logging
 import os
@@ -36,7 +36,7 @@ MEMINFO = "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    40
 
 
 class SampledTree:
-    """A root with /proc and two guests: `a` in a cgroup, `b` a bare process."""
+    """A root folder with /proc and two guests: `a` in a cgroup, and `b` as a process without a cgroup."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -56,8 +56,8 @@ class SampledTree:
         (self.root / path).write_text(text)
 
     def at(self, second: float) -> None:
-        """Counters so that 4 CPUs are half busy, `a` uses 1.5 cores and `b` half a core, and tasks wait for
-        a quarter of the time.
+        """Write counters by which 4 CPUs are half busy, `a` uses 1.5 cores, `b` uses half a core, and tasks
+        wait for a quarter of the time.
         """
         ticks = int(second * 100)
         cpu = f"{ticks} 0 {ticks // 2} {ticks * 2} 0 0 {ticks // 2} 0 0 0"

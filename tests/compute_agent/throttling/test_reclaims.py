@@ -1,4 +1,4 @@
-"""Reclaim of a guest's memory for watermarks, and the reasons why a guest is left alone."""
+"""Tests of reclaiming a guest's memory for watermarks, and of the reasons for which a guest is left alone."""
 
 import pytest
 
@@ -25,7 +25,7 @@ class Pipeline:
 
 @pytest.fixture
 def reclaim(tmp_path, monkeypatch):
-    """Reclaim 256 MiB of a guest from a kernel that finds ``found`` bytes, or fails with an error."""
+    """Reclaim 256 MiB of a guest. The fake kernel finds ``found`` bytes, or fails with an error."""
 
     def call(uuid="a", found=256 * MIB, pressure="0.00"):
         (tmp_path / "memory.pressure").write_text(f"some avg10={pressure} avg60=9.00 avg300=9.00 total=1\n")

@@ -1,4 +1,4 @@
-"""The state of throttling outlives the agent, and the agent reads the state of former releases once."""
+"""Tests of the state file of throttling, which outlives the agent. State of former releases is read once."""
 
 import hashlib
 import json
@@ -69,7 +69,7 @@ def open_file(folder):
 
 
 def write_former(folder, qos=None, interference=None):
-    """The files of a former release."""
+    """Write the files of a former release."""
     data = json.loads(dump_agent(AgentState()))["data"]
     if qos is not None:
         data["qos"] = qos
@@ -83,7 +83,7 @@ def write_former(folder, qos=None, interference=None):
 
 
 def former_part(folder):
-    """The part on watermarks as a former release reads it."""
+    """The part about watermarks, read as a former release reads it."""
     return json.loads((folder / "state.json").read_text())["data"].get("qos")
 
 
@@ -125,7 +125,7 @@ def test_a_reader_sees_what_a_start_would_take_over_and_changes_nothing(folder):
 
 @pytest.mark.parametrize("removed", [0, 1, 2])
 def test_a_crash_at_any_step_of_taking_over_loses_nothing(folder, removed, monkeypatch):
-    """The file is written; ``removed`` of the two former parts are gone when the agent dies."""
+    """The agent dies when the new file is written, and ``removed`` of the two former parts are gone."""
     write_former(folder, FORMER_QOS, FORMER_INTERFERENCE)
     steps = []
 

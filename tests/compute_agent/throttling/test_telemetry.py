@@ -1,4 +1,4 @@
-"""Notices of actions to guests."""
+"""Tests of logs, events and metrics about actions on guests."""
 
 import pytest
 from prometheus_client import CollectorRegistry

@@ -1,4 +1,4 @@
-"""Sections [interference:NAME]: their meaning, and refused sections."""
+"""Tests of sections [interference:NAME]: their meaning, and refused sections."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Entitlements of cache ways and bandwidth, on trees as kernels show them."""
+"""Tests of the cache ways and bandwidth that guests may use, on resctrl trees as kernels show them."""
 
 import pytest
 

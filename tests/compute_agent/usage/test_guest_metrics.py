@@ -1,4 +1,6 @@
-"""Metrics of guests: one scrape reads each guest's group, and has no more guests than it should."""
+"""Tests of the metrics of guests: one scrape reads the group of each guest, for at most the maximum number of
+guests.
+"""
 
 import pytest
 from prometheus_client import generate_latest

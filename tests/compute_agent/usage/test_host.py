@@ -1,4 +1,4 @@
-"""Usage of the whole host from the kernel's files."""
+"""Tests of the usage of the whole host, from the kernel's files."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ KIB = 1024
 
 
 def test_all_times_are_counted_and_use_excludes_idle_time() -> None:
-    """user nice system idle iowait irq softirq steal guest guest_nice."""
+    """The columns are user nice system idle iowait irq softirq steal guest guest_nice."""
     text = "cpu  1 20 300 4000 50000 600000 7000000 80000000 5 5\ncpu0 1\ncpu1 1\nintr 9\ncpu2 9\n"
     busy = 1 + 20 + 300 + 600000 + 7000000
     assert parse_host_stat(text) == AllCpus(CpuTimes(busy, 80000000, busy + 4000 + 50000 + 80000000), 2)

@@ -1,4 +1,4 @@
-"""One round of reading, and the values that it keeps after its end."""
+"""Tests of one round of measurement, and of the values that it keeps after its end."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from compute_agent.usage.rounds import MeasuringRound
 
 
 class Reader:
-    """A reader of caches that counts how often it is asked."""
+    """A reader of caches that counts its calls."""
 
     def __init__(self, error: OSError | None = None) -> None:
         self.asked = 0

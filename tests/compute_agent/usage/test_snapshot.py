@@ -1,4 +1,4 @@
-"""Usage of a host as if a guest used other amounts, or were gone."""
+"""Tests of the expected usage of a host if a guest used other amounts, or had left."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Watermarks measure a guest by the values of its driver."""
+"""Tests that watermarks measure a guest by the values that its driver reports."""
 
 import pytest
 
@@ -14,7 +14,7 @@ CLASSES = QosClasses({"BE": QosClass("BE", 0)}, 0)
 
 
 class Forking(FakeDriver):
-    """Guests with a main process that has started two others."""
+    """A driver of guests with a main process that has started two other processes."""
 
     def process_ids(self, guest):
         return [guest.pid, guest.pid + 1, guest.pid + 2]

@@ -1,4 +1,4 @@
-"""Guests of drivers as watermarks see them."""
+"""Tests of guests of drivers as watermarks see them."""
 
 import pytest
 

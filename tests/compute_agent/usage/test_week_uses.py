@@ -1,4 +1,6 @@
-"""The use of guests by hour of the week: learnt, decayed, bounded, and read back from its file."""
+"""Tests of the CPU use of guests by hour of the week: learnt, forgotten slowly, limited, and read from its
+file.
+"""
 
 import json
 
@@ -26,7 +28,9 @@ def in_utc(monkeypatch):
 
 
 def after_hour(uses, start, use, seconds=HOUR):
-    """The uses after an hour that begins at ``start``, of which ``seconds`` were measured."""
+    """The use by hour of the week after an hour that begins at ``start``, of which ``seconds`` were
+    measured.
+    """
     uses = uses.with_use(use, seconds, start + HOUR - 1)
     return uses.with_use({}, 0.0, start + HOUR)
 

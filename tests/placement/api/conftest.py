@@ -1,4 +1,4 @@
-"""Fixtures for tests of the layers before the handlers."""
+"""Fixtures for tests of the layers in front of the handlers, such as authentication."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from tests.placement.running import Admin, application
 
 @pytest.fixture(scope="module")
 def admin(database_server: DatabaseServer, database_template: str) -> Iterator[Admin]:
-    """An administrator of the whole service, on a database that the tests of a module share."""
+    """An administrator of the whole service. All tests of a module share the database."""
     url = database_server.clone(database_template)
     yield Admin(application(url))
     database_server.drop_database(url)
@@ -21,14 +21,14 @@ def admin(database_server: DatabaseServer, database_template: str) -> Iterator[A
 
 @pytest.fixture
 def conf():
-    """The default configuration, without authentication."""
+    """The default configuration of a service without authentication."""
     conf = new_config(config_files=[])
     conf.set_override("auth_strategy", "noauth2", group="api")
     return conf
 
 
 class Handlers:
-    """A stand-in for the Flask application: answers 200 to all requests and records the callers."""
+    """Stands in for the Flask application. It answers 200 to all requests and records the callers."""
 
     def __init__(self):
         self.callers = []
@@ -52,5 +52,5 @@ def handlers():
 
 @pytest.fixture
 def client_of():
-    """Makes a client of a WSGI application."""
+    """A function that makes a client of a WSGI application."""
     return lambda app: Client(app, lint=True)

@@ -1,4 +1,6 @@
-"""``[api] auth_strategy = keystone``, with keystonemiddleware's own token fixture for an Identity service."""
+"""Tests of ``[api] auth_strategy = keystone``. keystonemiddleware's own fixture stands in for the Identity
+service.
+"""
 
 from datetime import timedelta
 
@@ -20,7 +22,7 @@ def conf(tmp_path):
 
 @pytest.fixture
 def tokens():
-    """The tokens that the Identity service knows: ``tokens(id, role_list=...)`` adds one."""
+    """The tokens that the Identity service knows. ``tokens(id, role_list=...)`` adds a token."""
     with AuthTokenFixture() as fixture:
 
         def add(token_id, *, role_list=("admin", "member", "reader"), expires_in=timedelta(hours=1)):

@@ -1,4 +1,4 @@
-"""``[api] auth_strategy = noauth2``."""
+"""Tests of ``[api] auth_strategy = noauth2``, by which the token itself names the caller."""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""``[placement] candidate_order``: the first candidate of a host, which clients take."""
+"""Tests of ``[placement] candidate_order``, which decides the first candidate of a host. Clients take this
+candidate.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ def uuid_of(node: str) -> str:
 
 
 def answered(tmp_path: Path, order: str | None) -> list[dict[str, Any]]:
-    """The candidates of a host with two nodes, in the order of the answer."""
+    """The candidates of a host with two NUMA nodes, in the order of the answer."""
     url = f"sqlite:///{tmp_path}/placement.sqlite"
     migration.upgrade_schema(url)
     admin = Admin(application(url, placement={} if order is None else {"candidate_order": order}))

@@ -1,4 +1,6 @@
-"""``[api] explain_empty``: the log explains empty lists of candidates, and no request waits for it."""
+"""Tests of ``[api] explain_empty``: the log explains empty lists of candidates, without a delay of any
+request.
+"""
 
 import logging
 import threading
@@ -17,7 +19,7 @@ EMPTY = "/allocation_candidates?resources=VCPU:9"
 
 
 class ExplanationLines(logging.Handler):
-    """The lines about empty answers, each with the id of its request."""
+    """The log lines about empty answers, each with the id of its request."""
 
     def __init__(self) -> None:
         super().__init__()

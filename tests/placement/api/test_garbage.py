@@ -1,4 +1,4 @@
-"""Collection of garbage in cycles between requests; nothing unused is kept."""
+"""Tests of the collection of garbage between requests: objects in reference cycles are freed, too."""
 
 import gc
 import multiprocessing
@@ -25,20 +25,20 @@ class Knot:
 
 @pytest.fixture(autouse=True)
 def thresholds() -> Iterator[None]:
-    """Restores the thresholds of the collector; frozen objects stay frozen."""
+    """Restore the thresholds of the garbage collector after the test. Frozen objects stay frozen."""
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)
 
 
 def grow_old() -> None:
-    """Collect the young generations often enough that the oldest one is due."""
+    """Collect the young generations so often that a collection of the oldest generation is due."""
     for _ in range(module._OFTEN + 1):
         gc.collect(1)
 
 
 def lost() -> "weakref.ref[Knot]":
-    """An unreferenced knot in the oldest generation."""
+    """An unreferenced object in a reference cycle, in the oldest generation of the collector."""
     knot = Knot()
     gone = weakref.ref(knot)
     grow_old()
@@ -80,9 +80,10 @@ def test_pythons_own_collections_are_rare_and_small() -> None:
 
 
 def replace_trees() -> tuple[int, int]:
-    """Replace each of 50 trees eight times while all that is old is frozen.
+    """Replace each of 50 trees eight times, while all old objects are frozen (excluded from collection).
 
-    :returns: the number of replaced trees left, and of objects frozen between the 101st and the last change.
+    :returns: the number of replaced trees that still exist, and the number of objects frozen between the
+        101st and the last change.
     """
     module._LONG = -1.0  # every collection counts as long
     module._OFTEN = 0

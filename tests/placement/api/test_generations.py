@@ -1,4 +1,6 @@
-"""Generations of providers rise as in OpenStack Placement, because clients compare them."""
+"""Tests that generations of providers increase as in OpenStack Placement, because clients compare
+generations.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -108,7 +110,7 @@ TRAITS: list[tuple[list[str], int]] = [
 def test_generations_of_providers_rise_as_clients_expect(
     admin: Admin, step: Callable[[ProviderPair], Any], raised: tuple[int, int]
 ) -> None:
-    """The guest has an allocation of one provider, its neighbour has one of both providers."""
+    """The guest has an allocation of one provider. Its neighbour has an allocation of both providers."""
     pair = ProviderPair(admin)
     pair.post({pair.guest: {pair.one: ONE}, pair.neighbour: {pair.one: ONE, pair.other: ONE}})
     before = pair.generations()

@@ -1,4 +1,4 @@
-"""The health of the database at `/healthcheck`: a query with a limit, for clients without a token."""
+"""Tests of `/healthcheck`, which queries the database within a time limit. Clients need no token."""
 
 import socket
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from tests.waits import wait_for
 
 @pytest.fixture
 def api_on(handlers: Any, conf: Any, client_of: Callable[..., Any]) -> Callable[[str], Any]:
-    """Makes a client of the pipeline with a health check of this database."""
+    """A function that makes a client of the service with a health check of this database."""
 
     def api_on(url: str) -> Any:
         add_layers(None, conf)  # makes the options of the health check known

@@ -1,4 +1,4 @@
-"""Requests of hostile clients get a clear 4xx in the API's error format, and change nothing."""
+"""Tests of hostile requests: they get a clear 4xx in the API's error format, and change nothing."""
 
 import json
 from collections.abc import Iterator
@@ -24,8 +24,8 @@ NUMBERS = ("2147483648", "9223372036854775808", "18446744073709551616", "1e30", 
 
 @pytest.fixture(scope="module")
 def service(database_server: DatabaseServer, database_template: str) -> Iterator[Admin]:
-    """A provider with inventories, of which one has an absurd ratio, and a consumer. All tests use this
-    service.
+    """The service of all tests, with a provider that has inventories (one with an absurd ratio), and with a
+    consumer.
     """
     url = database_server.clone(database_template)
     admin = Admin(application(url))
@@ -45,17 +45,19 @@ def service(database_server: DatabaseServer, database_template: str) -> Iterator
 
 
 def claim_of(allocations: Any, generation: Any = 1, **others: Any) -> dict[str, Any]:
-    """The body of a claim with whatever stands for its allocations."""
+    """The body of a claim in which any value may stand for the allocations."""
     return {"allocations": allocations, "consumer_generation": generation, **OWNER, **others}
 
 
 def raw(body: bytes | str, content_type: str = JSON) -> dict[str, Any]:
-    """A request with this body, byte by byte."""
+    """A request with exactly these bytes as its body."""
     return {"data": body.encode() if isinstance(body, str) else body, "content_type": content_type}
 
 
 def body(document: Any, **texts: str) -> dict[str, Any]:
-    """A request with this JSON, in which strings `$NAME` become these texts: what no JSON library writes."""
+    """A request with this JSON body. Each string `$NAME` in it is replaced by a text that no JSON library
+    writes.
+    """
     text = json.dumps(document)
     for name, value in texts.items():
         text = text.replace(f'"${name}"', value)
@@ -63,7 +65,9 @@ def body(document: Any, **texts: str) -> dict[str, Any]:
 
 
 def wire(path: bytes | None = None, query: bytes | None = None, **variables: str) -> dict[str, Any]:
-    """A request with these bytes in path (decoded by the server) and query, and these WSGI variables."""
+    """A request with these bytes in the path (as the server has decoded it) and in the query, and with these
+    WSGI variables.
+    """
     if path is not None:
         variables["PATH_INFO"] = path.decode("latin-1")
     if query is not None:
@@ -360,7 +364,7 @@ def test_hostile_input_is_refused(service, untouched, method, path, options, sta
 
 
 def check_error(answer: TestResponse, status: int, text: str) -> None:
-    """The error is in the format of the API, and its detail says what is wrong."""
+    """Check that an error has the format of the API, and that its detail names the fault."""
     assert answer.mimetype == JSON
     (error,) = json.loads(answer.data)["errors"]
     assert text in error["detail"]
@@ -380,12 +384,12 @@ def check_error(answer: TestResponse, status: int, text: str) -> None:
 
 @pytest.fixture(scope="module")
 def untouched(service: Admin) -> list[Any]:
-    """The state of the service, which hostile requests must not change."""
+    """The state of the service before the requests of a test, which must not change it."""
     return state(service)
 
 
 def state(service: Admin) -> list[Any]:
-    """The state that clients can see; the service answers all requests for it."""
+    """The state that clients can see. The service has to answer all requests for it."""
     answers = [
         service("GET", path)
         for path in (
@@ -428,7 +432,7 @@ def test_capacities_beyond_all_numbers_are_shown_and_used_as_the_largest(service
 
 
 def test_capacities_below_all_numbers_are_shown_and_give_nothing(service):
-    """Only a reshape takes them, as that of OpenStack Placement does."""
+    """Only a reshape accepts such capacities, as in OpenStack Placement."""
     other = str(uuid4())
     assert service("POST", "/resource_providers", json={"name": other, "uuid": other}).status_code == 200
     inventories = {"PCPU": {"total": 1, "allocation_ratio": -1.7e308}, "MEMORY_MB": {"total": 1}}

@@ -1,4 +1,4 @@
-"""If the Identity service hangs for one kind of request, the service still sends it other kinds."""
+"""Tests that the service asks the Identity service further questions while one kind of question hangs."""
 
 import io
 import json

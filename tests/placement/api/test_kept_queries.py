@@ -1,4 +1,4 @@
-"""Parsed queries are kept for equal ones, in bounded memory."""
+"""Tests of the cache of parsed queries, which is limited in memory."""
 
 import gc
 import tracemalloc
@@ -36,7 +36,7 @@ LIMIT = 16 << 20
     ids=["resources", "traits", "groups"],
 )
 def test_long_queries_take_bounded_memory(admin: Admin, query, queries: int) -> None:
-    """Without a limit, the results of all queries would take 29 to 32 MiB."""
+    """Without a limit, the parsed queries would take 29 to 32 MiB."""
     admin("GET", f"/allocation_candidates?{query(0)}")
     gc.collect()
     tracemalloc.start()

@@ -1,4 +1,6 @@
-"""Long lists of providers are written in slices, between which other requests run."""
+"""Tests that long lists of providers are written in slices, and that other requests run between these
+slices.
+"""
 
 import pytest
 

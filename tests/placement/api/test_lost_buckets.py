@@ -1,4 +1,6 @@
-"""Deleted rows of ``change_buckets``: every request names the remedy, and the remedy works."""
+"""Tests of a database that has lost rows of ``change_buckets``: each error names the command that
+repairs it.
+"""
 
 from http import HTTPStatus
 
@@ -18,7 +20,7 @@ VCPUS = inventories_body(0, VCPU=8)
 
 @pytest.fixture
 def url(database_url: str) -> str:
-    """A database with one host, which has VCPUs."""
+    """The URL of a database with one host that has VCPU."""
     make_provider(Admin(application(database_url)), "host", provider=HOST, VCPU=8)
     return database_url
 

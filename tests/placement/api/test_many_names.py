@@ -1,4 +1,6 @@
-"""Requests that name more things than a statement of any database takes: a clear 400 and no 503."""
+"""Tests of requests with more names than a statement of any database may have: the answer is 400, and not
+503.
+"""
 
 from uuid import UUID, uuid4
 

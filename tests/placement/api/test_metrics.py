@@ -1,4 +1,4 @@
-"""``/metrics``, which Prometheus scrapes."""
+"""Tests of ``/metrics``, which Prometheus reads."""
 
 import shutil
 import subprocess
@@ -17,7 +17,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 @pytest.fixture
 def make(sqlite_url) -> Callable[..., Admin]:
-    """A worker with metrics, and with these options of metrics."""
+    """A function that makes a worker with metrics enabled and with these options of metrics."""
 
     def made(**options: object) -> Admin:
         url = str(options.pop("connection", sqlite_url))

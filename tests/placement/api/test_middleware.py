@@ -1,4 +1,4 @@
-"""The layers before the handlers, together."""
+"""Tests of all layers in front of the handlers together."""
 
 import pytest
 
@@ -10,7 +10,7 @@ TOKEN = {"X-Auth-Token": "ann"}
 
 @pytest.fixture
 def client(handlers, conf, client_of):
-    """A client of the pipeline with these options (``group_name``) overridden."""
+    """A function that makes a client of the service, with these options (``group_name``)."""
 
     def client(**overrides):
         for option, value in overrides.items():

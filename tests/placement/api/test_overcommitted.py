@@ -1,7 +1,8 @@
-"""Overcommitted providers: requests that make it no worse are accepted, all others refused.
+"""Tests of providers with more usage than capacity: requests that do not increase the excess are accepted,
+all others refused.
 
-A request that replaces allocations is refused if it names a class of a provider with more usage afterwards
-than its capacity, and more usage than before.
+A request that replaces allocations is refused if, for a class of a provider that it names, the usage
+afterwards exceeds both the capacity and the usage before.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ Amounts = dict[str, dict[str, int]]
 
 @dataclass
 class Situation:
-    """Providers and consumers of one test, with their expected state."""
+    """The providers and consumers of one test, with their expected state."""
 
     admin: Admin
     providers: list[str] = field(default_factory=lambda: [str(uuid4()) for _ in range(2)])
@@ -46,7 +47,9 @@ class Situation:
         self.capacities[provider] = dict(totals)
 
     def claim(self, wanted: dict[str, Amounts], *, one_by_one: bool = False) -> tuple[int, str]:
-        """Replace allocations; return status and text. `one_by_one` sends PUT for a single consumer."""
+        """Replace allocations; return status and text of the answer. With `one_by_one`, send a PUT for a
+        single consumer.
+        """
         bodies = {consumer: self._body(consumer, amounts) for consumer, amounts in wanted.items()}
         if one_by_one and len(bodies) == 1:
             ((consumer, body),) = bodies.items()
@@ -56,7 +59,7 @@ class Situation:
         return answer.status_code, answer.text
 
     def reshape(self, totals: Amounts, wanted: dict[str, Amounts]) -> tuple[int, str]:
-        """Status and text of the answer."""
+        """Send a reshape; return status and text of the answer."""
         body = {
             "inventories": {provider: self.inventories(provider, each) for provider, each in totals.items()},
             "allocations": {consumer: self._body(consumer, amounts) for consumer, amounts in wanted.items()},
@@ -69,7 +72,9 @@ class Situation:
         return claim_body(amounts, generation)
 
     def expect(self, capacities: Amounts, wanted: dict[str, Amounts]) -> int:
-        """Return the status that the rule demands, and apply a success to the expected state."""
+        """Return the status that the rule demands; if it is a success, apply the request to the expected
+        state.
+        """
         after = {**self.held, **wanted}
         worse = any(
             _used(after, provider, name) > capacities[provider][name]
@@ -83,7 +88,7 @@ class Situation:
         return 409 if worse else 204
 
     def shown(self) -> dict[str, Amounts]:
-        """The allocations of each consumer, from the service."""
+        """The allocations of each consumer, read from the service."""
         everything = {}
         for consumer in self.consumers:
             allocations = self.admin("GET", f"/allocations/{consumer}").json["allocations"]

@@ -1,4 +1,4 @@
-"""Owners of consumers after requests of old microversions."""
+"""Tests of the project and user of consumers after requests of old microversions."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def admin(database_url: str) -> Admin:
 
 
 def listed(amount: int) -> dict[str, Any]:
-    """A claim in the form before 1.12, and before 1.8 without an owner."""
+    """The body of a claim in the format before 1.12; before 1.8 it has no owner."""
     return {"allocations": [{"resource_provider": {"uuid": HOST}, "resources": {"VCPU": amount}}]}
 
 

@@ -1,4 +1,6 @@
-"""Errors of refused requests; texts that clients of OpenStack Placement search for are kept."""
+"""Tests of the errors of refused requests. The texts that clients of OpenStack Placement search for are
+unchanged.
+"""
 
 from typing import Any
 from uuid import uuid4
@@ -22,7 +24,7 @@ GENERAL = {
 
 @pytest.fixture
 def host(admin: Admin) -> str:
-    """A provider at generation 2 with eight VCPU, one of which is held."""
+    """A provider at generation 2 with eight VCPU, one of which is allocated."""
     uuid = str(uuid4())
     host = make_provider(admin, uuid, provider=uuid, VCPU=8)
     assert put_allocation(admin, {host: {"VCPU": 1}}).status_code == 204
@@ -32,7 +34,9 @@ def host(admin: Admin) -> str:
 def refusal(
     admin: Admin, method: str, path: str, body: Any = None, version: str = "1.39"
 ) -> tuple[int, str, str]:
-    """Status, code and message of the answer; its detail begins with the general text of the status."""
+    """Status, code and message of an answer. The detail begins with the general text of the status, which is
+    left out.
+    """
     headers = {"OpenStack-API-Version": f"placement {version}"}
     answer = admin(method, path, headers=headers, **({} if body is None else {"json": body}))
     (error,) = answer.json["errors"]
@@ -175,7 +179,7 @@ def test_a_provider_needs_a_name(admin: Admin) -> None:
     ],
 )
 def test_the_message_is_one_line(admin: Admin, method: str, path: str, body: Any, text: str) -> None:
-    """Some clients show the last line only, which has to be the message."""
+    """Some clients show only the last line of the detail, which has to be the message."""
     _, _, message = refusal(admin, method, path, body)
     assert text in message
     assert message.splitlines() == [message]

@@ -1,4 +1,4 @@
-"""Request ids and the line each request leaves in the log."""
+"""Tests of request ids, and of the log line about each request."""
 
 import logging
 import re
@@ -21,7 +21,7 @@ def client(handlers, conf, client_of):
 
 @pytest.fixture
 def lines(caplog):
-    """The log lines, without the duration."""
+    """The log lines of requests, without the duration."""
     caplog.set_level(logging.INFO, logger="placement.requestlog")
 
     def lines():
@@ -92,7 +92,7 @@ def test_a_path_cannot_break_or_fake_a_line(client, lines, path, logged):
 
 
 def test_the_record_belongs_to_its_own_caller(client, caplog):
-    """oslo.log takes user and request id from the context of the thread."""
+    """oslo.log reads user and request id from the context of the thread."""
     caplog.set_level(logging.INFO, logger="placement.requestlog")
     seen = []
 

@@ -1,4 +1,4 @@
-"""Spans of requests reach a collector of OpenTelemetry, and no request waits for it."""
+"""Tests of spans of requests: a collector of OpenTelemetry receives them, and no request waits for it."""
 
 import logging
 import socket
@@ -28,7 +28,7 @@ def conf(sqlite_url):
 
 
 class TracedService:
-    """A service that keeps its spans."""
+    """A service that keeps its spans in memory."""
 
     def __init__(self, conf, monkeypatch):
         from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -46,7 +46,7 @@ class TracedService:
         self.spans()
 
     def spans(self):
-        """The spans since the last call, by their end."""
+        """The spans since the last call, ordered by their end."""
         spans = self._exporter.get_finished_spans()
         self._exporter.clear()
         return list(spans)
@@ -174,7 +174,7 @@ def test_tracing_without_its_packages_is_refused_and_other_services_start(conf, 
 
 
 class Collector:
-    """Accepts spans by OTLP over HTTP while the test allows it."""
+    """A collector that accepts spans by OTLP over HTTP as long as the test allows it."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []

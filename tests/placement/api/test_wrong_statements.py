@@ -1,4 +1,6 @@
-"""A statement that the database refuses is a defect: 500 with a traceback in the log, not 503."""
+"""Tests of statements that the database refuses: the answer is 500 and not 503, and the log has a
+traceback.
+"""
 
 import logging
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ CLAIM = claim_body({HOST: {"VCPU": 1}})
 
 @dataclass
 class DamagedService:
-    """A service with one host, and access to its database for damage."""
+    """A service with one host, and access to its database in order to damage it."""
 
     admin: Admin
     url: str
@@ -37,7 +39,9 @@ def damaged(database_url: str) -> DamagedService:
 def expect_defect(
     damaged: DamagedService, caplog: pytest.LogCaptureFixture, *request: str, **options: Any
 ) -> None:
-    """The request is answered 500; the log has the traceback of an error of the database."""
+    """Check that the request is answered 500, and that the log has the traceback of an error of the
+    database.
+    """
     caplog.clear()
     with caplog.at_level(logging.ERROR):
         answer = damaged.admin(*request, **options)

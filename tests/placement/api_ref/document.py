@@ -1,4 +1,4 @@
-"""`api-ref/openapi.yaml`, with access to its parts for tests."""
+"""Reads `api-ref/openapi.yaml`, and gives tests access to its parts."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parents[3] / "api-ref"
 
 @cache
 def load() -> dict[str, Any]:
-    """Load the document, which must not be changed."""
+    """Load the document. Callers must not change it."""
     return yaml.safe_load((FOLDER / "openapi.yaml").read_text(encoding="utf-8"))
 
 
@@ -37,7 +37,7 @@ def at(reference: str) -> Any:
 
 @dataclass(frozen=True)
 class Operation:
-    """One method of one path."""
+    """One operation of the API: a method of a path."""
 
     method: str
     path: str
@@ -53,7 +53,7 @@ class Operation:
 
     @property
     def body_example(self) -> Any:
-        """The example of the request's body, None if it has no body."""
+        """The example of the request's body; None if the request has no body."""
         body = self.description.get("requestBody")
         return None if body is None else body["content"]["application/json"]["example"]
 
@@ -80,7 +80,7 @@ class Operation:
         return pairs
 
     def answers(self) -> Mapping[str, Mapping[str, Any]]:
-        """Responses by status."""
+        """The documented responses, by status."""
         return {status: resolve(answer) for status, answer in self.description["responses"].items()}
 
 

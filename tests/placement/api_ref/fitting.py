@@ -1,8 +1,8 @@
 """Adapts generated requests to existing objects, so that some of them succeed.
 
 A request with random UUIDs and names is refused early. This module replaces its providers, classes, traits
-and generations by those in the world of the reference's examples. It adapts only valid requests, which stay
-valid.
+and generations by those of the reference's examples, which exist in the service. Only valid requests are
+changed, and they stay valid.
 """
 
 import re
@@ -24,7 +24,10 @@ _CLASS_IN_TEXT: Final = re.compile("[A-Z0-9_]+(?=:)")
 
 
 def fit(case: Case, service: Admin) -> None:
-    """Change the request in place, if it is valid and among the two thirds that are to succeed."""
+    """Change a valid request in place, so that it refers to existing objects.
+
+    One third of the requests stays unchanged, and mostly fails.
+    """
     if case.meta is None or case.meta.generation.mode is not GenerationMode.POSITIVE:
         return
     luck = len(repr((case.path_parameters, case.query, case.body)))

@@ -1,4 +1,6 @@
-"""The examples of the reference, in an order in which each example finds the objects that it needs."""
+"""Sends the examples of the API reference in an order in which each example finds the objects that it
+needs.
+"""
 
 from typing import Any, Final
 
@@ -94,7 +96,7 @@ STORY: Final[list[Step]] = [
 
 
 def send(service: Admin, operation: Operation) -> TestResponse:
-    """Send the example of an operation."""
+    """Send the example request of an operation."""
     body = operation.body_example
     options = {} if body is None else {"json": body}
     return service(
@@ -103,7 +105,7 @@ def send(service: Admin, operation: Operation) -> TestResponse:
 
 
 def happen(service: Admin, step: Step) -> TestResponse:
-    """Take one step of the story and return the answer."""
+    """Send one step of the story and return the answer."""
     if len(step) == 2:
         return send(service, document.by_id(step[0]))
     method, path, body = step
@@ -111,7 +113,7 @@ def happen(service: Admin, step: Step) -> TestResponse:
 
 
 def tell_until(service: Admin, operation_id: str) -> None:
-    """Take all steps before an operation."""
+    """Send all steps of the story before an operation."""
     for step in STORY:
         if step[0] == operation_id:
             return

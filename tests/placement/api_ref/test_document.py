@@ -1,4 +1,6 @@
-"""The reference has exactly the operations, versions, policies and codes of this service."""
+"""Tests that the API reference lists exactly the operations, versions, policies and error codes of this
+service.
+"""
 
 import re
 from collections.abc import Iterator
@@ -33,7 +35,7 @@ def test_an_invalid_document_is_detected():
 
 
 def nodes(node: Any = None) -> Iterator[dict[str, Any]]:
-    """Every object in the document."""
+    """Yield every object in the document."""
     node = document.load() if node is None else node
     if isinstance(node, dict):
         yield node
@@ -135,7 +137,7 @@ def test_the_reference_has_every_microversion():
 
 
 def changes(operation: Operation) -> list[str]:
-    """Return the versions below "Microversions" of an operation."""
+    """Return the microversions in the section "Microversions" of an operation."""
     _, _, told = operation.description["description"].partition("**Microversions**")
     return [version for line in re.findall(r"(?m)^- ([\d., ]+):", told) for version in line.split(", ")]
 

@@ -1,4 +1,6 @@
-"""The service accepts and returns every example of the reference, which are played as one story."""
+"""Tests that the service accepts and returns each example of the API reference, sent in the order of one
+story.
+"""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""The reference page is current and self-contained."""
+"""Tests that the page of the API reference is current, and loads no other files."""
 
 import importlib.util
 import re

@@ -1,6 +1,7 @@
-"""Runs `openstack` commands in one process, one after the other, to save the second that each start takes.
+"""Runs `openstack` commands in one process, one after the other, because each start takes a second.
 
-Reads arguments as a line of JSON, answers `[status, stdout, stderr]` as another line.
+The program reads the arguments of a command as a line of JSON. Its answer is a line with `[status, stdout,
+stderr]`.
 :mod:`tests.placement.client.shell` starts this program. It is a separate process, because the client changes
 the logging of its process.
 """

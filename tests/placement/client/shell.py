@@ -1,4 +1,4 @@
-"""The command line of operators, against a running service."""
+"""Runs the command line client of operators against a running service."""
 
 import json
 import os
@@ -19,11 +19,11 @@ COMMANDS: Final = frozenset(
 
 
 class CommandFailed(Exception):
-    """The command failed; the text is its output."""
+    """A command has failed. The text is its output."""
 
 
 class Shell:
-    """`openstack` with one microversion, as administrator of the service at ``url``."""
+    """Runs `openstack` with one microversion, as administrator of the service at ``url``."""
 
     def __init__(self, driver: "subprocess.Popen[str]", url: str, version: str) -> None:
         self._driver = driver
@@ -52,7 +52,7 @@ class Shell:
 
 
 def _shows(command: str) -> bool:
-    """Whether the command prints a table and so has a JSON format."""
+    """Whether the command prints a table, and therefore also has JSON as an output format."""
     return command.split()[-1] not in ("delete",) and command not in (
         "resource class create",
         "resource class set",
@@ -73,7 +73,7 @@ def run(driver: "subprocess.Popen[str]", arguments: list[str]) -> tuple[int, str
 
 @contextmanager
 def client(**variables: str) -> Iterator["subprocess.Popen[str]"]:
-    """Run a process for commands, with these variables in its environment."""
+    """Run a process that executes `openstack` commands, with these variables in its environment."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
     environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "PYTHONPATH": str(ROOT), **variables}
     driver = subprocess.Popen(

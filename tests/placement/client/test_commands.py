@@ -1,4 +1,4 @@
-"""The client `openstack` with osc-placement shows the same as with OpenStack Placement."""
+"""Tests that the client `openstack` with osc-placement prints the same as with OpenStack Placement."""
 
 import json
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ SINCE = {
 
 @pytest.fixture
 def url(tmp_path) -> Iterator[str]:
-    """The service under gunicorn, on an empty SQLite database."""
+    """The URL of the service under gunicorn, on an empty SQLite database."""
     with databases.create("sqlite") as server:
         database = server.fresh_database()
         migration.upgrade_schema(database)
@@ -88,7 +88,7 @@ def test_the_plugin_has_the_listed_commands_for_each_version():
 def provider(
     shell: Shell, uuid: str, name: str, generation: int, parent: str | None = None
 ) -> dict[str, Any]:
-    """Return the expected provider in this version."""
+    """Return the expected output for a provider in this microversion."""
     shown = {"uuid": uuid, "name": name, "generation": generation}
     if shell.version >= (1, 14):
         shown |= {"root_provider_uuid": parent or uuid, "parent_provider_uuid": parent}
@@ -96,13 +96,15 @@ def provider(
 
 
 def inventory(total: int, **others: Any) -> dict[str, Any]:
-    """Return the expected inventory with its defaults."""
+    """Return the expected output for an inventory, with the default values of its fields."""
     defaults = {"reserved": 0, "min_unit": 1, "max_unit": 2**31 - 1, "step_size": 1, "allocation_ratio": 1.0}
     return {"total": total, **defaults, **others}
 
 
 def untold(resource_class: str, total: int) -> dict[str, Any]:
-    """Return an inventory in a client's dry run, which does not know the defaults."""
+    """Return the expected output for an inventory in a client's dry run, which does not know default
+    values.
+    """
     return {"resource_class": resource_class, **dict.fromkeys(inventory(total), ""), "total": total}
 
 
@@ -315,7 +317,7 @@ def walk_candidates(shell: Shell) -> None:
 
 
 def walk_explanations(shell: Shell) -> None:
-    """Our own command works beside those of osc-placement in one client."""
+    """Test the command of this project for explanations, beside the commands of osc-placement."""
     explain = "allocation candidate explain"
     (largest,) = shell(f"{explain} resources=LLC:30 --part max-amounts")
     assert largest == {"group": "", "resource_class": "LLC", "requested_amount": 30, "max_amount": 17}
@@ -340,7 +342,7 @@ def walk_explanations(shell: Shell) -> None:
 
 
 def walk_flavor_files(shell: Shell, folder: Path) -> None:
-    """A flavor file may have the service's format or that of Nova's client."""
+    """Test files of flavors, in the format of this service or of Nova's client."""
     taken = {"vcpus": 1, "ram": 0, "extra_specs": {"resources:VCPU": "4"}}
     shown = {
         "id": "1",
@@ -367,7 +369,9 @@ def walk_flavor_files(shell: Shell, folder: Path) -> None:
 
 
 def walk_capacity(shell: Shell) -> None:
-    """Our own command: the node has 17 LLC and 28 VCPU free, and a VCPU max_unit of 8."""
+    """Test the command of this project for capacity. The node has 17 LLC and 28 VCPU free, and a max_unit of
+    8 VCPU.
+    """
     show = "resource capacity show --flavor cache=resources=LLC:3"
     host = shell(f"resource provider show {NODE}")["uuid"] if shell.version < (1, 14) else HOST
     name = "node0" if host == NODE else "host"
@@ -422,7 +426,7 @@ def walk_capacity(shell: Shell) -> None:
 
 
 def walk_attributes(shell: Shell) -> None:
-    """Our own commands: attributes of a provider, changed one by one."""
+    """Test the commands of this project that change attributes of a provider one by one."""
     attribute = "resource provider attribute"
     assert shell(f"{attribute} list {NODE}") == []
     set_both = shell(f"{attribute} set {NODE} --attribute price=0.5 --text rack=12")
@@ -441,7 +445,7 @@ def walk_attributes(shell: Shell) -> None:
 
 
 def walk_reservations(shell: Shell) -> None:
-    """Our own commands: reservations, and claims from them."""
+    """Test the commands of this project for reservations, and claims from reservations."""
     whose = "--project-id web --user-id ann"
     create = f"resource reservation create resources=LLC:3 {whose}"
     held = {"resources": {"LLC": 3}}
@@ -481,7 +485,7 @@ def walk_reservations(shell: Shell) -> None:
 
 
 def walk_claims_that_expire(shell: Shell, claim: str) -> None:
-    """A claim expires unless it is confirmed, and is shown with alternates."""
+    """Test claims that expire unless a client confirms them, and alternates of a claim."""
     (claimed,) = shell(f"{claim} --generation 1 --expires-in 3600")
     assert (claimed["generation"], claimed["resources"]) == (2, "LLC=2")
     assert claimed["expires_at"].endswith("Z")
@@ -501,7 +505,7 @@ def walk_claims_that_expire(shell: Shell, claim: str) -> None:
 
 
 def walk_back(shell: Shell) -> None:
-    """Remove all objects again."""
+    """Remove all objects that the tests have created."""
     if shell.version >= (1, 12):
         (row,) = shell(f"{ALLOCATION} unset {GUEST} --resource-class LLC")
         assert row["resources"] == {"VCPU": 2}

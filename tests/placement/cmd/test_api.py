@@ -1,4 +1,4 @@
-"""``placement-api`` and ``placement.wsgi.api:application``, as processes of their own."""
+"""Tests of ``placement-api`` and ``placement.wsgi.api:application``, each in a process of its own."""
 
 import contextlib
 import http.client
@@ -214,7 +214,7 @@ def test_the_server_answers_logs_and_stops_when_it_is_told(config_file, environ)
 
 
 def get(port, path, server, headers=None):
-    """Status, body and request id; waits until the server listens."""
+    """Send a request as soon as the server listens; return status, body and request id of the answer."""
 
     def ask():
         try:

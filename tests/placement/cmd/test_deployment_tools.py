@@ -1,8 +1,8 @@
-"""Commands of deployment tools run unchanged on a database that OpenStack Placement filled.
+"""Tests that commands of deployment tools run unchanged on a database that OpenStack Placement has filled.
 
 The command lines are those of openstack/kolla (docker/placement/placement-api/extend_start.sh),
 openstack-ansible-os_placement (tasks/placement_db_sync.yml, placement_db_post_setup.yml), puppet-placement
-(manifests/db/sync.pp, up to ten times) and devstack (lib/placement); and what upgrade guides say.
+(manifests/db/sync.pp, up to ten times) and devstack (lib/placement); and the commands in upgrade guides.
 """
 
 import os
@@ -38,7 +38,7 @@ Shell = Callable[[str], "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def stock(database_server: DatabaseServer) -> str:
-    """The URL of a stock database with something in it."""
+    """The URL of a database of OpenStack Placement with some content."""
     database = world.ReferenceDatabase(database_server.fresh_database())
     database.fill()
     database.at_revision(adoption.REVISIONS[-1])
@@ -47,7 +47,9 @@ def stock(database_server: DatabaseServer) -> str:
 
 @pytest.fixture
 def shell(stock: str, tmp_path: Path) -> Callable[[str], Shell]:
-    """Runs command lines as a tool does: the programs on the PATH, the configuration in its folder."""
+    """A function that runs command lines as a tool does: with the programs in PATH, and the configuration in
+    its folder.
+    """
     programs = str(Path(sys.executable).parent)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
     environ |= {"PATH": f"{programs}:/usr/bin:/bin", "OS_PLACEMENT_CONFIG_DIR": str(tmp_path)}
@@ -76,7 +78,7 @@ def shell(stock: str, tmp_path: Path) -> Callable[[str], Shell]:
 
 
 def test_all_of_them_adopt_the_database_if_they_may(shell: Callable[[str], Shell], stock: str) -> None:
-    """One after the other, as each has to do without harm what another one did."""
+    """The tools run one after the other, and each must tolerate the work of the tools before it."""
     run = shell("adopt = true")
     for tool, commands in TOOLS.items():
         for command, successes in commands:

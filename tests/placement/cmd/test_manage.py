@@ -1,4 +1,4 @@
-"""``placement-manage`` as operators call it: exit status and output."""
+"""Tests of the command ``placement-manage``: its exit status and output."""
 
 import io
 import json
@@ -19,7 +19,7 @@ def url(tmp_path):
 
 @pytest.fixture
 def manage(tmp_path, url, capsys):
-    """Runs the command; returns exit status, output and errors."""
+    """A function that runs the command and returns exit status, output and errors."""
     file = tmp_path / "placement.conf"
     file.write_text(f"[placement_database]\nconnection = {url}\n")
 
@@ -32,7 +32,7 @@ def manage(tmp_path, url, capsys):
 
 @pytest.fixture
 def synced(manage, sqlite_url):
-    """The same, with a migrated database at the place where the command looks for a database."""
+    """The same function, with a migrated database at the place where the command looks for a database."""
     return manage
 
 

@@ -1,4 +1,6 @@
-"""A misspelt name in the configuration file is reported at once, with the name that was probably meant."""
+"""Tests that a misspelt name in the configuration file is reported at once, with the name that was probably
+meant.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The archive for the report of a defect: complete where it can be, and without secrets."""
+"""Tests of the archive for a bug report: it is as complete as possible, and contains no secrets."""
 
 import pytest
 
@@ -12,7 +12,7 @@ TOKEN = "gAAAAABn" + "x" * 40
 
 @pytest.fixture
 def write_conf(tmp_path):
-    """Writes a configuration, and returns its file."""
+    """A function that writes a configuration and returns its file."""
 
     def write_conf(connection, more=""):
         file = tmp_path / "placement.conf"

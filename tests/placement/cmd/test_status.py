@@ -1,4 +1,6 @@
-"""``placement-status upgrade_schema check``: one row a check, the worst decides the exit status."""
+"""Tests of ``placement-status upgrade_schema check``: it prints a row for each check, and the worst result
+decides the exit status.
+"""
 
 import functools
 import json
@@ -39,7 +41,9 @@ def conf_file(tmp_path, url):
 
 @pytest.fixture
 def check(conf_file, capsys):
-    """Runs the checks; returns the exit status and, of each check, its result and details."""
+    """A function that runs the checks; it returns the exit status, and the result and details of each
+    check.
+    """
 
     def run():
         status = main(["--config-file", str(conf_file), "upgrade", "check", "--json"])

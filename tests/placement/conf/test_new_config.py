@@ -1,4 +1,4 @@
-"""The sources of the options of the service."""
+"""Tests of the sources from which the service reads its options."""
 
 import pytest
 from oslo_config import cfg

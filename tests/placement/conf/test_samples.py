@@ -1,4 +1,4 @@
-"""The sample files in ``etc/placement`` are what oslo's generators make of the code."""
+"""Tests that the sample files in ``etc/placement`` equal the output of oslo's generators."""
 
 import configparser
 import importlib.metadata
@@ -16,7 +16,7 @@ LIBRARIES = ["keystonemiddleware", "oslo.config", "oslo.log", "oslo.middleware",
 
 @pytest.fixture
 def environ(tmp_path):
-    """An environment in which the entry points of setup.cfg are known, as when installed."""
+    """An environment in which the entry points of setup.cfg are known, as after an installation."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     info = tmp_path / "placement_compute-0.dist-info"

@@ -1,4 +1,6 @@
-"""Batches: statements run in order, all of them or none, and each answer belongs to its statement."""
+"""Tests of batches: either all statements run, in order, or none, and each answer belongs to its
+statement.
+"""
 
 import threading
 from collections.abc import Iterator

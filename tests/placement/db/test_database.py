@@ -1,4 +1,6 @@
-"""Transactions: repeated when they lose, never when they may have won; failures are reported."""
+"""Tests of transactions: they are repeated after a lost race, and never if they may have succeeded. Failures
+are reported.
+"""
 
 import gc
 import sqlite3
@@ -78,7 +80,7 @@ def test_a_row_that_both_inserted_makes_the_loser_start_again(database: ServiceD
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """Disable garbage collection: objects in circles live until the test ends."""
+    """Disable garbage collection, so that objects in reference cycles live until the test ends."""
     gc.collect()
     gc.disable()
     yield
@@ -86,7 +88,7 @@ def uncollected() -> Iterator[None]:
 
 
 def open_cursors() -> set[int]:
-    """The cursors of SQLite that still have their statement, and so their connection."""
+    """The cursors of SQLite that still have a statement, and therefore keep their connection."""
     found = set()
     for each in gc.get_objects():
         if isinstance(each, sqlite3.Cursor):
@@ -252,7 +254,9 @@ def test_a_restarted_server_is_found_again(
 
 @pytest.fixture
 def distrustful(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceDatabase]:
-    """A database that tests connections before each use: some servers restart in less than 0.1 s."""
+    """A database object that tests a connection before each use, because some servers restart in less than
+    0.1 s.
+    """
     monkeypatch.setattr(engine, "_TRUSTED_SECONDS", 0.0)
     database = ServiceDatabase(database_url, PoolOptions(lock_timeout=5))
     yield database

@@ -1,4 +1,4 @@
-"""Connections to databases."""
+"""Tests of connections to databases."""
 
 import os
 import stat

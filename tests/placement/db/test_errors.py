@@ -1,4 +1,6 @@
-"""The reaction to errors of each driver: a new attempt at once, a later attempt, or no attempt."""
+"""Tests of the reaction to errors of each driver: another attempt at once, a later attempt, or no further
+attempt.
+"""
 
 import sqlite3
 
@@ -22,7 +24,7 @@ def of_sqlite(kind: type[sqlite3.Error], code: int, name: str) -> sqlite3.Error:
 
 
 def wrapped(original: Exception) -> exc.SQLAlchemyError:
-    """The error of SQLAlchemy for that of a driver, with the connection still open."""
+    """SQLAlchemy's error for an error of the driver, on a connection that is still open."""
     dialect: sa.Dialect
     match original:
         case sqlite3.Error():

@@ -1,4 +1,4 @@
-"""A cluster with each worker on another node."""
+"""Tests of a Galera cluster with each worker on another node."""
 
 import multiprocessing
 import threading
@@ -32,7 +32,7 @@ def cluster() -> Iterator[Galera]:
 
 @pytest.fixture
 def nodes(cluster: Galera) -> Iterator[Sequence[ServiceDatabase]]:
-    """A migrated database, through each node."""
+    """A migrated database, through each node of the cluster."""
     urls = cluster.fresh_database()
     migration.upgrade_schema(urls[0])
     made = [ServiceDatabase(url) for url in urls]

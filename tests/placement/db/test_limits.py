@@ -1,4 +1,6 @@
-"""No transaction waits for ever, whether the database is silent or the worker that holds its locks."""
+"""Tests that no transaction waits for ever, neither for a silent database nor for a worker that holds its
+locks.
+"""
 
 import multiprocessing
 import os
@@ -150,7 +152,7 @@ def test_parameters_in_the_url_count_more(database_server: DatabaseServer, serve
 
 
 def _freeze(url: str, told: Connection) -> None:
-    """Lock the bucket of a provider and stop, as on a frozen host; count the attempts."""
+    """Lock the bucket of a provider and stop, as a process on a frozen host; count the attempts."""
     attempts = []
 
     def work(tx: WriteTransaction) -> None:

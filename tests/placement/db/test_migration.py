@@ -1,4 +1,6 @@
-"""Migrations make the schema of the tables, even if several processes start them at once."""
+"""Tests that migrations make the schema of the tables, even if several processes start them at the
+same time.
+"""
 
 import multiprocessing
 import os
@@ -112,7 +114,7 @@ def test_processes_that_upgrade_an_empty_database_at_once_all_succeed(blank_data
 
 
 def _upgrade_until_killed(url: str, statements: int) -> None:
-    """Migrate, and be killed after a number of statements that change the schema."""
+    """Run the migrations in a process that is killed after a number of statements that change the schema."""
     left = statements
 
     @sa.event.listens_for(sa.Engine, "after_cursor_execute")

@@ -1,4 +1,6 @@
-"""Migrations of MySQL and MariaDB run one after the other, even if one of them dies or stops."""
+"""Tests that migrations of MySQL and MariaDB run one after the other, even if one of the processes dies or
+stops.
+"""
 
 import multiprocessing
 import os
@@ -82,7 +84,7 @@ def test_the_lock_of_a_killed_process_is_taken_over_at_once(
 def test_a_process_that_stopped_loses_the_lock_and_runs_no_further_statement(
     source: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A frozen process is alive, and does not beat."""
+    """A frozen process still exists, but renews its lock no longer."""
     monkeypatch.setattr(migration_lock, "LEASE", 0.5)
     monkeypatch.setattr(migration_lock._ProcessLock, "keep_beating", lambda lock: None)
     monkeypatch.setattr(migration_lock, "_BEAT", 0.0)

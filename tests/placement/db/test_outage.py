@@ -1,4 +1,4 @@
-"""While the database is silent one request at a time waits for it."""
+"""Tests that only one request at a time waits for a database that does not answer."""
 
 import threading
 
@@ -17,7 +17,7 @@ def fail(outage: DatabaseOutage, cause: Exception | None) -> None:
 
 
 def holding(outage: DatabaseOutage) -> tuple[threading.Thread, threading.Event]:
-    """A request that waits for the database, and the event that lets it have the answer."""
+    """A request that waits for the database, and the event that lets the database answer it."""
     inside, answered = threading.Event(), threading.Event()
 
     def ask() -> None:

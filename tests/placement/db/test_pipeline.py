@@ -1,4 +1,6 @@
-"""Exchanges with PostgreSQL: whatever happens in one, the connection is good afterwards or replaced."""
+"""Tests of exchanges with PostgreSQL in which something fails: the connection is usable afterwards, or is
+replaced.
+"""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A refusal of the database is reported in one line, with the remedy."""
+"""Tests that an error of the database is reported in one line that names the remedy."""
 
 import sqlite3
 

@@ -1,4 +1,4 @@
-"""Obstacles of an SQLite database are reported with folder, file and remedy."""
+"""Tests that problems with an SQLite file are reported with the folder, the file and the remedy."""
 
 import os
 import sqlite3
@@ -14,7 +14,7 @@ NOBODY = SystemUser("nobody", 65534, frozenset({65534}))
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder that each user may enter."""
+    """A folder that all users may enter."""
     for one in (tmp_path, *tmp_path.parents):
         if one.stat().st_uid == os.geteuid() and one.parts[:2] == ("/", "tmp") and one.parts[2:]:
             one.chmod(0o755)

@@ -1,4 +1,6 @@
-"""The service waits, within a limit, for a file of SQLite that is written in another mode."""
+"""Tests that the service waits, within a limit, for an SQLite file that another program writes without a
+write-ahead log.
+"""
 
 import sqlite3
 import threading

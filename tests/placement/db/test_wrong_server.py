@@ -1,4 +1,4 @@
-"""Servers that answer and do not take writes: standbys, and deposed primaries."""
+"""Tests of database servers that answer but accept no writes: standby servers and former primary servers."""
 
 from collections.abc import Iterator
 
@@ -39,7 +39,7 @@ def of_both(pair: StandbyPair) -> str:
 
 
 def only(url: str, port: int, **parameters: str) -> str:
-    """The database on one of the servers."""
+    """The URL of the database on one of the servers."""
     single = make_url(url).difference_update_query(["host"]).set(host="127.0.0.1", port=port)
     return single.update_query_dict(parameters).render_as_string(hide_password=False)
 

@@ -1,4 +1,4 @@
-"""OpenStack Placement and the service of this checkout, running on each kind of database."""
+"""Fixtures: OpenStack Placement and the service of this checkout, running on each kind of database."""
 
 import itertools
 import os
@@ -34,7 +34,7 @@ def pair(
 
 @pytest.fixture
 def play(pair: ServicePair) -> Play:
-    """A conversation with both services."""
+    """A conversation with both services, which compares their answers."""
     return Play(pair)
 
 

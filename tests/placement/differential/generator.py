@@ -1,4 +1,6 @@
-"""Random requests about a few providers and consumers: most are valid, some are not."""
+"""Generates random requests about a few providers and consumers. Most requests are valid, and some are
+not.
+"""
 
 import random
 from collections.abc import Callable, Sequence
@@ -20,7 +22,7 @@ Version = tuple[int, int]
 
 
 class Generator:
-    """Generates requests; reads generations through the play, like a client."""
+    """Generates requests. It reads generations from the services as a client does."""
 
     def __init__(self, seed: int, names: Names, play: Play) -> None:
         self.random = random.Random(seed)
@@ -41,7 +43,7 @@ class Generator:
         return Request(method, path, body, f"1.{self.version[1]}")
 
     def setting(self) -> list[Request]:
-        """Create the first objects."""
+        """Create the first objects, which later requests refer to."""
         providers, names = self.names.providers, self.names
         requests = []
         for each in providers[:4]:
@@ -140,7 +142,7 @@ class Generator:
         return {"resource_provider": {"uuid": provider}, "resources": self._resources()}
 
     def _mutated(self, body: Any) -> Any:
-        """Replace one value in a body by an invalid one."""
+        """Replace one value in a body by an invalid value."""
         places = list(_places(body))
         holder, key = self.random.choice(places) if places else (None, None)
         if holder is None:

@@ -12,14 +12,14 @@ _TOLD: Final = 30  # number of requests shown before a difference
 
 
 class Unexplained(AssertionError):
-    """The services differ, and the table of deviations does not have the difference."""
+    """The answers of the services differ, and the table of deviations does not document the difference."""
 
 
 @dataclass
 class Play:
     """A conversation with both services.
 
-    ``deviations`` are the names of the deviations found. After one of them the databases may differ, which
+    ``deviations`` are the names of the deviations found. After a deviation the databases may differ, which
     later requests must take into account.
     """
 
@@ -31,9 +31,10 @@ class Play:
     left_behind: OrphanConsumers = field(default_factory=OrphanConsumers)
 
     def ask(self, request: Request) -> ShadowAnswer:
-        """Send the request to both services, and return the answer of OpenStack Placement.
+        """Send the request to both services, compare the answers, and return the answer of OpenStack
+        Placement.
 
-        :raises Unexplained: our service answered differently, and no deviation explains it
+        :raises Unexplained: the answers differ, and no documented deviation explains the difference
         """
         exchange = self.pair.ask(request)
         self.exchanges.append(exchange)
@@ -50,9 +51,9 @@ class Play:
     def differ(
         self, method: str, path: str, body: Any = None, version: str | None = NEWEST, **more: Any
     ) -> Exchange:
-        """Send a request that the services answer differently because of a deviation.
+        """Send a request to which the services answer differently because of a documented deviation.
 
-        :raises AssertionError: they answer the same
+        :raises AssertionError: the answers are the same
         """
         exchange = self.pair.ask(Request(method, path, body, version, **more))
         self.exchanges.append(exchange)
@@ -84,7 +85,7 @@ class Play:
 
 @dataclass
 class Names:
-    """Unique names for one story."""
+    """Unique names for one test."""
 
     number: int
     providers: list[str] = field(init=False)

@@ -1,4 +1,4 @@
-"""The service of this checkout and OpenStack Placement, which get the same requests."""
+"""Runs the service of this checkout and OpenStack Placement, and sends both the same requests."""
 
 import http.client
 import json
@@ -24,9 +24,10 @@ _IDENTITY: Final = {"X-Auth-Token": "admin", "X-Roles": "admin,member,reader,ser
 
 @dataclass(frozen=True)
 class Request:
-    """One request: ``body`` as JSON unless it is None, else ``raw``; without a version header if it is None.
+    """One request. ``body`` is sent as JSON; if it is None, ``raw`` is sent. Without a version, the request
+    has no header for it.
 
-    ``headers`` replace the usual ones; None removes one.
+    ``headers`` replace the usual headers; None removes a header.
     """
 
     method: str

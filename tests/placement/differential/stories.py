@@ -1,4 +1,4 @@
-"""First steps of stories, and bodies of their requests."""
+"""Functions for the first steps of differential tests, and for the bodies of their requests."""
 
 from typing import Any
 
@@ -9,7 +9,9 @@ Amounts = dict[str, dict[str, int]]
 
 
 def make(play: Play, names: Names, *parents: int | None, **totals: int) -> list[str]:
-    """Create providers with these inventories: a root, and one below each of ``parents`` (by number)."""
+    """Create a root provider, and a provider below each of ``parents`` (given by number), with these
+    inventories.
+    """
     made = names.providers[: 1 + len(parents)]
     for uuid, parent in zip(made, (None, *parents), strict=True):
         body = {"name": names.name(uuid), "uuid": uuid}
@@ -22,7 +24,9 @@ def make(play: Play, names: Names, *parents: int | None, **totals: int) -> list[
 
 
 def present_inventories(play: Play, uuid: str, **totals: int | dict[str, Any]) -> dict[str, Any]:
-    """Return the body of a provider's inventories (totals or whole ones), with its current generation."""
+    """Return the body with a provider's new inventories (totals or whole inventories), and its current
+    generation.
+    """
     return inventories_body(play.generation(uuid), **totals)
 
 
@@ -33,7 +37,7 @@ def describe(play: Play, uuid: str, **totals: int | dict[str, Any]) -> None:
 
 
 def put(play: Play, consumer: str, amounts: Amounts, generation: int | None = None) -> int:
-    """Send a claim and return the status."""
+    """Send a claim and return the status of the answer."""
     return play("PUT", f"/allocations/{consumer}", claim_body(amounts, generation)).status
 
 
@@ -55,7 +59,7 @@ def set_aggregates(play: Play, uuid: str, *aggregates: str) -> None:
 
 
 def look(play: Play, providers: list[str], consumers: list[str]) -> None:
-    """Compare all stored data of these objects."""
+    """Compare all data that both services have about these objects."""
     for uuid in providers:
         for part in ("", "/inventories", "/usages", "/traits", "/aggregates", "/allocations"):
             play("GET", f"/resource_providers/{uuid}{part}")

@@ -1,4 +1,4 @@
-"""The table of deviations."""
+"""Reads the table of documented deviations."""
 
 from pathlib import Path
 from typing import Final
@@ -9,6 +9,6 @@ TABLE: Final = Path(__file__).parents[3] / "doc" / "reference" / "deviations.yam
 
 
 def names() -> list[str]:
-    """The names in the table, in its order."""
+    """The names of the deviations, in the order of the table."""
     groups = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
     return [case["name"] for group in groups for case in group["cases"]]

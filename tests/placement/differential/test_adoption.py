@@ -1,4 +1,6 @@
-"""The database of a running OpenStack Placement is adopted: it accepts no more writes and loses none."""
+"""Tests of adopting the database of a running OpenStack Placement, which then accepts no more writes and
+loses none.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -52,7 +54,7 @@ def large_inventories(generation: int, **totals: int) -> dict[str, Any]:
 
 
 def world() -> Iterator[Request]:
-    """Three hosts, the second below the first, with custom names and two guests."""
+    """Three hosts, the second of which is below the first, with custom names and two guests."""
     for number, parent in ((1, None), (2, uuid("a", 1)), (3, None)):
         body = {"name": f"host{number}", "uuid": uuid("a", number), "parent_provider_uuid": parent}
         yield Request("POST", "/resource_providers", body)
@@ -150,7 +152,7 @@ def test_a_stock_service_that_was_left_running_cannot_write(stock: OpenStack, ur
 
 
 class ChangingGuests(threading.Thread):
-    """Claims for one new consumer after another and releases every third, until stopped."""
+    """Claims resources for one new consumer after another, and releases every third, until it is stopped."""
 
     def __init__(self, port: int, kind: str) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""Both services give the same answers in cases that once differed.
+"""Tests that both services give the same answers in cases in which their answers once differed.
 
 Every request goes to both services, and every answer is compared: status, code, words that clients look for,
 headers, bodies with their generations. The asserts check the answer itself.

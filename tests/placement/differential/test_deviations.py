@@ -1,6 +1,6 @@
-"""Every deviation of the table is reproduced on both services.
+"""Tests that reproduce each documented deviation on both services.
 
-A deviation that no longer exists fails here and is removed from the table.
+If a deviation no longer exists, its test fails, and it has to be removed from the table.
 """
 
 from collections.abc import Callable
@@ -47,12 +47,14 @@ ELSEWHERE: Final = {
 
 
 def statuses(exchange: Exchange) -> tuple[int, int]:
-    """Return the statuses of OpenStack Placement and of our service."""
+    """Return the status of OpenStack Placement's answer and of our service's answer."""
     return exchange.theirs.status, exchange.ours.status
 
 
 def is_recognised(exchange: Exchange, name: str) -> bool:
-    """Whether the shadow recognises each difference as the deviation of this name."""
+    """Whether the comparison of ``placement-shadow`` recognises each difference as the deviation with this
+    name.
+    """
     return all(
         explain_difference(exchange, each, OrphanConsumers()) == name for each in find_differences(exchange)
     )
@@ -118,7 +120,9 @@ def vary(play: Play, names: Names) -> None:
 
 
 def uuids(play: Play, names: Names) -> None:
-    """Convert to capital letters, which the hexadecimal digits of names have."""
+    """Show that our service finds a provider by its uuid in capital letters, and OpenStack Placement does
+    not.
+    """
     (host,) = make(play, names, VCPU=8)
     capital = "00000000-0000-0000-0000-00000000ABCD"
     assert play("POST", "/resource_providers", {"name": f"{host}-x", "uuid": capital}).status == 200
@@ -248,13 +252,17 @@ def additional_classes(play: Play, names: Names) -> None:
 
 
 def in_some_world(show: Callable[[Names], bool], names: Names) -> None:
-    """Show a deviation that depends on the order of sets in some of many worlds; ours is right in all."""
+    """Show a deviation that depends on the order of sets, in at least one of many cases. Our service is right
+    in all of them.
+    """
     shown = [show(Names(names.number * 1000 + each)) for each in range(_WORLDS)]
     assert any(shown)
 
 
 def sums(play: Play, names: Names) -> None:
-    """Amounts of the unsuffixed group at the child are added once for each provider of its disk."""
+    """Show that OpenStack Placement adds the amounts of the unsuffixed group at the child once for each
+    provider of its disk.
+    """
 
     def show(names: Names) -> bool:
         name = names.classes[0]
@@ -275,13 +283,13 @@ def sums(play: Play, names: Names) -> None:
 
 
 def answered(play: Play, path: str) -> tuple[list[CandidateAmounts], list[CandidateAmounts]]:
-    """Return the candidates of OpenStack Placement and of our service."""
+    """Return the candidates from OpenStack Placement and from our service."""
     exchange = play.pair.ask(Request("GET", path))
     return candidate_amounts(exchange.theirs.body), candidate_amounts(exchange.ours.body)
 
 
 def sharing_children(play: Play, names: Names) -> None:
-    """A host and, in another tree, a child that shares its disk."""
+    """Create a host, and in another tree a child provider that shares its disk."""
     host, _, pool = make(play, names, None, 1)
     describe(play, host, VCPU=8)
     describe(play, pool, DISK_GB=8)
@@ -295,7 +303,9 @@ def sharing_children(play: Play, names: Names) -> None:
 
 
 def sharing_alone(play: Play, names: Names) -> None:
-    """A host that provides nothing for the unsuffixed group, because its disk comes from a pool."""
+    """Create a host that gives nothing to the unsuffixed group, because its disk comes from a sharing
+    provider.
+    """
 
     def show(names: Names) -> bool:
         host, pool = make(play, names, None)

@@ -1,6 +1,7 @@
-"""Random requests get the same answers from both services, or the table of deviations has the difference.
+"""Tests that random requests get the same answers from both services, apart from documented deviations.
 
-Each run has the same stories; `PLACEMENT_COMPUTE_DIFFERENTIAL_STORIES=1000` plays that number of other ones.
+Each run sends the same sequences of requests. With `PLACEMENT_COMPUTE_DIFFERENTIAL_STORIES=1000`, it sends a
+thousand other sequences.
 """
 
 import os
@@ -53,7 +54,7 @@ def test_random_stories_get_the_same_answers_from_both_services(pair: ServicePai
 
 
 def _remove(pair: ServicePair, names: Names) -> None:
-    """Remove everything that later stories would see."""
+    """Remove all objects that later sequences of requests would see."""
     for uuid in names.consumers:
         pair.ask(Request("DELETE", f"/allocations/{uuid}"))
     for _ in names.providers:  # leaves first

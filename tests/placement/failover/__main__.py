@@ -1,4 +1,6 @@
-"""Faults of databases under load: ``python -m tests.placement.failover`` prints a table of the results."""
+"""Causes faults of databases under load: ``python -m tests.placement.failover`` prints a table of the
+results.
+"""
 
 import random
 import sys
@@ -18,7 +20,7 @@ RUNS: dict[str, Callable[[Path, int, int], FailoverOutcome]] = {
 
 
 def main() -> int:
-    """Run the chosen faults; return 1 if any check failed."""
+    """Cause the chosen faults; return 1 if any check has failed."""
     parser = ArgumentParser(prog="python -m tests.placement.failover", description=__doc__)
     parser.add_argument("kinds", nargs="*", metavar="|".join(RUNS), help="default: all")
     parser.add_argument("--faults", type=int, default=30, help="how many of each; default 30")

@@ -1,4 +1,4 @@
-"""Random faults of a Galera cluster with services on different nodes."""
+"""Random faults of a Galera cluster, with services on different nodes."""
 
 import random
 import time
@@ -17,7 +17,7 @@ _SECONDS_TO_RETURN = 60.0
 
 
 def run(folder: Path, faults: int, seed: int, *, workers: int = 2, options: str = "") -> FailoverOutcome:
-    """Kill, freeze and cut off nodes under load, ``faults`` times in all."""
+    """Kill, freeze and isolate nodes under load, with ``faults`` faults in total."""
     rng = random.Random(seed)
     outcome = FailoverOutcome(f"Galera, 3 nodes, {faults} faults", seed)
     print(f"seed {seed}", flush=True)
@@ -45,7 +45,7 @@ def run(folder: Path, faults: int, seed: int, *, workers: int = 2, options: str 
 
 
 def _one(rng: random.Random, cluster: Galera) -> Fault:
-    """Break a node, and wait until it is a member of the cluster again, and a moment longer."""
+    """Break a node. Wait until it is a member of the cluster again, and a moment longer."""
     node = rng.choice(cluster.nodes)
     fault = Fault(rng.choice(("kill", "pause", "partition")), time.monotonic())
     for_seconds = rng.uniform(0.2, 6)

@@ -1,7 +1,7 @@
-"""Claims from several clients on several services with failing databases, and checks of the results.
+"""Sends claims from several clients to several services with failing databases, and checks the results.
 
-Each writer owns its consumers and a host, so it knows their expected state: the last confirmed write is
-visible immediately through every service. After a 503, and without an answer, the outcome is open until a
+Each writer owns its consumers and a host, so the writer knows their expected state. Every service has to show
+the last confirmed write immediately. After a 503 or a lost answer, the outcome of a write is unknown until a
 later request is confirmed.
 """
 
@@ -28,7 +28,7 @@ Resources = dict[str, dict[str, int]]
 
 @dataclass(frozen=True)
 class Answer:
-    """Times of a request and its answer by one service, and whether it was a 503."""
+    """The times of a request and of its answer by one service, and whether the answer was a 503."""
 
     service: int
     asked: float
@@ -52,7 +52,7 @@ class Judge:
     moment: Callable[[float], str] = lambda _time: ""
 
     def find(self, kind: str, text: str) -> None:
-        """Record an error: ``lost``, ``doubled``, ``stale``, ``exceeded``, ``unanswered`` or ``other``."""
+        """Record a fault: ``lost``, ``doubled``, ``stale``, ``exceeded``, ``unanswered`` or ``other``."""
         self.counts[kind] += 1
         self.wrong.append(f"{kind}: {text}")
 
@@ -73,7 +73,7 @@ class JudgedClient:
         self._answered: dict[int, float] = {}
 
     def any_but(self, service: int | None = None) -> int:
-        """Return a random service except this one."""
+        """Return a random service other than this one."""
         return self._rng.choice([each for each in range(len(self._judge.services)) if each != service])
 
     def ask(self, service: int, method: str, path: str, **options: Any) -> requests.Response:
@@ -114,7 +114,7 @@ class JudgedClient:
 
 
 class Writer(threading.Thread):
-    """One client that makes, changes and removes claims until stopped."""
+    """A client that creates, changes and removes claims until it is stopped."""
 
     def __init__(self, judge: Judge, number: int, shared: Sequence[str], seed: int) -> None:
         super().__init__(daemon=True)
@@ -163,7 +163,7 @@ class Writer(threading.Thread):
             )
 
     def _find_it_elsewhere(self, consumer: str, wanted: Resources, service: int) -> None:
-        """Check that another service immediately shows a confirmed write."""
+        """Check that another service shows a confirmed write immediately."""
         other = self.client.any_but(service)
         if (shown := _resources(self.client.get(f"/allocations/{consumer}", other))) != wanted:
             time.sleep(5)
@@ -177,7 +177,7 @@ class Writer(threading.Thread):
                 self._judge.find("stale", f"{used} VCPU used on {self.host} in place of {right}")
 
     def _held(self, consumer: str) -> tuple[Resources, int | None]:
-        """Read the allocations of a consumer, which must be a possible state, and its generation."""
+        """Read the generation and the allocations of a consumer, which must be one of the possible states."""
         shown = self.client.get(f"/allocations/{consumer}")
         held = _resources(shown)
         if held not in self.possible[consumer]:
@@ -186,7 +186,7 @@ class Writer(threading.Thread):
         return held, shown.get("consumer_generation")
 
     def settled(self) -> Counter[tuple[str, str]]:
-        """Return the final allocations of its consumers, by provider and class."""
+        """Return the final allocations of the writer's consumers, by provider and class."""
         totals: Counter[tuple[str, str]] = Counter()
         for consumer in self.consumers:
             held, _ = self._held(consumer)
@@ -224,7 +224,7 @@ class FailoverWatch(threading.Thread):
 
 
 class FailoverLoad:
-    """Context in which the writers and the watch run."""
+    """A context in which the writers and the watch run."""
 
     def __init__(
         self, services: Sequence[RunningService], seed: int, headers: Mapping[str, str] = HEADERS
@@ -263,7 +263,9 @@ class FailoverLoad:
 
 
 def longest_refusal(answers: Sequence[Answer], excused: Sequence[tuple[float, float]] = ()) -> float:
-    """Return the longest time, in seconds, with only 503 from a service, without excused times."""
+    """Return the longest time, in seconds, in which a service has answered only 503, without excused
+    times.
+    """
     longest = 0.0
     for service in {answer.service for answer in answers}:
         began = None

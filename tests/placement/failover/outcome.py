@@ -1,4 +1,4 @@
-"""Results of a run of faults, as a table."""
+"""The results of a run with faults, as a table."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ SECONDS_STAYED = 1.0
 
 @dataclass
 class Fault:
-    """One fault: its kind, its start, and the end of the time without an available server."""
+    """One fault: its kind, its begin, and the end of the time in which no server was available."""
 
     kind: str
     began: float
@@ -29,7 +29,7 @@ class Fault:
 
 @dataclass
 class FailoverOutcome:
-    """Faults, answers to requests, and errors of a run."""
+    """The faults, the answers to requests, and the errors of a run."""
 
     title: str
     seed: int
@@ -49,7 +49,9 @@ class FailoverOutcome:
         return self.judge.wrong if self.judge else ["nothing ran"]
 
     def longest_refusal(self, kind: str | None = None) -> float:
-        """Return the longest time, in seconds, with only 503 from a service, in faults of this kind."""
+        """Return the longest time, in seconds, in which a service has answered only 503, during faults of
+        this kind.
+        """
         if self.judge is None:
             return 0.0
         chosen = [fault for fault in self.faults if kind in (None, fault.kind)]

@@ -1,4 +1,6 @@
-"""Random promotions of a PostgreSQL standby under services; the old primary returns as the standby."""
+"""Random promotions of a PostgreSQL standby server under running services. The old primary server returns as
+the standby.
+"""
 
 import random
 import threading
@@ -22,7 +24,7 @@ FROM pg_stat_activity WHERE datname LIKE 'placement%'
 
 
 def run(folder: Path, faults: int, seed: int, *, workers: int = 2) -> FailoverOutcome:
-    """Take the primary away under load, ``faults`` times in all."""
+    """Stop the primary server under load, ``faults`` times in total."""
     rng = random.Random(seed)
     outcome = FailoverOutcome(f"PostgreSQL, primary and synchronous standby, {faults} promotions", seed)
     print(f"seed {seed}", flush=True)
@@ -50,7 +52,7 @@ def run(folder: Path, faults: int, seed: int, *, workers: int = 2) -> FailoverOu
 
 
 def _one(rng: random.Random, pair: StandbyPair, outcome: FailoverOutcome) -> Fault:
-    """Take the primary away, promote the standby, and bring the old primary back as the new standby."""
+    """Stop the primary server, promote the standby, and bring the old primary back as the new standby."""
     fault = Fault(rng.choice(("crash", "shutdown", "freeze")), time.monotonic())
     match fault.kind:
         case "crash":
@@ -72,7 +74,7 @@ def _one(rng: random.Random, pair: StandbyPair, outcome: FailoverOutcome) -> Fau
 
 
 def _look(pair: StandbyPair, outcome: FailoverOutcome) -> None:
-    """Measure the time that connections of services stay on a standby."""
+    """Measure how long connections of services stay on a standby server."""
     assert outcome.judge is not None
     while not outcome.judge.stopped.wait(0.1):
         for member in (pair.primary, pair.standby):

@@ -1,4 +1,4 @@
-"""A few faults of each kind of replicated database; ``make test-failover`` has many."""
+"""Tests with a few faults of each kind of replicated database; ``make test-failover`` has many more."""
 
 import random
 from collections.abc import Callable

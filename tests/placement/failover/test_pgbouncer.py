@@ -1,4 +1,6 @@
-"""The service works through PgBouncer, which in one mode changes the connection with each transaction."""
+"""Tests that the service works through PgBouncer, which in one mode uses another connection for each
+transaction.
+"""
 
 import time
 from collections.abc import Iterator
@@ -31,7 +33,7 @@ def pooler(request: pytest.FixtureRequest) -> Iterator[PgBouncer]:
 
 @pytest.fixture
 def url(pooler: PgBouncer) -> str:
-    """A migrated database, through the pooler."""
+    """The URL of a migrated database, through PgBouncer."""
     made = make_url(pooler.fresh_database())
     if pooler.mode == "transaction":
         made = made.update_query_dict({"prepare_threshold": "none"})

@@ -1,4 +1,4 @@
-"""One Keystone for all tests of a process."""
+"""Fixtures: one Keystone for all tests of a process."""
 
 import os
 from collections.abc import Iterator
@@ -24,6 +24,6 @@ def keystone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keystone]:
 
 @pytest.fixture(scope="module")
 def service(keystone: Keystone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeystonePlacement]:
-    """The service in the usual configuration of operators."""
+    """The service with the configuration that operators usually have."""
     with placement(tmp_path_factory.mktemp("placement"), authtoken(keystone)) as running:
         yield running

@@ -1,4 +1,4 @@
-"""The service with Keystone authentication."""
+"""Runs the service with Keystone authentication."""
 
 import sys
 from collections.abc import Iterator
@@ -54,13 +54,13 @@ class KeystonePlacement:
         return requests.request(method, self.base + path, headers=sent, json=body, timeout=_SECONDS)
 
     def status(self, token: str | None, **headers: str) -> int:
-        """Return the status of a list of resource providers with this token."""
+        """Return the status of the answer to a list of resource providers with this token."""
         return self.ask("GET", "/resource_providers", token, **headers).status_code
 
 
 @contextmanager
 def placement(folder: Path, sections: str, workers: int = 1, threads: int = 4) -> Iterator[KeystonePlacement]:
-    """The service under its own web server, on an empty database, configured with these sections."""
+    """Run the service under its own web server on an empty database, configured with these sections."""
     folder.mkdir(exist_ok=True)
     database = f"sqlite:///{folder}/placement.sqlite"
     migration.upgrade_schema(database)
@@ -79,7 +79,7 @@ def placement(folder: Path, sections: str, workers: int = 1, threads: int = 4) -
 
 
 def read_refusal(answer: requests.Response) -> tuple[int, str]:
-    """Return status and text of an error in the service's own format."""
+    """Return status and text of an error in the format of the service itself."""
     (error,) = answer.json()["errors"]
     assert error["status"] == answer.status_code
     assert error["request_id"] == answer.headers["x-openstack-request-id"]

@@ -1,4 +1,6 @@
-"""A Keystone that is away, hangs, answers nonsense or rejects the service gets 503 until it recovers."""
+"""Tests of a Keystone that is unavailable, hangs, sends nonsense or rejects the service: clients get 503
+until it recovers.
+"""
 
 import json
 import threading
@@ -43,7 +45,7 @@ def test_only_cached_tokens_are_accepted_without_keystone(keystone: Keystone, tm
 
 
 def gets(running: KeystonePlacement, token: str) -> bool:
-    """Whether the token is good."""
+    """Whether the service accepts the token."""
     return running.status(token) == 200
 
 

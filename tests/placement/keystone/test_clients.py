@@ -1,4 +1,6 @@
-"""Clients that sign in at a real Keystone and find the service in its catalog: `openstack`, and an agent."""
+"""Tests of clients that sign in at a real Keystone and find the service in its catalog: `openstack`, and an
+agent.
+"""
 
 import json
 import os
@@ -31,7 +33,7 @@ OpenStack = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def service(keystone: Keystone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeystonePlacement]:
-    """The service, with an entry in the catalog."""
+    """The service, with an entry in Keystone's catalog."""
     with placement(tmp_path_factory.mktemp("placement"), authtoken(keystone)) as running:
         keystone.identity.service("placement", "placement", running.base)
         yield running
@@ -51,7 +53,7 @@ def password_of(keystone: Keystone, caller: Caller) -> dict[str, str]:
 
 @pytest.fixture
 def openstack(keystone: Keystone, tmp_path: Path) -> Iterator[OpenStack]:
-    """Runs `openstack --os-cloud CALLER ...` with only a clouds.yaml."""
+    """A function that runs `openstack --os-cloud CALLER ...` with only a clouds.yaml."""
     clouds = {
         name: {
             "auth": password_of(keystone, caller),
@@ -98,7 +100,7 @@ def test_an_operator_works_with_a_clouds_yaml(service: KeystonePlacement, openst
 
 
 def agent_ini(keystone: Keystone, folder: Path, caller: Caller, **options: str) -> Path:
-    """Write the configuration of an agent of processes with this login."""
+    """Write the configuration of an agent with processes as guests and with this login."""
     values = {"auth_type": "password", **password_of(keystone, caller), "region_name": REGION, **options}
     ini = folder / "compute-agent.conf"
     ini.write_text(
@@ -130,7 +132,7 @@ def classes_of(service: KeystonePlacement, token: str, host: str) -> set[str]:
 
 @pytest.fixture
 def agent(keystone: Keystone, tmp_path: Path) -> Callable[..., PlacementClient]:
-    """Return the session of an agent with this login."""
+    """Return the HTTP session of an agent with this login."""
 
     def signed_in(caller: Caller, **options: str) -> PlacementClient:
         ini = agent_ini(keystone, tmp_path, caller, **options)

@@ -1,4 +1,4 @@
-"""Signing in to the console at a real Keystone."""
+"""Tests of signing in to the console with a real Keystone."""
 
 import shutil
 from http import HTTPStatus

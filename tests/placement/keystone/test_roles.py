@@ -1,4 +1,6 @@
-"""Permissions of each role of a real Keystone, by new and old defaults, agree with a stock service."""
+"""Tests that each role of a real Keystone has the same permissions as in OpenStack Placement, with new and
+old defaults.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -108,7 +110,7 @@ def allowed(keystone: Keystone, service: KeystonePlacement) -> dict[str, set[str
 
 
 def ask_everything(keystone: Keystone, service: KeystonePlacement) -> dict[str, set[str]]:
-    """Return the permitted callers by rule, from the statuses of the requests."""
+    """Send a request for each policy rule as each caller; return the permitted callers by rule."""
     found: dict[str, set[str]] = {rule: set() for rule in REQUESTS}
     project = keystone.identity.project("cloud")
     for caller in CALLERS:

@@ -1,4 +1,4 @@
-"""Tokens of a real Keystone are accepted or rejected correctly, and cached."""
+"""Tests that tokens of a real Keystone are accepted or rejected correctly, and cached."""
 
 import time
 

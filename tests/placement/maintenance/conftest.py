@@ -1,4 +1,4 @@
-"""The database and the service that tests of audits and imports work on."""
+"""Fixtures: the database and the service for tests of audits and imports."""
 
 import pytest
 from webtest import TestApp as Client
@@ -12,7 +12,7 @@ OWNER = ConsumerOwnership("lost-project", "lost-user", None)
 
 @pytest.fixture
 def database(database_url):
-    """Our database, migrated and empty."""
+    """A migrated and empty database of this service."""
     database = ServiceDatabase(database_url)
     yield database
     database.close()
@@ -31,26 +31,26 @@ class MaintainedService:
         return self._client.get(path).json
 
     def answer(self, path):
-        """The answer to a request."""
+        """Send a request; return the answer."""
         return self._client.get(path, expect_errors=True)
 
     def last_modified(self, path):
         return self._client.get(path).headers["last-modified"]
 
     def put(self, path, body):
-        """The status of the answer."""
+        """Send a PUT; return the status of the answer."""
         return self._client.put_json(path, body, expect_errors=True).status_int
 
     def delete(self, path):
-        """The status of the answer."""
+        """Send a DELETE; return the status of the answer."""
         return self._client.delete(path, expect_errors=True).status_int
 
     def post(self, path, body):
-        """The status of the answer."""
+        """Send a POST; return the status of the answer."""
         return self._client.post_json(path, body, expect_errors=True).status_int
 
 
 @pytest.fixture
 def service(database_url):
-    """A worker that runs on our database from before the test."""
+    """A worker that has run on the database since before the test."""
     return MaintainedService(database_url)

@@ -1,4 +1,4 @@
-"""Findings in a damaged database, and their repair with the service running."""
+"""Tests of finding damage in a database, and of its repair while the service runs."""
 
 import pytest
 import sqlalchemy as sa
@@ -23,7 +23,7 @@ _UNCHECKED = {
 
 @pytest.fixture
 def world(service):
-    """Two trees, one with allocations of two consumers, and the service that serves them."""
+    """Two trees of providers, one with allocations of two consumers, and the service that serves them."""
     for number, (name, parent) in enumerate(
         ((ROOT, None), (CHILD, ROOT), (GRANDCHILD, CHILD), (OTHER, None))
     ):
@@ -39,7 +39,7 @@ def world(service):
 
 @pytest.fixture
 def damage(world, database_url):
-    """Run statements without constraints of the database."""
+    """Execute statements that the constraints of the database would refuse."""
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
 
     def run(*statements):

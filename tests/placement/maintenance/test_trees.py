@@ -1,4 +1,4 @@
-"""Roots from parents, and parents before children."""
+"""Tests of finding the roots of providers from their parents, and of listing parents before children."""
 
 from hypothesis import given
 from hypothesis import strategies as st

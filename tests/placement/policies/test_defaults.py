@@ -1,4 +1,4 @@
-"""The default rules: which roles may call which operations."""
+"""Tests of the default policy rules: which roles may call which operations."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The operator's policy files, and their effect on decisions."""
+"""Tests of the operator's policy files, and of their effect on decisions."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ USAGES = "placement:usages"
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time that passes only when the test says so."""
+    """A clock that advances only when the test says so."""
 
     class Clock:
         now = 1000.0
@@ -40,7 +40,7 @@ def conf(tmp_path):
 
 
 def write(path, text, version):
-    """Write a file with a distinct time of change for each version."""
+    """Write a file. Each version gets another time of change."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     os.utime(path, (1_600_000_000 + version, 1_600_000_000 + version))

@@ -1,4 +1,4 @@
-"""Models of the read model for tests, and all data that a search can read of one."""
+"""Builds read models for tests, and lists all data of a model that a search can read."""
 
 import math
 from typing import Any
@@ -27,7 +27,7 @@ CLASSES = ("VCPU", "MEMORY_MB")
 
 @st.composite
 def providers(draw: st.DrawFn, provider_id: int) -> Provider:
-    """A provider of one of three trees with the roots 1, 2 and 3."""
+    """A strategy for a provider in one of three trees with the root ids 1, 2 and 3."""
     root = (provider_id - 1) % 3 + 1
     names = draw(st.sets(st.sampled_from(CLASSES)))
     return Provider(
@@ -47,7 +47,7 @@ def providers(draw: st.DrawFn, provider_id: int) -> Provider:
 
 
 def content(snapshot: ModelSnapshot) -> Any:
-    """All data that a search can read."""
+    """All data of a snapshot that a search can read."""
     return (
         dict(snapshot.providers),
         snapshot.by_uuid.copy(),

@@ -1,4 +1,4 @@
-"""Values that attributes of providers give for hosts."""
+"""Tests of numbers that hosts have for an attribute, computed from attributes of their providers."""
 
 from dataclasses import replace
 

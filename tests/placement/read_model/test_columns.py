@@ -1,4 +1,6 @@
-"""A model is the same after writing and reading; other content is refused, whatever it is."""
+"""Tests of writing a model to its file and reading it: the model is the same, and any other content is
+refused.
+"""
 
 import hashlib
 import json
@@ -21,7 +23,7 @@ _HEADER = len(b"placement read model 2\n")
 
 @st.composite
 def models(draw: st.DrawFn) -> WritableModel:
-    """Models of up to nine providers."""
+    """A strategy for models with up to nine providers."""
     found = []
     for provider_id in (1, 2, 3, *draw(st.sets(st.integers(4, 9)))):
         provider = draw(providers(provider_id))
@@ -72,7 +74,7 @@ def test_truncated_or_changed_content_is_damaged(data: st.DataObject) -> None:
 
 
 def signed(header: Any, columns: bytes) -> bytes:
-    """Content with a correct format and wrong values."""
+    """Content with a correct format and digest, and with wrong values."""
     encoded = json.dumps(header).encode()
     content = b"placement read model 2\n" + len(encoded).to_bytes(8, "big") + encoded + columns
     return content + hashlib.sha256(content).digest()
@@ -106,7 +108,7 @@ def test_content_with_a_right_checksum_does_no_harm(data: st.DataObject) -> None
 
 
 def column(name: str, *values: int) -> Callable[[Any, bytes], bytes]:
-    """Overwrite the first values of a column of 32 bits."""
+    """Overwrite the first values of a column of 32-bit numbers."""
 
     def change(header: Any, columns: bytes) -> bytes:
         start = 0

@@ -1,4 +1,4 @@
-"""The worked example in the documentation of `placement.read_model`."""
+"""Tests that the worked example in the documentation of `placement.read_model` is right."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The read model follows every change of the database, and reads nothing but changes."""
+"""Tests that the read model follows every change of the database, and reads only what has changed."""
 
 import threading
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ FOUR = inventory_values(4)
 
 @pytest.fixture
 def writer(database_url: str) -> Iterator[ServiceDatabase]:
-    """The database as another worker sees it."""
+    """The database, as another worker uses it to write."""
     database = ServiceDatabase(database_url)
     database.write(lambda tx: classes.make_standard_names(tx, ["LLC", "MBA"]))
     yield database
@@ -128,7 +128,9 @@ def test_an_unchanged_database_is_not_read(
 def test_changes_read_by_another_request_are_not_read_again(
     writer: ServiceDatabase, model: ReadModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another request updates the model between the question of a request and its turn."""
+    """Another request updates the model after a request has read the version of the database, and before its
+    turn.
+    """
     create(writer)
     names(model)
     position, read = ServiceDatabase.position, ServiceDatabase.read
@@ -275,14 +277,14 @@ def test_changes_lost_by_a_failing_database_do_not_stay_in_the_model(
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The steps of the counters at the next changes."""
+    """The random steps by which counters grow at the next changes."""
     steps: list[int] = []
     monkeypatch.setattr(buckets, "random_step", lambda: steps.pop(0))
     return steps
 
 
 def in_bucket_of(uuid: str, count: int) -> list[str]:
-    """The uuids of other providers of the same bucket."""
+    """The uuids of other providers that belong to the same bucket."""
     others = (f"{number:08d}-0000-4000-8000-0000000000aa" for number in range(100_000))
     return list(islice((each for each in others if bucket_of(each) == bucket_of(uuid)), count))
 
@@ -297,7 +299,7 @@ def test_lost_changes_below_a_larger_counter_are_noticed(
     steps: list[int],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """One bucket has grown beyond its known counter, and the lost change has no new stamp."""
+    """The counter of the bucket is larger than its known value, but the lost change has left no new stamp."""
     other, new = in_bucket_of(HOST, 2)
     steps += [5] * 4
     create(writer)
@@ -454,7 +456,7 @@ def test_a_server_with_a_slow_clock_is_not_asked_by_every_request_to_release(
 
 
 def test_one_update_reads_one_state_of_the_database(writer: ServiceDatabase, database_url: str) -> None:
-    """The same holds for statements in batches, which begin the transaction themselves."""
+    """This also holds for statements in batches, which begin the transaction themselves."""
     database = ServiceDatabase(database_url)
     create(writer)
     everything = PreparedStatement(sa.select(resource_providers.c.name))

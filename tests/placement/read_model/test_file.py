@@ -1,4 +1,6 @@
-"""The file of the model: complete at all times, with one writer, read only if no other user may write it."""
+"""Tests of the file of the model: it is complete at all times, has one writer, and is read only if no other
+user may write it.
+"""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Trees by their free amounts, which follow the snapshot."""
+"""Tests of finding trees by their free amounts. The index follows the changes of the snapshot."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ usages = st.lists(st.integers(0, 6), min_size=6, max_size=6)
 
 
 def fleet(used: list[int]) -> ModelSnapshot:
-    """Three hosts with a NUMA node each; the second host gives at most 2 VCPU at once."""
+    """Three hosts with one NUMA node each. On the second host, one allocation may have at most 2 VCPU."""
     node = {"VCPU": 4, "CUSTOM_A": 1}
     return build(
         *(

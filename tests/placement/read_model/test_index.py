@@ -1,4 +1,4 @@
-"""Indexes of providers, and copies that change while the original stays."""
+"""Tests of indexes of providers, and of copies of an index that change while the original stays the same."""
 
 from itertools import islice
 

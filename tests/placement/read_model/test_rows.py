@@ -1,4 +1,4 @@
-"""Providers are read from the database."""
+"""Tests of reading providers from the database."""
 
 from dataclasses import fields
 

@@ -1,4 +1,4 @@
-"""A snapshot, and the copy of it that others change meanwhile."""
+"""Tests of a snapshot of all providers, and of its copy, which other requests change meanwhile."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,7 +16,7 @@ EXAMPLES = examples(200)
 
 @st.composite
 def changes(draw: st.DrawFn) -> list[Provider | int]:
-    """Providers to put, and ids of children to remove."""
+    """A strategy for changes of a snapshot: providers to put, and ids of children to remove."""
     found: list[Provider | int] = []
     for provider_id in draw(st.lists(st.integers(1, 9), max_size=8)):
         gone = provider_id > 3 and draw(st.booleans())

@@ -1,4 +1,6 @@
-"""A worker starts from the file of the model if the database has continued from it, and else without it."""
+"""Tests of a worker that starts from the file of the model if this file belongs to the database's history,
+and otherwise without it.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -30,7 +32,7 @@ Start = Callable[[], ReadModel]
 
 @pytest.fixture
 def writer(database_url: str) -> Iterator[ServiceDatabase]:
-    """The database with a host that has a child, as another worker sees it."""
+    """The database with a host that has a child provider, as another worker uses it to write."""
     database = ServiceDatabase(database_url)
 
     def fill(tx: WriteTransaction) -> None:
@@ -46,14 +48,14 @@ def writer(database_url: str) -> Iterator[ServiceDatabase]:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelFile:
-    """The file, which is only written where a test says so."""
+    """The file of the model. It is written only where a test says so."""
     monkeypatch.setattr(ModelFileWriter, "start_if_due", lambda self: None)
     return ModelFile(str(tmp_path / "model"))
 
 
 @pytest.fixture
 def start(writer: ServiceDatabase, database_url: str, file: ModelFile) -> Iterator[Start]:
-    """Start a worker, and have it answer a request."""
+    """Start a worker, and let it answer a request."""
     databases = []
 
     def worker() -> ReadModel:
@@ -70,7 +72,7 @@ def start(writer: ServiceDatabase, database_url: str, file: ModelFile) -> Iterat
 
 @pytest.fixture
 def written(start: Start) -> None:
-    """A worker that has written its model."""
+    """A worker that has written the file of its model."""
     write(start())
 
 
@@ -81,7 +83,7 @@ def write(model: ReadModel) -> None:
 
 @pytest.fixture
 def whole_readings(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """One item for each time that everything is read."""
+    """A list with one item for each time that everything is read from the database."""
     read_all, found = rows.read_all, []
 
     def counted(*arguments: Any) -> Any:
@@ -93,7 +95,7 @@ def whole_readings(monkeypatch: pytest.MonkeyPatch) -> list[None]:
 
 
 def agrees(model: ReadModel, database_url: str) -> bool:
-    """Whether the model equals one that reads everything."""
+    """Whether the model equals a model that was read completely from the database."""
     database = ServiceDatabase(database_url)
     with ReadModel(database).fresh_view() as expected, model.fresh_view() as view:
         same = content(view.snapshot) == content(expected.snapshot)
@@ -165,7 +167,9 @@ def test_a_worker_that_started_from_the_file_writes_an_equal_one(
 
 
 def back(server: DatabaseServer, writer: ServiceDatabase, url: str, start: Start, file: ModelFile) -> None:
-    """The file has changes that a restore removes; then other changes bring the counters further."""
+    """Restore the database to a state before changes that the file has. Other changes then raise the counters
+    further.
+    """
     backup = server.backup(url)
     writer.write(change_much)
     file.discard()

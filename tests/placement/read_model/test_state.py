@@ -1,4 +1,4 @@
-"""The state of a worker that follows the database."""
+"""Tests of the state by which a worker follows the database."""
 
 from hypothesis import given
 from hypothesis import strategies as st

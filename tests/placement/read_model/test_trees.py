@@ -1,4 +1,4 @@
-"""Trees as searches see them: structures and classes of hosts, and their free amounts."""
+"""Tests of trees of providers as searches see them: structures and classes of hosts, and free amounts."""
 
 from dataclasses import replace
 

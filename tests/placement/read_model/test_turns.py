@@ -1,4 +1,4 @@
-"""Turns at the model, and their locks, which are released however a turn ends."""
+"""Tests of the turns in which requests use the model. Their locks are released, however a turn ends."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,11 +13,11 @@ from placement.read_model.snapshot import ModelSnapshot
 
 
 class Ended(Exception):
-    """An error that ends a turn."""
+    """An error by which a test ends a turn."""
 
 
 def is_free(gate: ReadGate) -> bool:
-    """Whether another thread finds all locks free."""
+    """Whether another thread could acquire all locks of the model."""
     with ThreadPoolExecutor() as others:
         return others.submit(_is_free, gate).result()
 

@@ -1,4 +1,6 @@
-"""The schemas of bodies: the fields of each microversion, and the message about the first fault."""
+"""Tests of the schemas of request bodies: the fields of each microversion, and the message about the first
+error.
+"""
 
 from typing import Any
 
@@ -23,7 +25,7 @@ BROUGHT = [
 
 
 def claim(version: Microversion) -> dict[str, Any]:
-    """A body with everything that a version demands."""
+    """A body of a claim with all fields that a microversion requires."""
     body: dict[str, Any] = {name: value for name, since, value in BROUGHT if version >= since}
     if version < microversion.ALLOCATIONS_BY_PROVIDER:
         return body | {"allocations": [{"resource_provider": {"uuid": HOST}, "resources": {"VCPU": 1}}]}

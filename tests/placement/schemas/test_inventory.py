@@ -1,4 +1,4 @@
-"""Inventories that need no schema are read as the schema reads them."""
+"""Tests that inventories read without the schema, for speed, are the same as those read with it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The values in query strings, and the words in which a wrong one is refused."""
+"""Tests of the values in query strings, and of the messages by which wrong values are refused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Asks a snapshot with a query string, and shows the answer in short."""
+"""Searches a snapshot with a query string, and shows the candidates in a short form."""
 
 from typing import Any
 from urllib.parse import parse_qsl
@@ -13,21 +13,21 @@ from tests.placement.search.snapshots import name_to_uuid
 
 
 def ask(snapshot: ModelSnapshot, query: str, minor: int = 39) -> list[str]:
-    """The candidates for a query at microversion 1.``minor``, sorted.
+    """The candidates for a query at microversion 1.``minor``, as sorted texts.
 
-    ``{name}`` in the query stands for the uuid of that provider or aggregate.
-    A candidate reads ``cn1(MEMORY_MB:1024, VCPU:1) + ss1(DISK_GB:5)``.
+    ``{name}`` in the query stands for the uuid of the provider or aggregate with this name. The text of a
+    candidate is, for example, ``cn1(MEMORY_MB:1024, VCPU:1) + ss1(DISK_GB:5)``.
     """
     return sorted(readable(snapshot, candidate) for candidate in candidates(snapshot, query, minor))
 
 
 def find(snapshot: ModelSnapshot, request: CandidatesRequest, **options: Any) -> list[AllocationCandidate]:
-    """The candidates of a request one by one; the options are those of the search."""
+    """The candidates of a request one by one. The options are those of the search."""
     return list(candidates_of(find_candidates(snapshot, request, **options)))
 
 
 def candidates(snapshot: ModelSnapshot, query: str, minor: int = 39) -> list[AllocationCandidate]:
-    """The candidates themselves."""
+    """The candidates as objects."""
     names = [part.split("}")[0] for part in query.split("{")[1:]]
     query = query.format(**{name: name_to_uuid(name) for name in names})
     return find(snapshot, parse_candidates(parse_qsl(query, keep_blank_values=True), (1, minor)))
@@ -44,7 +44,7 @@ def readable(snapshot: ModelSnapshot, candidate: AllocationCandidate) -> str:
 
 
 def mappings(snapshot: ModelSnapshot, candidate: AllocationCandidate) -> dict[str, list[str]]:
-    """The names of the providers of each suffix."""
+    """The names of the providers that serve the group with each suffix."""
     return {
         suffix: sorted(snapshot.providers[provider_id].name for provider_id in provider_ids)
         for suffix, provider_ids in candidate.mappings.items()

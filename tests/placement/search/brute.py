@@ -1,7 +1,7 @@
-"""A slow and obvious search for candidates, which checks the quick search.
+"""A slow and simple search for candidates, with which the fast search is compared.
 
-The judge tries every assignment of providers to needs, for each tree. Then it checks each rule of the API
-reference on the whole assignment, one rule a function. It shares no code with the search.
+For each tree, this search (the judge) tries every assignment of providers to needs. Then it checks each rule
+of the API reference on the whole assignment, one rule a function. It shares no code with the search.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ Found = tuple[frozenset[tuple[int, str, int]], frozenset[tuple[str, int]]]
 
 
 def all_candidates(snapshot: ModelSnapshot, request: CandidatesRequest) -> set[Found]:
-    """All candidates."""
+    """All candidates of a request."""
     found = set()
     for root in snapshot:
         if root.parent_id is None and root_is_right(root, request):
@@ -46,7 +46,7 @@ def totals_of(assignment: Assignment) -> Counter[tuple[int, str]]:
 
 
 def assignments(snapshot: ModelSnapshot, root: Provider, request: CandidatesRequest) -> Iterator[Assignment]:
-    """All ways to choose providers of a tree and those that share with it."""
+    """All ways to choose a provider for each need, from a tree and the providers that share with it."""
     reachable = [provider for provider in snapshot if is_reachable(snapshot, root, provider)]
     choices: list[list[Assignment]] = []
     for group in request.groups:
@@ -98,7 +98,9 @@ def root_is_right(root: Provider, request: CandidatesRequest) -> bool:
 
 
 def sums_fit(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
-    """Whether the sums of groups at one provider exceed neither capacity nor max_unit."""
+    """Whether the sum of the groups' amounts at each provider exceeds neither its free capacity nor its
+    max_unit.
+    """
     for (provider_id, name), total in totals_of(assignment).items():
         provider = snapshot.providers[provider_id]
         inventory = provider.inventories[name]
@@ -113,7 +115,9 @@ def of_group(assignment: Assignment, group: RequestGroup) -> list[Provider]:
 
 
 def traits_are_right(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
-    """Whether the providers of a group have its required traits together, and none has a forbidden one."""
+    """Whether the providers of a group together have its required traits, and none of them has a forbidden
+    trait.
+    """
     for group in request.groups:
         providers = of_group(assignment, group)
         together = {trait for provider in providers for trait in provider.traits}
@@ -125,7 +129,9 @@ def traits_are_right(snapshot: ModelSnapshot, request: CandidatesRequest, assign
 
 
 def aggregates_are_right(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
-    """Whether each provider is in all the aggregates; without a suffix its root counts, too."""
+    """Whether each provider is in all required aggregates. For the group without a suffix, its root may be
+    the member.
+    """
     for group in request.groups:
         for provider in of_group(assignment, group):
             members = [provider]
@@ -152,7 +158,9 @@ def trees_are_right(snapshot: ModelSnapshot, request: CandidatesRequest, assignm
 
 
 def ancestors_are_right(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
-    """Whether each provider, with those above it, has all traits of ``inside`` and none of ``outside``."""
+    """Whether each provider, together with its ancestors, has all traits of ``inside`` and none of
+    ``outside``.
+    """
     for group in request.groups:
         for provider in of_group(assignment, group):
             traits = {
@@ -173,7 +181,9 @@ def groups_are_isolated(snapshot: ModelSnapshot, request: CandidatesRequest, ass
 
 
 def subtrees_are_right(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
-    """Whether one provider of the named groups is an ancestor of all others, or the same."""
+    """Whether one provider of the groups that same_subtree names is the ancestor of all the others, or equal
+    to them.
+    """
     for suffixes in request.same_subtrees:
         provider_ids = {provider.id for suffix, _, _, provider in assignment if suffix in suffixes}
         if not any(
@@ -190,7 +200,7 @@ def ancestry(snapshot: ModelSnapshot, provider_id: int) -> list[int]:
 
 
 def trees_are_used_once(snapshot: ModelSnapshot, request: CandidatesRequest, assignment: Assignment) -> bool:
-    """Whether at most one provider of a tree is used, as before 1.29."""
+    """Whether the candidate uses at most one provider of each tree, as below microversion 1.29."""
     providers = {provider.id: provider.root_id for _, _, _, provider in assignment}
     return request.nested or len(set(providers.values())) == len(providers)
 

@@ -1,4 +1,4 @@
-"""Searches of small hosts in the ways of large ones."""
+"""Fixtures by which small hosts are searched with the methods for large hosts."""
 
 from collections.abc import Iterator
 from unittest.mock import patch
@@ -10,6 +10,6 @@ from placement.search import compiled_request
 
 @pytest.fixture(scope="module")
 def wide_from_the_start() -> Iterator[None]:
-    """Small hosts, which brute force can judge, are searched in the way of wide ones."""
+    """Search small hosts, which brute force can check, with the method for hosts with many ways."""
     with patch.object(compiled_request, "_WIDE", 1):
         yield

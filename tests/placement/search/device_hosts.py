@@ -1,4 +1,4 @@
-"""Random hosts with devices below NUMA nodes and switches, and requests for several equal ones."""
+"""Random hosts with devices below NUMA nodes and switches, and requests for several equal devices."""
 
 from collections import Counter
 from collections.abc import Hashable
@@ -16,14 +16,18 @@ GPU = "CUSTOM_GPU"
 
 
 def device_sizes() -> st.SearchStrategy[int | Inventory]:
-    """Mostly one unit; several, as a network card has functions, and perhaps not all of them at once."""
+    """The inventory of a device: mostly one unit, or several like a network card with functions. Perhaps one
+    guest may not take all of them.
+    """
     several = st.builds(snapshots.inventory, st.integers(2, 4), max_unit=st.integers(1, 4))
     return st.one_of(st.just(1), st.just(1), st.sampled_from((1, 2, 4)), several)
 
 
 @st.composite
 def unlike_hosts(draw: st.DrawFn, most_devices: int = 5) -> ModelSnapshot:
-    """One to three hosts: up to two nodes with CPUs, switches below some, devices anywhere."""
+    """One to three hosts with up to two NUMA nodes with CPUs, switches below some of them, and devices
+    anywhere.
+    """
     specs: list[Spec] = []
     for host in range(draw(st.integers(1, 3))):
         root = f"h{host}"
@@ -54,7 +58,9 @@ def unlike_hosts(draw: st.DrawFn, most_devices: int = 5) -> ModelSnapshot:
 
 @st.composite
 def device_requests(draw: st.DrawFn) -> CandidatesRequest:
-    """One to four devices, mostly equal; CPUs, a node or a switch that they have to be below."""
+    """A request for one to four devices, mostly equal, and for CPUs. The devices may have to be below one
+    node or one switch.
+    """
     required = draw(st.sampled_from(((), (), (frozenset({"T1"}),))))
     suffixes = [f"_d{number}" for number in range(draw(st.integers(1, 4)))]
     groups = [RequestGroup(suffix, {GPU: 1}, required=required) for suffix in suffixes]
@@ -82,9 +88,10 @@ def device_requests(draw: st.DrawFn) -> CandidatesRequest:
 
 @st.composite
 def card_hosts(draw: st.DrawFn) -> ModelSnapshot:
-    """One or two hosts with cards below up to two nodes and the root.
+    """One or two hosts with network cards below up to two nodes and below the root.
 
-    Cards have one to four functions, some in use, and perhaps not all of them for one guest.
+    A card has one to four functions. Some functions may be in use, and perhaps one guest may not take all of
+    them.
     """
     specs: list[Spec] = []
     for host in range(draw(st.integers(1, 2))):
@@ -107,7 +114,7 @@ def card_hosts(draw: st.DrawFn) -> ModelSnapshot:
 
 @st.composite
 def function_requests(draw: st.DrawFn) -> CandidatesRequest:
-    """Two to four functions of cards, perhaps of cards with a trait, and perhaps near CPUs."""
+    """A request for two to four functions of cards, perhaps of cards with a trait, and perhaps near CPUs."""
     suffixes = [f"_f{number}" for number in range(draw(st.integers(2, 4)))]
     marked = draw(st.integers(0, 2))
     groups = [
@@ -125,10 +132,11 @@ def function_requests(draw: st.DrawFn) -> CandidatesRequest:
 
 
 def distribution_of(snapshot: ModelSnapshot, request: CandidatesRequest, found: Found) -> Hashable:
-    """A key that candidates have in common if they take as many functions of the cards below each provider.
+    """A key of a candidate. Candidates have the same key if they take the same number of functions of the
+    cards below each provider.
 
     Cards count separately if they may serve different groups. Groups count separately if different cards may
-    serve them, and if only some of them have to be near CPUs.
+    serve them, or if only some of them have to be near CPUs.
     """
     _, provider_id = next(iter(found[1]))
     root = snapshot.providers[provider_id].root_id
@@ -163,10 +171,12 @@ def _may_serve(request: CandidatesRequest, group: RequestGroup, card: Provider) 
 
 
 def class_of(snapshot: ModelSnapshot, request: CandidatesRequest, found: Found) -> Hashable:
-    """A key that candidates have in common if they differ only in equal groups and equal devices.
+    """A key of a candidate. Candidates have the same key if they differ only in equal groups and equal
+    devices.
 
-    Devices are equal if they are leaves below one provider, with the same requested traits. They have enough
-    free for the same groups, and the same for all groups together if one device may serve several.
+    Devices are equal if they are leaves below one provider, have the same requested traits, and have enough
+    free for the same groups. If one device may serve several groups, equal devices also have the same free
+    amount for all groups together.
     """
     suffixes_at: dict[int, list[str]] = {}
     for suffix, provider_id in found[1]:

@@ -1,4 +1,4 @@
-"""Snapshots that show the rules: hosts with shared disks, NUMA nodes, devices and networks."""
+"""Snapshots that show the rules of candidates: hosts with shared disks, NUMA nodes, devices and networks."""
 
 from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
@@ -6,8 +6,8 @@ from tests.placement.search.snapshots import Spec, build, inventory
 
 
 def shared_storage() -> ModelSnapshot:
-    """Two hosts, the second with a disk of its own, and two disks shared with both hosts; PFs below NUMA
-    nodes.
+    """Two hosts with PFs below NUMA nodes, and two disks shared with both hosts. The second host also has a
+    disk of its own.
     """
     host = {
         "VCPU": inventory(24, allocation_ratio=16.0),
@@ -30,7 +30,7 @@ def shared_storage() -> ModelSnapshot:
 
 
 def numa_aggregates() -> ModelSnapshot:
-    """Aggregates on roots and on one NUMA node; one disk shared via each."""
+    """A host with aggregates on its root and on one NUMA node. A disk is shared through each aggregate."""
     return build(
         Spec("cn1", aggregates=["aggA"]),
         Spec("cn2", aggregates=["aggA", "aggB"]),
@@ -44,7 +44,7 @@ def numa_aggregates() -> ModelSnapshot:
 
 
 def granular() -> ModelSnapshot:
-    """Three hosts of different kinds; two shared disks and a shared network."""
+    """Three hosts of different kinds, two shared disks and a shared network."""
     host = {"VCPU": 8, "MEMORY_MB": 4096}
     network = {"SRIOV_NET_VF": 16, "CUSTOM_NET_MBPS": 40000}
     return build(
@@ -72,7 +72,9 @@ def granular() -> ModelSnapshot:
 
 
 def numa_network() -> ModelSnapshot:
-    """A host of two NUMA nodes with accelerators and networks, one of three NICs, and a shared disk."""
+    """A host with two NUMA nodes with accelerators and networks, a host with three NICs, and a shared
+    disk.
+    """
     node = {"VCPU": 4, "MEMORY_MB": 2048}
     bandwidth = {"NET_BW_EGR_KILOBIT_PER_SEC": 10000}
     functions = {

@@ -1,4 +1,4 @@
-"""A request that takes too long: 36 groups fill 12 devices to the last unit of two classes."""
+"""A request that takes too long to search: 36 groups fill 12 devices up to the last unit of two classes."""
 
 import random
 from typing import Final
@@ -17,24 +17,26 @@ GROUPS: Final = {f"_{number}": dict(zip(CLASSES, each, strict=True)) for number,
 
 
 def hard_question(limit: int | None = 1) -> CandidatesRequest:
-    """A request for a place for each of the groups."""
+    """The request with all 36 groups."""
     groups = [RequestGroup(suffix, amounts) for suffix, amounts in GROUPS.items()]
     return CandidatesRequest(tuple(groups), group_policy="none", limit=limit)
 
 
 def query(limit: int = 1) -> str:
-    """The same as a query string."""
+    """The same request as a query string."""
     groups = "&".join(f"resources{suffix}={asked(suffix)}" for suffix in GROUPS)
     return f"{groups}&group_policy=none&limit={limit}"
 
 
 def asked(suffix: str) -> str:
-    """The resources of a group, as in a query string."""
+    """The resources of one group, as in a query string."""
     return ",".join(f"{name}:{amount}" for name, amount in GROUPS[suffix].items())
 
 
 def sizes(spare: int = 0) -> list[dict[str, int]]:
-    """The inventory of each device: together what the groups need, and ``spare`` more on each."""
+    """The inventory of each device: all devices together have what the groups need, and ``spare`` more on
+    each device.
+    """
     needed = {name: sum(amounts[name] for amounts in GROUPS.values()) for name in CLASSES}
     return [
         {name: (total + number) // DEVICES + spare for name, total in needed.items()}
@@ -43,5 +45,5 @@ def sizes(spare: int = 0) -> list[dict[str, int]]:
 
 
 def host(name: str, spare: int = 0) -> list[Spec]:
-    """A host with such devices."""
+    """A host with these 12 devices."""
     return [Spec(name), *(Spec(f"{name}_{number}", name, size) for number, size in enumerate(sizes(spare)))]

@@ -1,4 +1,4 @@
-"""Snapshots for the tests of candidates, with one line for each provider."""
+"""Builds snapshots for tests of candidates, from one line for each provider."""
 
 import uuid
 from collections.abc import Iterable, Mapping
@@ -11,13 +11,13 @@ NAMESPACE = uuid.UUID("c0ffee00-0000-4000-8000-000000000000")
 
 
 def name_to_uuid(name: str) -> str:
-    """The uuid of the provider or aggregate of that name."""
+    """The uuid of the provider or aggregate with this name."""
     return str(uuid.uuid5(NAMESPACE, name))
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A provider by name: the name of its parent, its inventories and its usage."""
+    """A provider in a test: the names of itself and its parent, its inventories and its usage."""
 
     name: str
     parent: str | None = None
@@ -41,7 +41,7 @@ def inventory(
 
 
 def build(*specs: Spec) -> ModelSnapshot:
-    """A snapshot of these providers, parents before children; ids count from 1."""
+    """A snapshot with these providers, parents before children. Their ids count from 1."""
     ids: dict[str, int] = {}
     roots: dict[str, int] = {}
     snapshot = ModelSnapshot()

@@ -1,4 +1,4 @@
-"""Random snapshots and requests, with few names, so that they collide."""
+"""Strategies for random snapshots and requests, which use few names, so that these often match."""
 
 from typing import TypeVar
 
@@ -36,7 +36,7 @@ def inventories(draw: st.DrawFn) -> Inventory:
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> ModelSnapshot:
-    """Up to seven providers in trees; some share with others, and some have usage."""
+    """Up to seven providers in trees. Some of them share with other trees, and some have usage."""
     specs: list[Spec] = []
     for number in range(draw(st.integers(2, 7))):
         parents = [*(spec.name for spec in specs[-3:]), None]
@@ -88,7 +88,7 @@ def groups(draw: st.DrawFn, suffix: str, snapshot: ModelSnapshot, resourceless: 
 
 @st.composite
 def requests(draw: st.DrawFn, snapshot: ModelSnapshot) -> CandidatesRequest:
-    """Any valid request, and group policies where they are not needed."""
+    """Any valid request. It may have a group policy even if none is required."""
     suffixes = SUFFIXES[: draw(st.integers(0, 3))]
     unsuffixed = draw(st.booleans()) or not suffixes
     nested = draw(st.sampled_from((True, True, True, False)))
@@ -126,7 +126,9 @@ def situations(draw: st.DrawFn, requests_each: int = 10) -> tuple[ModelSnapshot,
 
 @st.composite
 def fleets(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
-    """Hosts of one structure with different sizes and usage, and groups that request the same resources."""
+    """Hosts of one structure with different sizes and usage, and a request with groups for the same
+    resources.
+    """
     parents = [draw(st.sampled_from((None, *range(number)))) for number in range(draw(st.integers(1, 3)))]
     traits = [draw(st.sampled_from(((), ("T1",)))) for _ in parents]
     portions = {"step_size": draw(st.sampled_from((1, 1, 2))), "max_unit": draw(st.sampled_from((3, 9)))}
@@ -163,7 +165,9 @@ def fleets(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
 
 @st.composite
 def sizes(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
-    """Hosts of one structure, some of which are too small for the portions of the others, used or not."""
+    """Hosts of one structure, used or unused. Some hosts are too small for amounts that the others can
+    give.
+    """
     specs = []
     for host in range(draw(st.integers(2, 4))):
         specs.append(Spec(f"cn{host}", None, {"DISK_GB": draw(st.integers(1, 3))}))
@@ -218,7 +222,7 @@ def crowded_hosts(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
 
 @st.composite
 def packings(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
-    """A host with devices of all sizes, partly used, and groups that need about all that is left."""
+    """A host with devices of all sizes, partly used, and groups that need about all free amounts."""
     specs = [Spec("cn")]
     for number in range(draw(st.integers(2, 4))):
         sizes = {name: draw(st.integers(1, 7)) for name in ("CUSTOM_DEV", "VCPU")}
@@ -238,7 +242,7 @@ def packings(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
 
 @st.composite
 def neighbours(draw: st.DrawFn) -> tuple[ModelSnapshot, CandidatesRequest]:
-    """Hosts with the same inventories at the same positions, but different candidates.
+    """Hosts that have the same inventories at the same positions, but different candidates.
 
     The hosts differ in at least one of these: parents, traits, aggregates, portions, usage.
     """

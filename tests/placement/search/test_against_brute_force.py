@@ -1,6 +1,7 @@
-"""The search finds exactly what trying everything finds, in random snapshots.
+"""Tests that the search finds exactly the candidates of a brute-force search, in random snapshots.
 
-Each random snapshot is asked ten times; PLACEMENT_EXAMPLES_PERCENT=1000 tries ten times as many.
+Each random snapshot is searched ten times. With PLACEMENT_EXAMPLES_PERCENT=1000, ten times as many snapshots
+are tried.
 """
 
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ exhaustive = settings(
 
 
 def check(snapshot: ModelSnapshot, request: CandidatesRequest) -> None:
-    """Every candidate is found exactly once."""
+    """Check that each candidate is found exactly once."""
     found = [comparable(candidate) for candidate in find(snapshot, request)]
     assert len(found) == len(set(found))
     assert set(found) == all_candidates(snapshot, request)
@@ -159,7 +160,9 @@ def test_answer_shows_what_the_snapshot_holds(
 def expected_summaries(
     snapshot: ModelSnapshot, request: CandidatesRequest, candidates: Sequence[AllocationCandidate], minor: int
 ) -> dict[str, object]:
-    """From the version history: 1.17 traits, 1.27 all classes, 1.29 whole trees with parents and roots."""
+    """The provider summaries by the version history: traits from 1.17, all classes from 1.27, whole trees
+    with parents and roots from 1.29.
+    """
     uuids = {provider.id: provider.uuid for provider in snapshot}
     used = {provider_id for candidate in candidates for provider_id in candidate.resources}
     shown = [
@@ -198,7 +201,7 @@ def expected_summaries(
 def test_earlier_results_do_not_affect_a_changed_snapshot(
     situation: tuple[ModelSnapshot, list[CandidatesRequest]], other: ModelSnapshot
 ) -> None:
-    """One snapshot becomes another, provider by provider, and the search runs after each step."""
+    """One snapshot is changed into another, provider by provider, and searched after each change."""
     snapshot, requests = situation
     for provider_id in sorted(snapshot.providers.keys() | other.providers.keys()):
         for request in requests[:4]:
@@ -216,7 +219,9 @@ def test_earlier_results_do_not_affect_a_changed_snapshot(
 
 
 def is_whole_without(other: ModelSnapshot, provider_id: int, snapshot: ModelSnapshot) -> bool:
-    """Whether the snapshot still has whole trees after it takes this provider from the other."""
+    """Whether all trees of the snapshot are complete after this provider was replaced by that of the other
+    snapshot.
+    """
     provider = other.providers[provider_id]
     has_parent = provider.parent_id is None or (
         provider.parent_id in snapshot.providers

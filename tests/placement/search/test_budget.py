@@ -1,4 +1,4 @@
-"""The cost that a search may have, and its answer when it would cost more."""
+"""Tests of the budget of a search, and of the answer if the budget is spent."""
 
 import re
 from itertools import pairwise
@@ -29,7 +29,7 @@ AMPLE = 60
 
 
 def crowd(hosts: int, devices: int = 8) -> ModelSnapshot:
-    """Hosts with many devices each."""
+    """A snapshot of hosts with many devices each."""
     return build(
         *(
             spec
@@ -130,7 +130,7 @@ def test_long_searches_yield_regularly_until_a_yield_raises() -> None:
 
 @pytest.mark.parametrize("minor", [10, 29, 39])
 def test_ordering_and_rendering_yield_to_other_threads(minor: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer is rendered even if nothing is left of the budget."""
+    """An answer is rendered even if the budget is spent."""
     calls = 0
 
     def count() -> None:
@@ -159,7 +159,7 @@ def test_an_answer_of_many_groups_stays_within_its_limit_from_the_start() -> Non
 
 
 class Spending(SearchBudget):
-    """Records steps without limit, part by part."""
+    """A budget without limits that records the steps of each part of a search."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -220,13 +220,15 @@ class TestRootsWithinManyAggregates:
     SHARED = Spec("disk", None, {"DISK_GB": 9}, [SHARES], ["elsewhere"])
 
     def snapshot(self) -> ModelSnapshot:
-        """Hosts in one aggregate, and a provider that shares with none of them."""
+        """A snapshot of hosts in one aggregate, and a provider that shares with none of them."""
         has = {f"CUSTOM_{number}": 9 for number in range(self.CLASSES)}
         hosts = (Spec(f"cn{number}", None, has, (), ["all"]) for number in range(self.HOSTS))
         return build(*hosts, self.SHARED)
 
     def spent(self, classes: int) -> list[int]:
-        """The search for roots, where each of many sets of aggregates has every host."""
+        """The steps that the search for roots spends, for a request with many sets of aggregates that each
+        contain all hosts.
+        """
         aggregates = tuple(
             frozenset({name_to_uuid("all"), name_to_uuid(f"other{number}")}) for number in range(self.SETS)
         )

@@ -1,4 +1,4 @@
-"""Trees share compiled requests by the attributes that conditions read, whatever the conditions are."""
+"""Tests that trees share compiled requests only if they agree in the attributes that conditions read."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,9 @@ ODD = "CUSTOM_ODD"
 
 @dataclass(frozen=True, slots=True)
 class EvenGeneration(ProviderCondition):
-    """Made up: the provider was changed an even number of times. The search reads nothing else of that."""
+    """A condition for tests: the generation of the provider is even. Nothing else in a search reads
+    generations.
+    """
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         return provider.generation % 2 == 0
@@ -33,8 +35,8 @@ class EvenGeneration(ProviderCondition):
 
 @dataclass(frozen=True, slots=True)
 class EvenGenerationOfKind(EvenGeneration):
-    """The same condition with a wrong declaration of the attributes that it reads: trees of a class may
-    differ in them.
+    """The same condition with a wrong declaration of the attributes that it reads. Trees of one class may
+    differ in generations.
     """
 
     reads = ("traits",)
@@ -42,7 +44,7 @@ class EvenGenerationOfKind(EvenGeneration):
 
 @dataclass(frozen=True, slots=True)
 class WithHealthyRoot(ProviderCondition):
-    """Made up: a property of the tree that the provider itself does not have."""
+    """A condition for tests on a property that only the root of the provider's tree has."""
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         return snapshot.providers[provider.root_id].generation % 2 == 0
@@ -64,7 +66,7 @@ def found(snapshot: ModelSnapshot, request: CandidatesRequest, condition: Provid
 
 
 def with_generations(snapshot: ModelSnapshot, generations: Sequence[int]) -> ModelSnapshot:
-    """The snapshot with these generations in turn; others than those that meet it have the trait."""
+    """The snapshot with these generations in turn. A provider with an odd generation has the trait."""
     return ModelSnapshot(
         replace(
             provider,
@@ -109,7 +111,7 @@ def test_an_unknown_condition_holds_beside_all_others(
 
 
 def hosts(*generations: int) -> ModelSnapshot:
-    """Hosts of one class."""
+    """A snapshot of hosts of one class."""
     snapshot = build(*(Spec(f"cn{number}", None, {"VCPU": 4}) for number, _ in enumerate(generations)))
     return ModelSnapshot(replace(each, generation=generations[each.id - 1]) for each in snapshot)
 
@@ -130,6 +132,8 @@ def test_hosts_of_one_class_are_distinguished_by_it(
 
 
 def test_the_declared_attributes_of_a_condition_decide() -> None:
-    """A condition that reads more than it declares shares results wrongly; the tests above find that."""
+    """If a condition reads more attributes than it declares, trees share wrong results. The tests above
+    notice this.
+    """
     assert len(found(hosts(0, 1), REQUEST, EvenGeneration())) == 1
     assert len(found(hosts(0, 1), REQUEST, EvenGenerationOfKind())) == 2

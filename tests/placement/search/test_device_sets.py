@@ -1,4 +1,6 @@
-"""Fixed sets of devices, such as partitions of an NVSwitch, with a marked provider above the members."""
+"""Tests of fixed sets of devices, such as partitions of an NVSwitch, with a marked provider above the
+members.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +25,9 @@ def trait(size: int) -> str:
 
 @st.composite
 def nested_sets(draw: st.DrawFn) -> list[Set]:
-    """Up to eight devices, halved or split anywhere, down to some depth; the largest set first."""
+    """A strategy for up to eight devices that are divided into nested sets, down to some depth. The largest
+    set comes first.
+    """
     devices = [f"d{number}" for number in range(draw(st.integers(2, 8)))]
     found: list[Set] = []
 
@@ -41,7 +45,7 @@ def nested_sets(draw: st.DrawFn) -> list[Set]:
 
 
 def host(sets: Sequence[Set], taken: Set) -> ModelSnapshot:
-    """A host with providers that nest like its sets."""
+    """A host with providers that nest like its sets of devices."""
     specs = [Spec("host", None, {"VCPU": 1})]
     above: dict[str, str] = {}
     for number, members in enumerate(sets):
@@ -54,7 +58,9 @@ def host(sets: Sequence[Set], taken: Set) -> ModelSnapshot:
 
 
 def set_of(size: int) -> CandidatesRequest:
-    """The request for a set: a group for each member, below a provider with the trait of the size."""
+    """A request for a set of devices: a group for each member, below one provider with the trait of
+    the size.
+    """
     members = tuple(RequestGroup(f"_{number}", {GPU: 1}) for number in range(size))
     top = RequestGroup("_set", required=(frozenset((trait(size),)),))
     return CandidatesRequest(
@@ -82,7 +88,9 @@ def test_a_set_is_offered_while_all_its_members_are_free(sets: list[Set], taken:
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.sampled_from((1, 2, 4, 8)), min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_sets_of_a_switch_are_taken_until_none_is_left(sizes: list[int], rng: object) -> None:
-    """One of 8, two of 4, four of 2: each taken set leaves only the sets that share no member with it."""
+    """The sets are one of 8, two of 4, and four of 2 devices. A taken set leaves only the sets that share no
+    device with it.
+    """
     names = [f"d{number}" for number in range(8)]
     sets = [frozenset(names[at : at + size]) for size in (8, 4, 2) for at in range(0, 8, size)]
     taken: Set = frozenset()

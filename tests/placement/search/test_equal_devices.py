@@ -1,4 +1,6 @@
-"""Equal devices are one: of candidates that differ only in a swap of these, one comes before the others."""
+"""Tests of equal devices: of candidates that differ only in a swap of equal devices, one comes before all the
+others.
+"""
 
 from collections import Counter
 from itertools import groupby
@@ -101,7 +103,7 @@ def root_of(snapshot: ModelSnapshot, found: tuple[frozenset[tuple[int, str, int]
 
 
 def hosts(number: int, devices: int, nodes: int) -> ModelSnapshot:
-    """Hosts with devices below their nodes, or below the root without nodes."""
+    """Hosts with devices below their NUMA nodes, or below the root if they have no nodes."""
     return build(
         *(
             spec
@@ -127,7 +129,7 @@ def asking(devices: int) -> CandidatesRequest:
 
 
 def test_every_way_is_found_where_no_limit_is_given() -> None:
-    """The world of 8 devices and 6 groups: 8 * 7 * 6 * 5 * 4 * 3 candidates."""
+    """A host with 8 devices has 8 * 7 * 6 * 5 * 4 * 3 candidates for 6 groups."""
     found = find(hosts(1, 8, 0), asking(6))
     assert len(found) == len({comparable(each) for each in found}) == 20_160
 
@@ -147,7 +149,7 @@ def test_a_limit_keeps_the_only_candidate_within_one_node() -> None:
 
 
 def nodes_of(snapshot: ModelSnapshot, candidate: AllocationCandidate) -> tuple[int, ...]:
-    """The number of devices below each node of the host."""
+    """The number of devices below each NUMA node of the host."""
     parents = [snapshot.providers[each].parent_id for each in candidate.resources]
     nodes = sorted(each.id for each in snapshot if "PCPU" in each.inventories)
     return tuple(parents.count(node) for node in nodes)
@@ -155,7 +157,7 @@ def nodes_of(snapshot: ModelSnapshot, candidate: AllocationCandidate) -> tuple[i
 
 @pytest.fixture
 def choices(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Counts the providers that are tried, and those that are taken."""
+    """Counters of the providers that the search tries, and of those that it takes."""
     counts: Counter[str] = Counter()
     allowed = NeedAssignment.allows_provider
 
@@ -191,7 +193,9 @@ def test_a_limit_beyond_the_distinct_candidates_takes_few_choices(groups: int, c
 def test_functions_of_cards_with_unlike_amounts_are_one_pool(
     nodes: int, distinct: int, choices: Counter[str]
 ) -> None:
-    """16 cards with 0 to 8 free functions for 6 groups: 0 to 6 functions of the first node."""
+    """The host has 16 cards with 0 to 8 free functions, for 6 groups. The first node may give 0 to 6
+    functions.
+    """
     parents = [f"n{node}" for node in range(nodes)] or ["h"]
     cards = [Spec(f"d{at}", parents[at % len(parents)], {GPU: 8}, used={GPU: 5 * at % 9}) for at in range(16)]
     snapshot = build(Spec("h"), *(Spec(name, "h", {"PCPU": 8}) for name in parents if nodes), *cards)
@@ -210,7 +214,7 @@ def test_an_impossible_number_of_devices_takes_few_choices(choices: Counter[str]
 
 
 def test_devices_with_amounts_of_their_own_take_few_choices(choices: Counter[str]) -> None:
-    """One node alone cannot serve 15 groups with 14 devices, in whatever order they have them."""
+    """One node with 14 devices cannot serve 15 groups, in whatever order these get their devices."""
     nodes = [Spec("n0", "h", {"PCPU": 4}), Spec("n1", "h", {"PCPU": 4})]
     devices = [Spec(f"{node.name}d{at}", node.name, {GPU: 4 + at}) for node in nodes for at in range(14)]
     groups = (RequestGroup("_cpu", {"PCPU": 1}), *asking(15).groups)
@@ -233,7 +237,7 @@ def test_amounts_beyond_all_groups_make_no_difference(policy: str, distinct: int
 
 
 def test_equal_hosts_are_searched_once(choices: Counter[str]) -> None:
-    """The plainest request at hosts with eight nodes, each with its own amount free."""
+    """The request is the simplest one, and the hosts have eight nodes with different free amounts."""
     nodes = [
         Spec(f"h{host}n{at}", f"h{host}", {"PCPU": 64}, used={"PCPU": (host * 7 + at * 5) % 60})
         for host in range(50)

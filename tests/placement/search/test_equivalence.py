@@ -1,4 +1,4 @@
-"""Groups of hosts that are searched together."""
+"""Tests of groups of equivalent hosts, which are searched once."""
 
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget

@@ -1,4 +1,4 @@
-"""The worked example in the documentation of `placement.search`."""
+"""Tests that the worked example in the documentation of `placement.search` is right."""
 
 from unittest.mock import patch
 

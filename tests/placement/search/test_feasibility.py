@@ -1,4 +1,4 @@
-"""Proofs from needs and options exclude only the impossible."""
+"""Tests of quick proofs that needs cannot fit, which never exclude a possible assignment."""
 
 from itertools import product
 
@@ -56,7 +56,9 @@ def test_taken_amounts_count() -> None:
 
 
 def ruled_out(asked: list[tuple[int, str]], **sizes: int) -> bool:
-    """Whether groups of these amounts, with a choice of these devices, are known not to fit together."""
+    """Whether a quick proof shows that groups with these amounts, each with a choice of devices, do not fit
+    together.
+    """
     providers = {
         at.name: at for at in build(*(Spec(name, None, {"A": size}) for name, size in sizes.items()))
     }
@@ -66,7 +68,7 @@ def ruled_out(asked: list[tuple[int, str]], **sizes: int) -> bool:
 
 
 def test_amounts_that_do_not_add_up_at_their_providers_are_ruled_out() -> None:
-    """The units are enough, and so are the places for each amount alone."""
+    """The devices have enough units in total, and enough places for each amount alone."""
     assert ruled_out([(3, "xy"), (3, "xy"), (2, "xy")], x=4, y=4)
     assert not ruled_out([(3, "xy"), (3, "xy"), (2, "xy")], x=4, y=5)
 

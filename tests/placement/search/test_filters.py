@@ -1,4 +1,4 @@
-"""Providers that pass the filters of ``GET /resource_providers``."""
+"""Tests of the filters of ``GET /resource_providers``."""
 
 from urllib.parse import parse_qsl
 
@@ -13,7 +13,7 @@ from tests.placement.search.snapshots import Spec, build, inventory, name_to_uui
 
 
 def names(snapshot: ModelSnapshot, query: str) -> list[str]:
-    """The names of the providers that pass; ``{name}`` in the query stands for a uuid."""
+    """The names of the providers that pass the filters. ``{name}`` in the query stands for a uuid."""
     inserted = [part.split("}")[0] for part in query.split("{")[1:]]
     query = query.format(**{name: name_to_uuid(name) for name in inserted})
     return [

@@ -1,4 +1,6 @@
-"""A condition is one class, registered once: a made-up one works everywhere without other changes."""
+"""Tests that a condition is a single class, registered once: a new condition works everywhere without other
+changes.
+"""
 
 import random
 from collections.abc import Iterator
@@ -35,14 +37,14 @@ from tests.placement.search.strategies import fleets, situations
 
 @dataclass(frozen=True, slots=True)
 class LabelledGroup(RequestGroup):
-    """A group with one more field."""
+    """A request group with one more field, for labels."""
 
     labels: tuple[frozenset[str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class HasLabels(ProviderCondition):
-    """A label of each set, whatever its value."""
+    """A condition for tests: the provider has a label of each set, with any value."""
 
     name = "labels"
     field = "labels"
@@ -62,7 +64,7 @@ def registered() -> Iterator[None]:
 
 
 def labelled(snapshot: ModelSnapshot, *names: str) -> ModelSnapshot:
-    """The snapshot with labels in place of the traits of these names."""
+    """The snapshot with labels in place of these traits."""
     return ModelSnapshot(
         replace(
             each,
@@ -79,7 +81,7 @@ def group(suffix: str = "", **said: object) -> LabelledGroup:
 
 @pytest.fixture
 def cloud() -> ModelSnapshot:
-    """Hosts of one class; the third has a label, and the first has less free."""
+    """A snapshot with hosts of one class. The third host has a label, and the first has less free."""
     hosts = [
         Spec(f"cn{at}", None, {"VCPU": 8}, ["L"] if at == 2 else [], [], {"VCPU": 7 * (at == 0)})
         for at in range(4)
@@ -154,7 +156,7 @@ def test_claims_go_to_hosts_that_meet_it(cloud: ModelSnapshot) -> None:
 
 
 def as_labels(request: CandidatesRequest) -> CandidatesRequest:
-    """The request with labels wherever a group with a suffix requires traits."""
+    """The request with labels instead of traits that groups with a suffix require."""
     return replace(
         request,
         groups=tuple(
@@ -167,7 +169,7 @@ def as_labels(request: CandidatesRequest) -> CandidatesRequest:
 
 
 def bare(request: CandidatesRequest) -> CandidatesRequest:
-    """The request without conditions, except traits that groups with a suffix require."""
+    """The request without any condition except traits that groups with a suffix require."""
     groups = tuple(
         LabelledGroup(each.suffix, each.resources, required=each.required if each.suffix else ())
         for each in request.groups
@@ -194,7 +196,7 @@ def test_a_made_up_condition_works_as_required_traits_do(
 
 
 def _renamed(document: object) -> object:
-    """The explanation of labels in the words of required traits."""
+    """The explanation about labels, changed to the words about required traits."""
     if isinstance(document, dict):
         return {key: _renamed(value) for key, value in document.items()}
     if isinstance(document, list):

@@ -1,4 +1,4 @@
-"""The order of the candidates of one root; the set of candidates does not depend on it."""
+"""Tests of the order of the candidates of one root. The order does not change the set of candidates."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ def spread(candidate: AllocationCandidate) -> tuple[int, int]:
 
 
 def names(offers: Sequence[Offer]) -> list[str]:
-    """The providers of each candidate."""
+    """The names of the providers of each candidate."""
     return [
         " ".join(sorted(each.name for each in offer.provider_set.members if each.id in offer.resources))
         for offer in candidates_of(offers)

@@ -1,4 +1,4 @@
-"""Query strings by microversion, and the errors of wrong ones."""
+"""Tests of parsing query strings by microversion, and of the errors of wrong ones."""
 
 from urllib.parse import parse_qsl
 

@@ -1,4 +1,4 @@
-"""The answer of ``GET /allocation_candidates`` in the shape of each microversion."""
+"""Tests of the answer of ``GET /allocation_candidates`` in the format of each microversion."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The search begins at the trees that have the rarest thing of a request."""
+"""Tests that the search begins at the trees that have the rarest requested property."""
 
 import random
 from collections import Counter
@@ -17,7 +17,9 @@ HOSTS = 20
 
 
 def cloud(*, pool: bool) -> ModelSnapshot:
-    """Hosts with a device each, the fifth with a trait and an aggregate of its own; a pool that shares."""
+    """A snapshot of hosts with a device each, and a sharing provider. The fifth host has a trait and an
+    aggregate of its own.
+    """
     fifth = {"traits": ("CUSTOM_RARE",), "aggregates": ("rare",)}
     hosts = [
         Spec(f"cn{number}", None, {"VCPU": 8}, **(fifth if number == 5 else {}))  # type: ignore[arg-type]  # of many types

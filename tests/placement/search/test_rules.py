@@ -1,4 +1,4 @@
-"""The rules of candidates, one by one, in small snapshots."""
+"""Tests of the rules of candidates, one by one, in small snapshots."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from tests.placement.search.snapshots import Spec, build, inventory
 
 
 def vfs(answer: list[str]) -> Counter[str]:
-    """The number of candidates that take this many virtual functions of that provider."""
+    """The number of candidates that take this number of virtual functions of the provider."""
     return Counter(
         part for candidate in answer for part in candidate.split(" + ") if part.startswith(("pf", "nic"))
     )

@@ -1,4 +1,4 @@
-"""The work of a search, its order, and its results in wide trees."""
+"""Tests of the amount of work of a search, its order, and its results in trees with many providers."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from tests.placement.search.snapshots import Spec, build
 
 
 def hosts(number: int, nodes: int = 2) -> ModelSnapshot:
-    """This many hosts with this many NUMA nodes of 4 VCPU each."""
+    """A snapshot with a number of hosts that have a number of NUMA nodes of 4 VCPU each."""
     return build(
         *(
             spec
@@ -32,7 +32,7 @@ def hosts(number: int, nodes: int = 2) -> ModelSnapshot:
 
 
 def devices(number: int, size: int = 1) -> ModelSnapshot:
-    """One host with this many devices."""
+    """A snapshot with one host that has a number of devices."""
     return build(Spec("cn"), *(Spec(f"dev{index}", "cn", {"CUSTOM_DEV": size}) for index in range(number)))
 
 
@@ -54,7 +54,7 @@ SMALL = RequestGroup("", {"VCPU": 1, "MEMORY_MB": 1})
 
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Counts the trees and providers that are checked, and the choices that are weighed."""
+    """Counters of the trees and providers that are checked, and of the choices that the search makes."""
     counts: Counter[str] = Counter()
     options_of, batches, allowed = (
         module.options_of,

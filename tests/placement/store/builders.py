@@ -1,4 +1,6 @@
-"""Claims and inventories as the store gets them, without REST, and the allocations of consumers."""
+"""Builds claims and inventories in the form of the store, without REST, and reads allocations of
+consumers.
+"""
 
 from collections.abc import Mapping
 
@@ -15,7 +17,7 @@ def build_claim(
     generation: int | None = None,
     consumer_type: str | None = None,
 ) -> ConsumerClaim:
-    """A claim of these amounts by provider and resource class; without a generation the consumer is new."""
+    """A claim of these amounts by provider and resource class. Without a generation, its consumer is new."""
     return ConsumerClaim(consumer, resources, generation, ConsumerOwnership("project", "user", consumer_type))
 
 
@@ -28,13 +30,13 @@ def inventory_values(
     step_size: int = 1,
     allocation_ratio: float = 1.0,
 ) -> InventoryValues:
-    """An inventory that one consumer may take completely, unless a test changes that."""
+    """An inventory of which one consumer may take everything, unless the test changes a field."""
     return InventoryValues(
         total, reserved, min_unit, total if max_unit is None else max_unit, step_size, allocation_ratio
     )
 
 
 def read_holders(database: ServiceDatabase, provider: str) -> dict[str, int]:
-    """The amount that each consumer holds of a provider, of one resource class."""
+    """The amount of one resource class of a provider that each consumer holds."""
     with database.read() as conn:
         return {each.consumer: each.used for each in allocations.of_provider(conn, provider)}

@@ -1,4 +1,4 @@
-"""A database with standard names, and one provider with inventories."""
+"""Fixtures: a database with standard names, and one provider with inventories."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,13 +26,13 @@ def database(database_url: str) -> Iterator[ServiceDatabase]:
 
 @pytest.fixture
 def host() -> str:
-    """The uuid of the provider, which has ten VCPU and ten DISK_GB and is at generation 1."""
+    """The uuid of a provider at generation 1 with ten VCPU and ten DISK_GB."""
     return HOST
 
 
 @pytest.fixture
 def batch_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of statements in each batch that was sent, from now on."""
+    """A list of the number of statements in each batch that is sent from now on."""
     sizes: list[int] = []
     send = StatementBatch.send
 

@@ -1,4 +1,4 @@
-"""The worked example in the documentation of `placement.store`."""
+"""Tests that the worked example in the documentation of `placement.store` is right."""
 
 import pytest
 

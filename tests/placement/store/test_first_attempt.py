@@ -1,4 +1,6 @@
-"""Rows that are inserted as new and exist already: the client gets the usual error."""
+"""Tests of inserting rows that exist already, although they were taken for new: the client gets the usual
+error.
+"""
 
 import threading
 

@@ -1,7 +1,7 @@
-"""A write to one provider, consumer, project or name is right, and does not affect its neighbours.
+"""Tests that a write to one provider, consumer, project or name is right, and does not affect any other.
 
-The database has three objects of each kind. Requests are about the second; the first has smaller ids, uuids
-and names, the third larger ones.
+The database has three objects of each kind. All requests concern the second object. The first has smaller
+ids, uuids and names, and the third has larger ones.
 """
 
 import shutil
@@ -51,7 +51,9 @@ def numbered_inventories(number: int, generation: int, *names: str) -> dict[str,
 
 @pytest.fixture(scope="module")
 def filled(migrated_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database in which the first and the third host have a child, and all have a consumer."""
+    """A database with three hosts that all have a consumer. The first and the third host have a child
+    provider.
+    """
     file = tmp_path_factory.mktemp("neighbours") / "placement.sqlite"
     shutil.copy(migrated_file, file)
     admin = Admin(application(f"sqlite:///{file}"))
@@ -89,13 +91,13 @@ def filled(migrated_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def before(filled: Path) -> dict[int, dict[str, Any]]:
-    """The state of one of the three, as the API shows it."""
+    """The state of one of the three objects before the write, as the API shows it."""
     return shown(f"sqlite:///{filled}")
 
 
 @pytest.fixture
 def url(filled: Path, tmp_path: Path) -> str:
-    """A copy of the database."""
+    """The URL of a copy of the database."""
     file = tmp_path / "placement.sqlite"
     with closing(sqlite3.connect(filled)) as source, closing(sqlite3.connect(file)) as target:
         source.backup(target)
@@ -103,13 +105,13 @@ def url(filled: Path, tmp_path: Path) -> str:
 
 
 def shown(url: str) -> dict[int, dict[str, Any]]:
-    """The state of each of the three in a new worker, by request."""
+    """The state of each of the three objects in a new worker, by request."""
     admin = Admin(application(url))
     return {number: _shown(admin, number) for number in NUMBERS}
 
 
 def neighbours(everything: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The states of the first and the third."""
+    """The states of the first and the third object."""
     return [everything[1], everything[3]]
 
 
@@ -283,7 +285,7 @@ def test_writing_the_present_traits_changes_nothing(url: str, before: dict[int, 
 def test_an_empty_provider_can_be_deleted_beside_used_ones(
     url: str, before: dict[int, dict[str, Any]]
 ) -> None:
-    """Children, allocations and usage of others do not count as its own."""
+    """Children, allocations and usage of other providers do not prevent the deletion."""
     admin = Admin(application(url))
     assert admin("DELETE", SECOND).status_code == 409
     assert admin("DELETE", "/resource_classes/CUSTOM_B").status_code == 409

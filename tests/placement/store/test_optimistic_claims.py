@@ -1,4 +1,6 @@
-"""Choices of the read model are written in one exchange, and only while they are good."""
+"""Tests of writing choices of the read model in one exchange with the database, if the choices are still
+valid.
+"""
 
 from collections.abc import Callable
 
@@ -19,7 +21,7 @@ Write = Callable[[WriteTransaction], object]
 
 @pytest.fixture
 def chosen(database: ServiceDatabase, host: str) -> dict[str, Provider]:
-    """The current host, with one VCPU used, and another host."""
+    """The host of the choice, which has one VCPU used, and another host."""
     database.write(lambda tx: providers.create_provider(tx, OTHER_HOST, "other", None))
     database.write(lambda tx: inventories.replace_all(tx, OTHER_HOST, 0, {"VCPU": FOUR}))
     database.write(lambda tx: allocations.replace(tx, [build_claim(CONSUMERS[2], {host: {"VCPU": 1}})]))

@@ -1,4 +1,4 @@
-"""A provider is the same whether it is written in one exchange, or after reading it."""
+"""Tests that a provider ends in the same state whether it is written in one exchange, or read first."""
 
 from collections.abc import Callable
 from typing import Any

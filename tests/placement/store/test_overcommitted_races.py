@@ -1,4 +1,6 @@
-"""Simultaneous claims of an overcommitted provider: together they do not make it worse."""
+"""Tests of simultaneous claims of a provider with more usage than capacity: together they do not increase the
+excess.
+"""
 
 import threading
 from collections.abc import Sequence
@@ -27,7 +29,9 @@ def leave_four(database: ServiceDatabase, host: str) -> None:
 def at_once(
     database: ServiceDatabase, host: str, attempts: Sequence[tuple[str, int]]
 ) -> list[tuple[str, int]]:
-    """The accepted claims; the others would have exceeded the capacity."""
+    """Send claims at the same time; return the accepted claims. The other claims would have exceeded the
+    capacity.
+    """
     accepted: list[tuple[str, int]] = []
     refusals: list[str] = []
     barrier = threading.Barrier(len(attempts))

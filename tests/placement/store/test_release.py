@@ -1,4 +1,6 @@
-"""Releases in a transaction of their own: the same on every database, in one exchange if possible."""
+"""Tests of releases in a transaction of their own: they have the same result on each database, if possible in
+one exchange.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,7 +27,9 @@ TEN = inventory_values(10)
 
 @pytest.fixture
 def claimed(database: ServiceDatabase) -> ServiceDatabase:
-    """Three hosts; the first consumer has allocations at the first two, the second at the last two."""
+    """Three hosts. The first consumer has allocations at the first two hosts, the second consumer at the last
+    two.
+    """
 
     def fill(tx: Any) -> None:
         for host in HOSTS:

@@ -1,4 +1,4 @@
-"""The numbers of statements and batches of each write."""
+"""Tests of the numbers of statements and batches in each kind of write."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Counted = Callable[[Callable[[WriteTransaction], object]], list[int]]
 
 @pytest.fixture
 def counted(database: ServiceDatabase, batch_sizes: list[int]) -> Counted:
-    """Run a write with one attempt; return the number of statements in each batch that it sent."""
+    """Run a write with one attempt; return the number of statements in each batch that the write has sent."""
 
     def write(work: Callable[[WriteTransaction], object]) -> list[int]:
         batch_sizes.clear()

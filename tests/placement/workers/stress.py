@@ -1,7 +1,8 @@
-"""A load of claims on few providers, from several clients, on several worker processes that may be killed.
+"""Sends claims on few providers from several clients to several worker processes, and kills some of the
+processes.
 
-Each client owns its consumers, so it knows their expected allocations: those of the last confirmed request.
-If a killed worker left the outcome of a request open, those of that request are possible, too.
+Each client owns its consumers, so the client knows their expected allocations: those of the last confirmed
+request. If a worker was killed during a later request, the allocations of this request are also possible.
 """
 
 import os
@@ -81,7 +82,7 @@ class StressClient(threading.Thread):
             self.failures.append(f"PUT: {response.status_code} {response.text}")
 
     def settle(self, consumer: str) -> Resources:
-        """Read the allocations of a consumer, which must be a possible state."""
+        """Read the allocations of a consumer, and check that they are one of the possible states."""
         shown = self.service.get(f"/allocations/{consumer}")
         self.generation = shown.get("consumer_generation")
         held = {uuid: each["resources"] for uuid, each in shown["allocations"].items()}
@@ -92,7 +93,7 @@ class StressClient(threading.Thread):
 
 @dataclass
 class StressOutcome:
-    """Counts and errors of a run."""
+    """The counts and the errors of a run."""
 
     answers: Counter[str]
     kills: int
@@ -103,7 +104,9 @@ class StressOutcome:
 def run(
     url: str, folder: Path, *, seconds: float, kills: int, clients: int = 6, workers: int = 3
 ) -> StressOutcome:
-    """Load the service for ``seconds``, kill a worker ``kills`` times meanwhile, and check all sums."""
+    """Send claims to the service for ``seconds``, kill a worker ``kills`` times meanwhile, and check all
+    sums.
+    """
     with service(url, folder, workers) as running:
         providers = _make_providers(running)
         stopped = threading.Event()

@@ -1,4 +1,5 @@
-"""Workers that share a database agree and fulfil the rules of the API after random requests.
+"""Tests that workers that share a database show the same state, which follows the rules of the API, after
+random requests.
 
 Each request goes to one of two workers in this process. Afterwards both workers, and a third that has just
 started, must show the same providers, usages and candidates, and the sums must be right.
@@ -39,7 +40,7 @@ def worker(url: str) -> webtest.TestApp:
 
 
 def shown(app: webtest.TestApp) -> dict[str, Any]:
-    """Return a worker's data of all providers, in a comparable form."""
+    """Return a worker's data of all providers in a form that can be compared."""
     providers = app.get("/resource_providers").json["resource_providers"]
     state = {}
     for provider in providers:
@@ -58,7 +59,7 @@ def shown(app: webtest.TestApp) -> dict[str, Any]:
 
 @dataclass
 class Deployment:
-    """Two workers on one database with random requests."""
+    """Two workers on one database, which get random requests."""
 
     url: str
     rng: random.Random
@@ -80,7 +81,7 @@ class Deployment:
         action(app)
 
     def some(self, app: webtest.TestApp, count: int = 1) -> list[str]:
-        """Strategy of providers to act on, which mostly exist."""
+        """A strategy for providers to use in a request. Mostly they exist."""
         listed = app.get("/resource_providers").json["resource_providers"]
         known = [provider["uuid"] for provider in listed]
         if len(known) < count or self.rng.random() < 0.1:

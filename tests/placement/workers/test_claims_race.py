@@ -1,4 +1,5 @@
-"""Many clients claim the same few hosts, each in one call: no claim is refused while capacity is left.
+"""Tests of many clients that claim resources of the same few hosts: no claim is refused while capacity is
+left.
 
 The same holds for the places that the policy of a group leaves. A list of claims is granted as a whole or not
 at all. `PLACEMENT_RACING_CLAIMS` is the number of claims that race.
@@ -43,7 +44,7 @@ NO_CANDIDATE = "placement.ext.no_candidate"
 
 @dataclass(frozen=True)
 class Race:
-    """One race: clients claim for its own project until the project holds ``places``."""
+    """One race: clients claim resources for the project of the race until the project holds ``places``."""
 
     places: int
     fields: dict[str, Any] = field(default_factory=dict)
@@ -57,24 +58,26 @@ class Race:
 
 
 def alone() -> list[Race]:
-    """Return one race for all capacity."""
+    """Return one race for the whole capacity."""
     return [Race(CAPACITY)]
 
 
 def apart() -> list[Race]:
-    """Return races for groups with a few members on each host."""
+    """Return races for groups that have a few members on each host."""
     policy = {"policy": "anti-affinity", "max_per_host": MEMBERS}
     return [Race(HOSTS * MEMBERS, {"group": {"name": str(uuid4()), **policy}}) for _ in range(GROUPS)]
 
 
 def together() -> list[Race]:
-    """One group that has to stay on one host."""
+    """Return a race for one group that has to stay on one host."""
     return [Race(PER_HOST, {"group": {"name": str(uuid4()), "policy": "affinity"}})]
 
 
 @dataclass
 class ClaimClient(threading.Thread):
-    """Claims one or two consumers in turn until no room is left; half of the clients prefer full hosts."""
+    """A client that claims for one or two consumers in turn until no room is left. Half of the clients prefer
+    full hosts.
+    """
 
     running: RunningService
     race: Race
@@ -103,7 +106,7 @@ class ClaimClient(threading.Thread):
             self.failures.append(repr(error))
 
     def claim(self, consumers: list[str]) -> bool:
-        """Claim and return whether it succeeded; repeat the request if its worker was killed."""
+        """Send a claim and return whether it succeeded. The request is repeated if its worker was killed."""
         body = {
             "claims": [
                 {
@@ -164,7 +167,7 @@ def make_hosts(running: RunningService) -> list[str]:
 
 
 def run(running: RunningService, races: list[Race], rng: random.Random) -> list[ClaimClient]:
-    """Let all clients claim until no room is left, and kill a worker meanwhile."""
+    """Let all clients send claims until no room is left, and kill a worker meanwhile."""
     clients = [
         ClaimClient(running, races[number % len(races)], {"pack": 1} if number // len(races) % 2 else {})
         for number in range(CLIENTS)
@@ -184,7 +187,7 @@ def run(running: RunningService, races: list[Race], rng: random.Random) -> list[
 
 
 def held(running: RunningService, nodes: list[str]) -> Iterator[dict[str, int]]:
-    """Yield the amounts of each consumer, host by host."""
+    """Yield the amounts that each consumer holds, host by host."""
     for start in range(0, len(nodes), NODES):
         found: Counter[str] = Counter()
         for uuid in nodes[start : start + NODES]:

@@ -1,4 +1,4 @@
-"""A search that takes too long has a limit and does not block other requests of the worker."""
+"""Tests of a search that takes too long: it has a limit, and does not block other requests of the worker."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,7 +24,9 @@ def url(sqlite_url: str) -> str:
 
 @pytest.fixture
 def running(url: str, tmp_path: Path) -> Iterator[RunningService]:
-    """One worker that lets searches take four seconds and 2 MiB, and a host for the hard question."""
+    """One worker that lets a search take four seconds and 2 MiB, with a host for the request that takes too
+    long.
+    """
     bounds = "candidates_deadline = 4\ncandidates_size = 2"
     with service(url, tmp_path, workers=1, api_options=bounds) as started:
         make_hard(started)

@@ -1,4 +1,6 @@
-"""Clients that create and remove the same objects at the same time get the right results, never a failure."""
+"""Tests of clients that create and remove the same objects at the same time: answers are right, and no
+request fails.
+"""
 
 import threading
 from collections import Counter
@@ -24,7 +26,7 @@ OWNER = {"project_id": "project", "user_id": "user", "consumer_type": "INSTANCE"
 
 
 class RacingClient(requests.Session):
-    """Sends requests and counts the answers."""
+    """A client that sends requests and counts the answers."""
 
     def __init__(self, running: RunningService, answers: Counter[tuple[str, int]]) -> None:
         super().__init__()
@@ -44,7 +46,9 @@ def running(database_server: DatabaseServer, database_url: str, tmp_path: Path) 
 
 
 def race(running: RunningService, once: Callable[[RacingClient, str], None]) -> Counter[tuple[str, int]]:
-    """Let every client do the same to the same few objects; count the answers by request and status."""
+    """Let each client send the same requests about the same few objects; count the answers by request and
+    status.
+    """
     counted = []
 
     def run() -> None:

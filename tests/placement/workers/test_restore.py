@@ -1,4 +1,4 @@
-"""A database is restored under running workers: they neither show nor write lost data."""
+"""Tests of a database that is restored while workers run: they neither show nor write data that was lost."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,9 @@ HOSTS = [f"{number:08d}-0000-4000-8000-000000000000" for number in (1, 2, 3)]
 
 @pytest.fixture
 def workers(database_url: str) -> list[Admin]:
-    """Two workers that have read three hosts of 60 VCPU; the first has also read their usages."""
+    """Two workers that have read three hosts of 60 VCPU. The first worker has also read the usage of the
+    hosts.
+    """
     workers = [Admin(application(database_url)) for _ in range(2)]
     for uuid in HOSTS:
         make_provider(workers[0], uuid, provider=uuid, VCPU=60)
@@ -162,7 +164,7 @@ def counters(url: str) -> dict[str, list[tuple[int, ...]]]:
 
 
 def set_counters(url: str, found: dict[str, list[tuple[int, ...]]]) -> None:
-    """Set counters and stamps to earlier values, which does not happen by chance."""
+    """Set counters and stamps to earlier values. In operation this would be an unlikely coincidence."""
     execute_sql(
         url,
         *(
@@ -177,7 +179,9 @@ def set_counters(url: str, found: dict[str, list[tuple[int, ...]]]) -> None:
 
 
 def history_with_the_same_counters(workers: list[Admin], url: str, restore: Callable[[], None]) -> None:
-    """Restore the state before the first worker's claim, then claim differently with the second worker."""
+    """Restore the state before a claim of the first worker, and then make another claim with the second
+    worker.
+    """
     first, second = workers
     hold_vcpus(first, 1, HOSTS[0])
     assert read_used(first) == [30, 0, 0]
@@ -230,7 +234,7 @@ def test_no_worker_writes_to_a_replaced_database(
 def test_another_server_with_the_same_tables_and_counters_is_detected(
     workers: list[Admin], database_server: DatabaseServer, database_url: str
 ) -> None:
-    """The other server gets the address of the database, like after a failover to a copy."""
+    """Another server gets the address of the database, as after a failover to a copy."""
     if database_server.kind == "sqlite":
         pytest.skip("SQLite has no server")
     with databases.create(database_server.kind) as other:

@@ -1,4 +1,6 @@
-"""Requests to a silent database fail within limits, and succeed when it answers again."""
+"""Tests of a database that does not answer: requests fail within time limits, and succeed when it answers
+again.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -35,7 +37,7 @@ def connect_timeout() -> int:
 
 @pytest.fixture
 def running(proxy: Proxy, tmp_path: Path, connect_timeout: int) -> Iterator[RunningService]:
-    """One worker that knows one host."""
+    """One worker that has read one host."""
     with service(proxy.url, tmp_path, 1, database_options=LIMITS.format(connect_timeout)) as running:
         assert ask(running, "POST", "/resource_providers", json={"name": "host", "uuid": HOST}) == 200
         assert put_inventory(running) == 200

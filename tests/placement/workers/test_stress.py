@@ -1,4 +1,6 @@
-"""Several worker processes under load: nothing is over-committed, lost, doubled or answered 5xx."""
+"""Tests of several worker processes under load: nothing is over-committed, lost or duplicated, and no answer
+is 5xx.
+"""
 
 from pathlib import Path
 

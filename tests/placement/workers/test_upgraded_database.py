@@ -1,4 +1,4 @@
-"""Workers on a database that a later version migrates meanwhile."""
+"""Tests of workers on a database that a later version of the service migrates meanwhile."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def migrate_elsewhere(url: str, revision: str) -> None:
-    """Change revision and epoch like ``db sync`` of a later version."""
+    """Change the revision and the epoch of the database, as ``db sync`` of a later version does."""
     execute_sql(
         url,
         f"UPDATE alembic_version SET version_num = '{revision}'",
@@ -25,7 +25,7 @@ def migrate_elsewhere(url: str, revision: str) -> None:
 
 
 def replace_worker(running: RunningService) -> None:
-    """Kill the worker, and wait for its replacement."""
+    """Kill the worker, and wait for the process that replaces it."""
     (before,) = running.workers()
     os.kill(before, signal.SIGKILL)
     wait_for(lambda: running.workers() not in ([], [before]))

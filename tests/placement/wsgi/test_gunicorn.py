@@ -1,4 +1,6 @@
-"""The service under plain gunicorn, with a worker that reads a body when the application asks for it."""
+"""Tests of the service under plain gunicorn, with a kind of worker that reads a body only when the
+application asks for it.
+"""
 
 import os
 import socket
@@ -26,7 +28,7 @@ WHOLE = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
 
 @pytest.fixture(scope="module", params=["sync", "gthread"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of gunicorn with this kind of worker: its log, and its socket."""
+    """gunicorn with this kind of worker, in a folder with its log and its socket."""
     folder = tmp_path_factory.mktemp(request.param)
     url = f"sqlite:///{folder}/placement.sqlite"
     migration.upgrade_schema(url)
@@ -44,7 +46,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def exchange(server: Path, data: bytes) -> bytes:
-    """The answer to these bytes, from a client that sends no more."""
+    """The answer to these bytes, from a client that then sends nothing more."""
     answer = b""
     with socket.create_connection(("127.0.0.1", int((server / "port").read_text())), timeout=60) as made:
         made.sendall(data)

@@ -1,4 +1,4 @@
-"""The service under uWSGI, with the settings of deployment tools."""
+"""Tests of the service under uWSGI, with the settings of deployment tools."""
 
 import json
 import os
@@ -27,7 +27,7 @@ LOADED_AS = {"module": "module = placement.wsgi.api:application", "file": f"wsgi
 
 @pytest.fixture(scope="module", params=LOADED_AS)
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UWSGI]:
-    """uWSGI, configured for the service by OS_PLACEMENT_CONFIG_DIR alone."""
+    """uWSGI with the service, which is configured only by OS_PLACEMENT_CONFIG_DIR."""
     folder = tmp_path_factory.mktemp(request.param)
     database = f"sqlite:///{folder}/placement.sqlite"
     migration.upgrade_schema(database)
@@ -47,7 +47,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def worker_of(answer: requests.Response, log: str) -> str:
-    """The process that answered, by the log: the line of a request has its id."""
+    """The process that answered a request. The log line of the request has its id."""
     (line,) = [
         line
         for line in log.splitlines()

@@ -1,4 +1,4 @@
-"""uWSGI, as kolla and devstack run services under it."""
+"""Runs uWSGI as kolla and devstack run services under it."""
 
 import os
 import socket
@@ -46,7 +46,7 @@ procname-prefix = placement
 
 @dataclass
 class UWSGI:
-    """A running server."""
+    """A running uWSGI server."""
 
     base: str
     socket: Path
@@ -62,7 +62,7 @@ class UWSGI:
     def ask_socket(
         self, method: str, path: str, headers: Mapping[str, str], *, mounted_at: str = ""
     ) -> bytes:
-        """A request by the uwsgi protocol, as mod_proxy_uwsgi sends it; the whole answer."""
+        """Send a request by the uwsgi protocol, as mod_proxy_uwsgi does; return the whole answer."""
         variables = {
             "REQUEST_METHOD": method,
             "SCRIPT_NAME": mounted_at,
@@ -93,9 +93,9 @@ class UWSGI:
 
 @contextmanager
 def uwsgi(folder: Path, application: str, environ: Mapping[str, str], processes: int = 2) -> Iterator[UWSGI]:
-    """The application (``module = ...`` or ``wsgi-file = ...``) under uWSGI.
+    """Run the application (``module = ...`` or ``wsgi-file = ...``) under uWSGI.
 
-    :raises benchmarks.reference.ReferenceMissing: it cannot be installed.
+    :raises benchmarks.reference.ReferenceMissing: uWSGI cannot be installed.
     """
     program = environment("uwsgi-2.0.31-python{}.{}".format(*sys.version_info[:2]), _REQUIREMENTS) / "uwsgi"
     port, log = free_port(), folder / "uwsgi.log"

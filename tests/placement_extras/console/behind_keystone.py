@@ -1,4 +1,4 @@
-"""The console where visitors have to sign in, and visitors that keep cookies and fill in forms."""
+"""Runs a console where visitors have to sign in, and visitors that keep cookies and fill in forms."""
 
 import re
 from pathlib import Path
@@ -29,7 +29,7 @@ token_cache_time = -1
 
 
 def service(authtoken: str, file: Path, folder: Path) -> Any:
-    """The service on this database of SQLite, which has tokens checked as these sections say."""
+    """The service on this SQLite database, with tokens checked as these sections of the configuration say."""
     config = folder / "placement.conf"
     config.write_text(
         "[api]\nauth_strategy = keystone\n[console]\nenabled = true\n"
@@ -40,7 +40,7 @@ def service(authtoken: str, file: Path, folder: Path) -> Any:
 
 
 class Browser(Client):
-    """Keeps cookies, and fills in forms as a browser does."""
+    """A client that keeps cookies and fills in forms, as a browser does."""
 
     def open(self, *args: Any, **options: Any) -> Any:
         return super().open(*args, **{"base_url": f"https://{HOST}", **options})

@@ -1,4 +1,4 @@
-"""Checks that every page has to pass in Chromium."""
+"""Checks in the browser Chromium that each page of the console has to pass."""
 
 import threading
 from collections.abc import Iterator
@@ -13,7 +13,9 @@ SCREENSHOTS = Path(__file__).parents[3] / "build" / "console"
 
 
 class Look(NamedTuple):
-    """A way to look at a page: width and height in CSS pixels, and colours; whether axe looks, too."""
+    """A way to show a page: width and height in CSS pixels, light or dark colours, and whether axe checks it,
+    too.
+    """
 
     name: str
     width: int
@@ -43,7 +45,7 @@ def served(app: Any) -> Iterator[str]:
 
 
 def check_everywhere(page: Any, name: str) -> None:
-    """Check a page in all looks: nothing is cut off, axe finds nothing; and take pictures of it."""
+    """Check a page in all ways to show it: nothing is cut off, and axe finds no fault. Pictures are taken."""
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     for look in LOOKS:
         page.set_viewport_size({"width": look.width, "height": look.height})
@@ -55,7 +57,7 @@ def check_everywhere(page: Any, name: str) -> None:
 
 
 def cut_off(page: Any) -> list[str]:
-    """The elements with a right edge outside the window, as text."""
+    """The elements with a right edge outside of the window, as text."""
     found: list[str] = page.evaluate("""() => [...document.body.querySelectorAll('*')].filter(each => {
         const box = each.getBoundingClientRect();
         return box.width > 1 && box.right > document.documentElement.clientWidth + 1;
@@ -64,7 +66,7 @@ def cut_off(page: Any) -> list[str]:
 
 
 def violations(page: Any) -> list[str]:
-    """The findings of axe, a line each."""
+    """The faults that axe finds, one in each line."""
     from axe_playwright_python.sync_playwright import Axe
 
     results = Axe().run(page, options=AXE).response
@@ -76,7 +78,7 @@ def violations(page: Any) -> list[str]:
 
 
 def focus(page: Any) -> str:
-    """The element that has the focus, and whether that can be seen."""
+    """The element with the focus, and whether the focus is visible."""
     found: str = page.evaluate("""() => {
         const each = document.activeElement, style = getComputedStyle(each);
         const seen = style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2;

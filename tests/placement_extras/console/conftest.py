@@ -1,4 +1,4 @@
-"""A service with a console, over the world of :mod:`tests.placement_extras.console.world`."""
+"""Fixtures: a service with a console, on the hosts of :mod:`tests.placement_extras.console.world`."""
 
 import shutil
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def app(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def client(app: Any) -> Client:
-    """Asks for pages without a browser."""
+    """A function that requests pages without a browser."""
     return Client(app)
 
 
@@ -38,6 +38,6 @@ def base(app: Any) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A browser, without a window."""
+    """The browser Chromium, without a window."""
     with browser.chromium() as opened:
         yield opened

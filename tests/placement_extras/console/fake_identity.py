@@ -1,4 +1,4 @@
-"""An Identity service with a few users, as far as signing in and checking tokens need one."""
+"""A fake Identity service with a few users. It only supports signing in and checking tokens."""
 
 import json
 import threading
@@ -21,9 +21,9 @@ CREDENTIAL = ("0123456789abcdef0123456789abcdef", "application-secret", "operato
 
 
 class FakeIdentity:
-    """Answers ``/v3/auth/tokens``; ``away`` has it answer 503, and ``asked`` counts sign-ins.
+    """Answers ``/v3/auth/tokens``. While ``away`` is set it answers 503, and ``asked`` counts sign-ins.
 
-    A sign-in sets ``entered``, and waits for ``held``.
+    Each sign-in sets the event ``entered``, and waits for the event ``held``.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class FakeIdentity:
         return _json({"token": self.tokens[token]}, 201, {"X-Subject-Token": token})
 
     def accept(self, token: str, name: str, methods: Sequence[str] = ("password",)) -> None:
-        """Know a token of a user."""
+        """Accept a token of a user from now on."""
         _, project, roles = USERS[name]
         now = datetime.now(UTC)
         self.tokens[token] = {

@@ -1,4 +1,4 @@
-"""The text of pages of the console, as people read it."""
+"""Reads the text of pages of the console, as people read it."""
 
 import re
 from http import HTTPStatus
@@ -12,14 +12,14 @@ READER = {"X-Auth-Token": "somebody:project", "X-Roles": "reader,member"}
 
 
 def read_page(client: Client, path: str, **options: Any) -> str:
-    """The words of a page; the options are those of the request."""
+    """The words of a page. The options are those of the request."""
     answer = client.get(path, **options)
     assert answer.status_code == HTTPStatus.OK, answer.text
     return _words(answer.text)
 
 
 def read_answer(client: Client, path: str, status: HTTPStatus = HTTPStatus.OK, /, **parameters: str) -> str:
-    """The words of a page below ``/console`` that answers a question, with its quotes."""
+    """The words of a page below ``/console`` that shows an answer, including its quoted texts."""
     answer = client.get(f"/console/{path}?{urlencode(parameters)}")
     assert answer.status_code == status, answer.text
     return _words(answer.text).replace("&#34;", '"').replace("&#39;", "'")

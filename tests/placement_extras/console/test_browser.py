@@ -1,4 +1,6 @@
-"""The console in a real browser: every page at every size, in light and dark, and by keyboard alone."""
+"""Tests of the console in a real browser: each page at each size, in light and dark colours, and by keyboard
+only.
+"""
 
 import shutil
 from pathlib import Path
@@ -33,7 +35,7 @@ PAGES = {
 
 
 def has(page: Any, selector: str, count: int) -> None:
-    """Wait until there are as many as ``count``."""
+    """Wait until the page has ``count`` elements of this kind."""
     from playwright.sync_api import expect
 
     expect(page.locator(selector)).to_have_count(count)
@@ -103,7 +105,7 @@ def test_after_the_end_of_a_session_a_filter_leads_to_the_form_to_sign_in(
 
 
 def go_on_with_pages(route: Any) -> None:
-    """Answer the browser's own requests for pages, and none of a script."""
+    """Answer the browser's own requests for pages, and no requests of scripts."""
     if route.request.is_navigation_request():
         route.continue_()
     else:

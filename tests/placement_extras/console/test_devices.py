@@ -1,4 +1,4 @@
-"""A host's page lists its PCI devices with node, path and holders, whatever the attributes are."""
+"""Tests of the PCI devices on a host's page, with NUMA node, path and holders, for any attributes."""
 
 import gc
 from dataclasses import replace

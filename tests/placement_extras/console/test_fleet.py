@@ -1,4 +1,4 @@
-"""The fleet against a slow and obvious count."""
+"""Tests that the page of the fleet shows the same numbers as a slow and simple count."""
 
 from hypothesis import given
 from hypothesis import strategies as st

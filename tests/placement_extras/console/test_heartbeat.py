@@ -1,4 +1,4 @@
-"""A host is not shown as open if its agent has not reported when it should."""
+"""Tests that a host is not shown as open if its agent's report is overdue."""
 
 import time
 
@@ -12,7 +12,9 @@ from tests.placement_extras.console.pages import read_answer
 
 @pytest.fixture
 def told(app):
-    """Has the agent of a host say when it reported, and for how long that will do."""
+    """A function by which the agent of a host announces the time of its report, and the seconds until the
+    next one is due.
+    """
     admin, names = Admin(app), []
 
     def tell(name, ago, lasts):

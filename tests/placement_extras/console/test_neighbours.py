@@ -1,4 +1,6 @@
-"""The page of neighbours: caches, the guests that use most, limited guests and broken promises."""
+"""Tests of the page about neighbours: caches, the guests with the largest use, limited guests and broken
+promises.
+"""
 
 import gc
 from http import HTTPStatus
@@ -83,7 +85,7 @@ def test_values_of_other_forms_are_ignored(attributes):
 
 
 def cloud(count, guests=6):
-    """Hosts; the number of a host decides how much its caches and guests use."""
+    """Hosts with cache use. The number of a host determines how much its caches and guests use."""
     hosts = []
     for number in range(1, count + 1):
         used = {
@@ -157,7 +159,7 @@ def test_the_page_names_guests_limits_and_broken_promises(client):
 
 @pytest.fixture
 def tell(app):
-    """Writes the attributes of edge-1."""
+    """A function that writes the attributes of the host edge-1."""
     admin = Admin(app)
     yield lambda attributes: world.follow(admin, "edge-1", attributes)
     world.follow(admin, "edge-1", {})

@@ -1,4 +1,4 @@
-"""Pages without a browser: the rights they need, their content, and the things they forbid."""
+"""Tests of pages without a browser: the rights that they need, their content, and what they forbid."""
 
 import re
 import subprocess
@@ -173,7 +173,7 @@ def test_texts_of_users_are_text_and_no_markup(client):
 
 
 def test_a_page_of_a_large_fleet_is_small():
-    """Names are as long as names may be, and there are more classes than columns: at most 150 kB."""
+    """Names have their maximum length, and there are more classes than columns. A page has at most 150 kB."""
     owned = {name: Inventory(10**6, 0, 1, 10**6, 1, 16.0) for name in (*fleet.FIRST_CLASSES, *"ABCDEFGH")}
     hosts = [
         Provider(n, f"{n:032}", f"{n}-" + "n" * 190, 0, None, n, 0.0, owned, {"VCPU": 77_777}, NONE, NONE)

@@ -1,4 +1,4 @@
-"""The picture of consumers: all of their parts are there, in their places, and nothing beside them."""
+"""Tests of the picture of consumers: each part is drawn once, in its place."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,6 @@
-"""Positions of guests are drawn as agents report them, and are text whatever they are."""
+"""Tests of the CPUs and cache ways of guests on a host's page, drawn as agents report them, for any reported
+text.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,6 @@
-"""The fleet and the page of a host show promises to guests that a kernel does not keep."""
+"""Tests that the page of the fleet and the page of a host show promises to guests that the kernel does not
+keep.
+"""
 
 import pytest
 
@@ -10,7 +12,7 @@ from tests.placement_extras.console.pages import read_answer
 
 @pytest.fixture
 def tell(app):
-    """Makes the agent of edge-1 report broken promises."""
+    """Let the agent of the host edge-1 report broken promises."""
     admin = Admin(app)
     yield lambda value: world.follow(admin, "edge-1", {fleet.BROKEN_PROMISES: value})
     world.follow(admin, "edge-1", {})

@@ -1,4 +1,6 @@
-"""Pages that ask: candidates, capacity, names, consumers, projects; and what visitors may change."""
+"""Tests of pages with a form: candidates, capacity, names, consumers and projects, and of changes by
+visitors.
+"""
 
 import re
 from http import HTTPStatus

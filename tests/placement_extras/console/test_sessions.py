@@ -1,4 +1,4 @@
-"""Sessions and attempts, by the clock of each kind of database."""
+"""Tests of sessions and of attempts to sign in, by the clock of each kind of database."""
 
 import threading
 

@@ -1,4 +1,6 @@
-"""Which hosts follow their group, against counting one by one; and what others can put there."""
+"""Tests of which hosts have the settings of their group, compared with a simple count, and of attributes by
+other clients.
+"""
 
 import math
 from http import HTTPStatus
@@ -66,7 +68,9 @@ def test_followers_are_the_same_as_by_counting_one_by_one(hosts):
 
 
 def at_of(generations):
-    """The newest that two hosts have, or a tenth of them; the oldest of two, and that of one."""
+    """The newest generation that at least two hosts, or a tenth of them, have. For two hosts it is the older
+    one, for one host its own.
+    """
     wanted = min(len(generations), max(2, math.ceil(len(generations) / 10)))
     return max(one for one in generations if len([other for other in generations if other >= one]) >= wanted)
 

@@ -1,4 +1,4 @@
-"""Signing in: rights, lifetimes and limits; and the things that others cannot do with a session."""
+"""Tests of signing in to the console: rights, lifetimes and limits, and attacks on sessions."""
 
 import shutil
 import sqlite3

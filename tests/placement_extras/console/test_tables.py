@@ -1,4 +1,4 @@
-"""The tables of the console are made by a branch of the migrations, or taken from the core that made them."""
+"""Tests of the tables of the console, which its own migrations make, or which an older core has made."""
 
 import pytest
 import sqlalchemy as sa
@@ -15,7 +15,7 @@ ATTEMPT = (1, "b" * 64, 3e9)
 
 
 def make_as_the_core_did(url: str, revision: str) -> None:
-    """The tables with a row each, as revision 0009 or 0010 of the core made them before."""
+    """Make the tables with a row each, as revision 0009 or 0010 of the core made them."""
     migration.upgrade_schema(url, revision)
     before = sa.MetaData(naming_convention=TABLES.metadata.naming_convention)
     console_sessions.to_metadata(before)

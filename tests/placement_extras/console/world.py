@@ -1,4 +1,4 @@
-"""A small cloud for pages to show: hosts that are open, full or disabled, some with very long names."""
+"""Creates a small cloud for the pages: hosts that are open, full or disabled, some with very long names."""
 
 import uuid
 from typing import Any
@@ -39,7 +39,7 @@ def inventory(total: int, **other: Any) -> dict[str, Any]:
 def numa_host(
     name: str, *, disabled: bool = False, more_traits: tuple[str, ...] = ()
 ) -> list[dict[str, Any]]:
-    """A host with two NUMA nodes, and an L3 domain below each."""
+    """Create a host with two NUMA nodes, and an L3 domain below each node."""
     traits = ["COMPUTE_NODE", *more_traits] + (["COMPUTE_STATUS_DISABLED"] if disabled else [])
     tree = [_provider(name, None, {"DISK_GB": inventory(4000, reserved=50)}, traits, [AGGREGATE])]
     for node in range(2):
@@ -74,7 +74,7 @@ def _provider(
 
 
 def make(admin: Admin) -> None:
-    """Eight hosts, a shared disk, and guests on some of them."""
+    """Create eight hosts, a shared disk, and guests on some of the hosts."""
     for trait in ("CUSTOM_GOLD", LONG_TRAIT):
         _ok(admin("PUT", f"/traits/{trait}"))
     hosts = [numa_host(f"compute-{number}") for number in (1, 2, 10)]
@@ -123,7 +123,7 @@ def make(admin: Admin) -> None:
 
 
 def follow(admin: Admin, name: str, attributes: dict[str, str | float]) -> None:
-    """Have a provider say which settings its host works by, as agents do."""
+    """Write the attributes by which the agent of a host reports the settings that the host has applied."""
     path = f"/ext/v1/resource_providers/{uuid_of(name)}/attributes"
     generation = admin("GET", path).json["resource_provider_generation"]
     body = {"attributes": attributes, "resource_provider_generation": generation}

@@ -1,4 +1,5 @@
-"""Results of a case, from this service and from a judge, in a form that allows to compare them.
+"""Results of a case from this service and from a reference (the judge), in a form in which they can be
+compared.
 
 A case is a flavor as bodies have it, and the rules by which it is translated.
 """
@@ -31,12 +32,12 @@ RECORDED: Final = Path(__file__).with_name("recorded.jsonl")
 
 
 def recorded() -> list[dict[str, Any]]:
-    """Cases with the requests that Nova made; ``python -m tests.nova.handpicked`` records them."""
+    """Recorded cases with the requests that Nova made; ``python -m tests.nova.handpicked`` records them."""
     return [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
 
 
 def translated(case: dict[str, Any]) -> FlavorTranslation:
-    """Return the result of this service.
+    """Return the request that this service makes of a flavor.
 
     :raises InvalidRequest: the flavor is refused.
     """
@@ -57,7 +58,9 @@ def ours(case: dict[str, Any]) -> Answer:
 
 
 def judged(verdict: dict[str, Any]) -> Answer:
-    """Return the result of the judge; a query that Placement refuses counts as a refusal."""
+    """Return the request that the reference makes of a flavor. A query that Placement refuses counts as a
+    refusal.
+    """
     if "refused" in verdict:
         return REFUSED
     try:
@@ -74,7 +77,7 @@ def _of_query(query: str | None) -> dict[str, Any] | None:
 
 
 def _plain(request: CandidatesRequest) -> dict[str, Any]:
-    """Return the content of a request by name, with sets where the order does not matter."""
+    """Return the content of a request as a dict, with sets where the order does not matter."""
     return {
         "groups": {
             group.suffix: (dict(group.resources), frozenset(group.required), group.forbidden)

@@ -1,4 +1,4 @@
-"""CPUs, memory and devices of a flavor from one NUMA node, by the policies of Nova."""
+"""Tests of CPUs, memory and devices of a flavor from one NUMA node, by Nova's policies of affinity."""
 
 import random
 from dataclasses import replace
@@ -76,7 +76,9 @@ def test_a_mix_of_policies_that_leaves_out_hosts_is_named() -> None:
 
 
 def test_memory_of_the_root_is_of_no_node() -> None:
-    """The root is above all nodes: with its memory, CPUs and device could be of two nodes."""
+    """The root provider is above all nodes. A guest with its memory could have CPUs and a device of two
+    nodes.
+    """
     flavor = NovaFlavor(
         4,
         2048,
@@ -180,7 +182,9 @@ def test_options_are_read() -> None:
 
 @st.composite
 def hosts(draw: st.DrawFn) -> ModelSnapshot:
-    """Hosts with one or two nodes, and devices below these, below a switch, or below the root."""
+    """A strategy for hosts with one or two NUMA nodes, and with devices below the nodes, below a switch, or
+    below the root.
+    """
     specs: list[Spec] = []
     for host in range(draw(st.integers(1, 2))):
         root = f"h{host}"
@@ -258,7 +262,9 @@ def is_near(snapshot: ModelSnapshot, way: Way) -> bool:
 
 
 def ways(snapshot: ModelSnapshot, policy: str, cpus: int, memory: int, devices: int) -> set[Way]:
-    """All ways that the policy allows; of legacy, those with all devices near or all outside of nodes."""
+    """All ways that the policy allows. With policy legacy, either all devices are near, or all are outside of
+    nodes.
+    """
     found = set()
     for node in snapshot:
         if node.inventories.keys() < {"PCPU", "MEMORY_MB"} or ZONE not in node.traits:

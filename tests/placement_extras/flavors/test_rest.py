@@ -1,4 +1,4 @@
-"""Flavors instead of queries in the bodies of ``/ext/v1``."""
+"""Tests of flavors instead of queries in the request bodies of ``/ext/v1``."""
 
 import logging
 
@@ -25,7 +25,7 @@ def url(sqlite_url):
 
 
 def serving(url, config_files=(), **options):
-    """Return an admin of a service with options of ``[flavors]``."""
+    """Return an administrator of a service with these options of ``[flavors]``."""
     return Admin(application(url, config_files, flavors=options))
 
 
@@ -36,14 +36,14 @@ def admin(url):
 
 @pytest.fixture(scope="module")
 def refusing(tmp_path_factory):
-    """An admin of a service that all refused requests share."""
+    """An administrator of a service. All tests of refused requests share the service."""
     url = f"sqlite:///{tmp_path_factory.mktemp('ext')}/placement.sqlite"
     migration.upgrade_schema(url)
     return serving(url)
 
 
 def asks(flavor=FLAVOR, **specs):
-    """Return a claim of a new consumer."""
+    """Return the body of a claim of a new consumer."""
     claimed = new_claim("", flavor={**flavor, "extra_specs": specs})
     del claimed["query"]
     return claimed
@@ -178,7 +178,9 @@ WARNING = "hw:cpu_polic is not an extra spec that Nova knows: did you mean hw:cp
 
 
 def bodies(**specs):
-    """Return by path a body with a flavor, and a function that finds its part of the answer."""
+    """Return, by path, a request body with a flavor, and a function that finds the flavor's part of the
+    answer.
+    """
     flavor = {**FLAVOR, "extra_specs": specs}
     owned = {"flavor": flavor, "project_id": "web", "user_id": "ann"}
     return {

@@ -1,4 +1,6 @@
-"""Flavors are translated as in records of Nova 34.0.0; ``make test-nova`` asks Nova itself."""
+"""Tests that flavors are translated as in records of Nova 34.0.0; ``make test-nova`` compares with Nova
+itself.
+"""
 
 import re
 from contextlib import nullcontext, suppress

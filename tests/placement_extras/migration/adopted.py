@@ -1,4 +1,4 @@
-"""The contents of an adopted database, and changes of each kind in one."""
+"""Reads the content of an adopted database, and makes one change of each kind."""
 
 from tests.placement.sql import read_tables
 from tests.placement_extras.migration import reference_world as world
@@ -7,12 +7,12 @@ NEW_HOST, NEW_SERVER = world.uuid("a", 77), world.uuid("c", 77)
 
 
 def contents(url):
-    """Return all rows by table, without the lock that a killed move leaves."""
+    """Return all rows by table, except the lock that a killed move leaves."""
     return read_tables(url, lambda name: name != "placement_migration_lock")
 
 
 def write(service):
-    """Make one change of each kind."""
+    """Make one change of each kind in an adopted database."""
     new = {"name": "host2", "uuid": NEW_HOST, "parent_provider_uuid": None}
     assert service.post("/resource_providers", new) == 200
     inventories = {"VCPU": {"total": 8, "allocation_ratio": 1.5}, "LLC": {"total": 11}}

@@ -1,4 +1,4 @@
-"""Databases of OpenStack Placement, beside the database and the service of the tests of audits."""
+"""Fixtures: databases of OpenStack Placement, beside the database and the service of the tests of audits."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def reference_of(database_server):
 
 @pytest.fixture
 def reference(reference_of):
-    """A database of OpenStack Placement with all rows of the reference world."""
+    """A database of OpenStack Placement with all rows of the module reference_world."""
     made = reference_of()
     made.fill()
     return made

@@ -1,6 +1,6 @@
-"""The tables of OpenStack Placement 16 as its ``placement-manage db sync`` leaves them.
+"""The tables of OpenStack Placement 16, as its command ``placement-manage db sync`` makes them.
 
-Deployments before Xena lack consumer types: see :func:`schema`.
+Releases before Xena have no consumer types: see :func:`schema`.
 """
 
 import sqlalchemy as sa

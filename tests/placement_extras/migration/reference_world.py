@@ -1,4 +1,6 @@
-"""Rows of OpenStack Placement: nested and sharing providers, custom names, consumers of old releases."""
+"""Rows of a database of OpenStack Placement: nested and sharing providers, custom names, consumers of old
+releases.
+"""
 
 from datetime import datetime
 
@@ -62,7 +64,7 @@ UPDATED = datetime(2025, 6, 1, 0, 0, 30)
 
 
 class ReferenceDatabase:
-    """A database of OpenStack Placement; tests change it with ``execute``."""
+    """A database of OpenStack Placement. Tests change it with ``execute``."""
 
     def __init__(self, url, **options):
         self.url = url
@@ -76,7 +78,7 @@ class ReferenceDatabase:
                 conn.execute(sa.text(statement))
 
     def at_revision(self, revision):
-        """Record a revision as its migrations do."""
+        """Record a revision of the schema, as OpenStack Placement's migrations do."""
         self.execute(
             "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, "
             "CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))",
@@ -84,7 +86,7 @@ class ReferenceDatabase:
         )
 
     def insert(self, table, columns, rows, *, updated=UPDATED):
-        """Insert rows, given as tuples of the columns, with times."""
+        """Insert rows, given as tuples of their columns, with times."""
         names = (*columns, "created_at", "updated_at")
         values = [dict(zip(names, (*row, CREATED, updated), strict=True)) for row in rows]
         with self._engine.begin() as conn:
@@ -99,7 +101,7 @@ class ReferenceDatabase:
         self.insert("traits", ("id", "name"), TRAITS.items())
 
     def fill(self, *, standard_classes=True):
-        """Insert all rows of the reference world."""
+        """Insert all rows of this module."""
         self.names(standard_classes=standard_classes)
         columns = ("id", "uuid", "name", "generation", "root_provider_id", "parent_provider_id")
         # MySQL checks foreign keys row by row: first the providers, then their parents

@@ -1,4 +1,4 @@
-"""Adoption of a database of OpenStack Placement, and the way back with or without later changes."""
+"""Tests of adopting a database of OpenStack Placement, and of the way back with or without later changes."""
 
 import multiprocessing
 import os
@@ -21,7 +21,7 @@ from tests.placement_extras.migration.adopted import NEW_HOST, NEW_SERVER, conte
 
 @pytest.fixture
 def stock(reference):
-    """A database of OpenStack Placement at its last revision."""
+    """A database of OpenStack Placement at the last revision of its schema."""
     reference.at_revision(adoption.REVISIONS[-1])
     return reference
 
@@ -72,7 +72,7 @@ def test_an_abandonment_without_later_changes_restores_the_old_tables_exactly(st
 
 
 def asked(service):
-    """Return the answers that clients get."""
+    """Return the answers that clients get from the service."""
     paths = ["/resource_providers", "/resource_classes", "/usages?project_id=green", "/usages?project_id=red"]
     for uuid in (world.SHARING, world.HOST, world.NUMA, world.DEVICE, NEW_HOST):
         paths += [
@@ -283,7 +283,7 @@ def test_tables_of_other_programs_are_left_alone(stock, name):
 
 @pytest.fixture
 def poor(stock):
-    """URL with a database user that may only read and write rows."""
+    """The URL of the database for a database user that may only read and write rows."""
     url, user = make_url(stock.url), f"poor_{os.getpid()}"
     if url.get_backend_name() == "sqlite":
         pytest.skip("SQLite has no users")

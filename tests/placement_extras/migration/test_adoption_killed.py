@@ -1,6 +1,8 @@
-"""A move that is killed at any statement loses nothing, and can be finished and undone.
+"""Tests that a move between the two services loses nothing if it is killed at any statement, and that it can
+be finished and undone.
 
-``KILL_POINTS`` is the number of statements to kill it at, in equal steps; ``make test-kills`` uses many.
+``KILL_POINTS`` is the number of statements at which the move is killed, in equal steps; ``make test-kills``
+uses many.
 """
 
 import multiprocessing
@@ -45,7 +47,9 @@ def _drop_stock(url):
 
 
 def _watched(action, url, last, counted):
-    """Run an action; kill this process after ``last`` statements and commits, which both count."""
+    """Run an action; kill this process after ``last`` statements and commits (a commit counts as a
+    statement).
+    """
 
     def count(conn, cursor=None, statement="", *_):
         if "migration_lock" in statement:  # its heartbeats depend on time, so they would shift the count
@@ -71,7 +75,7 @@ def run(action, url, last=0):
 
 @pytest.fixture(scope="module")
 def clone(database_server):
-    """Copy a database without connections; the copy is removed after the tests."""
+    """Copy a database that has no connections. The copy is removed after the tests."""
     urls = []
 
     def make(url):
@@ -85,7 +89,7 @@ def clone(database_server):
 
 @pytest.fixture(scope="module")
 def stock(database_server, clone):
-    """A database of OpenStack Placement, to be cloned."""
+    """A database of OpenStack Placement, of which tests make copies."""
     reference = world.ReferenceDatabase(database_server.fresh_database())
     reference.fill()
     reference.at_revision(adoption.REVISIONS[-1])
@@ -94,7 +98,7 @@ def stock(database_server, clone):
 
 @pytest.fixture(scope="module")
 def written(stock, clone):
-    """An adopted database with later changes, to be cloned."""
+    """An adopted database with later changes, of which tests make copies."""
     url = clone(stock)
     run(_adopt_and_write, url)
     return url
@@ -114,13 +118,13 @@ def held(written):
 
 @pytest.fixture(scope="module")
 def lengths(stock, written, clone):
-    """Number of statements of each move."""
+    """The number of statements of each move."""
     actions = ((_adopt, stock), (_carry_back, written), (_drop_stock, written))
     return {action: run(action, clone(url)) for action, url in actions}
 
 
 def state(url):
-    """Return the message of a service of ours that starts on a database, or "ours"."""
+    """Return "ours" if our service starts on a database; otherwise the error message."""
     try:
         migration.require_schema(url)
         return "ours"
@@ -140,7 +144,7 @@ def theirs(url):
 
 
 def at(point, length):
-    """Return the number of the statement to be killed at, from the first to the last in equal steps."""
+    """Return the number of the statement at which to kill, from the first to the last in equal steps."""
     return 1 + point * (length - 1) // max(1, POINTS - 1)
 
 

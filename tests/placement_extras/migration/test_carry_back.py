@@ -1,4 +1,6 @@
-"""An abandonment with --carry-back writes all changes since the adoption into the old tables."""
+"""Tests of an abandonment with --carry-back, which writes all changes since the adoption into the old
+tables.
+"""
 
 import random
 
@@ -25,7 +27,7 @@ STEPS = 40
 
 
 class RandomOperator:
-    """Sends random requests about a few providers and consumers; the service refuses many of them."""
+    """Sends random requests about a few providers and consumers. The service refuses many of them."""
 
     def __init__(self, url, seed):
         self._random = random.Random(seed)

@@ -1,4 +1,4 @@
-"""``placement-manage`` and ``placement-status`` on a database of OpenStack Placement."""
+"""Tests of ``placement-manage`` and ``placement-status`` on a database of OpenStack Placement."""
 
 import json
 
@@ -25,7 +25,7 @@ def stock(tmp_path):
 
 @pytest.fixture
 def manage(tmp_path, stock, capsys):
-    """Run the command; return exit status, output and errors."""
+    """Run the command; return its exit status, output and errors."""
     file = tmp_path / "placement.conf"
 
     def run(*arguments, options=""):

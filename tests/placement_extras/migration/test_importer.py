@@ -1,4 +1,4 @@
-"""Import from OpenStack Placement, observed through the REST API."""
+"""Tests of importing a database of OpenStack Placement. Its result is read through the REST API."""
 
 import sqlite3
 
@@ -28,7 +28,7 @@ def provider_count(database):
 
 @pytest.fixture
 def imported(service, database, reference):
-    """A service on our database that ran before and after the import."""
+    """A service on our database that has run before and after the import."""
     assert service.get("/resource_providers") == {"resource_providers": []}
     assert run(database, reference).copied
     return service

@@ -1,4 +1,6 @@
-"""Our commands of `openstack` without a service: their requests, tables and error messages."""
+"""Tests of this project's commands of `openstack` without a service: their requests, tables and error
+messages.
+"""
 
 import io
 import json
@@ -33,7 +35,7 @@ OWNER = ("--project-id", "web", "--user-id", "ann")
 
 
 class CommandClient:
-    """A client like that of osc-placement with prepared answers; records the requests."""
+    """A client like that of osc-placement with prepared answers. It records the requests."""
 
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)
@@ -48,7 +50,7 @@ class CommandClient:
 
     @staticmethod
     def providers(in_tree: str = "", name: str = "") -> Any:
-        """Return the tree of a provider, or the providers of a name; each host has one NUMA node."""
+        """Return the tree of a provider, or the providers with a name. Each host has one NUMA node."""
         found = [
             {"uuid": uuid, "name": called, "root_provider_uuid": root}
             for root, tree in TREES.items()

@@ -1,6 +1,6 @@
-"""A slow and obvious count of guests, which checks the quick count: it tries every order of claims.
+"""A slow and simple count of guests, with which the fast count is compared. It tries every order of claims.
 
-A random cloud in which there are too many of them is left out (:func:`hypothesis.reject`).
+A random cloud with too many orders is left out (:func:`hypothesis.reject`).
 """
 
 from collections.abc import Collection, Sequence
@@ -29,10 +29,10 @@ def most(
     on: Collection[int] | None = None,
     among: ModelSnapshot | None = None,
 ) -> int:
-    """The number of guests that fit, over all orders of their claims.
+    """The largest number of guests that fit, over all orders of their claims.
 
-    :param on: roots of hosts, and nowhere else.
-    :param among: what a guest may take at all is what it may in this snapshot.
+    :param on: the roots of the hosts on which guests may be.
+    :param among: the snapshot that decides which amounts a guest may take at all.
     """
     cloud = without(snapshot, avoided)
     candidates = choices(cloud if among is None else among, request, on)
@@ -52,7 +52,7 @@ def most(
 def choices(
     snapshot: ModelSnapshot, request: CandidatesRequest, on: Collection[int] | None = None
 ) -> set[Amounts]:
-    """Return the amounts that one guest may take, on the hosts of some roots."""
+    """Return the sets of amounts that one guest may take, on the hosts with these roots."""
     return {
         brute.comparable(assignment)[0]
         for root in snapshot
@@ -65,7 +65,9 @@ def choices(
 def most_sets(
     snapshot: ModelSnapshot, flavors: Sequence[Sequence[CandidatesRequest]], numbers: Sequence[int]
 ) -> int:
-    """Return how many sets fit, with a number of guests of each flavor, each by any request of its flavor."""
+    """Return how many sets of guests fit. A set has a number of guests of each flavor; any request of its
+    flavor may serve a guest.
+    """
     candidates = [
         set[Amounts]().union(*(choices(snapshot, request) for request in requests)) for requests in flavors
     ]
@@ -90,7 +92,7 @@ def most_sets(
 
 
 def claim(snapshot: ModelSnapshot, state: State, amounts: Amounts) -> State | None:
-    """Return the state after a guest has taken its amounts; None if there is not enough."""
+    """Return the state after a guest has taken its amounts; None if too little is free."""
     taken = {(provider_id, name): amount for provider_id, name, amount in state}
     for provider_id, name, amount in amounts:
         taken[provider_id, name] = taken.get((provider_id, name), 0) + amount
@@ -103,7 +105,7 @@ def claim(snapshot: ModelSnapshot, state: State, amounts: Amounts) -> State | No
 
 
 def serves_when_empty(snapshot: ModelSnapshot, request: CandidatesRequest, root: int) -> bool:
-    """Whether a host could serve a guest if nothing were used of it, and of what is shared."""
+    """Whether a host could serve a guest if the host and the providers that share with it were unused."""
     empty = when_empty(snapshot, root)
     return any(claim(empty, frozenset(), amounts) is not None for amounts in choices(empty, request, {root}))
 
@@ -118,14 +120,14 @@ def roots(snapshot: ModelSnapshot) -> Sequence[Provider]:
 
 
 def when_empty(snapshot: ModelSnapshot, root: int) -> ModelSnapshot:
-    """The snapshot with nothing used of one tree, and of what is shared."""
+    """The snapshot as if one tree, and the providers that share with it, were unused."""
     return ModelSnapshot(
         replace(each, used={}) if each.root_id == root or SHARES in each.traits else each for each in snapshot
     )
 
 
 def when_nothing_is_used(snapshot: ModelSnapshot) -> ModelSnapshot:
-    """The snapshot with nothing used of any tree."""
+    """The snapshot as if all trees were unused."""
     return ModelSnapshot(replace(each, used={}) for each in snapshot)
 
 

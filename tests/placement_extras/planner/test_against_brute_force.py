@@ -1,4 +1,4 @@
-"""The number of guests that fit is that of brute force, in random small clouds."""
+"""Tests that the number of guests that fit is that of a brute-force count, in random small clouds."""
 
 from unittest.mock import patch
 

@@ -1,4 +1,4 @@
-"""Counts in clouds that are too large for brute force, or that show one property."""
+"""Tests of counting guests in clouds that are too large for brute force, or that show a single property."""
 
 from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
@@ -70,7 +70,7 @@ def test_hosts_with_a_full_pool_count_and_are_short_of_its_class() -> None:
 
 
 def test_where_the_search_is_given_up_the_bound_is_said() -> None:
-    """Each guest takes two neighbours in a ring of slots."""
+    """Each guest takes two neighbouring slots of a ring of slots."""
     slots = range(301)
     ways = FlavorFootprints(
         tuple([((slot, 1), ((slot + 1) % 301, 1)) for slot in slots]),

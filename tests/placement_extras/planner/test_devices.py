@@ -1,4 +1,4 @@
-"""Capacity and stranded amounts of hosts with devices below their NUMA nodes."""
+"""Tests of capacity and stranded amounts of hosts with devices below their NUMA nodes."""
 
 from unittest.mock import patch
 
@@ -39,7 +39,7 @@ NEAR = (
 
 
 def host(name: str, free_cpus: tuple[int, int], devices: int = 4) -> list[Spec]:
-    """A host with two nodes of 16 CPUs, each with this many free devices."""
+    """A host with two NUMA nodes of 16 CPUs. Each node has a number of free devices."""
     specs = [Spec(name)]
     for node, free in enumerate(free_cpus):
         specs.append(Spec(f"{name}n{node}", name, {"PCPU": 16}, ["HW_NUMA_ROOT"], used={"PCPU": 16 - free}))
@@ -167,7 +167,7 @@ def test_sets_on_hosts_with_many_ways_have_bounds() -> None:
 
 @pytest.mark.parametrize("size", [1, 4])
 def test_guests_with_many_of_sixteen_devices_move_in_few_steps(size: int) -> None:
-    """Each of three hosts has 16 devices of this many units; each of its two guests has 4 devices."""
+    """Each of three hosts has 16 devices with a number of units. Each of its two guests has 4 devices."""
     specs, held, units = [], [], 4 * size
     for host in range(3):
         specs.append(Spec(f"cn{host}"))
@@ -197,10 +197,10 @@ def test_guests_with_many_of_sixteen_devices_move_in_few_steps(size: int) -> Non
 
 
 class CountedSteps(SearchBudget):
-    """A budget that only counts."""
+    """A budget without limits that only counts steps."""
 
     steps = 0
 
     def spend(self, steps: int = 1) -> None:
-        """Count."""
+        """Count steps."""
         self.steps += steps

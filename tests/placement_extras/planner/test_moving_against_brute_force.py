@@ -1,4 +1,6 @@
-"""Displaced guests have a place if brute force finds one; room is made by the fewest moves."""
+"""Tests that displaced guests have a place if brute force finds one, and that room is made by the fewest
+moves.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -33,7 +35,7 @@ Amounts = frozenset[tuple[int, str, int]]
 
 @dataclass(frozen=True)
 class RandomCloud:
-    """A snapshot, and the allocations of its consumers."""
+    """A snapshot of hosts, and the allocations of consumers."""
 
     snapshot: ModelSnapshot
     held: tuple[HeldAmount, ...]
@@ -46,7 +48,9 @@ class RandomCloud:
 
 @st.composite
 def clouds(draw: st.DrawFn) -> RandomCloud:
-    """Two to four hosts, of nodes or not, perhaps with a pool of disk, and up to six guests on them."""
+    """A strategy for two to four hosts, with or without NUMA nodes and a shared disk, and for up to six
+    guests on them.
+    """
     pooled = draw(st.integers(0, 3)) == 0
     specs = [Spec("pool", None, {"DISK_GB": draw(st.integers(1, 6))}, [SHARES], ["rack"])] if pooled else []
     for number in range(draw(st.integers(2, 4))):
@@ -81,7 +85,9 @@ def clouds(draw: st.DrawFn) -> RandomCloud:
 
 @st.composite
 def device_clouds(draw: st.DrawFn) -> RandomCloud:
-    """Two or three hosts with a few devices, alike and unlike, and up to four guests with some of them."""
+    """A strategy for two or three hosts with a few equal and unequal devices, and for up to four guests with
+    some of the devices.
+    """
     specs = []
     for number in range(draw(st.integers(2, 3))):
         name = f"cn{number}"
@@ -105,7 +111,9 @@ def device_clouds(draw: st.DrawFn) -> RandomCloud:
 
 @st.composite
 def asking_devices(draw: st.DrawFn, required: tuple[frozenset[str], ...] = ()) -> CandidatesRequest:
-    """A CPU, perhaps, and one to three units of devices, in one group or in several."""
+    """A strategy for requests of perhaps a CPU, and of one to three units of devices, in one group or in
+    several.
+    """
     amounts = draw(st.sampled_from(((1,), (1, 1), (1, 1, 1), (2,), (2, 1))))
     groups = [RequestGroup(f"_d{at}", {GPU: amount}, required=required) for at, amount in enumerate(amounts)]
     if draw(st.booleans()):
@@ -114,7 +122,7 @@ def asking_devices(draw: st.DrawFn, required: tuple[frozenset[str], ...] = ()) -
 
 
 def using(snapshot: ModelSnapshot, taken: Collection[Amounts], times: int = 1) -> ModelSnapshot:
-    """The snapshot in which so much more is used."""
+    """The snapshot with additional usage."""
     used = {each.id: dict(each.used) for each in snapshot}
     for amounts in taken:
         for provider_id, name, amount in amounts:
@@ -145,7 +153,7 @@ def test_a_bound_by_volume_counts_no_room_of_hosts_that_take_no_guest() -> None:
 
 
 def most_placed(cloud: RandomCloud, guests: Collection[HostedConsumer], drained: int) -> int:
-    """For how many of them there is a place elsewhere, of all ways to place them."""
+    """The largest number of guests that have a place on other hosts, over all ways to place them."""
     left = using(cloud.snapshot, [amounts_of(each.held) for each in guests], -1)
     rest = brute.without(left, [drained])
     wanted = [brute.choices(brute.when_nothing_is_used(rest), each.request) for each in guests]
@@ -164,13 +172,13 @@ def most_placed(cloud: RandomCloud, guests: Collection[HostedConsumer], drained:
 def has_place(
     cloud: RandomCloud, guests: Collection[HostedConsumer], drained: int, guest: HostedConsumer
 ) -> bool:
-    """Return whether one of the guests has a place elsewhere if no other needs one."""
+    """Return whether one of the guests has a place on another host if no other guest is placed."""
     left = using(cloud.snapshot, [amounts_of(each.held) for each in guests], -1)
     return bool(brute.choices(brute.without(left, [drained]), guest.request))
 
 
 def fewest_moves(cloud: RandomCloud) -> int | None:
-    """Return the fewest moves that make room, of all orders of all moves; None if no moves do."""
+    """Return the fewest moves that make room, over all orders of all moves; None if no moves make room."""
     snapshot = cloud.snapshot
     empty = brute.when_nothing_is_used(snapshot)
     guests = cloud.guests
@@ -258,7 +266,9 @@ def test_room_is_made_by_the_fewest_moves_there_are(cloud: RandomCloud) -> None:
 
 
 def assert_possible(cloud: RandomCloud, found: MigrationPlan) -> None:
-    """Each move has room at its time, and the flavor has room after the moves at the named host."""
+    """Check that each move has room at its time, and that the flavor has room on the named host after the
+    moves.
+    """
     assert found.moves is not None
     assert found.host is not None
     held = {each.consumer: amounts_of(each.held) for each in cloud.guests}

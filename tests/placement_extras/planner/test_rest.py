@@ -1,4 +1,4 @@
-"""``POST /ext/v1/capacity``."""
+"""Tests of ``POST /ext/v1/capacity``."""
 
 import pytest
 
@@ -76,7 +76,7 @@ def test_the_answer_has_the_guests_that_fit_and_the_stranded_amounts(admin):
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
-    """Two hosts with two NUMA nodes of 8 and 4 dedicated CPUs each, the first in a rack."""
+    """Two hosts with two NUMA nodes of 8 and 4 dedicated CPUs each. The first host is in a rack."""
     url = f"sqlite:///{tmp_path_factory.mktemp('nodes')}/placement.sqlite"
     migration.upgrade_schema(url)
     admin = Admin(application(url))
@@ -202,7 +202,9 @@ def test_wrong_bodies_are_refused(admin, body, said):
 
 @pytest.fixture
 def crowded(database_server, database_template):
-    """Hosts with 4, 4 and 2 CPUs: guests with 3 on the first, 2 and 1 on the second, none on the last."""
+    """Three hosts with 4, 4 and 2 CPUs. The first has a guest with 3 CPUs, the second guests with 2 and 1
+    CPUs, and the last no guest.
+    """
     url = database_server.clone(database_template)
     admin = Admin(application(url))
     for uuid, name, cpus in ((FIRST, "cn1", 4), (SECOND, "cn2", 4), (THIRD, "cn3", 2)):

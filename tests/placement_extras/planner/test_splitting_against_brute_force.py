@@ -1,4 +1,6 @@
-"""Guests that a topology policy splits are counted within bounds, in random small clouds."""
+"""Tests that the number of guests that a topology policy splits is within the bounds, in random small
+clouds.
+"""
 
 from dataclasses import replace
 from functools import cache
@@ -27,7 +29,7 @@ exhaustive = settings(max_examples=examples(150), deadline=None, suppress_health
 
 
 def guests_at(snapshot: ModelSnapshot, wanted: WantedClaim, root: int) -> int:
-    """The most guests that a host takes, of all orders and ways in which the policy allows to place them."""
+    """The largest number of guests at a host, over all orders and all ways that the policy allows."""
 
     @cache
     def most_from(state: State) -> int:
@@ -64,7 +66,7 @@ def used_by(snapshot: ModelSnapshot, state: State) -> ModelSnapshot:
 
 
 def hosts_with_pool() -> ModelSnapshot:
-    """Two hosts of two zones with 6 PCPU each, and a pool of 5 GB that they share."""
+    """Two hosts with two zones of 6 PCPU each, and a disk of 5 GB that they share."""
     pool = Spec("pool", None, {"DISK_GB": 5}, [SHARES], aggregates=["rack"])
     specs = [pool]
     for name in ("one", "two"):
@@ -117,7 +119,7 @@ def test_coupled_hosts_without_time_have_bounds() -> None:
 
 
 class SpentBudget(SearchBudget):
-    """A budget of which nothing is left."""
+    """A budget that is already spent."""
 
     def spend(self, steps: int = 1) -> None:
         raise BudgetExhausted

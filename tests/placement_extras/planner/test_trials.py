@@ -1,4 +1,4 @@
-"""The journal that searches of the planner try and take back by, and the bound by volume."""
+"""Tests of the journal by which searches of the planner try and undo changes, and of the bound by volume."""
 
 from itertools import permutations
 

@@ -1,7 +1,7 @@
-"""An hour of random requests through `placement-shadow`, from several clients at a time.
+"""Sends random requests through `placement-shadow` for an hour, from several clients at a time.
 
 `python -m tests.placement_extras.shadow.load` prints the report, and fails if the services differ in more
-than the table of deviations says. With one client nothing overlaps, so that everything is compared.
+than the documented deviations. With a single client no requests overlap, so all answers are compared.
 """
 
 import argparse
@@ -29,7 +29,7 @@ _PAUSE: Final = 0.02
 
 @dataclass
 class ShadowLoad:
-    """State that all clients share: the number of requests left, and the worlds."""
+    """The state that all clients share: the number of requests left, and the objects that requests name."""
 
     shadow: RunningShadow
     left: int
@@ -39,7 +39,7 @@ class ShadowLoad:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def work(self, number: int) -> None:
-        """Run one client; clients with neighbouring numbers share every second world."""
+        """Run one client. Clients with neighbouring numbers use every second object together."""
         chosen = random.Random(f"{self.seed}-{number}")
         with ServiceClient(self.shadow.port) as client:
             talk, world = ShadowTalk(client), 0
@@ -63,7 +63,7 @@ class ShadowLoad:
 
 
 def main() -> int:
-    """Run the load; return 1 if something differs."""
+    """Send the requests; return 1 if the services differ."""
     parser = argparse.ArgumentParser(prog="python -m tests.placement_extras.shadow.load", description=__doc__)
     parser.add_argument("--requests", type=int, default=36_000)
     parser.add_argument("--clients", type=int, default=3)

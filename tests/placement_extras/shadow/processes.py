@@ -1,4 +1,4 @@
-"""`placement-shadow` in front of OpenStack Placement, as processes, and clients of it."""
+"""Runs `placement-shadow` in front of OpenStack Placement, as processes, and clients of it."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ _CLASSES: Final = threading.Lock()
 
 
 def _without(names: Collection[str], document: Any) -> Any:
-    """Return a document without the fields of some names, which are uuids of providers or consumers."""
+    """Return a document without the fields of these names, which are uuids of providers or consumers."""
     if isinstance(document, dict):
         return {name: _without(names, each) for name, each in document.items() if name not in names}
     return document
@@ -35,7 +35,7 @@ def _without(names: Collection[str], document: Any) -> Any:
 
 @dataclass
 class RunningShadow:
-    """The three services; clients use ``port``."""
+    """OpenStack Placement, our service and the shadow between them. Clients use ``port``."""
 
     stock: Service
     ours: Service
@@ -45,7 +45,7 @@ class RunningShadow:
     log: Path
 
     def report(self) -> dict[str, Any]:
-        """Return the report so far."""
+        """Return the present report."""
         with urlopen(f"http://127.0.0.1:{self.report_port}/report.json", timeout=_SECONDS) as answer:
             document: dict[str, Any] = json.load(answer)
         return document
@@ -56,12 +56,12 @@ class RunningShadow:
             return str(answer.read().decode())
 
     def compared(self, requests: int) -> dict[str, Any]:
-        """Wait until a number of requests is compared; return the report."""
+        """Wait until a number of requests has been compared; return the report."""
         wait_for(lambda: sum(self.report()["requests"].values()) >= requests)
         return self.report()
 
     def assert_same(self, *names: Names) -> None:
-        """Check that both services show the same of some providers and consumers, and of all names.
+        """Check that both services show the same data of some providers and consumers, and of all names.
 
         Items in doubt, which several clients wrote at once, are left out, also as parts of other answers: the
         allocations of a consumer have the generation of each provider.
@@ -83,7 +83,7 @@ class RunningShadow:
                     assert next(bodies) == next(bodies), (path, doubts)
 
     def stop(self) -> str:
-        """End the shadow; return its output and log."""
+        """End the shadow; return its output and its log."""
         self.process.terminate()
         self.process.wait(_SECONDS)
         return self.log.read_text()
@@ -91,7 +91,7 @@ class RunningShadow:
 
 @contextmanager
 def services(server: DatabaseServer, folder: Path, reference: Reference) -> Iterator[tuple[Service, Service]]:
-    """OpenStack Placement and ours, on new databases."""
+    """Run OpenStack Placement and our service, each on a new database."""
     together = 1 if server.kind == "sqlite" else 4  # two writers of one file at once make it fail
     with (
         OpenStack(server.fresh_database(), folder, 1, together, reference) as stock,
@@ -139,7 +139,7 @@ def shadow(stock: Service, ours: Service, folder: Path, *options: str) -> Iterat
 
 @dataclass
 class ShadowTalk:
-    """A client that tells a generator of requests the generations that a client knows."""
+    """A client of the shadow that tells a generator of requests which generations a client knows."""
 
     client: ServiceClient
     requests: int = 0

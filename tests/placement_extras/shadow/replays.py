@@ -1,4 +1,4 @@
-"""Replays on a service with prepared answers."""
+"""Replays requests on a service with prepared answers."""
 
 import json
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def copy(
 
 @dataclass
 class ReplayPlayer:
-    """A replay on a service with prepared answers; records requests and outcomes."""
+    """A replay on a service with prepared answers. It records requests and outcomes."""
 
     answers: Callable[[MirroredRequest], ReceivedAnswer]
     asked: list[int] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The backlog of copies is bounded in memory, and leaves out reads before writes."""
+"""Tests of the queue of copies, which is limited in memory, and leaves out reads before writes."""
 
 import multiprocessing
 import threading

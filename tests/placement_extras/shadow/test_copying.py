@@ -1,4 +1,4 @@
-"""The moment at which the database is copied."""
+"""Tests of choosing the moment at which the database is copied."""
 
 import logging
 import sqlite3
@@ -24,7 +24,9 @@ DATABASES = CopiedDatabases("their", "ours", ConsumerOwnership("p", "u", None), 
 
 
 class CopyRecorder:
-    """Records the moments that were tried, one a second from 1 on, and those that were copied."""
+    """Records the moments that were tried (one in each second, from 1 on), and those at which the database
+    was copied.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.looked_at: list[float] = []
@@ -86,7 +88,7 @@ def test_a_moment_is_quiet_without_a_write_in_flight(
 
 @pytest.fixture
 def source(tmp_path: Path) -> CopiedDatabases:
-    """A file of a megabyte, to be copied."""
+    """A file of one megabyte that is copied."""
     file = tmp_path / "stock.sqlite"
     with closing(sqlite3.connect(file)) as there, there:
         there.execute("CREATE TABLE t AS SELECT zeroblob(1000000) AS x")

@@ -1,4 +1,4 @@
-"""Items that several clients wrote at once are in doubt, and other differences are not."""
+"""Tests of items that several clients wrote at the same time: only differences about these are in doubt."""
 
 import json
 import random
@@ -76,7 +76,9 @@ def test_two_different_claims_of_one_consumer_at_once_leave_a_doubt() -> None:
 
 
 def raced(*answers: Mapping[str, Any]) -> ReplayPlayer:
-    """A replay of two claims of one consumer at once, which answers later requests as given."""
+    """A replay of two simultaneous claims of one consumer, which then answers further requests with the given
+    answers.
+    """
     player = ReplayPlayer(
         lambda each: received(204) if each.number < 2 else received(**answers[each.number - 2])
     )
@@ -140,7 +142,7 @@ def test_a_write_of_a_part_leaves_the_doubt() -> None:
 
 
 class PoolService:
-    """A service of two providers with room for two consumers each; its claims have no generation."""
+    """A service of two providers with room for two consumers each. Its claims have no generation."""
 
     def __init__(self) -> None:
         self.claims: dict[str, str] = {}
@@ -164,7 +166,7 @@ class PoolService:
 def test_random_writes_at_once_differ_only_where_they_are_in_doubt(
     seed: int, requests: int, together: int
 ) -> None:
-    """Each write takes effect at one moment between its beginning and its end; ends are in any order."""
+    """Each write takes effect at one moment between its begin and its end. The writes end in any order."""
     chosen = random.Random(seed)
     stock, ours = PoolService(), PoolService()
     player = ReplayPlayer(lambda each: ours.answer(each.request))

@@ -1,4 +1,4 @@
-"""Clients get the answers of the stock service byte by byte."""
+"""Tests that clients get the answers of OpenStack Placement byte by byte."""
 
 import gzip
 import io
@@ -19,7 +19,7 @@ from tests.ports import free_port
 
 @dataclass
 class AnsweringStock:
-    """A server with prepared answers, which records its requests."""
+    """A server with prepared answers that records its requests."""
 
     answers: dict[str, tuple[int, list[tuple[str, str]], bytes]] = field(default_factory=dict)
     asked: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
@@ -81,7 +81,7 @@ def stock() -> Iterator[AnsweringStock]:
 
 @dataclass
 class ForwardClient:
-    """Calls the WSGI application as a server does."""
+    """Calls the WSGI application as a web server does."""
 
     application: RequestForwarder
     copies: list[MirroredRequest]

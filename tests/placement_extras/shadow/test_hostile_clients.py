@@ -1,4 +1,6 @@
-"""Clients that are slow, leave half way, or try to smuggle a second request past the proxy."""
+"""Tests of clients that are slow, leave before the end, or try to send a hidden second request through the
+proxy.
+"""
 
 import http.client
 import multiprocessing
@@ -23,7 +25,9 @@ SECONDS = 30.0
 
 @dataclass
 class TerseStock:
-    """Records the requests that the proxy sends; breaks its answer off for a certain ``path``."""
+    """A server that records the requests of the proxy, and ends its answer too early for a certain
+    ``path``.
+    """
 
     port: int
     asked: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
@@ -52,7 +56,7 @@ class TerseStock:
 
 
 def no_log() -> None:
-    """Log to standard error."""
+    """Let the process log to standard error."""
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +69,14 @@ def answering() -> Iterator[TerseStock]:
 
 @pytest.fixture
 def stock(answering: TerseStock, proxy: int) -> TerseStock:
-    """A stock service without requests so far."""
+    """A server in place of OpenStack Placement that has had no requests yet."""
     answering.asked.clear()
     return answering
 
 
 @pytest.fixture(scope="module")
 def proxy(answering: TerseStock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of the process that answers clients; no process compares."""
+    """The port of the process that answers clients. No process compares answers."""
     context = multiprocessing.get_context("spawn")
     theirs, ours = context.Pipe(duplex=False)
     port = free_port()
@@ -104,7 +108,7 @@ def get(port: int, path: str) -> tuple[int, bytes]:
 
 
 def sent(port: int, data: bytes) -> bytes:
-    """Return all bytes until the connection is closed or silent."""
+    """Return all bytes of an answer, until the connection is closed or nothing more arrives."""
     with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as connection:
         connection.sendall(data)
         received = b""

@@ -1,4 +1,4 @@
-"""Each copy has the numbers of the writes in flight with it."""
+"""Tests that each copy has the numbers of the writes that were in flight at the same time."""
 
 from placement_extras.shadow.exchange import MirroredRequest, ShadowRequest
 from placement_extras.shadow.proxy import InFlight

@@ -1,4 +1,6 @@
-"""The shadow in front of OpenStack Placement: ours follows, and the report shows the differences."""
+"""Tests of the shadow in front of OpenStack Placement: our service follows, and the report shows the
+differences.
+"""
 
 import os
 import signal
@@ -56,13 +58,13 @@ def small(
 
 @pytest.fixture
 def sensible(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Generate valid requests only."""
+    """Generate only valid requests."""
     for name in ("MUTATED", "UNKNOWN"):
         monkeypatch.setattr(generator, name, 0.0)
 
 
 def work(shadow: RunningShadow, seed: int, number: int, counts: list[int]) -> None:
-    """Send random requests about the names of a number."""
+    """Send random requests about the names that belong to a number."""
     with ServiceClient(shadow.port) as client:
         talk = ShadowTalk(client)
         requests = Generator(seed, Names(number), talk)  # type: ignore[arg-type]  # the generator uses the generations only
@@ -75,7 +77,7 @@ def work(shadow: RunningShadow, seed: int, number: int, counts: list[int]) -> No
 
 @contextmanager
 def clients(shadow: RunningShadow, counts: list[int], seed: int = 1) -> Iterator[None]:
-    """Run all clients at once."""
+    """Run all clients at the same time."""
     threads = [
         threading.Thread(target=work, args=(shadow, seed + each, max(1, each), counts))
         for each in range(CLIENTS)
@@ -91,7 +93,7 @@ def clients(shadow: RunningShadow, counts: list[int], seed: int = 1) -> Iterator
 
 @pytest.mark.usefixtures("sensible")
 def test_our_service_follows_several_clients(both: tuple[Service, Service], tmp_path: Path) -> None:
-    """The database is copied while clients write already."""
+    """The database is copied while clients already write."""
     stock, _ = both
     counts: list[int] = []
     with shadow(*both, tmp_path, "--stock-database", stock._url, "--copy-after", "1") as started:

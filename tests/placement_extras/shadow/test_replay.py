@@ -1,4 +1,6 @@
-"""Our service ends with the content of the stock service after a replay, for any overlap of requests."""
+"""Tests that our service has the same content as OpenStack Placement after a replay, for any overlap of
+requests.
+"""
 
 import random
 from dataclasses import replace
@@ -258,7 +260,9 @@ def test_a_request_without_an_answer_of_our_service_is_missed() -> None:
 
 
 class ReplayWorld:
-    """A service of two pools, which takes claims while there is room, and of names with generations."""
+    """A service with two providers that accept claims while there is room, and with names that have
+    generations.
+    """
 
     def __init__(self) -> None:
         self.claims: dict[str, str] = {}
@@ -290,7 +294,9 @@ class ReplayWorld:
 
 @given(seed=st.integers(0, 2**32), requests=st.integers(1, 60), together=st.integers(1, 6))
 def test_a_random_history_ends_with_the_same_content(seed: int, requests: int, together: int) -> None:
-    """Each request takes effect at one moment between its beginning and its end; ends are in any order."""
+    """Each request takes effect at one moment between its begin and its end. The requests end in any
+    order.
+    """
     chosen = random.Random(seed)
     stock, ours = ReplayWorld(), ReplayWorld()
     player = ReplayPlayer(lambda copy: ours.answer(copy.request.method, copy.request.path))
@@ -324,7 +330,9 @@ def test_a_random_history_ends_with_the_same_content(seed: int, requests: int, t
 
 
 def _request(chosen: random.Random, world: ReplayWorld, busy: set[str]) -> tuple[str, str]:
-    """Choose requests so that no two of one consumer overlap: no answer would show their order."""
+    """Choose requests so that no two requests about one consumer overlap, because no answer would show their
+    order.
+    """
     consumer = chosen.choice([each for each in CONSUMERS if each not in busy])
     pool = chosen.choice("xy")
     generation = world.names["a"][0]

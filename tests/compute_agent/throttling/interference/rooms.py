@@ -1,4 +1,6 @@
-"""A room of a few guests on the same CPUs. Demand above the capacity makes all of them wait."""
+"""A simulation of a few guests on the same CPUs. If they want more CPU time than there is, all of them
+wait.
+"""
 
 import random
 
@@ -30,7 +32,7 @@ def watch(**options):
 
 
 class Room:
-    """A server that wants one core, a job that wants half of one, and further guests."""
+    """A server that wants one core, a batch job that wants half a core, and further guests."""
 
     def __init__(self, *watches, seed=1):
         self.watches = watches or (watch(),)
@@ -62,7 +64,7 @@ class Room:
         self.decisions += [(self.time, one) for one in decisions]
 
     def rounds(self, count, until=None):
-        """Run a number of rounds, or until a condition holds. Returns the number of rounds."""
+        """Run a number of rounds, or run until a condition holds; return the number of rounds."""
         for number in range(count):
             if until is not None and until():
                 return number

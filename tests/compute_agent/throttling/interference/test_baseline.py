@@ -1,4 +1,4 @@
-"""Baselines: the usual value of a signal; a lasting change becomes usual only slowly."""
+"""Tests of baselines, the usual values of signals. A lasting change becomes usual only slowly."""
 
 import math
 import statistics
@@ -34,7 +34,7 @@ def test_no_sample_is_a_violation_before_the_baseline_is_learnt():
 
 
 def test_a_violation_lasts_after_a_whole_window_above_the_threshold():
-    """The first one may be partly of before: what disturbs does not begin when a sample is taken."""
+    """The first sample may be partly from before the disturbance, which begins between two samples."""
     quiet = [1.0] * LEARNING
     loud = [4.0, 9.0, 9.0, 9.0]
     assert not track([*quiet, *loud[:3]]).suffers_lastingly(10.0 * (LEARNING + 2))

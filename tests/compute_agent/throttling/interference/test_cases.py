@@ -1,4 +1,4 @@
-"""The course of one case."""
+"""Tests of the course of one case: the limit of a suspect for a victim."""
 
 from dataclasses import replace
 
@@ -68,7 +68,7 @@ def test_a_victim_that_suffers_again_while_one_is_held_costs_that_one_another_st
 
 
 def test_suffering_in_a_part_of_the_window_takes_no_further_step():
-    """The level includes quiet time before the disturbance, so it would prove nothing."""
+    """The mean of the window includes quiet time before the disturbance, so it would prove nothing."""
     held = replace(CASE, phase=CasePhase.HOLD, guilty=True)
     assert advance_case(held, VictimLevels(latest=0.7, suffers=True), 3.0, 60.0) == (held, ())
     after, told = advance_case(CASE, VictimLevels(0.5, 0.5, suffers=True), 3.0, TRIAL_SECONDS)

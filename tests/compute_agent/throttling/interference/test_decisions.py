@@ -1,4 +1,6 @@
-"""A guest that disturbs another is found, tried, held and let go; innocents are left alone."""
+"""Tests that a guest that disturbs another is found, tried, limited and released, and that other guests are
+left alone.
+"""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -69,7 +71,7 @@ def test_the_guilty_one_is_limited_until_its_victim_suffers_no_more_and_has_all_
 
 @pytest.mark.parametrize("late", [0.0, 0.1, 0.5, 0.9])
 def test_a_trial_begins_from_a_level_that_has_nothing_of_the_calm_before(room, late):
-    """The hog begins when this part of a sample is over."""
+    """The hog begins after this part of a sample."""
     disturb(room, 0.1 * late + 4.0 * (1 - late))
     room.round()
     of_both = room.time
@@ -91,7 +93,7 @@ def test_a_repeated_offender_is_held_longer_each_time(room):
 
 
 def test_a_suspect_that_makes_no_difference_is_let_go_and_left_alone_for_an_hour(room):
-    """The use of the guest correlates with the server's signal, but another cause disturbs the server."""
+    """The use of the suspect correlates with the server's signal, but something else disturbs the server."""
     room.put("alike", 0.3)
     room.rounds(LEARN)
     room.put("unseen", 8.0, protected=True)
@@ -171,7 +173,7 @@ def test_the_command_of_escalation_runs_once_after_enough_verdicts():
 
 
 def test_a_victim_that_goes_on_suffering_by_itself_does_not_have_its_neighbour_limited_for_ever(room):
-    """The victim was better off while a neighbour was tried, by chance or because it noticed the trial."""
+    """The victim suffered less during its neighbour's trial, by chance or because it noticed the trial."""
     disturb(room, 2.5)
     room.rounds(30, lambda: room.limits)
     room.rounds(20, lambda: room.state.cases[0].guilty)
@@ -202,7 +204,7 @@ def test_verdicts_are_counted_by_days_with_one_escalation_each():
 
 
 def test_giving_back_waits_for_trials_of_others_for_some_minutes_and_then_they_wait(room):
-    """Each step of the hog helps, and the next one follows at once: trials without end."""
+    """Each step against the hog helps, and the next step follows at once, so its trials have no end."""
     disturb(room, 60.0, vcpus=8.0)
     room.rounds(30, lambda: room.limits)
     held = InterferenceCase(

@@ -1,4 +1,4 @@
-"""Suspects: correlations against brute force, and no evidence from few samples."""
+"""Tests of finding suspects: correlations are compared with brute force, and few samples are no evidence."""
 
 import random
 import statistics
@@ -38,8 +38,8 @@ def test_few_samples_or_chance_are_no_evidence():
 
 
 def samples(**uses):
-    """Two quiet minutes, then two minutes in which the server waits; the arguments are the guests' use in
-    each part.
+    """Samples of two quiet minutes, and of two minutes in which the server waits. The arguments are the
+    guests' use in each part.
     """
     rng = random.Random(1)
     found = []
@@ -53,7 +53,9 @@ def samples(**uses):
 
 
 def test_cycles_are_disturbed_only_by_guests_on_the_same_cache():
-    """A recorded run: the server needs twice the cycles while "thief" is busy on other CPUs."""
+    """A recorded run, in which the server needs twice the cycles while the guest "thief" is busy on other
+    CPUs.
+    """
     rng, played = random.Random(1), []
     for number in range(60):
         loud, readings = number >= 40, {}

@@ -1,4 +1,4 @@
-"""The state outlives the agent, and an invalid state is refused."""
+"""Tests of the saved state of interference, which outlives the agent. An invalid state is refused."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Short ways to snapshots, guests and rules."""
+"""Builders of snapshots, guests and watermarks for tests."""
 
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.levers import ThrottleSteps
@@ -30,7 +30,7 @@ def guest(
     usage=None,
     allotments=None,
 ):
-    """A guest with some usage; The value None stands for an unknown usage."""
+    """A guest with the given usage. None stands for an unknown usage."""
     known = dict(usage or {})
     if cores is not None:
         known[CPU] = cores
@@ -51,7 +51,7 @@ def memory_guest(uuid, used, held=4 * GIB, **settings):
 
 
 def snapshot(*guests, time=100.0, own=0.0, cpus=100.0, host=None, capacity=None):
-    """A host that uses what its guests use, and ``own`` cores."""
+    """A snapshot of a host that uses the sum of its guests' use and ``own`` cores."""
     usage = {
         CPU: own + sum(one.usage.get(CPU, 0.0) for one in guests),
         MEMORY: sum(one.usage.get(MEMORY, 0.0) for one in guests),
@@ -62,7 +62,7 @@ def snapshot(*guests, time=100.0, own=0.0, cpus=100.0, host=None, capacity=None)
 
 
 def line(name="line", metric="cpu_usage", **settings):
-    """A line; numbers are amounts."""
+    """A watermark section. Numbers become thresholds in the unit of the metric."""
     for action in WatermarkAction:
         if isinstance(settings.get(action), int | float):
             settings[action] = WatermarkThreshold(float(settings[action]))
@@ -74,7 +74,7 @@ def rules(*lines, margin=0.0, step=0.2, min_share=0.1, registry=None):
 
 
 def seen(by, *snapshots):
-    """The state of the lines after some snapshots."""
+    """The streaks of the watermarks after these snapshots."""
     streaks = {}
     for one in snapshots:
         streaks = observe_usage(streaks, by.watermarks, one)

@@ -1,6 +1,6 @@
-"""A picture of a simulation as SVG: usage and lines over time, and a mark for each action.
+"""Draws a simulation as SVG: usage and thresholds over time, and a mark for each action.
 
-Panels share the time axis. Each has one axis of its own: never two scales in one panel.
+All panels have the same time axis, and each panel has one scale for its values.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ _WIDTH = 1000
 
 @dataclass(frozen=True)
 class Curve:
-    """One value a round. ``faint`` ones are drawn behind the others."""
+    """A curve with one value for each round. A ``faint`` curve is drawn behind the others."""
 
     name: str
     colour: str
@@ -27,7 +27,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Line:
-    """A horizontal line with its name at the right."""
+    """A horizontal line with its name at the right end."""
 
     name: str
     colour: str
@@ -36,7 +36,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves over lines, from 0 to ``top``."""
+    """Curves and lines, in a panel from 0 to ``top``."""
 
     title: str
     curves: Sequence[Curve]
@@ -48,7 +48,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Marks:
-    """A row of ticks, one for each round in which something was done."""
+    """A row of ticks, one for each round with an action."""
 
     name: str
     colour: str
@@ -56,7 +56,7 @@ class Marks:
 
 
 def draw(title: str, panels: Sequence[Panel], marks: Sequence[Marks], first: int = 0) -> str:
-    """An SVG document; the rounds are numbered from ``first``."""
+    """The picture as an SVG document. The rounds are numbered from ``first``."""
     count = max(len(curve.values) for panel in panels for curve in panel.curves)
     parts, y = [], _TOP
     for panel in panels:
@@ -138,7 +138,7 @@ def _ticks(top: float) -> Iterator[float]:
 
 
 def _thinned(values: Sequence[float]) -> Iterator[tuple[int, float]]:
-    """The lowest and the highest value of each pixel, where several values share one."""
+    """For each pixel, the lowest and the highest of the values that fall on it."""
     size = max(1, len(values) // _WIDTH)
     for start in range(0, len(values), size):
         part = list(enumerate(values[start : start + size], start))

@@ -1,4 +1,4 @@
-"""A simulated host: guests with changing demand, throttling and eviction, and the executor in the loop."""
+"""Simulates a host with guests of changing demand, and runs watermarks and the executor on it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ Demand = Callable[[int], float]
 
 @dataclass
 class SimulatedGuest:
-    """A guest; ``cores`` and ``memory`` are its use without limits."""
+    """A simulated guest. ``cores`` and ``memory`` are the amounts that it uses without limits."""
 
     uuid: str
     vcpus: float
@@ -36,7 +36,7 @@ class SimulatedGuest:
     limit: float | None = None
 
     def wanted(self, number: int) -> float:
-        """Cores that it asks the kernel for."""
+        """The cores that the guest wants from the kernel."""
         return min(self.cores(number), self.vcpus, self.vcpus if self.limit is None else self.limit)
 
 
@@ -54,9 +54,9 @@ class Seen:
 
 @dataclass
 class SimulatedHost:
-    """The kernel and Placement of the simulation. Usage is in cores and bytes, of ``cpus`` and ``memory``.
+    """The kernel and Placement of the simulation. Usage is in cores of ``cpus``, and in bytes of ``memory``.
 
-    Evicted guests are gone ``grace`` rounds later.
+    An evicted guest is gone ``grace`` rounds later.
     """
 
     cpus: float
@@ -97,7 +97,9 @@ class SimulatedHost:
     # What is measured
 
     def snapshot(self) -> UsageSnapshot:
-        """The measurement of this round. Demand above the CPUs waits, the same part for each guest."""
+        """The measurement of this round. If guests want more than all CPUs, each guest waits for the same
+        part of its demand.
+        """
         wanted = {uuid: guest.wanted(self.number) for uuid, guest in self.guests.items()}
         total = sum(wanted.values()) + self.own_use
         squeeze = min(1.0, self.cpus / total)
@@ -131,7 +133,7 @@ class SimulatedHost:
 
 
 class Loop:
-    """Host and executor, round after round, a second each."""
+    """The simulated host and the executor, in rounds of one second."""
 
     def __init__(
         self, host: SimulatedHost, rules: WatermarkRules, state: WatermarkState | None = None
@@ -143,7 +145,7 @@ class Loop:
         self.restart()
 
     def restart(self) -> None:
-        """Another agent takes over with the saved state of the last agent."""
+        """Replace the agent by another one, which reads the saved state."""
         telemetry = ThrottleTelemetry(CollectorRegistry())
         executor = ThrottleExecutor(
             self.rules.registry,

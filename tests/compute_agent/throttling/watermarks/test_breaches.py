@@ -1,4 +1,4 @@
-"""Lines over time."""
+"""Tests of breaches: usage above a threshold over time."""
 
 from compute_agent.throttling.actions import SwitchScheduling
 from compute_agent.throttling.watermarks.breaches import (
@@ -22,7 +22,7 @@ DOWN = WatermarkWatch("line", WatermarkAction.THROTTLE_DOWN, "")
 
 
 def host(*usages):
-    """A snapshot a second for each usage; The value None stands for a round without a sample."""
+    """A snapshot for each usage, one second apart. None stands for a round without a sample."""
     return [
         UsageSnapshot(float(second), {} if usage is None else {CPU: float(usage)})
         for second, usage in enumerate(usages)

@@ -1,4 +1,4 @@
-"""Expressions: their values, against Python's own, and those that are refused."""
+"""Tests of expressions of metrics: their values are compared with Python's own, and some are refused."""
 
 import contextlib
 from dataclasses import replace
@@ -34,7 +34,7 @@ def metric_of(name, unit, usage, capacity=None):
 
 
 def registry(**usage):
-    """Metrics of the whole host in cores."""
+    """A registry of metrics of the whole host, in cores."""
     return MetricRegistry([metric_of(name, MetricUnit.CORES, {"": value}) for name, value in usage.items()])
 
 

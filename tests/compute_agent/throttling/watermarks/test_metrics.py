@@ -1,4 +1,4 @@
-"""The registry, with metrics of other packages."""
+"""Tests of the registry of metrics, to which other packages add metrics."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A plan does what is necessary, and nothing in excess."""
+"""Tests that a plan of watermarks does what is necessary, and nothing more."""
 
 import itertools
 
@@ -325,7 +325,7 @@ guests = st.lists(
 
 
 def build(described, steps):
-    """Guests of which some are throttled by a few steps already, and use no more than they may."""
+    """Guests, some of which are already throttled by a few steps and use at most their limit."""
     built, throttles = [], []
     for number, one in enumerate(described):
         one = dict(one)
@@ -342,7 +342,7 @@ def build(described, steps):
 
 
 def freeable(one, state, steps):
-    """The amount that throttling a guest to its floor frees."""
+    """The amount that is freed if a guest is throttled to its lowest limit."""
     allotment = one.allotments[QUOTA]
     floor = levers.lowest_limit(allotment, steps)
     present = state.limit_of(one.uuid, QUOTA) or allotment.full
@@ -350,7 +350,7 @@ def freeable(one, state, steps):
 
 
 def acting_order(built):
-    """The order of the specification for CPU, written down once more."""
+    """The order of guests for CPU, written again from the specification."""
     return sorted(
         (one for one in built if not one.protected),
         key=lambda one: (
@@ -361,7 +361,7 @@ def acting_order(built):
 
 
 def after(by, now, state, actions):
-    """Usage of the host once a plan is in effect, by plain arithmetic."""
+    """The usage of the host after a plan, by simple arithmetic."""
     usage = now.host[CPU]
     for action in actions:
         if isinstance(action, ThrottleAction):

@@ -1,4 +1,4 @@
-"""Actions of watermarks at a usage that the host does not have."""
+"""Tests of rehearsals: the actions of watermarks at an imagined usage of the host."""
 
 import pytest
 

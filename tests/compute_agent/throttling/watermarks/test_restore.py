@@ -1,4 +1,4 @@
-"""The agent restores limited guests."""
+"""Tests of raising and removing the limits of guests."""
 
 from dataclasses import replace
 

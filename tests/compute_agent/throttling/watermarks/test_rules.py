@@ -1,4 +1,4 @@
-"""Which watermarks a decision goes by."""
+"""Tests of which watermarks a decision uses."""
 
 import pytest
 

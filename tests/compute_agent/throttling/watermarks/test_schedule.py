@@ -1,4 +1,4 @@
-"""Periods of the week, and the thresholds of a moment."""
+"""Tests of periods of the week, and of the thresholds at a given minute."""
 
 from itertools import pairwise
 

@@ -1,4 +1,6 @@
-"""Options that a section has in place of those of all sections: steps, order, and evictions."""
+"""Tests of options that one watermark section sets differently from all others: steps, order and
+evictions.
+"""
 
 import pytest
 from oslo_config import cfg

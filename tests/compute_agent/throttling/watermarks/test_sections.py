@@ -1,4 +1,4 @@
-"""Watermarks as configured, and which configurations are refused."""
+"""Tests of watermark sections in configurations, and of refused configurations."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ MEMORY = "[watermark:memory]\nmetric = memory_usage\n"
 
 @pytest.fixture
 def read(tmp_path):
-    """Rules and classes of an ini file."""
+    """The watermarks and QoS classes of an ini file."""
 
     def load(text):
         loaded = load_text(tmp_path, text)

@@ -1,4 +1,4 @@
-"""The closed loop on a simulated host."""
+"""Tests of watermarks on a simulated host, over many rounds."""
 
 import itertools
 import math
@@ -29,14 +29,14 @@ STEPS_UP = math.ceil(math.log(ThrottleSteps().min_share) / math.log(1 - Throttle
 
 @pytest.fixture(scope="module")
 def long_run():
-    """10,000 rounds, four days with too much demand, and quiet at the end."""
+    """10,000 rounds: four days with too much demand, and a quiet time at the end."""
     loop = Loop(host(day=2500, until=QUIET_FROM), cpu_rules())
     loop.run(ROUNDS)
     return loop
 
 
 def acts(history, kind):
-    """The actions of a kind with the rounds in which they were taken."""
+    """The actions of a kind, each with the round in which it was taken."""
     return [
         (number, action)
         for number, seen in enumerate(history)

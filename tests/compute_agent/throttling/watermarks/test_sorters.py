@@ -1,4 +1,4 @@
-"""The order of guests to act on."""
+"""Tests of the order in which actions concern guests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""State that survives restarts of the agent."""
+"""Tests of the state of watermarks, which outlives restarts of the agent."""
 
 import json
 

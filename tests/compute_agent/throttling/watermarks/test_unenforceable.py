@@ -1,4 +1,4 @@
-"""Watermarks that a host cannot enforce are reported with the missing action; others are not."""
+"""Tests that watermarks that a host cannot enforce are reported with the missing action, and no others."""
 
 import pytest
 

@@ -28,9 +28,9 @@ COOL_DOWN, SAMPLES = 30, 3
 def steps(
     seed: int, low: float, high: float, *, day: int = 0, until: int = 10**9, noise: float = 0.0
 ) -> Demand:
-    """A demand that jumps from time to time, and is ``low`` from round ``until`` on.
+    """The demand of a guest, which jumps from time to time and is ``low`` from round ``until`` on.
 
-    With a ``day``, in rounds, the use is lower at night.
+    ``day`` is the length of a day in rounds. With a day, the demand is lower at night.
     """
     period = 97 + 13 * (seed % 20)
     levels = [random.Random(seed * 1000 + number).uniform(low, high) for number in range(211)]
@@ -48,7 +48,9 @@ def steps(
 
 
 def host(*, best_effort: int = 20, day: int = 0, until: int = 10**9, noise: float = 0.0) -> SimulatedHost:
-    """A host with 4 dedicated guests and some best-effort ones, which want more than there is at times."""
+    """A host with 4 dedicated guests and some best-effort guests, which at times want more than the
+    host has.
+    """
     guests = {}
     for number in range(best_effort):
         uuid = f"best-effort-{number:02}"
@@ -63,7 +65,7 @@ def host(*, best_effort: int = 20, day: int = 0, until: int = 10**9, noise: floa
 
 
 def cpu_rules() -> WatermarkRules:
-    """Throttle above 48 of 64 cores; evict above 230 of 256 units of memory."""
+    """Watermarks that throttle above 48 of 64 cores, and evict above 230 of 256 units of memory."""
     return rules(
         line("cpu", throttle_down=DOWN, throttle_up=UP, for_samples=SAMPLES, cool_down=COOL_DOWN),
         line("memory", "memory_usage", evict=EVICT, for_samples=SAMPLES, cool_down=COOL_DOWN),
@@ -72,7 +74,7 @@ def cpu_rules() -> WatermarkRules:
 
 
 def picture(loop: Loop, title: str, first: int = 0, last: int | None = None) -> str:
-    """The history as SVG."""
+    """The picture of a simulation as SVG."""
     seen = loop.history[first:last]
     acts = [[type(action) for action in one.actions] for one in seen]
 

@@ -1,4 +1,4 @@
-"""``/ext/v1/resource_providers/{uuid}/attributes``, and claims that are ordered by them."""
+"""Tests of ``/ext/v1/resource_providers/{uuid}/attributes``, and of claims that order hosts by attributes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""``GET /ext/v1/changes``: clients follow changes, and wait for them."""
+"""Tests of ``GET /ext/v1/changes``, by which clients follow changes of providers, and wait for changes."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ def admin(url: str) -> Admin:
 
 
 def waiting(url: str, requests: int) -> Admin:
-    """A worker in which at most `requests` requests may wait."""
+    """A worker in which at most `requests` requests may wait for changes."""
     return Admin(application(url, api={"waiting_requests": requests}))
 
 

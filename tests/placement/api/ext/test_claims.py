@@ -1,4 +1,4 @@
-"""``POST /ext/v1/claims``, one at a time."""
+"""Tests of ``POST /ext/v1/claims`` with single requests. Other modules test concurrent requests."""
 
 import uuid
 
@@ -218,7 +218,7 @@ def test_an_excluded_shared_pool_provides_nothing(admin):
 
 
 def in_rack(admin, provider, rack, *traits):
-    """The provider, which gets an aggregate and these traits."""
+    """Give a provider an aggregate and these traits; return the provider."""
     body = {"aggregates": [rack], "resource_provider_generation": 1}
     assert admin("PUT", f"/resource_providers/{provider}/aggregates", json=body).status_code == 200
     body = {"traits": list(traits), "resource_provider_generation": 2}
@@ -238,7 +238,9 @@ def test_alternates_are_on_other_hosts(admin):
 
 
 def test_alternates_are_on_all_hosts_although_a_pool_is_excluded(admin):
-    """A host with its first choice on the excluded pool comes after the second choices of others."""
+    """One host has its first choice on the excluded pool. It comes after the second choices of other
+    hosts.
+    """
     racks = {"left": str(uuid.uuid4()), "right": str(uuid.uuid4())}
     pools = [
         in_rack(
@@ -343,7 +345,7 @@ def test_a_claim_needs_the_rights_of_a_service(admin):
 
 
 def with_nodes(admin, name, *free):
-    """Make a host with NUMA nodes of these amounts of PCPU; return the uuids of the nodes."""
+    """Make a host with NUMA nodes that have these amounts of PCPU; return the uuids of the nodes."""
     root = make_provider(admin, name)
     nodes = []
     for number, total in enumerate(free):

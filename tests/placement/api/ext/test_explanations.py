@@ -1,4 +1,4 @@
-"""``POST /ext/v1/explanations``."""
+"""Tests of ``POST /ext/v1/explanations``, which explains why a request has few candidates."""
 
 import pytest
 
@@ -85,7 +85,7 @@ def test_an_invalid_query_is_refused(admin, body, said):
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
-    """A service with a host of two NUMA nodes with 4 dedicated CPUs each."""
+    """A service with a host that has two NUMA nodes with 4 dedicated CPUs each."""
     url = f"sqlite:///{tmp_path_factory.mktemp('nodes')}/placement.sqlite"
     migration.upgrade_schema(url)
     admin = Admin(application(url, flavors={"disable_fallback_pcpu_query": False}))

@@ -1,4 +1,4 @@
-"""The version document of our own API, and the form of errors below it."""
+"""Tests of the version document of the extended API, and of the format of its errors."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""``/ext/v1/trees``: a host with all its providers, in one request."""
+"""Tests of ``/ext/v1/trees``, which writes a host with all its providers in one request."""
 
 import threading
 import uuid
@@ -21,7 +21,7 @@ STALE = "placement.concurrent_update"
 def described(
     provider: str, parent: str | None = None, generation: int | None = None, **parts: Any
 ) -> dict[str, Any]:
-    """A description; inventories are given as totals."""
+    """The description of a provider in a request. Inventories are given as totals."""
     name = parts.pop("name", f"name of {provider}")
     if "inventories" in parts:
         parts["inventories"] = {each: {"total": total} for each, total in parts["inventories"].items()}
@@ -34,7 +34,7 @@ def post(admin: Admin, *providers: dict[str, Any]) -> TestResponse:
 
 
 def host(generation: int | None = None) -> list[dict[str, Any]]:
-    """The descriptions of a host out of order: the root comes last."""
+    """The descriptions of a host's providers in an unusual order: the root comes last."""
     return [
         described(CACHE, NODE, generation, inventories={"LLC": 11}),
         described(
@@ -57,7 +57,7 @@ def host(generation: int | None = None) -> list[dict[str, Any]]:
 
 
 def shown(admin: Admin, provider: str = ROOT) -> dict[str, dict[str, Any]]:
-    """The providers of the tree, by uuid."""
+    """The providers of the tree as the service shows them, by uuid."""
     answer = admin("GET", f"/ext/v1/trees/{provider}")
     assert answer.status_code == 200, answer.json
     return {each["uuid"]: each for each in answer.json["resource_providers"]}

@@ -1,4 +1,4 @@
-"""A worker on a database of its own, of each kind."""
+"""Fixtures: a worker of the service on a database of its own, for each kind of database."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Random scenarios of claims."""
+"""Strategies for random scenarios of claims."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -20,7 +20,7 @@ anything = situations(requests_each=1).map(lambda each: (each[0], each[1][0])) |
 
 
 def zoned(snapshot: ModelSnapshot) -> ModelSnapshot:
-    """The snapshot with NUMA nodes in place of one of the random traits."""
+    """The snapshot with the trait of NUMA nodes in place of one of the random traits."""
     return ModelSnapshot(
         replace(each, traits=each.traits | {ZONE}) if "T1" in each.traits else each for each in snapshot
     )
@@ -31,9 +31,10 @@ TOPOLOGIES = st.sampled_from(list(TopologyPolicy))
 
 @st.composite
 def hosts(draw: st.DrawFn, *, uneven: bool = False, caches: bool = False) -> ClaimScenario:
-    """Hosts that are used somehow; ``uneven`` ones give PCPU in portions of their own at each zone.
+    """Hosts with random usage. With ``uneven``, each zone of a host has its own bounds for an allocation of
+    PCPU.
 
-    With ``caches`` a zone may have two providers of PCPU below it, each with portions of its own.
+    With ``caches``, a zone may have two providers of PCPU below it, each with its own bounds.
     """
     specs = []
     for number in range(draw(st.integers(1, 2))):
@@ -101,7 +102,7 @@ worlds_of_topologies = st.tuples(hosts() | hosts(uneven=True), TOPOLOGIES)
 
 
 def nodes(name: str, *free: int, memory: int = 64) -> list[Spec]:
-    """A host with NUMA nodes of PCPU 8 each, and these numbers of free ones."""
+    """A host with NUMA nodes of 8 PCPU each. The arguments are the numbers of free PCPU."""
     return [Spec(name, None, {"DISK_GB": 100})] + [
         Spec(f"{name}_{number}", name, {"PCPU": 8, "MEMORY_MB": memory}, [ZONE], used={"PCPU": 8 - each})
         for number, each in enumerate(free)

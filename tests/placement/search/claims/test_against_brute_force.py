@@ -1,4 +1,4 @@
-"""Claims are placed exactly as trying everything would place them, in random small clouds."""
+"""Tests that claims are placed exactly when a brute-force search finds places, in random small clouds."""
 
 import random
 from collections import Counter
@@ -65,7 +65,9 @@ def situations(draw: st.DrawFn) -> tuple[ClaimScenario, list[WantedClaim]]:
 
 
 def hosts(snapshot: ModelSnapshot, found: brute.Found) -> set[int]:
-    """The roots that a group counts for this choice: pools are not hosts, if there is another host."""
+    """The roots of a choice that groups count as its hosts. Sharing providers are no hosts, unless the choice
+    has nothing else.
+    """
     taken = [snapshot.providers[provider_id] for provider_id, _, _ in found[0]]
     alone = [each for each in taken if SHARES not in each.traits]
     return {each.root_id for each in alone or taken}
@@ -102,7 +104,7 @@ def ways(snapshot: ModelSnapshot, members: Members, wanted: WantedClaim) -> set[
 
 
 def after(snapshot: ModelSnapshot, found: brute.Found) -> ModelSnapshot:
-    """The snapshot in which a consumer holds this."""
+    """The snapshot in which a consumer holds this choice."""
     used = {provider.id: dict(provider.used) for provider in snapshot}
     for provider_id, name, amount in found[0]:
         used[provider_id][name] = used[provider_id].get(name, 0) + amount
@@ -110,7 +112,7 @@ def after(snapshot: ModelSnapshot, found: brute.Found) -> ModelSnapshot:
 
 
 def joined(snapshot: ModelSnapshot, members: Members, wanted: WantedClaim, found: brute.Found) -> Members:
-    """The members when this one has joined its group there."""
+    """The members of groups after the consumer of this claim has joined its group at this choice."""
     if wanted.group is None:
         return members
     count = Counter(members.get(wanted.group.name, {}))
@@ -119,7 +121,7 @@ def joined(snapshot: ModelSnapshot, members: Members, wanted: WantedClaim, found
 
 
 def fits(snapshot: ModelSnapshot, members: Members, wanted: list[WantedClaim]) -> bool:
-    """Whether there is a way to place all of them."""
+    """Whether there is a way to place all claims together."""
     if not wanted:
         return True
     first, *others = wanted
@@ -140,7 +142,7 @@ def comparable(choice: HostChoice) -> tuple[int, brute.Found]:
 
 
 def check_placed(world: ModelSnapshot, members: Members, placed: list[PlacedClaim]) -> None:
-    """Each choice and its alternates on other hosts fit beside all earlier choices."""
+    """Check that each choice, and its alternates on other hosts, fit beside all earlier choices."""
     for each in placed:
         possible = ways(world, members, each.wanted)
         found = comparable(each.choice)

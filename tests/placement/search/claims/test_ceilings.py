@@ -1,4 +1,8 @@
-"""No choice is better than the upper bound of its host, and choices come in order, in random small clouds."""
+"""Tests of the upper bounds of scores: no choice is better than the bound of its host, and choices come in
+order.
+
+The clouds are small and random.
+"""
 
 import random
 from dataclasses import replace
@@ -50,7 +54,7 @@ def orders(draw: st.DrawFn) -> Order:
 
 
 def priced(data: st.DataObject, snapshot: ModelSnapshot) -> ModelSnapshot:
-    """The same snapshot, in which some providers have a price."""
+    """The snapshot in which some providers have the attribute price."""
     prices = st.none() | st.sampled_from((0.0, 1.0, 2.5))
     return ModelSnapshot(
         each if (price := data.draw(prices)) is None else replace(each, attributes={"price": price})

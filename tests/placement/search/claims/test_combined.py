@@ -1,4 +1,4 @@
-"""Claims that combine all features are placed as trying all ways would place them, in random small clouds.
+"""Tests that claims that combine all features are placed as by a brute-force search, in random small clouds.
 
 One call has several claims, with group policies, topologies, orders, named hosts and a reservation. Some
 consumers have allocations already.
@@ -46,7 +46,9 @@ Rank = tuple[int, int]
 
 @dataclass(frozen=True)
 class Cloud:
-    """The state before the call: allocations, members of groups, and the reservation to take from."""
+    """The state before the call: allocations, members of groups, and the reservation from which claims
+    take.
+    """
 
     snapshot: ModelSnapshot
     held: Mapping[str, Taken]
@@ -68,7 +70,7 @@ class Cloud:
         return "\n".join([*providers, *rest, f"reserved {self.reserved}"])
 
     def used_by_others(self, moving: Iterable[str]) -> ModelSnapshot:
-        """The snapshot in which these consumers hold nothing."""
+        """The snapshot as if these consumers held nothing."""
         used = {each.id: Counter(each.used) for each in self.snapshot}
         for consumer in moving:
             for (provider_id, name), amount in self.held.get(consumer, {}).items():
@@ -76,7 +78,7 @@ class Cloud:
         return ModelSnapshot(replace(each, used=dict(used[each.id])) for each in self.snapshot)
 
     def members_beside(self, moving: Iterable[str]) -> dict[str, Counter[int]]:
-        """The number of members by group and host, without these consumers."""
+        """The number of members of each group at each host, without these consumers."""
         moving = set(moving)
         return {
             group: Counter(host for name, at in found.items() if name not in moving for host in at)
@@ -86,7 +88,9 @@ class Cloud:
 
 @dataclass(frozen=True)
 class Way:
-    """One way to place a claim: its anchor, its amounts, and the providers of each group."""
+    """One way to place a claim: the root where it is anchored, its amounts, and the providers of each
+    group.
+    """
 
     root: int
     taken: frozenset[tuple[int, str, int]]
@@ -158,7 +162,7 @@ def rooms(draw: st.DrawFn, steps: st.SearchStrategy[int]) -> dict[str, Inventory
 def holdings(
     draw: st.DrawFn, snapshot: ModelSnapshot, used: Mapping[int, Counter[str]]
 ) -> dict[tuple[int, str], int]:
-    """Allocations of one consumer, from amounts that are still free."""
+    """A strategy for the allocations of one consumer, from amounts that are still free."""
     taken = {}
     for provider in snapshot:
         for name, offered in provider.inventories.items():
@@ -203,7 +207,7 @@ orders = st.sampled_from(("pack", "spread", "best_fit", "numa_nodes", "numa_dist
 
 @st.composite
 def calls(draw: st.DrawFn) -> tuple[Cloud, list[WantedClaim]]:
-    """A cloud, and the claims of one call."""
+    """A strategy for a cloud and the claims of one call."""
     cloud = draw(clouds())
     topologies = [None, None, *TopologyPolicy]
     if len(_steps(cloud.snapshot)) > 1:  # only equal steps have one definition of evenness
@@ -241,7 +245,7 @@ def calls(draw: st.DrawFn) -> tuple[Cloud, list[WantedClaim]]:
 
 
 def _steps(snapshot: ModelSnapshot) -> set[int]:
-    """All steps of the split classes."""
+    """All step sizes of the classes that are split."""
     return {
         offered.step_size for each in snapshot for name, offered in each.inventories.items() if name in SPLIT
     }
@@ -255,7 +259,9 @@ def tree(snapshot: ModelSnapshot, root: int) -> list[Provider]:
 
 
 def hosts_of(snapshot: ModelSnapshot, taken: Iterable[tuple[int, str]]) -> frozenset[int]:
-    """The roots that a group counts for this choice: pools are not hosts, if there is another host."""
+    """The roots of a choice that groups count as its hosts. Sharing providers are no hosts, unless the choice
+    has nothing else.
+    """
     providers = [snapshot.providers[provider_id] for provider_id, _ in taken]
     alone = [each for each in providers if SHARES not in each.traits]
     return frozenset(each.root_id for each in alone or providers)
@@ -266,9 +272,9 @@ def taken_of(way: Way) -> dict[tuple[int, str], int]:
 
 
 class Judge:
-    """Finds all ways to place each claim, beside the claims before it.
+    """Finds by brute force all ways to place each claim, given the places of the claims before it.
 
-    A strict judge finds only the most equal parts for the same zones, of the fewest providers.
+    For given zones, a strict judge finds only the ways with the most equal parts, from the fewest providers.
     """
 
     def __init__(self, cloud: Cloud, wanted: list[WantedClaim], *, is_strict: bool = False) -> None:
@@ -285,7 +291,7 @@ class Judge:
         }
 
     def after(self, wanted: WantedClaim, way: Way) -> "Judge":
-        """The judge of the claims after this one."""
+        """The judge for the claims after this one."""
         judge = object.__new__(Judge)
         judge.is_strict, judge.distances, judge.reserving = self.is_strict, self.distances, self.reserving
         taken = taken_of(way)
@@ -319,7 +325,7 @@ class Judge:
         return True
 
     def ways(self, wanted: WantedClaim) -> dict[int, list[Way]]:
-        """All ways, by the root where they are anchored."""
+        """All ways to place the claim, by the root where they are anchored."""
         found = {}
         for root in self.snapshot:
             if root.parent_id is not None or root.uuid in wanted.avoid:
@@ -372,7 +378,7 @@ class Judge:
                     yield way
 
     def _homes(self, root: Provider, zones: list[int]) -> dict[int, int]:
-        """The zone of each provider; a host without zones is one zone."""
+        """The zone of each provider. A host without zones counts as one zone."""
         if not zones:
             return {each.id: root.id for each in tree(self.snapshot, root.id)}
         homes = {}
@@ -449,7 +455,7 @@ class Judge:
 
 
 def _free_of_use(judge: Judge) -> ModelSnapshot:
-    """The snapshot with all capacity free: :meth:`Judge.fits` checks what is free."""
+    """The snapshot as if all capacity were free. :meth:`Judge.fits` checks the free amounts."""
     return ModelSnapshot(replace(each, used={}) for each in judge.snapshot)
 
 
@@ -468,7 +474,7 @@ def _divisions(rooms: list[Provider], name: str, amount: int) -> Iterator[tuple[
 
 
 def _portions(snapshot: ModelSnapshot, taken: Taken) -> bool:
-    """Whether the amounts could be taken if nothing were used."""
+    """Whether the providers could give these amounts if nothing were used."""
     return all(
         snapshot.providers[at].inventories[name].accepts_amount(amount, 0)
         for (at, name), amount in taken.items()
@@ -482,7 +488,7 @@ def _is_even(
     used: list[int],
     split: Mapping[str, int],
 ) -> bool:
-    """Whether the shares of each class in all zones differ by at most one step."""
+    """Whether the shares of each class in all zones differ by at most one step size."""
     for name in split:
         shares = Counter[int]()
         for (at, what), amount in mine.items():
@@ -498,7 +504,9 @@ def _is_even(
 
 
 def scenario(cloud: Cloud, wanted: list[WantedClaim]) -> tuple[ClaimScenario, list[WantedClaim]]:
-    """The scenario that the service makes: with allocations given back, or all from a reservation."""
+    """The scenario that the service makes: without the claimants' own allocations, or with only reserved
+    amounts free.
+    """
     known = [each.consumer for each in wanted if each.generation is not None]
     snapshot = cloud.snapshot
     held = [each for consumer in known for each in allocations(cloud, cloud.held[consumer])]
@@ -537,7 +545,7 @@ def way_of(choice: HostChoice) -> Way:
 
 
 def fits_all(judge: Judge, wanted: list[WantedClaim]) -> bool:
-    """Whether there is a way to place all of them."""
+    """Whether there is a way to place all claims together."""
     if not wanted:
         return True
     first, *others = wanted
@@ -556,7 +564,7 @@ def fits_all(judge: Judge, wanted: list[WantedClaim]) -> bool:
 
 
 def check(judge: Judge, placed: list[PlacedClaim]) -> None:
-    """Each choice fits beside those before it, and so do its alternates, on other hosts."""
+    """Check that each choice, and its alternates on other hosts, fit beside all earlier choices."""
     for each in placed:
         possible = judge.ways(each.wanted)
         way = way_of(each.choice)

@@ -1,4 +1,4 @@
-"""Amounts are divided over zones as evenly as trying every way would."""
+"""Tests that amounts are divided over zones as evenly as by a brute-force search."""
 
 from itertools import product
 from math import lcm

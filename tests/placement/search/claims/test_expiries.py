@@ -1,4 +1,4 @@
-"""Unconfirmed claims expire, confirmed ones stay; on each database."""
+"""Tests that unconfirmed claims expire and confirmed claims stay, on each kind of database."""
 
 import time
 import uuid
@@ -22,12 +22,12 @@ SOON = 60.0
 
 
 def let_pass(database_url: str, seconds: float = 2 * SOON) -> None:
-    """Let this many seconds pass for claims that expire."""
+    """Let a number of seconds pass for claims that expire."""
     execute_sql(database_url, f"UPDATE claim_expiries SET expires_at = expires_at - {seconds}")
 
 
 def made(admin: Admin, provider: str, **fields: object) -> str:
-    """The uuid of a consumer with allocations that expire."""
+    """Make a claim that expires; return the uuid of its consumer."""
     wanted = new_claim("resources=VCPU:4", expires_in=SOON, **fields)
     answer = post_claims(admin, wanted)
     assert answer.status_code == 201, answer.text
@@ -55,18 +55,18 @@ def confirm(admin: Admin, consumer: str, **body: object) -> tuple[int, object]:
 def put(
     admin: Admin, provider: str, amount: int, consumer: str | None = None, generation: int | None = None
 ) -> int:
-    """The status of the answer to ``PUT /allocations``."""
+    """Send ``PUT /allocations``; return the status of the answer."""
     return put_allocation(admin, {provider: {"VCPU": amount}}, consumer, generation).status_code
 
 
 def post(admin: Admin, provider: str, amount: int, consumer: str, generation: int | None) -> int:
-    """The status of the answer to ``POST /allocations`` for one consumer."""
+    """Send ``POST /allocations`` for one consumer; return the status of the answer."""
     body = {consumer: claim_body({provider: {"VCPU": amount}}, generation)}
     return admin("POST", "/allocations", json=body).status_code
 
 
 def elsewhere(database_url: str) -> Admin:
-    """Another worker, which has to learn of the expiry from the database."""
+    """Another worker, which learns of expiry times only from the database."""
     return Admin(application(database_url))
 
 
@@ -250,7 +250,7 @@ def test_a_claim_shows_its_expiry_until_it_is_confirmed_or_expires(admin: Admin,
 
 
 def made_beside(admin: Admin) -> str:
-    """The uuid of a consumer that holds the rest, which expires."""
+    """Make a claim that expires of all remaining amounts; return the uuid of its consumer."""
     wanted = new_claim("resources=VCPU:4", expires_in=SOON)
     assert post_claims(admin, wanted).status_code == 201
     return str(wanted["consumer_uuid"])

@@ -1,4 +1,6 @@
-"""Many claims of one group in one call: that they do not fit together is found within the budget."""
+"""Tests of many claims of one group in one call: the search finds within its budget that they do not fit
+together.
+"""
 
 import random
 from dataclasses import replace
@@ -34,7 +36,7 @@ def gang(size: int, policy: GroupPolicy, **fields: int) -> list[WantedClaim]:
 
 
 def unlike(hosts: int) -> ModelSnapshot:
-    """Hosts with two NUMA nodes each; no two hosts have equal free amounts."""
+    """A snapshot of hosts with two NUMA nodes each. No two hosts have equal free amounts."""
     nodes = [
         Spec(f"h{host}_{node}", f"h{host}", {"PCPU": 100}, [ZONE], used={"PCPU": host})
         for host in range(hosts)

@@ -1,4 +1,6 @@
-"""Members of a group are kept together or apart, even if others join meanwhile; on each database."""
+"""Tests that members of a group are kept together or apart, even if others join meanwhile, on each kind of
+database.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +25,7 @@ def hosts(admin: Admin) -> list[str]:
 
 
 def member(policy: str = "", *, query: str = "resources=VCPU:1", **fields: Any) -> dict[str, Any]:
-    """A claim of a new consumer, which joins the group ``web`` if there is a policy."""
+    """A claim of a new consumer. With a policy, the consumer joins the group ``web``."""
     limit = {"max_per_host": fields.pop("max_per_host")} if "max_per_host" in fields else {}
     group = {"group": {"name": "web", "policy": policy, **limit}} if policy else {}
     return new_claim(query, **group, **fields)
@@ -172,7 +174,7 @@ def test_members_that_share_a_pool_are_on_different_hosts(admin: Admin, hosts: l
 
 
 def pool(admin: Admin, members: Sequence[str], **totals: int) -> str:
-    """A provider that shares with these hosts, each of which was written to once."""
+    """Create a provider that shares with these hosts, each of which was written once before."""
     made = str(admin("POST", "/resource_providers", json={"name": "pool"}).json["uuid"])
     inventories = {"inventories": {each: {"total": total} for each, total in totals.items()}}
     for generation, (what, body) in enumerate(
@@ -225,7 +227,9 @@ def test_a_member_that_joins_before_the_write_is_seen(
 def test_no_refusal_is_based_on_members_that_have_left(
     admin: Admin, hosts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Members and providers are read one after the other, so that both together may never have been true."""
+    """Members and providers are read one after the other, so the combination of these two readings may never
+    have existed.
+    """
     wanted = [member("anti-affinity", allowed_hosts=[each]) for each in hosts[:2]]
     assert roots(post_claims(admin, *wanted)) == hosts[:2]
     read, done = service.ClaimService._group_members, list[str]()

@@ -1,4 +1,4 @@
-"""A claim that loses a race before its write goes to another host, or gets the right refusal."""
+"""Tests of a claim that loses a race before its write: it goes to another host, or gets the right refusal."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Change = Callable[[Admin, str], TestResponse]
 def after_each_look(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[str], None], times: int = 1
 ) -> list[str]:
-    """Apply a change to the chosen host before each write; return the hosts that it was applied to."""
+    """Apply a change to the chosen host before each write; return the list of the changed hosts."""
     place, done = service.place_claims, list[str]()
 
     def slow_place(*arguments: Any) -> Any:

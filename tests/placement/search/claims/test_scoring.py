@@ -1,6 +1,6 @@
-"""The best choice by an order is the one that trying everything finds, in random small clouds.
+"""Tests that the best choice by a claim's order is that of a brute-force search, in random small clouds.
 
-PLACEMENT_EXAMPLES_PERCENT=400 tries two thousand clouds.
+With PLACEMENT_EXAMPLES_PERCENT=400, two thousand clouds are tried.
 """
 
 import random
@@ -71,7 +71,9 @@ def distance(distances: Distances, snapshot: ModelSnapshot, taken: TAKEN) -> flo
 
 
 def nearness(snapshot: ModelSnapshot, way: brute.Found) -> float:
-    """The mean, over pairs, of the levels from the lower one up to the nearest common ancestor."""
+    """The mean, over all pairs of providers, of the levels from the lower provider up to the nearest common
+    ancestor.
+    """
     taken = {provider_id for provider_id, _, _ in way[0]}
     ids = {provider_id for suffix, provider_id in way[1] if suffix and provider_id in taken}
     levels = []
@@ -118,7 +120,7 @@ def value(name: str, world: ClaimScenario, wanted: WantedClaim, root: Provider, 
 
 
 def totals(world: ClaimScenario, wanted: WantedClaim) -> dict[int, list[float]]:
-    """The scores of all choices, by the root of their host."""
+    """The total scores of all choices, by the root of their host."""
     snapshot = world.snapshot
     found: dict[int, list[float]] = {}
     for root in snapshot:
@@ -201,7 +203,7 @@ def chosen(
 
 
 def nodes(name: str, *used: int) -> list[Spec]:
-    """A host with NUMA nodes of 8 PCPU each; the arguments are the numbers of used PCPU."""
+    """A host with NUMA nodes of 8 PCPU each. The arguments are the numbers of used PCPU."""
     return [Spec(name)] + [
         Spec(f"{name}_{number}", name, {"PCPU": 8}, [ZONE], used={"PCPU": each})
         for number, each in enumerate(used)

@@ -1,4 +1,6 @@
-"""Dedicated CPUs and memory are split over zones as trying every way would, in random small clouds."""
+"""Tests that dedicated CPUs and memory are split over zones as by a brute-force search, in random small
+clouds.
+"""
 
 import random
 from collections.abc import Collection, Mapping
@@ -79,7 +81,7 @@ def test_the_rest_of_a_request_comes_from_a_provider_with_a_trait_if_that_needs_
 
 
 def check_choices(world: ClaimScenario, wanted: WantedClaim, seed: int) -> None:
-    """Each host that has a split is a choice or an alternate, with its best split."""
+    """Check that each host with a possible split is a choice or an alternate, with its best split."""
     best = {each.id: judge(world, wanted, each.id) for each in world.snapshot if each.parent_id is None}
     possible = {root: each for root, each in best.items() if each != NO_WAY}
     found = place_claims(world, [wanted], SearchBudget(), random.Random(seed))
@@ -168,7 +170,7 @@ def test_parts_are_as_equal_as_the_rooms_allow(amount: int, bounds: list[ZoneRoo
 
 
 def unequal(*inventories: Inventory) -> list[Spec]:
-    """A host with NUMA nodes that give PCPU in different portions."""
+    """A host with NUMA nodes that have different bounds for an allocation of PCPU."""
     return [Spec("h")] + [
         Spec(f"h_{number}", "h", {"PCPU": each}, [ZONE]) for number, each in enumerate(inventories)
     ]
@@ -223,7 +225,7 @@ def test_parts_are_as_equal_as_a_min_unit_allows() -> None:
 def shares(
     *specs: Spec, query: str, topology: TopologyPolicy, near: Mapping[tuple[str, str], int] | None = None
 ) -> dict[str, dict[str, int]] | None:
-    """The taken amounts, by the name of the provider."""
+    """The amounts that a choice takes, by the name of the provider."""
     snapshot = build(*specs)
     ids = {each.name: each.id for each in snapshot}
     distances = {(ids[one], ids[other]): far for (one, other), far in (near or {}).items()}

@@ -1,4 +1,4 @@
-"""The judge of splits: every way to take dedicated CPUs and memory of the zones of a host, by brute force."""
+"""Finds by brute force all ways to take dedicated CPUs and memory from the zones of a host."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -19,8 +19,8 @@ State = frozenset[tuple[int, str, int]]
 
 
 class Rank(NamedTuple):
-    """The rank of a way for its policy; a lower rank is better. ``squares`` are of the parts of zones, by
-    class.
+    """The rank of a way by its topology policy; a lower rank is better. ``squares`` has the sum of squares of
+    the parts, by class.
     """
 
     zones: float
@@ -36,7 +36,9 @@ def tree(snapshot: ModelSnapshot, root: int) -> list[Provider]:
 
 
 def homes(snapshot: ModelSnapshot, root: int) -> dict[int, int]:
-    """The zone of each provider of a tree; the root for what is in none, and in a tree without zones."""
+    """The zone of each provider of a tree. A provider outside of zones, or in a tree without zones, has the
+    root as its zone.
+    """
     found: dict[int, int] = {}
     for each in tree(snapshot, root):
         at: Provider | None = each
@@ -52,7 +54,7 @@ def zone_ids(snapshot: ModelSnapshot, root: int) -> list[int]:
 
 
 def ways_to_take(providers: list[Provider], name: str, amount: int) -> Iterator[Taken]:
-    """Every way to take this amount of a class from these providers, as far as portions allow."""
+    """All ways to take this amount of a class from these providers within their bounds of an allocation."""
     if not providers:
         if amount == 0:
             yield {}
@@ -78,7 +80,7 @@ def fit(snapshot: ModelSnapshot, *taken: tuple[str, Taken], empty: bool = False)
 
 
 def allowed_ways(world: ClaimScenario, wanted: WantedClaim, root: int) -> list[tuple[Rank, State]]:
-    """The ways to place a guest at a host on the number of zones that its policy asks for."""
+    """The ways to place a guest at a host on as many zones as its policy asks for."""
     snapshot = world.snapshot
     (group, *others) = sorted(wanted.request.groups, key=lambda each: each.suffix)
     members, zones, home = tree(snapshot, root), zone_ids(snapshot, root), homes(snapshot, root)
@@ -101,7 +103,7 @@ def allowed_ways(world: ClaimScenario, wanted: WantedClaim, root: int) -> list[t
 
     @cache
     def unit(name: str, at: frozenset[int], other: int | None) -> int:
-        """The least common multiple of the steps of those that can give anything."""
+        """The least common multiple of the step sizes of the providers that can give anything."""
         more = [] if other is None else [("PCPU", {other: 1})]
         return lcm(
             *(
@@ -158,12 +160,12 @@ def allowed_ways(world: ClaimScenario, wanted: WantedClaim, root: int) -> list[t
 
 
 def judge(world: ClaimScenario, wanted: WantedClaim, root: int) -> Rank:
-    """The rank of the best split of a host; infinite if there is none."""
+    """The rank of the best split at a host; infinite if there is no split."""
     return min((rank for rank, _ in allowed_ways(world, wanted, root)), default=NO_WAY)
 
 
 def rank(world: ClaimScenario, wanted: WantedClaim, choice: HostChoice) -> Rank:
-    """The rank of a choice, which is checked."""
+    """Check a choice; return its rank."""
     snapshot, home = world.snapshot, homes(world.snapshot, choice.root.id)
     (group, *others) = sorted(wanted.request.groups, key=lambda each: each.suffix)
     taken = {

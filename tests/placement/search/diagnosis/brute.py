@@ -1,6 +1,6 @@
-"""The slow and obvious way to explain a request, the judge of the quick one.
+"""Explains a request by brute force, for comparison with the fast explanation.
 
-The judge of the search defines a candidate.
+tests/placement/search/brute.py defines a candidate.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -31,7 +31,7 @@ def reachable(snapshot: ModelSnapshot, root: Provider) -> list[Provider]:
 
 
 def serves(snapshot: ModelSnapshot, root: Provider, request: CandidatesRequest) -> bool:
-    """Whether a candidate is anchored at the root."""
+    """Whether a candidate for the request is anchored at this root."""
     return brute.root_is_right(root, request) and any(
         all(rule(snapshot, request, assignment) for rule in brute.RULES)
         for assignment in brute.assignments(snapshot, root, request)
@@ -97,7 +97,7 @@ def meets(
 
 
 def tree_of(snapshot: ModelSnapshot, uuid: str) -> str | None:
-    """The uuid of the root of the tree of the provider of this uuid."""
+    """The uuid of the root of the tree that contains the provider with this uuid."""
     member = next((each for each in snapshot if each.uuid == uuid), None)
     return None if member is None else snapshot.providers[member.root_id].uuid
 
@@ -105,9 +105,9 @@ def tree_of(snapshot: ModelSnapshot, uuid: str) -> str | None:
 def relaxations(
     snapshot: ModelSnapshot, request: CandidatesRequest, most: int
 ) -> set[frozenset[RequestClause]]:
-    """All minimal sets of clauses, with changes of which the request fits, up to ``most`` clauses.
+    """All minimal sets of up to ``most`` clauses such that the request fits if these clauses change.
 
-    A change leaves a clause out, or asks for less.
+    A change removes a clause, or reduces its amount.
     """
     found: set[frozenset[RequestClause]] = set()
     clauses = droppable_clauses(snapshot, request)
@@ -123,7 +123,7 @@ def relaxations(
 def changes(
     request: CandidatesRequest, changed: Collection[RequestClause]
 ) -> Iterator[CandidatesRequest | None]:
-    """The request in all ways without, or with less of, these clauses."""
+    """Yield the request in all ways without these clauses, or with smaller amounts in them."""
     asked = {
         resource_clause(group.suffix, name): amount
         for group in request.groups
@@ -143,7 +143,7 @@ def largest(
     left_out: Collection[RequestClause] = (),
     amounts: Mapping[RequestClause, int] = MappingProxyType({}),
 ) -> int | None:
-    """The largest amount of a class, up to ``most``, that fits beside other changes."""
+    """The largest amount of a class, up to ``most``, with which the request fits beside the other changes."""
     fits = [
         amount
         for amount in range(1, most + 1)
@@ -153,7 +153,9 @@ def largest(
 
 
 def is_query(request: CandidatesRequest) -> bool:
-    """Whether a query can state this: a group without resources is in a ``same_subtree`` with a condition."""
+    """Whether a query string can state the request: a group without resources has another condition and is in
+    a ``same_subtree``.
+    """
     named = frozenset[str]().union(*request.same_subtrees)
     return all(
         group.resources or (group.suffix in named and group != RequestGroup(group.suffix))

@@ -1,4 +1,4 @@
-"""Explanations agree with trying everything, in random small clouds."""
+"""Tests that explanations agree with those by brute force, in random small clouds."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ few = settings(exhaustive, max_examples=max(1, EXAMPLES // 5))  # trying all set
 
 
 def typed(request: CandidatesRequest) -> list[tuple[str, str]]:
-    """The request as query parameters, in the grammar of 1.39."""
+    """The request as query parameters of microversion 1.39."""
     pairs = [("group_policy", request.group_policy or "none")]
     for group in request.groups:
         resources = ",".join(f"{name}:{amount}" for name, amount in group.resources.items())

@@ -1,4 +1,4 @@
-"""A request without some of its clauses is otherwise the same."""
+"""Tests of removing clauses from a request: everything else in the request stays the same."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from placement.search.request import CandidatesRequest, RequestGroup
 
 @dataclass(frozen=True, slots=True)
 class WiderGroup(RequestGroup):
-    """A group with one more condition."""
+    """A request group with one more condition."""
 
     made_up: str = ""
 

@@ -1,4 +1,4 @@
-"""Sentences of explanations, as operators read them."""
+"""Tests of the sentences of explanations, as operators read them."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def said(snapshot: ModelSnapshot, *parameters: tuple[str, str]) -> str:
 
 @pytest.fixture
 def flat() -> ModelSnapshot:
-    """The worked example of the package, and a host without CPUs."""
+    """The worked example of the package, with an additional host without CPUs."""
     return build(
         Spec("cn1", None, {"VCPU": 8}, ["CUSTOM_A"], ["rack"], {"VCPU": 6}),
         Spec("cn2", None, {"VCPU": 8}, ["CUSTOM_A"], ["rack"], {"VCPU": 3}),
