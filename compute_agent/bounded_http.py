@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -64,19 +65,62 @@ def read_address(
         if is_secure:
             context = context or ssl.create_default_context()
             plain = stack.enter_context(context.wrap_socket(plain, server_hostname=parts.hostname))
-        connection = http.client.HTTPConnection(parts.hostname, port)
-        connection.sock = plain
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        connection.request("GET", path, headers={"Accept": accept, "Connection": "close"})
-        answer = connection.getresponse()
-        if answer.status != _OK:
-            message = f"it answers {answer.status} for {parts.path}"
-            raise AnswerRefusedError(message, answer.read(_MAX_REFUSAL))
-        # One more byte than the maximum is read, to notice an answer that is too large.
-        content = answer.read(max_bytes + 1)
-        if len(content) > max_bytes:
-            raise OSError(f"the answer is larger than {max_bytes} bytes")
-        return content
+        connection = http.client.HTTPConnection(parts.hostname, port)
+        answer = _exchange_messages(plain, connection, "GET", path, accept, max_bytes)
+    if answer.status != _OK:
+        raise AnswerRefusedError(f"it answers {answer.status} for {parts.path}", answer.content)
+    return answer.content
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """The answer to a request. Of a refusal, ``content`` is the beginning."""
+
+    status: int
+    content: bytes
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the request was carried out."""
+        return self.status // 100 == _OK // 100
+
+
+def ask_server(plain: socket.socket, method: str, path: str, deadline: float, max_bytes: int) -> HttpAnswer:
+    """The whole answer to a request without a body.
+
+    :param plain: a connection, which is closed.
+    :param path: the path of the request, with its query.
+    :param deadline: seconds for the whole answer.
+    :raises OSError: the server answers more than ``max_bytes``, or not at all.
+    :raises TimeoutError: the answer was not complete in time.
+    :raises http.client.HTTPException: the answer is not HTTP.
+    """
+    plain.settimeout(None)
+    with _ended_in_time(plain, deadline, deadline):
+        return _exchange_messages(
+            plain, http.client.HTTPConnection("localhost"), method, path, "*/*", max_bytes
+        )
+
+
+def _exchange_messages(
+    plain: socket.socket,
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    accept: str,
+    max_bytes: int,
+) -> HttpAnswer:
+    connection.sock = plain
+    connection.request(method, path, headers={"Accept": accept, "Connection": "close"})
+    answer = connection.getresponse()
+    if answer.status // 100 != _OK // 100:
+        return HttpAnswer(answer.status, answer.read(_MAX_REFUSAL))
+    # One more byte than the maximum is read, to notice an answer that is too large.
+    content = answer.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(f"the answer is larger than {max_bytes} bytes")
+    return HttpAnswer(answer.status, content)
 
 
 def _connect(host: str, port: int, end: float) -> socket.socket:

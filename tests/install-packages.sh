@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the Debian packages that tests use where they find them: database servers and clusters, hwloc's tools, libvirtd and
 # QEMU, RabbitMQ, memcached, what libvirt-python is built with, Prometheus' promtool, Chromium, systemd's own check of units and
-# what confines a program as a unit does, logrotate, formatters of man pages, and what builds
+# what confines a program as a unit does, logrotate, formatters of man pages, Podman, and what builds
 # packages and images.
 # Only what is missing is installed, and only by root; nothing that Debian installs here is started.
 # Ends with 0 in any case: tests that miss a package say so and are skipped.
@@ -27,6 +27,7 @@ lacking() {
     [ -x /usr/sbin/logrotate ] || echo logrotate
     command -v dh >/dev/null || echo debhelper dpkg-dev
     command -v buildah >/dev/null || echo buildah
+    command -v podman >/dev/null || echo podman
     command -v mandoc >/dev/null || echo mandoc
     command -v groff >/dev/null || echo groff
     pkg-config --exists libvirt 2>/dev/null || echo libvirt-dev pkg-config gcc python3-dev

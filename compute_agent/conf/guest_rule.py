@@ -48,7 +48,9 @@ _EMULATOR_POLICIES: Final = {
 
 _MATCHES: Final = [
     cfg.ListOpt(
-        "match_driver", default=[], help=f"Driver of the guest, libvirt, process or systemd: {_PATTERNS}."
+        "match_driver",
+        default=[],
+        help=f"Driver of the guest, libvirt, process, systemd, podman or docker: {_PATTERNS}.",
     ),
     cfg.ListOpt("match_flavor", default=[], help=f"Name of the flavor in Nova: {_PATTERNS}."),
     cfg.ListOpt("match_extra_specs", default=[], help=f"Extra specs of the flavor: {_PAIRS}."),

@@ -27,14 +27,15 @@ properties of their images.
 GUESTS_OPTS: Final = [
     cfg.ListOpt(
         "drivers",
-        item_type=types.String(choices=["libvirt", "process", "systemd"]),
+        item_type=types.String(choices=["libvirt", "process", "systemd", "podman", "docker"]),
         deprecated_name="driver",
         help="Kinds of guests on this host, separated by commas. The kind libvirt stands for QEMU domains"
         " of the libvirtd on this host. The kind process stands for plain processes that the agent has"
         " started or adopted. The kind systemd (experimental) stands for services with a section"
-        " [X-ComputeAgent], and needs the Python package jeepney. Two drivers may report guests with the"
-        " same uuid. The agent then manages the"
-        " guest of the driver that comes first in this list. If the option is not set, the agent keeps the"
+        " [X-ComputeAgent], and needs the Python package jeepney. The kinds podman and docker (experimental)"
+        " stand for containers of root with the label compute-agent.guest=true. Two drivers may report"
+        " guests with the same uuid. The agent then manages the guest of the driver that comes first in this"
+        " list. If the option is not set, the agent keeps the"
         " drivers of its last start. At its first start the agent chooses libvirt if libvirt-python is"
         " installed and the socket of [libvirt] uri exists, else process. At a later start the agent"
         " changes from process to libvirt by itself, if libvirtd runs and no process guest does. Any other"

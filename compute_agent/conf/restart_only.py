@@ -24,6 +24,8 @@ _OWN: Final = (
     ("libvirt", "uri"),
     ("cgroup", "root"),
     ("systemd", "bus_socket"),
+    ("podman", "socket"),
+    ("docker", "socket"),
     ("daemon", "socket"),
     ("daemon", "http_address"),
     ("daemon", "http_port"),

@@ -3,7 +3,8 @@
 The drivers have an order, which is that of the option. If two drivers report the same uuid, the guest of the
 first driver in this order is managed. The other one counts as a lost guest, with the reason. The same holds
 for two guests that share processes: a process guest without a group of its own may run in the group of a
-service.
+service. If the group of a guest is below the group of another driver's guest, the inner one is managed: a
+container that a service runs is the container's driver's.
 
 A driver may be away: its daemon does not answer. The guests of the other drivers are then managed as always.
 A driver that has not listed its guests since the start of the agent is *awaited*. Its guests are not known,
@@ -295,7 +296,16 @@ class CombinedDriver:
         kept: dict[str, Guest] = {}
         doubles: dict[str, str] = {}
         group_of = functools.cache(functools.partial(_kernel_group, self._groups))
-        for guest in (guest for guests in listed.values() for guest in guests):
+        everyone = [guest for guests in listed.values() for guest in guests]
+        inner = _find_inner(everyone)
+        for guest in everyone:
+            if (below := inner.get(guest.cgroup)) is not None and below.driver != guest.driver:
+                doubles[guest.uuid] = (
+                    f"guest {guest} of driver {guest.driver} (pid {guest.pid}) runs guest {below} of driver"
+                    f" {below.driver} in its control group, so the agent manages only the inner one: remove"
+                    " one of the two"
+                )
+                continue
             outer = None if guest.uuid in kept else _find_sharing(guest, kept.values(), group_of)
             if outer is not None:
                 doubles[guest.uuid] = (
@@ -339,6 +349,8 @@ class _OwnChanges:
         others = [other for driver in earlier for other in driver.guests()]
         if any(other.uuid == guest.uuid for other in others):
             return True
+        if guest.cgroup in _find_inner([*others, guest]):
+            return True
         group_of = functools.cache(functools.partial(_kernel_group, self._groups))
         return _find_sharing(guest, others, group_of) is not None
 
@@ -349,18 +361,32 @@ def _kernel_group(groups: Path, pid: int) -> str:
     return path and str(groups / path.strip("/"))
 
 
+def _find_inner(guests: Iterable[Guest]) -> Mapping[str, Guest]:
+    """A guest with a group below another guest's group, by the folder of the upper group."""
+    by_group = {guest.cgroup: guest for guest in guests if guest.cgroup}
+    found: dict[str, Guest] = {}
+    for folder, guest in by_group.items():
+        upper = folder.rpartition("/")[0]
+        while upper:
+            if upper in by_group and by_group[upper].driver != guest.driver:
+                found[upper] = guest
+            upper = upper.rpartition("/")[0]
+    return found
+
+
 def _find_sharing(guest: Guest, others: Iterable[Guest], group_of: Callable[[int], str]) -> Guest | None:
     """The guest of another driver that has processes of this guest; None if there is none.
 
-    Guests with groups of their own share no process. So one of the two has no group, and its main process is
-    in the group of the other one.
+    Guests with different groups of their own share no process, apart from those of _find_inner(). Otherwise
+    one of the two has no group, and its main process is in the group of the other one.
 
     :param group_of: _kernel_group() with a cache, because each process is compared with all services.
     """
-    found = (
-        other for other in others if other.driver != guest.driver and bool(other.cgroup) != bool(guest.cgroup)
-    )
-    for other in found:
+    for other in (other for other in others if other.driver != guest.driver):
+        if other.cgroup and other.cgroup == guest.cgroup:
+            return other
+        if bool(other.cgroup) == bool(guest.cgroup):
+            continue
         inner, outer = (guest, other) if other.cgroup else (other, guest)
         if f"{group_of(inner.pid)}/".startswith(f"{outer.cgroup}/"):
             return other

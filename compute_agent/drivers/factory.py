@@ -13,6 +13,7 @@ takes a second lock in that folder, if the folder allows it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib.util
 import logging
@@ -30,12 +31,13 @@ from compute_agent import locks
 from compute_agent.drivers.base import GuestDriver, join_names, split_names
 from compute_agent.drivers.cgroup import CgroupRoot
 from compute_agent.drivers.combined import CombinedDriver
+from compute_agent.drivers.containers.driver import DOCKER, PODMAN, ContainerDriver
+from compute_agent.drivers.foreign.editor import HostFolders
+from compute_agent.drivers.foreign.records import ValueRecords
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.processes.driver import ProcessDriver
 from compute_agent.drivers.systemd.bus import bus_opener
 from compute_agent.drivers.systemd.driver import SystemdDriver
-from compute_agent.drivers.systemd.editor import HostFolders
-from compute_agent.drivers.systemd.records import UnitRecords
 from compute_agent.files import UnsafeFileError, check_folder, secure_folder
 from compute_agent.host import kernel_files
 from compute_agent.model.messages import DriverError
@@ -183,6 +185,16 @@ def systemd_lock(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
         "the services of systemd",
         "remove systemd from [guests] drivers of this one",
         lock_path(conf) / _name("systemd", os.path.realpath(conf.systemd.bus_socket)),
+    )
+
+
+def engine_lock(engine: str, conf: cfg.ConfigOpts, holder: str) -> DriverLock:
+    """The lock on the containers of an engine, by the name of its driver."""
+    return DriverLock(
+        holder,
+        f"the containers of {engine}",
+        f"remove {engine} from [guests] drivers of this one",
+        lock_path(conf) / _name(engine, os.path.realpath(conf[engine].socket)),
     )
 
 
@@ -354,7 +366,18 @@ def open_drivers(
             opened.append(open_driver(name, conf, folder, lock, host))
             undo.callback(opened[-1].close)
         undo.pop_all()
+    _assign_groups(opened)
     return opened[0] if len(opened) == 1 else CombinedDriver(opened, _groups_folder(conf))
+
+
+def _assign_groups(opened: Iterable[GuestDriver]) -> None:
+    """Let services in which a container that is a guest has its group be no guests."""
+    engines = [driver for driver in opened if isinstance(driver, ContainerDriver)]
+    for driver in opened:
+        if isinstance(driver, SystemdDriver) and engines:
+            driver.leave_groups(
+                lambda folder: next(filter(None, (one.guest_below(folder) for one in engines)), "")
+            )
 
 
 def unlimited_reason(name: str, conf: cfg.ConfigOpts) -> str:
@@ -405,7 +428,7 @@ def _open_processes(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None,
 def _open_systemd(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None, host: str) -> GuestDriver:
     look_only = lock is None
     # The folder is beside that of process guests, in the state folder.
-    records = UnitRecords(folder.with_name("units"), look_only)
+    records = ValueRecords(folder.with_name("units"), "service", look_only)
     root = Path(conf.host.root)
     return SystemdDriver(
         bus_opener(Path(conf.systemd.bus_socket)),
@@ -418,7 +441,28 @@ def _open_systemd(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None, h
     )
 
 
-def _systemd_unlimited(conf: cfg.ConfigOpts) -> str:
+def _open_engine(
+    engine: str, conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None, host: str
+) -> GuestDriver:
+    look_only = lock is None
+    return ContainerDriver(
+        engine,
+        Path(conf[engine].socket),
+        host,
+        ValueRecords(folder.with_name(engine), "container", look_only),
+        HostFolders(Path(conf.host.root), _groups_folder(conf)),
+        conf.guests.reconcile_interval,
+        _lock_check(lock),
+        look_only,
+    )
+
+
+def _engine_kind(engine: str) -> DriverKind:
+    lock, open_engine = functools.partial(engine_lock, engine), functools.partial(_open_engine, engine)
+    return DriverKind(engine, lock, open_engine, _groups_unlimited)
+
+
+def _groups_unlimited(conf: cfg.ConfigOpts) -> str:
     groups = _groups_folder(conf)
     return "" if (groups / "cgroup.controllers").exists() else f"{groups} is not a group of cgroup v2"
 
@@ -444,7 +488,9 @@ KINDS: Final[Mapping[str, DriverKind]] = {
     for kind in (
         DriverKind(_LIBVIRT, _lock_domains, _open_libvirt, lambda conf: ""),
         DriverKind(_PROCESS, _lock_processes, _open_processes, _processes_unlimited),
-        DriverKind(SystemdDriver.name, systemd_lock, _open_systemd, _systemd_unlimited),
+        DriverKind(SystemdDriver.name, systemd_lock, _open_systemd, _groups_unlimited),
+        _engine_kind(PODMAN),
+        _engine_kind(DOCKER),
     )
 }
 """All drivers by their names in ``[guests] drivers``."""

@@ -157,6 +157,8 @@ class SettingSource(enum.StrEnum):
     """The metadata of the guest's libvirt domain."""
     UNIT = "unit"
     """The section ``[X-ComputeAgent]`` of the guest's systemd service."""
+    LABEL = "label"
+    """Labels of the guest's container."""
     START = "start"
     """Options of ``guest run`` or ``guest adopt``."""
     FLAVOR = "flavor"

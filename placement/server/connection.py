@@ -1,5 +1,6 @@
 """The connection of a client. It buffers a request until it is complete, and an answer until it is sent."""
 
+import re
 import socket
 import time
 from collections import deque
@@ -8,6 +9,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from gunicorn.http.body import ChunkedReader, LengthReader
+from gunicorn.http.message import Request
 from gunicorn.http.parser import RequestParser
 
 HEADERS_TIMEOUT: Final = 10.0
@@ -35,9 +37,40 @@ _MAX_AT_ONCE: Final = 256 * 1024
 _HTTP_1_1: Final = (1, 1)
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
+_PLAIN_FIELDS: Final = re.compile(rb"(?:[A-Za-z0-9-]+: [!-~](?:[ -~]*[!-~])?(?:\r\n|\Z))+")
+"""Headers as nearly all clients send them. Names without underscores cannot be confused in the environment of
+WSGI, and values are printable ASCII."""
+_MAX_PLAIN: Final = (50, 4096)
+"""Maximum number and total bytes of headers in the plain form, below the limits of gunicorn."""
+_SPECIAL_FIELD: Final = re.compile(r"EXPECT|X-FORWARDED-")
+"""The begin of names of headers that have a meaning for gunicorn while it reads them."""
+
 
 class TooLarge(Exception):
     """A request is too large; the arguments are the HTTP status, its reason phrase and the limit."""
+
+
+class PlainRequest(Request):  # type: ignore[misc]  # gunicorn has no types
+    """Reads headers in their plain form faster than gunicorn, which reads all others."""
+
+    def parse_headers(self, data: bytes, from_trailer: bool = False) -> list[tuple[str, str]]:
+        """Return the headers with names in upper case; called by gunicorn."""
+        if not from_trailer and len(data) <= _MAX_PLAIN[1] and _PLAIN_FIELDS.fullmatch(data):
+            fields = [line.split(": ", 1) for line in data.decode("ascii").split("\r\n")]
+            headers = [(name.upper(), value) for name, value in fields]
+            names = {name for name, _ in headers}
+            # gunicorn decides about headers that are repeated
+            if len(names) == len(headers) <= _MAX_PLAIN[0] and not any(map(_SPECIAL_FIELD.match, names)):
+                return headers
+        # this line is for the type checker, as gunicorn has no types
+        read: list[tuple[str, str]] = super().parse_headers(data, from_trailer)
+        return read
+
+
+class PlainParser(RequestParser):  # type: ignore[misc]  # gunicorn has no types
+    """gunicorn's parser with our class of requests."""
+
+    mesg_class = PlainRequest
 
 
 class ClientConnection:
@@ -150,7 +183,7 @@ class ClientConnection:
             return False
         self._source.append(bytes(self._received[: end + 4]))
         del self._received[: end + 4]
-        self.request = next(RequestParser(self._cfg, self._drain_source(), self.peer))
+        self.request = next(PlainParser(self._cfg, self._drain_source(), self.peer))
         reader = self.request.body.reader
         self._body = _ChunkedBody() if isinstance(reader, ChunkedReader) else _SizedBody(0)
         if isinstance(reader, LengthReader):

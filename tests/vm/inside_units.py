@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from compute_agent.drivers.base import UNLIMITED, ChangeKind, CpuLimits, CpuSettings, MemoryLimits
+from compute_agent.drivers.foreign.records import ValueRecords
 from compute_agent.drivers.systemd.bus import bus_opener
 from compute_agent.drivers.systemd.driver import SystemdDriver
-from compute_agent.drivers.systemd.records import UnitRecords
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import BlockIo
 from tests.waits import wait_for
@@ -92,7 +92,7 @@ def open_driver(tmp_path):
     opened = []
 
     def open_driver():
-        driver: Any = SystemdDriver(bus_opener(BUS), "host", UnitRecords(tmp_path / "records"))
+        driver: Any = SystemdDriver(bus_opener(BUS), "host", ValueRecords(tmp_path / "records", "service"))
         driver.changes = queue.Queue()
         driver.watch_guests(driver.changes.put)
         opened.append(driver)

@@ -2,42 +2,23 @@
 
 Operators and packages start and stop these services as always; the agent never starts one. A service becomes
 a guest by the section ``[X-ComputeAgent]`` in its unit file or a drop-in. All settings go through systemd,
-which owns the control groups. The threads of a guest are those of all processes in the group of its service.
+which owns the control groups.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import queue
-import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from compute_agent.drivers import memory_limits, procfs
-from compute_agent.drivers.base import (
-    ChangeKind,
-    CpuLimits,
-    CpuSettings,
-    GuestChange,
-    Listener,
-    MemoryLimits,
-    OomKill,
-)
-from compute_agent.drivers.cgroup import GuestCgroup
-from compute_agent.drivers.memory_limits import OomScores, OomWatch
-from compute_agent.drivers.systemd import unit_properties
+from compute_agent.drivers.base import CpuLimits
+from compute_agent.drivers.foreign.driver import KILL_SECONDS, ForeignDriver, await_end
+from compute_agent.drivers.foreign.editor import HostFolders
+from compute_agent.drivers.foreign.records import ValueRecords
 from compute_agent.drivers.systemd.bus import BusOpener
-from compute_agent.drivers.systemd.editor import GoalChoice, HostFolders, UnitComparison, UnitEditor
-from compute_agent.drivers.systemd.manager import SystemdManager, UnitHint
-from compute_agent.drivers.systemd.records import UnitRecords
-from compute_agent.drivers.systemd.unit_properties import CPUS, NODES
-from compute_agent.drivers.systemd.unit_table import UnitEntry, UnitTable
-from compute_agent.model import cpuset
+from compute_agent.drivers.systemd.editor import UnitEditor
+from compute_agent.drivers.systemd.manager import SystemdManager
+from compute_agent.drivers.systemd.unit_table import UnitTable
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo
@@ -47,17 +28,6 @@ LOG = logging.getLogger(__name__)
 
 DRIVER: Final = "systemd"
 """The name of the driver in ``[guests] drivers`` and in documents."""
-
-# The first and the longest pause in seconds between two attempts to connect.
-_FIRST_PAUSE: Final = 0.1
-_MAX_PAUSE: Final = 2.0
-
-# The longest time in seconds for which the constructor and close() wait for the thread.
-_FIRST_LOOK: Final = 10.0
-_LAST_LOOK: Final = 2.0
-
-_POLL_SECONDS: Final = 0.02
-_KILL_SECONDS: Final = 10.0
 
 UNITS_THREAD: Final = ThreadSpec(
     "systemd-units",
@@ -69,106 +39,42 @@ UNITS_THREAD: Final = ThreadSpec(
 )
 
 
-class SystemdDriver:
+class SystemdDriver(ForeignDriver):
     """The driver of guests that are services of the systemd of this host."""
 
     name = DRIVER
+    peer_name = "systemd"
 
     def __init__(
         self,
         open_bus: BusOpener,
         host: str,
-        records: UnitRecords,
+        records: ValueRecords,
         folders: HostFolders | None = None,
         look_interval: float = 10.0,
         lock: Callable[[], None] = lambda: None,
         look_only: bool = False,
     ) -> None:
-        """Start the thread that connects and finds services. It waits while systemd is away.
+        """Start the thread that connects and finds services.
 
         :param open_bus: connects to the message bus.
         :param host: the name of the host's resource provider.
         :param records: the values that services had before the agent changed them.
-        :param folders: the folders of the host; None: the usual ones.
-        :param look_interval: the time in seconds between two lists of all services.
-        :param lock: called before each connection; raises DriverError if another agent manages the services.
-        :param look_only: whether the driver changes nothing.
         """
-        self._hints: queue.SimpleQueue[UnitHint] = queue.SimpleQueue()
-        folders = folders or HostFolders()
-        self._folders = folders
-        self._manager = SystemdManager(open_bus, self._hints.put)
-        self._table = UnitTable(self.name, self._manager, host, folders.groups, self._report_change)
-        self._editor = UnitEditor(self._manager, records, folders)
-        self._oom, self._scores = OomWatch(), OomScores()
-        self._listener: Listener | None = None
-        self._absence = ""
-        self._listed = False
-        self._look_interval = look_interval
-        self._check_lock = lock
-        self._look_only = look_only
-        self._next_look = 0.0
-        self._stopped = threading.Event()
-        tried = threading.Event()
-        self._thread = start_thread(UNITS_THREAD, partial(self._run, tried))
-        # In most cases the guests are known when the constructor returns, so the agent can take them over at
-        # its start.
-        tried.wait(_FIRST_LOOK)
+        super().__init__(folders, look_interval, lock, look_only)
+        self._peer = self._manager = SystemdManager(open_bus, self._hints.put)
+        self._table = self._units = UnitTable(
+            self.name, self._manager, host, self._folders.groups, self._report_change
+        )
+        self._editor = UnitEditor(self._manager, records, self._folders)
+        self._await_look(start_thread(UNITS_THREAD, self._follow_peer))
 
-    # Running guests
+    def leave_groups(self, find_inner: Callable[[str], str]) -> None:
+        """Manage no service in which a guest of another driver has its group.
 
-    @property
-    def outage_reason(self) -> str:
-        """The reason why systemd does not answer; empty if it does."""
-        if self._listed and self._manager.is_open:
-            return ""
-        return self._absence or "systemd does not answer"
-
-    def outage_reasons(self) -> Mapping[str, str]:
-        """The outage reason by the name of this driver; empty if systemd answers."""
-        return {self.name: reason} if (reason := self.outage_reason) else {}
-
-    @property
-    def awaited_drivers(self) -> frozenset[str]:
-        """The name of this driver, if systemd has not answered since the agent started."""
-        return frozenset() if self._listed else frozenset({self.name})
-
-    def guests(self) -> Sequence[Guest]:
-        """The services that run now.
-
-        :raises DriverError: systemd has not answered since the agent started.
+        :param find_inner: returns the name of such a guest, from the folder of a group; empty: there is none.
         """
-        if not self._listed:
-            raise DriverError(self.outage_reason)
-        # Processes are checked here, because the table learns of ends only by signals.
-        return [entry.guest for entry in self._table.all_entries() if entry.is_alive]
-
-    def listed_guests(self) -> Sequence[Guest]:
-        """The same as :meth:`guests`."""
-        return self.guests()
-
-    def lost_guests(self) -> Mapping[str, str]:
-        """The services with the section that cannot be guests: a dict from each uuid to the reason."""
-        return self._table.lost_guests()
-
-    def watch_guests(self, listener: Listener) -> None:
-        """Call ``listener`` for each service that starts, ends or gets other settings later."""
-        self._listener = listener
-
-    def close(self) -> None:
-        """Disconnect. Services run on."""
-        # The event is set before the hint below wakes the thread, which then checks it.
-        self._stopped.set()
-        self._hints.put(UnitHint())
-        if threading.current_thread() is not self._thread:
-            self._thread.join(_LAST_LOOK)
-        self._manager.close()
-
-    def oom_kills(self) -> Sequence[OomKill]:
-        """The OOM kills of running services since the last call."""
-        for entry in self._table.all_entries():
-            self._oom.look_at_group(entry.guest, entry.running.own_group)
-        return self._oom.take_news()
+        self._units.find_inner = find_inner
 
     def stop(self, guest: Guest, timeout: float) -> None:
         """Stop the service through systemd, and kill its processes after ``timeout`` seconds.
@@ -180,143 +86,12 @@ class SystemdDriver:
         except GuestGoneError:
             return
         self._manager.stop_unit(guest.name)
-        if _await_end(entry, timeout):
+        if await_end(entry, timeout):
             return
         LOG.warning("Guest %s did not end within %s s, and gets SIGKILL", guest, timeout)
         self._manager.kill_unit(guest.name)
-        if not _await_end(entry, _KILL_SECONDS):
-            raise DriverError(f"guest {guest} does not end {_KILL_SECONDS:g} s after SIGKILL")
-
-    # Abilities of the driver
-
-    @property
-    def starting_driver(self) -> None:
-        """Always None: operators start services."""
-        return
-
-    @property
-    def flavor_source(self) -> None:
-        """Always None: services have no flavors."""
-        return
-
-    @property
-    def expecting_driver(self) -> None:
-        """Always None: nothing announces the start of a service."""
-        return
-
-    # Threads
-
-    def process_ids(self, guest: Guest) -> Sequence[int]:
-        """The pids of the service, the main process first."""
-        members = self._table.find_living(guest).running.own_group.process_ids()
-        return [guest.pid, *(pid for pid in members if pid != guest.pid)]
-
-    def usage_group(self, guest: Guest) -> str:
-        """The folder of the control group of the service."""
-        return guest.cgroup
-
-    def thread_ids(self, guest: Guest) -> frozenset[int]:
-        """The kernel thread ids of all processes of the service now."""
-        found = frozenset[int]().union(*map(procfs.thread_ids, self.process_ids(guest)))
-        if not found:
-            raise GuestGoneError(f"guest {guest} has ended")
-        return found
-
-    def vcpu_threads(self, guest: Guest) -> frozenset[int]:
-        """The ids of all threads: a service has no guest CPUs."""
-        return self.thread_ids(guest)
-
-    # CPUs
-
-    def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """The present affinity of each thread outside of the CPUs of ``settings``, by thread id.
-
-        A thread may itself use fewer of these CPUs. If the service or its group has other CPUs, its main
-        thread counts as misplaced.
-        """
-        wanted = _unit_cpus(settings)
-        found = self._compare_unit(guest, self._cpu_choice(wanted))
-        goal = found.goals.get(CPUS, frozenset())
-        allowed = goal if isinstance(goal, frozenset) and goal else wanted
-        affinities = {tid: procfs.thread_affinity(tid) for tid in self.thread_ids(guest)}
-        misplaced = {
-            tid: cpus for tid, cpus in affinities.items() if cpus is not None and not cpus <= allowed
-        }
-        if found.differing and not misplaced:
-            misplaced = {guest.pid: self.observed_cpus(guest)}
-        return misplaced
-
-    def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
-        """Always empty: systemd keeps the properties when it starts the service again."""
-        self._table.find_living(guest)
-        return ""
-
-    def observed_cpus(self, guest: Guest) -> frozenset[int]:
-        """The CPUs that the main thread of the service may use."""
-        cpus = procfs.thread_affinity(self._table.find_living(guest).running.main.pid)
-        if cpus is None:
-            raise GuestGoneError(f"guest {guest} has ended")
-        return cpus
-
-    def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
-        """Set ``AllowedCPUs`` of the service, and read it back; return how many threads changed."""
-        wanted = _unit_cpus(settings)
-        if not wanted & self._folders.online_cpus:
-            raise DriverError(f"guest {guest} cannot be pinned to {cpuset.format(wanted)}: they are offline")
-        before = self.misplaced_threads(guest, settings)
-        if not before:
-            return 0
-        self._apply(guest, self._cpu_choice(wanted))
-        if misplaced := self.misplaced_threads(guest, settings):
-            raise DriverError(f"guest {guest}: the kernel did not accept the CPUs of {sorted(misplaced)}")
-        return len(before)
-
-    def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """Always empty: a service has no guest CPUs."""
-        self._table.find_living(guest)
-        return {}
-
-    def emulator_affinity(self, guest: Guest) -> frozenset[int]:
-        """Always empty: a service has no emulator."""
-        self._table.find_living(guest)
-        return frozenset()
-
-    def helper_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """Always empty: a service has no helpers outside its own processes."""
-        return self.vcpu_affinity(guest)
-
-    def emulator_threads(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """Always empty: a service has no emulator."""
-        return self.vcpu_affinity(guest)
-
-    def move_emulator(self, guest: Guest, threads: Collection[int], cpus: frozenset[int]) -> int:
-        """Always 0: a service has no emulator threads to move."""
-        return len(self.vcpu_affinity(guest))
-
-    def moved_emulator(self, guest: Guest, online: frozenset[int]) -> Mapping[int, frozenset[int]]:
-        """Always empty: a service has no emulator threads."""
-        return self.vcpu_affinity(guest)
-
-    def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
-        """Always 0: a service has no emulator threads to move back."""
-        return len(self.vcpu_affinity(guest))
-
-    def stuck_helpers(self, guest: Guest) -> Sequence[str]:
-        """Always empty: a service has no helpers outside its own processes."""
-        self._table.find_living(guest)
-        return ()
-
-    def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """Weight and quota of the service if they differ from ``wanted``.
-
-        A weight of the service's own, and a lower quota of its own, are no difference.
-        """
-        found = self._compare_unit(guest, self._limit_choice(wanted))
-        return unit_properties.present_limits(found.present) if found.differing else None
-
-    def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
-        """Set ``CPUWeight`` and ``CPUQuota`` of the service where they differ, and read them back."""
-        return self._apply(guest, self._limit_choice(wanted))
+        if not await_end(entry, KILL_SECONDS):
+            raise DriverError(f"guest {guest} does not end {KILL_SECONDS:g} s after SIGKILL")
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
         """Sentences about the limits that systemd does not have."""
@@ -327,69 +102,6 @@ class SystemdDriver:
         if wanted.burst:
             found.append("cpu_burst: systemd has no property for it")
         return found
-
-    # Memory
-
-    def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """``AllowedMemoryNodes`` of the service if it differs from ``wanted``."""
-        found = self._compare_unit(guest, partial(unit_properties.node_goal, wanted))
-        nodes = found.present[NODES]
-        return nodes if found.differing and isinstance(nodes, frozenset) else None
-
-    def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
-        """Return False always: nothing announces the start of a service."""
-        return False
-
-    def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
-        """Set ``AllowedMemoryNodes`` if it differs from ``wanted``. The kernel then moves the memory."""
-        return self._apply(guest, partial(unit_properties.node_goal, wanted))
-
-    def memory_use(self, guest: Guest) -> int | None:
-        """The bytes that the service uses, page cache included; None without the controller memory."""
-        return self._table.find_living(guest).running.own_group.memory_use()
-
-    def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
-        """The bytes in huge pages that the service uses, by page size in KiB."""
-        return memory_limits.huge_page_use(self._table.find_living(guest).running.own_group)
-
-    def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
-        """The limits of the service if they differ from ``wanted``; None if they agree.
-
-        systemd has no property for ``oom_group`` and ``huge_pages`` that can change at run time.
-        """
-        found = self._compare_unit(guest, partial(unit_properties.memory_goals, wanted))
-        score = self._differing_score(guest, wanted)
-        if not found.differing and score is None:
-            return None
-        return unit_properties.present_memory(found.present, wanted, score)
-
-    def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
-        """Set the limits that differ from ``wanted``, and read them back."""
-        changed = self._apply(guest, partial(unit_properties.memory_goals, wanted))
-        if self._differing_score(guest, wanted) is None or wanted.oom_score_adj is None:
-            return changed
-        # The note comes first: after a crash in between, the next agent still knows the score as its own.
-        self._editor.note_score(guest, True)
-        try:
-            self._scores.write(guest, self.process_ids(guest), wanted.oom_score_adj)
-        except OSError as error:
-            raise DriverError(f"the oom_score_adj of guest {guest} cannot be set: {error}") from error
-        if wanted.oom_score_adj == 0:
-            self._editor.note_score(guest, False)
-        return True
-
-    # Block I/O
-
-    def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
-        """A text with the weight of block I/O if it differs from ``wanted``."""
-        found = self._compare_unit(guest, self._io_choice(wanted))
-        return ", ".join(
-            f"{name} is {unit_properties.value_text(found.present[name])}" for name in found.differing
-        )
-
-    def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
-        """Set ``IOWeight`` of the service where it differs, and read it back."""
-        return self._apply(guest, self._io_choice(wanted))
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
         """Sentences about the parts of ``wanted`` that the driver does not set."""
@@ -405,125 +117,5 @@ class SystemdDriver:
             found.append("a service has no disks of its own: name devices of the host instead of guest")
         return found
 
-    # Inner parts: one guest
-
-    def _compare_unit(self, guest: Guest, choose: GoalChoice) -> UnitComparison:
-        self._table.find_living(guest)
-        with self._checked_end(guest):
-            return self._editor.compare_unit(guest, choose)
-
-    def _apply(self, guest: Guest, choose: GoalChoice) -> bool:
-        self._table.find_living(guest)
-        if self._look_only:
-            raise DriverError(f"guest {guest} is not changed in a dry run")
-        with self._checked_end(guest):
-            return self._editor.apply(guest, choose)
-
-    @contextlib.contextmanager
-    def _checked_end(self, guest: Guest) -> Iterator[None]:
-        """Raise GuestGoneError in place of an error of a guest that has ended meanwhile."""
-        try:
-            yield
-        except GuestGoneError:
-            raise
-        except DriverError:
-            self._table.find_living(guest)
-            raise
-
-    def _cpu_choice(self, cpus: frozenset[int]) -> GoalChoice:
-        return partial(unit_properties.cpu_goal, cpus, self._folders.online_cpus)
-
-    def _limit_choice(self, wanted: CpuLimits) -> GoalChoice:
-        return partial(
-            unit_properties.limit_goals, replace(wanted, idle=wanted.idle and self._manager.has_idle)
-        )
-
-    @staticmethod
-    def _io_choice(wanted: BlockIo | None) -> GoalChoice:
-        return partial(unit_properties.io_goal, None if wanted is None else wanted.weight)
-
-    def _differing_score(self, guest: Guest, wanted: MemoryLimits) -> int | None:
-        """The ``oom_score_adj`` of the service if the agent would change it; None if not."""
-        asked = MemoryLimits(oom_score_adj=self._scores.without_refused(guest, wanted).oom_score_adj)
-        own = {memory_limits.OOM_SCORE} if self._editor.record_of(guest).scored else frozenset[str]()
-        pids = self.process_ids(guest)
-        if not memory_limits.differing_limits(None, pids, asked, own):
-            return None
-        return memory_limits.present_limits(None, pids, asked).oom_score_adj
-
-    # Inner parts: the thread
-
-    def _run(self, tried: threading.Event) -> None:
-        pause = _FIRST_PAUSE
-        while not self._stopped.is_set():
-            try:
-                if not self._manager.is_open:
-                    # Checked at each connection, because another agent may have started while there was none.
-                    self._check_lock()
-                    self._manager.open()
-                    self._look_around(everything=True)
-                    self._listed, self._absence = True, ""
-                    pause = _FIRST_PAUSE
-                    LOG.info("systemd answers")
-                    tried.set()
-                self._handle_hints()
-            except DriverError as error:
-                # A new reason is logged once, and not again at each attempt.
-                if str(error) != self._absence:
-                    LOG.warning("%s; the agent tries again", error)
-                self._absence = str(error)
-                self._manager.close()
-                tried.set()
-                self._stopped.wait(pause)
-                pause = min(2 * pause, _MAX_PAUSE)
-            except Exception:
-                # An error in the agent's code. Without the thread the agent would see no start or end.
-                LOG.exception("An answer of systemd could not be handled")
-                self._stopped.wait(pause)
-
-    def _look_around(self, everything: bool) -> None:
-        self._next_look = time.monotonic() + self._look_interval
-        self._table.look_around(everything)
-        self._give_back()
-
-    def _give_back(self) -> None:
-        if not self._look_only:
-            self._editor.give_back(self._table.is_managed)
-
-    def _handle_hints(self) -> None:
-        """Wait for the next hint or the next look, and look at the services."""
-        hints: set[UnitHint] = set()
-        with contextlib.suppress(queue.Empty):
-            hints.add(self._hints.get(timeout=max(self._next_look - time.monotonic(), 0.0)))
-            # A start has a dozen signals of the same service.
-            while True:
-                hints.add(self._hints.get_nowait())
-        if self._stopped.is_set() or not self._manager.is_open:
-            return
-        everything = UnitHint() in hints
-        if everything or time.monotonic() >= self._next_look:
-            self._look_around(everything)
-        for name in sorted({hint.name for hint in hints if hint.name}):
-            self._table.look_at(name, UnitHint(name, True) in hints)
-        self._give_back()
-
-    def _report_change(self, change: GuestChange) -> None:
-        if change.kind in (ChangeKind.STARTED, ChangeKind.FOUND):
-            self._oom.begin_counting(change.guest.uuid, GuestCgroup(Path(change.guest.cgroup)))
-        if self._listener is not None:
-            self._listener(change)
-
-
-def _await_end(entry: UnitEntry, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while entry.is_alive:
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_POLL_SECONDS)
-    return True
-
-
-def _unit_cpus(settings: CpuSettings) -> frozenset[int]:
-    """The CPUs for all threads of a service, which has no guest CPUs."""
-    # A confined guest may have emulator CPUs only.
-    return settings.cpus or settings.emulator_cpus
+    def _can_idle(self, guest: Guest) -> bool:
+        return self._manager.has_idle

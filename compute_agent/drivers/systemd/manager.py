@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from compute_agent.drivers.foreign.driver import PeerHint
+from compute_agent.drivers.foreign.values import Values
 from compute_agent.drivers.systemd.bus import (
     BUS_NAME,
     BUS_PATH,
@@ -20,7 +21,7 @@ from compute_agent.drivers.systemd.bus import (
     BusOpener,
     BusSignal,
 )
-from compute_agent.drivers.systemd.unit_properties import Values, encode_value
+from compute_agent.drivers.systemd.unit_properties import encode_value
 from compute_agent.drivers.systemd.unit_state import SUFFIX, is_service_name, unit_of_path, unit_path
 from compute_agent.model.messages import DriverError
 
@@ -32,18 +33,6 @@ UNIT: Final = f"{SYSTEMD}.Unit"
 SERVICE: Final = f"{SYSTEMD}.Service"
 MANAGER_PATH: Final = "/org/freedesktop/systemd1"
 PROPERTIES: Final = "org.freedesktop.DBus.Properties"
-
-
-@dataclass(frozen=True, slots=True)
-class UnitHint:
-    """A hint that a service may have changed.
-
-    :ivar name: the name of the service; empty: any service may have changed.
-    :ivar is_new: whether systemd has loaded the files of the service now.
-    """
-
-    name: str = ""
-    is_new: bool = False
 
 
 _RULES: Final = (
@@ -68,7 +57,7 @@ class SystemdManager:
     Each call raises :class:`~compute_agent.model.messages.DriverError` if systemd does not answer in time.
     """
 
-    def __init__(self, open_bus: BusOpener, on_hint: Callable[[UnitHint], None]) -> None:
+    def __init__(self, open_bus: BusOpener, on_hint: Callable[[PeerHint], None]) -> None:
         """Begin without a connection; :meth:`open` connects.
 
         :param on_hint: called from the connection's thread for each hint.
@@ -95,7 +84,7 @@ class SystemdManager:
         :raises DriverError: the bus or systemd does not answer.
         """
         self.close()
-        bus = self._open_bus(self._on_signal, lambda: self._on_hint(UnitHint()))
+        bus = self._open_bus(self._on_signal, lambda: self._on_hint(PeerHint()))
         try:
             for rule in _RULES:
                 bus.call_method(BUS_NAME, BUS_PATH, BUS_NAME, "AddMatch", "s", (rule,))
@@ -194,12 +183,12 @@ class SystemdManager:
         elif signal.member in ("UnitNew", "UnitRemoved"):
             name = signal.body[0] if isinstance(signal.body[0], str) else ""
         elif signal.member == "Reloading" and signal.body == (False,):
-            self._on_hint(UnitHint())
+            self._on_hint(PeerHint())
             return
         else:
             return
         if is_service_name(name):
-            self._on_hint(UnitHint(name, signal.member == "UnitNew"))
+            self._on_hint(PeerHint(name, signal.member == "UnitNew"))
 
 
 def _leading_number(version: str) -> int:

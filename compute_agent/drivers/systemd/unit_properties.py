@@ -1,19 +1,6 @@
-"""The properties of a service by which the agent sets CPUs, memory and block I/O, and the rules for them.
+"""The properties of a service: their types on the bus, and the files that systemd writes for them.
 
-Pure functions. The names are those of systemd.resource-control(5) and of org.freedesktop.systemd1(5). A value
-is a set of numbers (CPUs and NUMA nodes) or a whole number. :data:`INFINITY` stands for "no limit" and "not
-set".
-
-Decisions on a property
-    The CPUs and the NUMA nodes of a guest are the agent's. A weight or a limit of memory that the service
-    has of its own, from its unit file or ``systemctl set-property``, stays. Of two quotas the lower one
-    applies.
-
-The value of its own
-    The first time that the agent sets a property, the present value is noted as the service's own. If the
-    agent has no wish, the service gets this value back. Example: the unit file has ``CPUQuota=300%``, and
-    throttling wants 2 cores. The agent notes 3000000 (microseconds a second), sets 2000000, and sets 3000000
-    when throttling ends.
+Pure functions. The names are those of :mod:`compute_agent.drivers.foreign.values`.
 """
 
 from __future__ import annotations
@@ -21,49 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from compute_agent.drivers.base import UNLIMITED, CpuLimits, MemoryLimits
-from compute_agent.drivers.cgroup import PERIOD, quota_microseconds
-from compute_agent.drivers.memory_limits import attainable_amount
-from compute_agent.model import cpuset
-from compute_agent.model.resource import DEFAULT_WEIGHT
-
-INFINITY: Final = (1 << 64) - 1
-"""The largest number of the type ``t``, by which systemd says "no limit" and "not set"."""
-
-CPUS: Final = "AllowedCPUs"
-NODES: Final = "AllowedMemoryNodes"
-WEIGHT: Final = "CPUWeight"
-QUOTA: Final = "CPUQuotaPerSecUSec"
-MEMORY_MAX: Final = "MemoryMax"
-MEMORY_HIGH: Final = "MemoryHigh"
-MEMORY_LOW: Final = "MemoryLow"
-MEMORY_MIN: Final = "MemoryMin"
-IO_WEIGHT: Final = "IOWeight"
+from compute_agent.drivers.foreign.values import DEFAULTS, QUOTA, Value, Values
 
 DROP_INS: Final[Mapping[str, str]] = {QUOTA: "CPUQuota"}
 """The word in the name of the file that systemd writes for a property, if it is not the property's name."""
-
-Value = frozenset[int] | int
-Values = Mapping[str, Value]
-"""Values by the name of the property."""
-
-DEFAULTS: Final[Values] = {
-    CPUS: frozenset(),
-    NODES: frozenset(),
-    WEIGHT: INFINITY,
-    QUOTA: INFINITY,
-    MEMORY_MAX: INFINITY,
-    MEMORY_HIGH: INFINITY,
-    MEMORY_LOW: 0,
-    MEMORY_MIN: 0,
-    IO_WEIGHT: INFINITY,
-}
-"""The value of each property in a service that sets nothing."""
-
-IDLE: Final = 0
-"""The CPU weight ``idle`` (systemd 252)."""
-
-_SECOND: Final = 1_000_000
 
 # Linux has at most 8192 CPUs (CONFIG_NR_CPUS), one bit each.
 _MAX_MASK: Final = 1024
@@ -106,122 +54,3 @@ def encode_value(name: str, value: Value) -> tuple[str, int | bytes]:
     for number in value:
         mask[number // 8] |= 1 << number % 8
     return "ay", bytes(mask)
-
-
-def value_text(value: Value) -> str:
-    """A value as text, for messages and records."""
-    return str(value) if isinstance(value, int) else cpuset.format(value)
-
-
-def parse_text(name: str, text: str) -> Value:
-    """The value in a text of :func:`value_text`.
-
-    :raises ValueError: the text is not a value of this property.
-    """
-    if not isinstance(DEFAULTS[name], int):
-        return cpuset.parse(text)
-    if not text.isascii() or not text.isdigit() or int(text) > INFINITY:
-        raise ValueError(f"{name} cannot be {text!r}")
-    return int(text)
-
-
-def own_value(name: str, present: Values, noted: Values) -> Value:
-    """The value of the service's own: that before the agent's first write, or the present one.
-
-    :param noted: the values before the agent's writes.
-    """
-    return noted.get(name, present[name])
-
-
-def cpu_goal(cpus: frozenset[int], online: frozenset[int], present: Values, noted: Values) -> Values:
-    """The goal of the CPUs. A guest that may use all online CPUs gets back the CPUs of its own."""
-    return {CPUS: own_value(CPUS, present, noted) if cpus >= online else cpus}
-
-
-def node_goal(nodes: frozenset[int], present: Values, noted: Values) -> Values:
-    """The goal of the NUMA nodes; without any, the guest gets back the nodes of its own."""
-    return {NODES: nodes or own_value(NODES, present, noted)}
-
-
-def limit_goals(wanted: CpuLimits, present: Values, noted: Values) -> Values:
-    """The goals of weight and quota."""
-    goals: dict[str, Value] = {}
-    weight = own_value(WEIGHT, present, noted)
-    if weight != DEFAULTS[WEIGHT]:
-        goals[WEIGHT] = weight
-    elif wanted.idle:
-        goals[WEIGHT] = IDLE
-    elif wanted.weight is not None:
-        # A service without a weight has the kernel's default weight.
-        goals[WEIGHT] = INFINITY if wanted.weight == DEFAULT_WEIGHT else wanted.weight
-    elif present[WEIGHT] == IDLE:
-        goals[WEIGHT] = weight
-    quota = own_value(QUOTA, present, noted)
-    assert isinstance(quota, int)
-    # The kernel counts a quota in microseconds each PERIOD, so finer values would not be read back.
-    most = INFINITY if wanted.quota is None else quota_microseconds(wanted.quota) * (_SECOND // PERIOD)
-    goals[QUOTA] = min(most, quota)
-    return goals
-
-
-def present_limits(present: Values) -> CpuLimits:
-    """The weight and quota of a service, in the form that all drivers share."""
-    weight, quota = present[WEIGHT], present[QUOTA]
-    assert isinstance(weight, int)
-    assert isinstance(quota, int)
-    return CpuLimits(
-        DEFAULT_WEIGHT if weight == INFINITY else weight,
-        None if quota == INFINITY else quota / _SECOND,
-        weight == IDLE,
-    )
-
-
-def memory_goals(wanted: MemoryLimits, present: Values, noted: Values) -> Values:
-    """The goals of the limits of memory."""
-    amounts = {
-        MEMORY_MAX: wanted.maximum,
-        MEMORY_HIGH: wanted.high,
-        MEMORY_LOW: wanted.low,
-        MEMORY_MIN: wanted.minimum,
-    }
-    goals: dict[str, Value] = {}
-    for name, amount in amounts.items():
-        own = own_value(name, present, noted)
-        if amount is None:
-            continue
-        # A limit of the service's own stays.
-        if own != DEFAULTS[name]:
-            goals[name] = own
-        else:
-            goals[name] = INFINITY if amount >= UNLIMITED else attainable_amount(amount)
-    return goals
-
-
-def present_memory(present: Values, wanted: MemoryLimits, oom_score: int | None) -> MemoryLimits:
-    """The limits of memory of a service, for the fields that ``wanted`` has."""
-
-    def shown_amount(name: str, asked: int | None) -> int | None:
-        value = present[name]
-        assert isinstance(value, int)
-        return None if asked is None else min(value, UNLIMITED)
-
-    return MemoryLimits(
-        maximum=shown_amount(MEMORY_MAX, wanted.maximum),
-        high=shown_amount(MEMORY_HIGH, wanted.high),
-        low=shown_amount(MEMORY_LOW, wanted.low),
-        minimum=shown_amount(MEMORY_MIN, wanted.minimum),
-        oom_score_adj=oom_score,
-    )
-
-
-def io_goal(weight: int | None, present: Values, noted: Values) -> Values:
-    """The goal of the weight of block I/O; None: the guest gets back the weight of its own."""
-    own = own_value(IO_WEIGHT, present, noted)
-    if own != DEFAULTS[IO_WEIGHT] or weight is None:
-        return {IO_WEIGHT: own}
-    return {IO_WEIGHT: INFINITY if weight == DEFAULT_WEIGHT else weight}
-
-
-def pending_writes(goals: Values, present: Values) -> Values:
-    """The goals that differ from the present values."""
-    return {name: value for name, value in goals.items() if present[name] != value}

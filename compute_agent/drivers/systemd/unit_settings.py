@@ -9,29 +9,24 @@ A file decides about CPUs of the host, so only files that no other user can chan
 
 from __future__ import annotations
 
-import re
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from compute_agent.drivers.foreign.declared import (
+    BadDeclarationError,
+    DeclaredSettings,
+    KeyNames,
+    parse_declaration,
+)
 from compute_agent.files import UnsafeFileError, check_folder, read_bounded
-from compute_agent.model.guest_settings import MAX_VCPUS, SETTING_NAMES, GuestSettings, read_setting
-from compute_agent.model.messages import named_few, printable_text
+from compute_agent.model.guest_settings import SETTING_NAMES
+from compute_agent.model.messages import named_few
 
 SECTION: Final = "X-ComputeAgent"
 
 # systemd refuses larger files, too (READ_FULL_BYTES_MAX is 64 MiB; unit files have a few kB).
 _MAX_BYTES: Final = 1 << 20
-
-# An upper limit for the number of problems in messages of one service.
-_MAX_PROBLEMS: Final = 20
-
-_VCPUS: Final = re.compile(r"[0-9]{1,4}\Z")
-
-_NAMESPACE: Final = uuid.UUID("0a1c6f4e-52f7-5d0b-9d3e-6a0f8f7c1b55")
-"""The namespace of uuids that are made from names."""
 
 KEYS: Final[Mapping[str, str]] = {
     "Class" if name == "qos_class" else "".join(word.capitalize() for word in name.split("_")): name
@@ -40,37 +35,7 @@ KEYS: Final[Mapping[str, str]] = {
 """The settings of guests by their keys in the section, such as ``Class`` for ``qos_class``."""
 
 
-class BadSectionError(ValueError):
-    """The section has a value without which the service cannot be a guest. The text names the key."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnitSettings:
-    """The content of the section.
-
-    :ivar guest_uuid: the uuid; empty: it is made from the names of host and service.
-    :ivar declared: the values of settings, by setting.
-    :ivar problems: sentences about lines that have no effect.
-    """
-
-    guest_uuid: str = ""
-    vcpus: int = 1
-    declared: Mapping[str, Any] = ()  # type: ignore[assignment]  # an empty default that is not shared
-    problems: tuple[str, ...] = ()
-
-    @property
-    def guest_settings(self) -> GuestSettings:
-        """The settings, with defaults for those that the section does not have."""
-        return GuestSettings(vcpus=self.vcpus, **dict(self.declared))
-
-
-def made_uuid(host: str, unit: str) -> str:
-    """The uuid of a service without ``Uuid=``: a uuid of version 5 from the names of host and service.
-
-    :param host: the name of the host's resource provider.
-    """
-    # No name of a host or of a unit has a slash.
-    return str(uuid.uuid5(_NAMESPACE, f"{host}/{unit}"))
+_KEYS: Final = KeyNames("Uuid", "Vcpus", KEYS, f"[{SECTION}]")
 
 
 def section_lines(text: str) -> list[tuple[str, str]] | None:
@@ -109,42 +74,21 @@ def _joined_lines(text: str) -> Iterable[str]:
         yield joined.strip()
 
 
-def parse_section(lines: Sequence[tuple[str, str]]) -> UnitSettings:
+def parse_section(lines: Sequence[tuple[str, str]]) -> DeclaredSettings:
     """The settings in the assignments of all files, in the order of the files.
 
     The last assignment of a key applies; an empty one means the default.
 
-    :raises BadSectionError: the uuid or the number of CPUs cannot be used.
+    :raises BadDeclarationError: the uuid or the number of CPUs cannot be used.
     """
-    values: dict[str, str] = dict(lines)
-    guest_uuid, vcpus = values.pop("Uuid", ""), values.pop("Vcpus", "")
-    if guest_uuid:
-        try:
-            guest_uuid = str(uuid.UUID(guest_uuid))
-        except ValueError as error:
-            raise BadSectionError(f"Uuid={printable_text(guest_uuid)} is not a uuid") from error
-    if vcpus and (not _VCPUS.match(vcpus) or not 1 <= int(vcpus) <= MAX_VCPUS):
-        raise BadSectionError(f"Vcpus={printable_text(vcpus)} is not a whole number from 1 to {MAX_VCPUS}")
-    declared: dict[str, Any] = {}
-    problems: list[str] = []
-    for key, text in values.items():
-        if key not in KEYS:
-            problems.append(f"[{SECTION}] {printable_text(key)} is not a setting of guests")
-        elif text:
-            try:
-                declared[KEYS[key]] = read_setting(KEYS[key], text)
-            except ValueError as error:
-                problems.append(f"[{SECTION}] {key}={printable_text(text)} has no effect: {error}")
-    if len(problems) > _MAX_PROBLEMS:
-        problems = [*problems[:_MAX_PROBLEMS], f"{len(problems) - _MAX_PROBLEMS} more lines have no effect"]
-    return UnitSettings(guest_uuid, int(vcpus or 1), declared, tuple(problems))
+    return parse_declaration(dict(lines), _KEYS)
 
 
-def read_settings(paths: Sequence[Path]) -> UnitSettings | None:
+def read_settings(paths: Sequence[Path]) -> DeclaredSettings | None:
     """Read the settings in the files of a service; None if no file has the section.
 
     :param paths: the unit file and its drop-ins, in the order in which systemd applies them.
-    :raises BadSectionError: a value cannot be used, or other users can change a file with the section.
+    :raises BadDeclarationError: a value cannot be used, or other users can change a file with the section.
     """
     lines: list[tuple[str, str]] = []
     with_section: list[Path] = []
@@ -161,7 +105,7 @@ def read_settings(paths: Sequence[Path]) -> UnitSettings | None:
         return None
     unsafe = [str(error) for path in with_section if (error := _trust_error(path)) is not None]
     if unsafe:
-        raise BadSectionError(f"a file with [{SECTION}] is not trusted: {named_few(unsafe, 1)}")
+        raise BadDeclarationError(f"a file with [{SECTION}] is not trusted: {named_few(unsafe, 1)}")
     return parse_section(lines)
 
 

@@ -1,6 +1,6 @@
 """The state of one service as systemd reports it, and whether it is a running guest.
 
-Pure functions, apart from :func:`find_guest`, which reads /proc. The agent checks each value, because
+Pure functions, apart from :func:`find_running`, which reads /proc. The agent checks each value, because
 programs choose parts of it. For example, a service names its main process (``MAINPID=`` of sd_notify(3)).
 """
 
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.cgroup import GuestCgroup
-from compute_agent.drivers.procfs import ProcessIdentity
-from compute_agent.drivers.systemd.unit_properties import Values, decode_values
+from compute_agent.drivers.foreign.table import RunningGroup, group_members
+from compute_agent.drivers.foreign.values import Values
+from compute_agent.drivers.systemd.unit_properties import decode_values
 
 SUFFIX: Final = ".service"
 
@@ -130,40 +130,16 @@ def _is_group_of(name: str, group: str) -> bool:
     return parts[0] == "" and ".." not in parts and parts[-1] in (name, f"_{name}")
 
 
-@dataclass(frozen=True, slots=True)
-class RunningUnit:
-    """The processes of a service that is a guest.
-
-    :ivar folder: the folder of its control group.
-    """
-
-    main: ProcessIdentity
-    folder: Path
-
-    @property
-    def own_group(self) -> GuestCgroup:
-        """The control group of the service."""
-        return GuestCgroup(self.folder)
-
-
-class UnfitUnitError(ValueError):
-    """A service cannot be a guest. The text has the reason."""
-
-
-def find_guest(unit: UnitState, groups: Path) -> RunningUnit | None:
+def find_running(unit: UnitState, groups: Path) -> RunningGroup | None:
     """The main process and the group of a service; None if the service has no process now.
 
     :param groups: the folder of the root of all groups.
-    :raises UnfitUnitError: it cannot be a guest.
+    :raises UnfitSubjectError: it cannot be a guest.
     """
     if not unit.may_run or not unit.group:
         return None
     folder = groups / unit.group.strip("/")
-    if not (groups / "cgroup.controllers").exists():
-        raise UnfitUnitError("the host has no control groups of version 2 (unified hierarchy)")
-    pids = GuestCgroup(folder).process_ids()
-    if os.getpid() in pids:
-        raise UnfitUnitError("the agent itself is in it")
+    pids = group_members(groups, folder)
     # systemd may name a process outside of the group, which is not the service's. A main process that has
     # ended has no successor, because systemd ends the others, too.
     if unit.main_pid in pids:
@@ -174,4 +150,4 @@ def find_guest(unit: UnitState, groups: Path) -> RunningUnit | None:
         main = min(alive, key=lambda one: (one.start_time, one.pid), default=None)
     else:
         main = None
-    return None if main is None else RunningUnit(main, folder)
+    return None if main is None else RunningGroup(main, folder)

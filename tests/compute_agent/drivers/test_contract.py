@@ -11,13 +11,15 @@ import pytest
 from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings, MemoryLimits
 from compute_agent.drivers.cgroup import CgroupRoot
 from compute_agent.drivers.combined import CombinedDriver
+from compute_agent.drivers.containers.driver import ContainerDriver
+from compute_agent.drivers.foreign.records import ValueRecords
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.processes.driver import ProcessDriver
 from compute_agent.drivers.systemd.driver import SystemdDriver
-from compute_agent.drivers.systemd.records import UnitRecords
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
 from tests.compute_agent.cgroups import FakeCgroups
+from tests.compute_agent.drivers.containers.fake_engine import FakeEngine
 from tests.compute_agent.fakes import FakeDriver
 from tests.waits import wait_for
 
@@ -40,6 +42,8 @@ def open_driver(kind, request, tmp_path):
             return LibvirtDriver(request.getfixturevalue("libvirtd").uri)
         case "systemd":
             return request.getfixturevalue("services").driver
+        case "containers":
+            return request.getfixturevalue("containers").driver
         case "fake":
             return FakeDriver(ALL)
     # Several drivers: the tested driver is the last, and another driver comes before it.
@@ -54,8 +58,9 @@ def only(driver):
 
 @pytest.fixture(
     params=[
-        *("process", "process in groups", "systemd", "fake"),
+        *("process", "process in groups", "systemd", "containers", "fake"),
         *("process beside another", "process in groups beside another", "systemd beside another"),
+        "containers beside another",
         pytest.param("libvirt", marks=pytest.mark.slow),
         pytest.param("libvirt beside another", marks=pytest.mark.slow),
     ]
@@ -86,8 +91,20 @@ def services(tmp_path):
     from tests.compute_agent.drivers.systemd.fake_systemd import FakeSystemd
 
     fake: Any = FakeSystemd(tmp_path)
-    records = UnitRecords(tmp_path / "records")
+    records = ValueRecords(tmp_path / "records", "service")
     fake.driver = SystemdDriver(bus_opener(fake.path), "host", records, fake.folders)
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def containers(tmp_path, monkeypatch):
+    """A fake engine with a driver."""
+    fake: Any = FakeEngine(tmp_path, monkeypatch)
+    records = ValueRecords(tmp_path / "records", "container")
+    fake.driver = ContainerDriver(
+        "podman", fake.path, "host", records, fake.folders, group_path=fake.group_path
+    )
     yield fake
     fake.close()
 
@@ -95,6 +112,10 @@ def services(tmp_path):
 @pytest.fixture
 def guest(driver, request):
     guest_uuid = str(uuid.uuid4())
+    if isinstance(only(driver), ContainerDriver):
+        labels = {"compute-agent.guest": "true", "compute-agent.vcpus": "2"}
+        request.getfixturevalue("containers").start("a-1", labels)
+        return wait_for(driver.guests)[0]
     if isinstance(only(driver), SystemdDriver):
         request.getfixturevalue("services").start("a-1.service", "[X-ComputeAgent]\nVcpus=2\n")
         return wait_for(driver.guests)[0]

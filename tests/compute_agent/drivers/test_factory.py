@@ -97,8 +97,8 @@ def test_the_option_names_drivers_and_old_files_with_one_driver_are_read(load, t
 
 
 def test_an_unknown_driver_in_the_option_is_refused(load):
-    with pytest.raises(cfg.ConfigFileValueError, match="podman"):
-        load("[guests]\ndrivers = libvirt, podman\n")
+    with pytest.raises(cfg.ConfigFileValueError, match="lxc"):
+        load("[guests]\ndrivers = libvirt, lxc\n")
 
 
 def test_several_drivers_are_opened_in_their_order_and_one_alone_is_not_wrapped(load, tmp_path):
@@ -183,3 +183,18 @@ def test_libvirt_without_its_python_library_is_refused_and_the_library_named(loa
 def test_the_uri_of_libvirtd_is_an_option(load):
     assert load("").libvirt.uri == "qemu:///system"
     assert load("[libvirt]\nuri = qemu:///session\n").libvirt.uri == "qemu:///session"
+
+
+def test_containers_of_two_engines_and_services_are_opened_together(load, tmp_path):
+    pytest.importorskip("jeepney", reason="needs jeepney, of the extra systemd")
+    conf = load(
+        f"[podman]\nsocket = {tmp_path}/podman\n[docker]\nsocket = {tmp_path}/docker\n"
+        f"[systemd]\nbus_socket = {tmp_path}/bus\n[DEFAULT]\nlock_path = {tmp_path}/locks\n"
+    )
+    names = ("systemd", "podman", "docker")
+    driver = factory.open_drivers(
+        conf, tmp_path / "guests", {name: factory.lock_for(name, conf, "test") for name in names}
+    )
+    assert driver.awaited_drivers == set(names)
+    assert "Docker at" in driver.outage_reasons()["docker"]
+    driver.close()

@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("jeepney", reason="needs jeepney, of the extra systemd")
 
+from compute_agent.drivers.foreign.records import ValueRecords
 from compute_agent.drivers.systemd.bus import bus_opener
 from compute_agent.drivers.systemd.driver import SystemdDriver
-from compute_agent.drivers.systemd.records import UnitRecords
 from tests.compute_agent.drivers.systemd.fake_systemd import FakeSystemd
 
 HOST = "host-1"
@@ -29,7 +29,7 @@ def open_driver(systemd, tmp_path):
 
     def open_driver(seconds=5.0, **options):
         options = {"look_interval": 60.0, **options}
-        records = UnitRecords(tmp_path / "records", options.get("look_only", False))
+        records = ValueRecords(tmp_path / "records", "service", options.get("look_only", False))
         driver: Any = SystemdDriver(
             bus_opener(systemd.path, seconds), HOST, records, systemd.folders, **options
         )

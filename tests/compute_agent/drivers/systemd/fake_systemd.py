@@ -16,16 +16,10 @@ from pathlib import Path
 import jeepney
 from jeepney.low_level import HeaderFields, MessageType, Parser
 
-from compute_agent.drivers.systemd.editor import HostFolders
+from compute_agent.drivers.foreign.editor import HostFolders
+from compute_agent.drivers.foreign.values import DEFAULTS, IDLE, INFINITY
 from compute_agent.drivers.systemd.manager import MANAGER, MANAGER_PATH, PROPERTIES, SERVICE, SYSTEMD, UNIT
-from compute_agent.drivers.systemd.unit_properties import (
-    DEFAULTS,
-    IDLE,
-    INFINITY,
-    decode_value,
-    drop_in_name,
-    encode_value,
-)
+from compute_agent.drivers.systemd.unit_properties import decode_value, drop_in_name, encode_value
 from compute_agent.drivers.systemd.unit_state import unit_of_path, unit_path
 from compute_agent.model import cpuset
 from tests.compute_agent.cgroups import FILES

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from compute_agent.drivers.foreign.driver import PeerHint
 from compute_agent.drivers.systemd.bus import BUS_NAME, BUS_PATH, BusConnection, BusError, load_jeepney
-from compute_agent.drivers.systemd.manager import MANAGER, MANAGER_PATH, UNIT, SystemdManager, UnitHint
+from compute_agent.drivers.systemd.manager import MANAGER, MANAGER_PATH, UNIT, SystemdManager
 from compute_agent.drivers.systemd.unit_state import unit_path
 from compute_agent.model.messages import DriverError
 
@@ -171,18 +172,18 @@ class TestSignals:
 
     def test_systemd_names_services(self, systemd, hints):
         systemd.changed(systemd.define("db.service"))
-        assert hints.get(timeout=10) == UnitHint("db.service", True)
-        assert hints.get(timeout=10) == UnitHint("db.service")
+        assert hints.get(timeout=10) == PeerHint("db.service", True)
+        assert hints.get(timeout=10) == PeerHint("db.service")
         systemd.reload()
-        assert hints.get(timeout=10) == UnitHint()
+        assert hints.get(timeout=10) == PeerHint()
 
     def test_signals_of_other_programs_and_of_other_units_are_left_out(self, systemd, hints):
         systemd.forge_signal("UnitNew", ("forged.service", "/x"), ":1.77")
         systemd.forge_signal("UnitNew", ("a.socket", "/x"), systemd.owner)
         systemd.forge_signal("UnitNew", ("../x.service", "/x"), systemd.owner)
         systemd.define("last.service")
-        assert hints.get(timeout=10) == UnitHint("last.service", True)
+        assert hints.get(timeout=10) == PeerHint("last.service", True)
 
     def test_the_end_of_the_connection_is_a_hint(self, systemd, hints):
         systemd.drop_clients()
-        assert hints.get(timeout=10) == UnitHint()
+        assert hints.get(timeout=10) == PeerHint()

@@ -16,9 +16,9 @@ from compute_agent.drivers.base import (
     MemoryLimits,
 )
 from compute_agent.drivers.combined import CombinedDriver
-from compute_agent.drivers.systemd import editor
-from compute_agent.drivers.systemd.unit_properties import DEFAULTS, INFINITY
-from compute_agent.drivers.systemd.unit_settings import made_uuid
+from compute_agent.drivers.foreign import editor
+from compute_agent.drivers.foreign.declared import made_uuid
+from compute_agent.drivers.foreign.values import DEFAULTS, INFINITY
 from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo, DeviceRates
@@ -487,6 +487,19 @@ class TestAway:
 
 class TestBesideAnother:
     """Guests of two drivers."""
+
+    def test_a_service_that_runs_a_container_of_another_driver_gets_its_values_back(
+        self, systemd, open_driver, tmp_path
+    ):
+        systemd.start(DB)
+        driver = open_driver(look_interval=0.1)
+        driver.apply_cpu_settings(driver.guests()[0], PINNED)
+        folder = str(systemd.folder_of(systemd.units[DB]))
+        driver.leave_groups(lambda group: "web" if group == folder else "")
+        wait_for(lambda: driver.guests() == [])
+        assert "container web runs in it" in driver.lost_guests()[made_uuid(HOST, DB)]
+        wait_for(lambda: not records(tmp_path))
+        assert systemd.units[DB].values == DEFAULTS
 
     def test_the_first_driver_keeps_a_uuid(self, systemd, open_driver):
         systemd.start(DB, f"[X-ComputeAgent]\nUuid={UUID}\n")

@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compute_agent.drivers.foreign.declared import BadDeclarationError, DeclaredSettings, made_uuid
 from compute_agent.drivers.systemd.unit_settings import (
     KEYS,
-    BadSectionError,
-    UnitSettings,
-    made_uuid,
     parse_section,
     read_settings,
     section_lines,
@@ -84,9 +82,9 @@ def test_settings_are_parsed_and_the_last_assignment_applies():
 
 
 def test_an_empty_assignment_means_the_default():
-    assert parse_section([("Vcpus", "4"), ("Class", "gold"), ("Vcpus", ""), ("Class", "")]) == UnitSettings(
-        declared={}
-    )
+    assert parse_section(
+        [("Vcpus", "4"), ("Class", "gold"), ("Vcpus", ""), ("Class", "")]
+    ) == DeclaredSettings(declared={})
 
 
 def test_lines_without_effect_are_named():
@@ -99,7 +97,7 @@ def test_lines_without_effect_are_named():
 def test_many_lines_without_effect_make_no_long_message():
     found = parse_section([(f"X{number}\x1b", "\n") for number in range(1000)])
     assert len(found.problems) == 21
-    assert found.problems[-1] == "980 more lines have no effect"
+    assert found.problems[-1] == "980 more have no effect"
     assert all(text.isprintable() for text in found.problems)
 
 
@@ -117,7 +115,7 @@ def test_many_lines_without_effect_make_no_long_message():
     ],
 )
 def test_a_uuid_or_number_of_cpus_that_cannot_be_used_is_refused(key, text):
-    with pytest.raises(BadSectionError, match=rf"^{key}=") as caught:
+    with pytest.raises(BadDeclarationError, match=rf"^{key}=") as caught:
         parse_section([(key, text)])
     assert len(str(caught.value)) < 1200
 
@@ -139,7 +137,7 @@ def test_drop_ins_override_the_unit_file(write):
 
 
 def test_a_drop_in_alone_makes_a_service_a_guest(write):
-    assert read_settings(write("[Service]\n", "[X-ComputeAgent]\n")) == UnitSettings(declared={})
+    assert read_settings(write("[Service]\n", "[X-ComputeAgent]\n")) == DeclaredSettings(declared={})
     assert read_settings(write("[Service]\n", "[Service]\n")) is None
 
 
@@ -156,7 +154,7 @@ def test_a_huge_file_is_left_out(write):
 def test_a_file_that_others_can_change_is_refused_with_a_reason(write):
     paths = write(UNIT, "[X-ComputeAgent]\n")
     paths[1].chmod(0o666)
-    with pytest.raises(BadSectionError, match=r"not trusted: .*1\.conf.*chmod go-w"):
+    with pytest.raises(BadDeclarationError, match=r"not trusted: .*1\.conf.*chmod go-w"):
         read_settings(paths)
 
 
@@ -173,12 +171,12 @@ def test_a_link_in_a_folder_of_others_is_refused(write, tmp_path):
     folder.chmod(0o777)
     link = folder / "db.service"
     link.symlink_to(target)
-    with pytest.raises(BadSectionError, match="not trusted"):
+    with pytest.raises(BadDeclarationError, match="not trusted"):
         read_settings([link])
 
 
 @given(st.text())
 def test_any_text_is_parsed_or_refused_with_a_printable_reason(text):
     lines = section_lines(f"[X-ComputeAgent]\n{text}")
-    with contextlib.suppress(BadSectionError):
+    with contextlib.suppress(BadDeclarationError):
         assert all(problem.isprintable() for problem in parse_section(lines).problems)

@@ -1,7 +1,7 @@
-"""Records of the values that services had before the agent changed them, one small file for each service.
+"""Records of the values that guests had before the agent changed them, one small file for each guest.
 
-A record, ``UUID.json``, is written before the first change of a property, so a crash between the two loses no
-value. A value counts for one boot: what the agent sets ends with the boot, as systemd keeps it in ``/run``.
+A record, ``UUID.json``, is written before the first change of a value, so a crash between the two loses no
+value. A record counts for one boot: what the agent sets ends with the boot.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from compute_agent import kept_json
 from compute_agent.drivers import procfs
-from compute_agent.drivers.systemd.unit_properties import DEFAULTS, Values, parse_text, value_text
-from compute_agent.drivers.systemd.unit_state import is_service_name
+from compute_agent.drivers.foreign.values import DEFAULTS, Values, parse_text, value_text
 from compute_agent.files import put_aside, read_own, remove_durably, secure_folder, write_durably
 from compute_agent.model.messages import is_uuid
 
@@ -26,16 +25,20 @@ _SUFFIX: Final = ".json"
 
 
 @dataclass(frozen=True, slots=True)
-class UnitRecord:
-    """The values of a service's own.
+class ValueRecord:
+    """The values of a guest's own.
 
-    :ivar values: the values before the agent's writes, by property.
+    :ivar name: the name of the service or of the container.
+    :ivar run: the run of the guest to which the values belong; empty: they belong to each run, because the
+        program that owns the group keeps them.
+    :ivar values: the values before the agent's writes, by name.
     :ivar kept: the properties that were set at run time before, by a file that has to stay.
     :ivar scored: whether the agent has set ``oom_score_adj``, which was 0 before.
     """
 
     guest_uuid: str
-    unit: str
+    name: str
+    run: str = ""
     values: Values = field(default_factory=dict)
     kept: frozenset[str] = frozenset()
     scored: bool = False
@@ -45,42 +48,44 @@ class UnitRecord:
         """Whether the agent has changed nothing."""
         return not self.values and not self.scored
 
-    def with_values(self, values: Values, kept: Collection[str]) -> UnitRecord:
+    def with_values(self, values: Values, kept: Collection[str]) -> ValueRecord:
         """The record with more values."""
         return replace(self, values={**values, **self.values}, kept=self.kept | frozenset(kept))
 
-    def without_values(self, names: Collection[str]) -> UnitRecord:
-        """The record without the properties that have been given back."""
+    def without_values(self, names: Collection[str]) -> ValueRecord:
+        """The record without the values that have been given back."""
         rest = {name: value for name, value in self.values.items() if name not in names}
         return replace(self, values=rest, kept=self.kept - frozenset(names))
 
 
-class UnitRecords:
+class ValueRecords:
     """Records in one folder. The caller makes sure that only one thread changes a record at a time."""
 
-    def __init__(self, folder: Path, look_only: bool = False) -> None:
+    def __init__(self, folder: Path, subject: str, look_only: bool = False) -> None:
         """Read the records.
 
+        :param subject: the guests, such as ``service``, for messages.
         :param look_only: whether nothing is written.
         :raises UnsafeFileError: other users may write to the folder.
         :raises OSError: the folder cannot be used.
         """
         self._folder = folder
+        self._subject = subject
         self._look_only = look_only
         if not look_only:
             secure_folder(folder)
         self._records = {record.guest_uuid: record for record in self._load()}
 
-    def record_of(self, guest_uuid: str, unit: str) -> UnitRecord:
-        """The record of a guest; an empty one if the agent has changed nothing."""
-        found = self._records.get(guest_uuid)
-        return found if found is not None and found.unit == unit else UnitRecord(guest_uuid, unit)
+    def record_of(self, guest_uuid: str, name: str, run: str = "") -> ValueRecord:
+        """The record of a guest in this run; an empty one if the agent has changed nothing."""
+        found, empty = self._records.get(guest_uuid), ValueRecord(guest_uuid, name, run)
+        return empty if found is None or (found.name, found.run) != (name, run) else found
 
-    def all_records(self) -> list[UnitRecord]:
-        """The records of all services that the agent has changed."""
+    def all_records(self) -> list[ValueRecord]:
+        """The records of all guests that the agent has changed."""
         return list(self._records.values())
 
-    def save(self, record: UnitRecord) -> None:
+    def save(self, record: ValueRecord) -> None:
         """Write a record, durably; an empty one is removed.
 
         :raises OSError: it cannot be written.
@@ -96,7 +101,7 @@ class UnitRecords:
         else:
             self._records[record.guest_uuid] = record
 
-    def _load(self) -> list[UnitRecord]:
+    def _load(self) -> list[ValueRecord]:
         found = []
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")) if self._folder.is_dir() else ():
             try:
@@ -105,9 +110,9 @@ class UnitRecords:
                     raise ValueError(f"it is the record of guest {record.guest_uuid}")
             except (OSError, ValueError) as error:
                 LOG.error(
-                    "The record %s of a service cannot be used: %s. Its limits stay as they are until"
-                    " `systemctl revert` or a reboot",
+                    "The record %s of a %s cannot be used: %s. The limits of the guest stay as they are",
                     path,
+                    self._subject,
                     error,
                 )
                 self._put_aside(path)
@@ -127,11 +132,12 @@ class UnitRecords:
             LOG.warning("%s cannot be put aside: %s", path, error)
 
 
-def _dump(record: UnitRecord) -> bytes:
+def _dump(record: ValueRecord) -> bytes:
     content = {
         "boot_id": procfs.boot_id(),
         "uuid": record.guest_uuid,
-        "unit": record.unit,
+        "name": record.name,
+        "run": record.run,
         "values": {name: value_text(value) for name, value in record.values.items()},
         "kept": sorted(record.kept),
         "scored": record.scored,
@@ -139,16 +145,17 @@ def _dump(record: UnitRecord) -> bytes:
     return kept_json.dump(_VERSION, content)
 
 
-def _read(document: Mapping[str, Any]) -> tuple[str, UnitRecord]:
-    guest_uuid, unit = kept_json.text(document["uuid"]), kept_json.text(document["unit"])
-    if not is_uuid(guest_uuid) or not is_service_name(unit):
-        raise ValueError(f"{guest_uuid!r} and {unit!r} are not a uuid and a service")
+def _read(document: Mapping[str, Any]) -> tuple[str, ValueRecord]:
+    guest_uuid, name = kept_json.text(document["uuid"]), kept_json.text(document["name"])
+    # The name becomes a part of paths, and an argument of calls.
+    if not is_uuid(guest_uuid) or not name or "/" in name:
+        raise ValueError(f"{guest_uuid!r} and {name!r} are not a uuid and a name")
     values = {
         name: parse_text(name, kept_json.text(text))
         for name, text in document["values"].items()
         if name in DEFAULTS
     }
     kept = frozenset(map(kept_json.text, document["kept"]))
-    return kept_json.text(document["boot_id"]), UnitRecord(
-        guest_uuid, unit, values, kept, document["scored"] is True
+    return kept_json.text(document["boot_id"]), ValueRecord(
+        guest_uuid, name, kept_json.text(document["run"]), values, kept, document["scored"] is True
     )

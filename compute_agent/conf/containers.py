@@ -1,0 +1,30 @@
+"""Sections ``[podman]`` and ``[docker]``: the engines of this host, for guests that are containers."""
+
+from typing import Any, Final
+
+from oslo_config import cfg
+
+_SOCKETS: Final = {"podman": "/run/podman/podman.sock", "docker": "/var/run/docker.sock"}
+
+ENGINE_OPTS: Final = {
+    name: [
+        cfg.StrOpt(
+            "socket",
+            default=path,
+            help=f"UNIX socket of {name.capitalize()}, which root or the user of the agent has to run. Only"
+            f" the driver {name} of [guests] drivers uses it.",
+        ),
+    ]
+    for name, path in _SOCKETS.items()
+}
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register the options of sections ``[podman]`` and ``[docker]`` with ``conf``."""
+    for name, options in ENGINE_OPTS.items():
+        conf.register_opts(options, group=name)
+
+
+def list_opts() -> list[tuple[str, list[Any]]]:
+    """The options by section, for the sample file and for checks of names."""
+    return list(ENGINE_OPTS.items())

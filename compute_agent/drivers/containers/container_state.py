@@ -1,0 +1,175 @@
+"""The state of a container in the answers of the engine, and its control group.
+
+Pure functions. Each value is checked, because users of the engine choose parts of it. The format is that of
+the Docker Engine API (v1.24 and later), which Podman also answers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from compute_agent.drivers import procfs
+from compute_agent.drivers.procfs import ProcessIdentity
+from compute_agent.model.messages import printable_text
+
+_ID: Final = re.compile(r"[0-9a-f]{64}\Z")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}\Z")
+_IMAGE: Final = re.compile(r"(sha256:)?[0-9a-f]{64}\Z")
+_RUN: Final = re.compile(r"([0-9]{1,10}) ([0-9]{1,20}) ([0-9a-f]{64})\Z")
+
+_CHANGES: Final = frozenset(
+    {"start", "restart", "die", "died", "stop", "rename", "remove", "destroy", "cleanup"}
+)
+"""The actions of events after which a container may be another guest, or none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerState:
+    """A container.
+
+    :ivar pid: the process id of its main process; 0: it does not run.
+    :ivar image: the id of its image; empty: it has none (``podman run --rootfs``).
+    """
+
+    key: str
+    name: str = ""
+    pid: int = 0
+    image: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRun:
+    """One run of a container: its main process, and its id."""
+
+    main: ProcessIdentity
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.main.pid} {self.main.start_time} {self.key}"
+
+
+def parse_run(text: str) -> ContainerRun:
+    """The run of this boot in a text of :class:`ContainerRun`.
+
+    :raises ValueError: the text is not a run.
+    """
+    match = _RUN.match(text)
+    if match is None:
+        raise ValueError(f"{text[:100]!r} is not the run of a container")
+    return ContainerRun(ProcessIdentity(int(match[1]), int(match[2]), procfs.boot_id()), match[3])
+
+
+def parse_list(document: Any) -> list[ContainerState]:
+    """The containers in the answer of ``GET /containers/json``, without their names and processes.
+
+    :raises ValueError: the answer is not a list of containers.
+    """
+    if not isinstance(document, list):
+        raise ValueError("it is not a list")
+    return [
+        ContainerState(
+            _matching_text(row, "Id", _ID), image=_parse_image(row, "ImageID"), labels=_labels_of(row)
+        )
+        for row in document
+    ]
+
+
+def parse_container(document: Any) -> ContainerState:
+    """The container in the answer of ``GET /containers/ID/json``.
+
+    :raises ValueError: a part is missing or is not what the API documents.
+    """
+    state, name = (
+        _typed_member(document, "State", dict),
+        _typed_member(document, "Name", str).removeprefix("/"),
+    )
+    if not _NAME.match(name):
+        raise ValueError(f"{printable_text(name)[:300]!r} is not the name of a container")
+    pid = _typed_member(state, "Pid", int)
+    # True is an int, too.
+    if not 0 <= pid < 1 << 32 or isinstance(pid, bool):
+        raise ValueError(f"Pid cannot be {pid!r}")
+    return ContainerState(
+        _matching_text(document, "Id", _ID),
+        name,
+        pid if _typed_member(state, "Running", bool) else 0,
+        _parse_image(document, "Image"),
+        _labels_of(_typed_member(document, "Config", dict)),
+    )
+
+
+def parse_image_labels(document: Any) -> Mapping[str, str]:
+    """The labels in the answer of ``GET /images/ID/json``.
+
+    :raises ValueError: the answer is not an image.
+    """
+    found = document.get("Config") if isinstance(document, dict) else None
+    # An image without any configuration has null.
+    return {} if found is None else _labels_of(found)
+
+
+def changed_key(line: bytes) -> str | None:
+    """The id of the container that an event is about; None if the event changes no guest.
+
+    :raises ValueError: the line is not an event.
+    """
+    try:
+        event = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("the event is nested too deeply") from error
+    if not isinstance(event, dict):
+        raise ValueError("the event is not an object")
+    if event.get("Type") != "container" or event.get("Action") not in _CHANGES:
+        return None
+    return _matching_text(_typed_member(event, "Actor", dict), "ID", _ID)
+
+
+def own_group(path: str, key: str) -> str:
+    """The group of a container among the groups that contain its main process; empty if it has none.
+
+    Examples are ``/machine.slice/libpod-ID.scope`` and ``/system.slice/docker-ID.scope``. The runtime, or a
+    systemd in the container, may have made groups below it.
+
+    :param path: the group of the main process.
+    :param key: the id of the container.
+    """
+    parts = path.split("/")
+    # The root of another cgroup namespace is shown with "..".
+    if parts[0] != "" or ".." in parts:
+        return ""
+    at = next((at for at, part in enumerate(parts) if key in part), 0)
+    return "/".join(parts[: at + 1]) if at else ""
+
+
+def _typed_member(document: Any, name: str, kind: type[Any]) -> Any:
+    value = document.get(name) if isinstance(document, dict) else None
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} is not of type {kind.__name__}")
+    return value
+
+
+def _matching_text(document: Any, name: str, pattern: re.Pattern[str]) -> str:
+    value = _typed_member(document, name, str)
+    if not pattern.match(value):
+        raise ValueError(f"{name} cannot be {printable_text(value)[:100]!r}")
+    return str(value)
+
+
+def _parse_image(document: Any, name: str) -> str:
+    if isinstance(document, dict) and not document.get(name):
+        return ""
+    return _matching_text(document, name, _IMAGE)
+
+
+def _labels_of(document: Any) -> Mapping[str, str]:
+    found = document.get("Labels") if isinstance(document, dict) else None
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ValueError("Labels is not an object of texts")
+    return found

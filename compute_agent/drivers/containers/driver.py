@@ -1,0 +1,149 @@
+"""The driver of guests that are containers of Podman or Docker.
+
+The engine starts and stops containers as always; the agent starts none. A container becomes a guest by the
+label ``compute-agent.guest=true``. The agent writes CPUs, memory nodes, weights and limits to the control
+group of the container, for which it does not need the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from compute_agent.drivers import procfs
+from compute_agent.drivers.base import CpuLimits, CpuSettings, QuotaError
+from compute_agent.drivers.cgroup import IDLE, GuestCgroup
+from compute_agent.drivers.containers.editor import ContainerEditor
+from compute_agent.drivers.containers.engine import CALL_SECONDS, ContainerEngine
+from compute_agent.drivers.containers.table import CONTAINER, ContainerTable
+from compute_agent.drivers.foreign.driver import KILL_SECONDS, ForeignDriver, await_end
+from compute_agent.drivers.foreign.editor import GoalChoice, HostFolders
+from compute_agent.drivers.foreign.kernel_values import FILES
+from compute_agent.drivers.foreign.records import ValueRecords
+from compute_agent.drivers.foreign.values import CPUS, IO_WEIGHT, QUOTA
+from compute_agent.model.guest import Guest
+from compute_agent.model.messages import DriverError, GuestGoneError
+from compute_agent.model.resource import BlockIo
+from compute_agent.threads import ThreadSpec, start_thread
+
+LOG = logging.getLogger(__name__)
+
+PODMAN: Final = "podman"
+DOCKER: Final = "docker"
+
+ENGINES: Final[Mapping[str, str]] = {PODMAN: "Podman", DOCKER: "Docker"}
+"""The names of engines for messages, by the names of their drivers in ``[guests] drivers``."""
+
+CONTAINERS_THREAD: Final = ThreadSpec(
+    "containers",
+    "when Podman or Docker has an event of a container, and each [guests] reconcile_interval; 0.1 to 2 s"
+    " while it is away",
+    "keeps the table of containers, and reports those that start, end or change",
+    "that of the table; that of changes of containers",
+    "the engine over its socket; the queue of ``arrivals``",
+)
+
+
+class ContainerDriver(ForeignDriver):
+    """The driver of guests that are containers of one engine."""
+
+    def __init__(
+        self,
+        name: str,
+        socket_path: Path,
+        host: str,
+        records: ValueRecords,
+        folders: HostFolders | None = None,
+        look_interval: float = 10.0,
+        lock: Callable[[], None] = lambda: None,
+        look_only: bool = False,
+        group_path: Callable[[int], str] = procfs.cgroup_path,
+        seconds: float = CALL_SECONDS,
+    ) -> None:
+        """Start the thread that connects and finds containers.
+
+        :param name: the name of the driver, one of :data:`ENGINES`.
+        :param socket_path: the UNIX socket of the engine.
+        :param host: the name of the host's resource provider.
+        :param records: the values that containers had before the agent changed them.
+        :param group_path: returns the path of the control group of a process.
+        :param seconds: the time limit of each call of the engine.
+        """
+        self.name, self.peer_name = name, ENGINES[name]
+        super().__init__(folders, look_interval, lock, look_only)
+        self._peer = self._engine = ContainerEngine(self.peer_name, socket_path, self._hints.put, seconds)
+        self._table = ContainerTable(
+            name, self._engine, host, self._folders.groups, self._report_change, group_path
+        )
+        self._editor = ContainerEditor(records, self._folders, group_path)
+        self._await_look(start_thread(CONTAINERS_THREAD, self._follow_peer))
+
+    def guest_below(self, folder: str) -> str:
+        """The name of a guest with a group below a folder; empty if there is none."""
+        inner = (
+            one.guest.name for one in self._table.all_entries() if one.guest.cgroup.startswith(f"{folder}/")
+        )
+        return next(inner, "")
+
+    def stop(self, guest: Guest, timeout: float) -> None:
+        """Stop the container through its engine, which kills it after ``timeout`` seconds.
+
+        The engine does not start the container again by itself. A service that runs the container may.
+        """
+        try:
+            entry = self._table.find_living(guest)
+        except GuestGoneError:
+            return
+        key = guest.details[CONTAINER]
+        # The API counts whole seconds.
+        self._engine.stop_container(key, math.ceil(timeout))
+        if await_end(entry, KILL_SECONDS):
+            return
+        LOG.warning("Guest %s did not end within %s s, and gets SIGKILL", guest, timeout)
+        self._engine.kill_container(key)
+        if not await_end(entry, KILL_SECONDS):
+            raise DriverError(f"guest {guest} does not end {KILL_SECONDS:g} s after SIGKILL")
+
+    def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
+        """Write ``cpuset.cpus`` of the group, and read it back; return how many threads changed."""
+        if not self._group_of(guest).has_file(FILES[CPUS]):
+            raise DriverError(
+                f"guest {guest} cannot be pinned: its control group has not the controller cpuset"
+            )
+        return super().apply_cpu_settings(guest, settings)
+
+    def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
+        """Sentences about the limits that the group of the container does not have."""
+        group, found = self._group_of(guest), []
+        if wanted.idle and not group.has_file(IDLE):
+            found.append("cpu_idle: the group has no cpu.idle (Linux 5.15, controller cpu)")
+        if wanted.burst:
+            found.append("cpu_burst: the agent sets no burst of containers")
+        return found
+
+    def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
+        """Sentences about the parts of ``wanted`` that the driver does not set."""
+        group, found = self._group_of(guest), []
+        if wanted.weight is not None and not group.has_file(FILES[IO_WEIGHT]):
+            found.append("the kernel has no io.weight: this needs the controller io with io.cost")
+        if wanted.rates and wanted.devices:
+            found.append("the agent sets no rates of containers: use --device-read-bps of the engine")
+        if wanted.latency_us is not None:
+            found.append("the agent sets no latency of containers")
+        if wanted.own_disks:
+            found.append("a container has no disks of its own: name devices of the host instead of guest")
+        return found
+
+    def _group_of(self, guest: Guest) -> GuestCgroup:
+        return self._table.find_living(guest).running.own_group
+
+    def _limit_choice(self, guest: Guest, wanted: CpuLimits) -> GoalChoice:
+        if wanted.quota is not None and not self._group_of(guest).has_file(FILES[QUOTA]):
+            raise QuotaError(guest, wanted.quota, "its control group has not the controller cpu")
+        return super()._limit_choice(guest, wanted)
+
+    def _can_idle(self, guest: Guest) -> bool:
+        return self._group_of(guest).has_file(IDLE)

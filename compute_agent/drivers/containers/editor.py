@@ -1,0 +1,85 @@
+"""Writes values to the control groups of containers, and gives them back.
+
+The group of a container ends with each run. So values of a run that has ended need not be given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from compute_agent.drivers import procfs
+from compute_agent.drivers.cgroup import GuestCgroup
+from compute_agent.drivers.containers.container_state import ContainerRun, own_group, parse_run
+from compute_agent.drivers.containers.table import CONTAINER
+from compute_agent.drivers.foreign.editor import HostFolders, ValueEditor
+from compute_agent.drivers.foreign.kernel_values import FILES, IDLE_FILE, file_writes, read_values
+from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
+from compute_agent.drivers.foreign.values import Values
+from compute_agent.model.guest import Guest
+from compute_agent.model.messages import DriverError, GuestGoneError
+
+
+class ContainerEditor(ValueEditor):
+    """Compares and writes the files of the groups of containers. Methods may be called from any thread."""
+
+    subject = "container"
+
+    def __init__(
+        self,
+        records: ValueRecords,
+        folders: HostFolders,
+        group_path: Callable[[int], str] = procfs.cgroup_path,
+    ) -> None:
+        """:param group_path: returns the path of the control group of a process."""
+        super().__init__(records, folders)
+        self._group_path = group_path
+
+    def _run_of(self, guest: Guest) -> str:
+        main = procfs.identify_process(guest.pid)
+        if main is None:
+            raise GuestGoneError(f"guest {guest} has ended")
+        return str(ContainerRun(main, guest.details[CONTAINER]))
+
+    def _read_values(self, guest: Guest) -> Values:
+        group = GuestCgroup(Path(guest.cgroup))
+        try:
+            return read_values(_read_texts(group))
+        except (OSError, ValueError) as error:
+            raise DriverError(f"the control group of guest {guest} cannot be read: {error}") from error
+
+    def _find_differing(self, guest: Guest, values: Values, present: Values) -> Collection[str]:
+        return self._differing_files(guest, values)
+
+    def _write_values(self, guest: Guest, writes: Values) -> None:
+        self._write_files(GuestCgroup(Path(guest.cgroup)), writes, f"guest {guest}")
+        if left := self._differing_files(guest, writes):
+            raise DriverError(f"guest {guest}: the kernel did not accept {', '.join(sorted(left))}")
+
+    def _restore_values(self, record: ValueRecord) -> None:
+        try:
+            run = parse_run(record.run)
+        except ValueError as error:
+            raise DriverError(str(error)) from error
+        group = own_group(self._group_path(run.main.pid), run.key)
+        # A process with the pid of the former main process may be another container's.
+        if group and procfs.is_alive(run.main):
+            folder = self._folders.groups / group.strip("/")
+            self._write_files(GuestCgroup(folder), record.values, f"container {record.name}")
+
+    def _write_files(self, group: GuestCgroup, writes: Values, subject: str) -> None:
+        try:
+            for file, text in file_writes(writes, _read_texts(group), self._folders.whole_sets):
+                try:
+                    group.write_io(file, text)
+                except FileNotFoundError:
+                    # The group has ended with its container.
+                    return
+                except OSError as error:
+                    raise DriverError(f"{subject} cannot have {text!r} in {file}: {error}") from error
+        finally:
+            self._forget_reading()
+
+
+def _read_texts(group: GuestCgroup) -> dict[str, str | None]:
+    return {file: group.io_text(file) for file in (*FILES.values(), IDLE_FILE)}

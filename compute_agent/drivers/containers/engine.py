@@ -1,0 +1,214 @@
+"""The engine of containers (Podman or Docker) over its UNIX socket: bounded calls, and events.
+
+A shell without decisions. The API is that of the Docker Engine (https://docs.docker.com/reference/api/engine/),
+which Podman also answers. Each call has a connection of its own, so a call that hangs holds up no other one.
+Events are hints only. The table of guests then reads the state.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from compute_agent.bounded_http import HttpAnswer, ask_server
+from compute_agent.drivers.containers.container_state import (
+    ContainerState,
+    parse_container,
+    parse_image_labels,
+    parse_list,
+)
+from compute_agent.drivers.containers.event_stream import EventStream
+from compute_agent.drivers.containers.labels import GUEST
+from compute_agent.drivers.foreign.driver import PeerHint
+from compute_agent.model.messages import DriverError, printable_text
+
+CALL_SECONDS: Final = 5.0
+"""The longest time in seconds for which a call waits for its answer."""
+
+# The list of containers has a few KiB for each one.
+_MAX_ANSWER: Final = 16 << 20
+
+_MAX_IMAGES: Final = 1000
+
+_VERSION: Final = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}\Z")
+
+_NOT_FOUND: Final = 404
+_NOT_MODIFIED: Final = 304
+
+
+class EngineError(DriverError):
+    """The engine refuses a call; ``status`` is the status of its answer."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class ContainerEngine:
+    """An engine of containers. Methods may be called from any thread.
+
+    Each call raises :class:`~compute_agent.model.messages.DriverError` if the engine does not answer in time.
+    """
+
+    def __init__(
+        self, name: str, path: Path, on_hint: Callable[[PeerHint], None], seconds: float = CALL_SECONDS
+    ) -> None:
+        """Begin without a connection; :meth:`open` connects.
+
+        :param name: the name of the engine, for messages.
+        :param path: its UNIX socket.
+        :param on_hint: called from a thread of its own for each hint.
+        :param seconds: the time limit of each call.
+        """
+        self._name = name
+        self._path = path
+        self._on_hint = on_hint
+        self._seconds = seconds
+        self._events: EventStream | None = None
+        self._version = ""
+        # An id names the content of an image, so its labels never change.
+        self._image_labels: dict[str, Mapping[str, str]] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the stream of events is open, as far as the agent knows."""
+        return self._events is not None and self._events.is_open
+
+    def open(self) -> None:
+        """Check that the engine answers and that root runs it, and follow its events.
+
+        :raises DriverError: the engine does not answer, or another user runs it.
+        """
+        self.close()
+        found = self._ask_json("GET", "/version", whole_path=True)
+        version = found.get("ApiVersion") if isinstance(found, dict) else None
+        if not isinstance(version, str) or not _VERSION.match(version):
+            raise DriverError(f"{self._name} at {self._path} does not tell the version of its API")
+        self._version = version
+        # Podman 4.3 has no events for a label without its value.
+        filters = json.dumps({"type": ["container"], "label": [f"{GUEST}=true"]})
+        try:
+            self._events = EventStream(
+                self._connect,
+                f"/v{version}/events?{urlencode({'filters': filters})}",
+                lambda key: self._on_hint(PeerHint(key, bool(key))),
+            )
+        except OSError as error:
+            raise self._away_error(error) from error
+
+    def close(self) -> None:
+        """Disconnect."""
+        events, self._events = self._events, None
+        if events is not None:
+            events.close()
+
+    def list_containers(self, label: str) -> list[ContainerState]:
+        """The running containers with a label."""
+        filters = json.dumps({"label": [label]})
+        found = self._ask_json("GET", f"/containers/json?{urlencode({'filters': filters})}")
+        try:
+            return parse_list(found)
+        except ValueError as error:
+            raise DriverError(f"{self._name} gives an unexpected answer: {error}") from error
+
+    def read_container(self, key: str) -> ContainerState | None:
+        """The state of a container; None if there is none with this id.
+
+        :raises ValueError: the answer about this container cannot be used.
+        """
+        found = self._ask_json("GET", f"/containers/{key}/json")
+        return None if found is None else parse_container(found)
+
+    def read_image_labels(self, image: str) -> Mapping[str, str] | None:
+        """The labels of an image; None if there is no image with this id, or its labels cannot be used."""
+        if image not in self._image_labels:
+            found = self._ask_json("GET", f"/images/{image}/json")
+            if found is None:
+                return None
+            try:
+                labels = parse_image_labels(found)
+            except ValueError:
+                return None
+            if len(self._image_labels) >= _MAX_IMAGES:
+                self._image_labels.clear()
+            self._image_labels[image] = labels
+        return self._image_labels[image]
+
+    def stop_container(self, key: str, seconds: float) -> None:
+        """Stop a container, by force after ``seconds``. The engine then does not start it again by itself."""
+        whole = max(0, int(seconds))
+        self._send_request("POST", f"/containers/{key}/stop?t={whole}", whole + self._seconds)
+
+    def kill_container(self, key: str) -> None:
+        """Send SIGKILL to the main process of a container, with which all others end."""
+        self._send_request("POST", f"/containers/{key}/kill", self._seconds)
+
+    # Inner parts
+
+    def _connect(self) -> socket.socket:
+        """A connection to the engine.
+
+        :raises OSError: the engine does not answer, or another user than root or the agent's runs it.
+        """
+        plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            plain.settimeout(self._seconds)
+            plain.connect(str(self._path))
+            credentials = plain.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            _, user, _ = struct.unpack("3i", credentials)
+            if user not in (0, os.geteuid()):
+                # The containers of another user would get CPUs by the labels that this user chooses.
+                raise PermissionError(f"user {user} runs it, and not root")
+        except BaseException:
+            plain.close()
+            raise
+        return plain
+
+    def _send_request(self, method: str, path: str, seconds: float, whole_path: bool = False) -> HttpAnswer:
+        """The answer of the engine; one with status 404 is not an error.
+
+        :param whole_path: whether the path is without the version of the API.
+        """
+        if not whole_path:
+            if not self._version:
+                raise DriverError(f"{self._name} does not answer: there is no connection")
+            path = f"/v{self._version}{path}"
+        try:
+            answer = ask_server(self._connect(), method, path, seconds, _MAX_ANSWER)
+        except (OSError, http.client.HTTPException) as error:
+            # The stream of events would not notice an engine that hangs.
+            self.close()
+            self._on_hint(PeerHint())
+            raise self._away_error(error) from error
+        if not answer.is_success and answer.status not in (_NOT_FOUND, _NOT_MODIFIED):
+            told = f"{self._name} answers {answer.status} to {method} {path[:200]}"
+            raise EngineError(answer.status, printable_text(f"{told}: {_refusal_text(answer.content)}"))
+        return answer
+
+    def _ask_json(self, method: str, path: str, whole_path: bool = False) -> Any:
+        """The parsed answer; None if there is no such object."""
+        answer = self._send_request(method, path, self._seconds, whole_path)
+        if answer.status == _NOT_FOUND:
+            return None
+        try:
+            return json.loads(answer.content)
+        except (ValueError, RecursionError) as error:
+            raise DriverError(f"{self._name} gives an unexpected answer: {error}") from error
+
+    def _away_error(self, error: Exception) -> DriverError:
+        return DriverError(f"{self._name} at {self._path} does not answer: {error}")
+
+
+def _refusal_text(content: bytes) -> str:
+    try:
+        return str(json.loads(content)["message"])[:500]
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return content[:500].decode(errors="replace")

@@ -1,0 +1,71 @@
+"""Settings of a guest in the labels of its container.
+
+Pure functions. The labels of a container are those of ``podman run --label`` and those of its image together.
+An image may come from anywhere, and labels decide about CPUs of the host. So a label with the value that the
+image has, too, is the image's and has no effect. The other labels are from users of the engine's socket,
+which is worth as much as root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from compute_agent.drivers.foreign.declared import (
+    BadDeclarationError,
+    DeclaredSettings,
+    KeyNames,
+    parse_declaration,
+)
+from compute_agent.model.guest_settings import SETTING_NAMES
+from compute_agent.model.messages import printable_text
+
+PREFIX: Final = "compute-agent."
+GUEST: Final = f"{PREFIX}guest"
+"""The label of containers that are guests."""
+
+KUBERNETES: Final = "io.kubernetes.pod.uid"
+"""The label of containers that the kubelet manages."""
+
+KEYS: Final[Mapping[str, str]] = {
+    PREFIX + ("class" if name == "qos_class" else name.replace("_", "-")): name for name in SETTING_NAMES
+}
+"""The settings of guests by their labels, such as ``compute-agent.class`` for ``qos_class``."""
+
+_KEYS: Final = KeyNames(f"{PREFIX}uuid", f"{PREFIX}vcpus", KEYS, "label")
+
+_MAX_TEXT: Final = 1000
+
+
+def trusted_labels(labels: Mapping[str, str], image_labels: Mapping[str, str]) -> Mapping[str, str]:
+    """The labels that a user of the engine has set."""
+    return {key: text for key, text in labels.items() if image_labels.get(key) != text}
+
+
+def parse_labels(labels: Mapping[str, str], image_labels: Mapping[str, str]) -> DeclaredSettings | None:
+    """The settings in the labels of a container; None if the container is not meant to be a guest.
+
+    :param labels: all labels of the container.
+    :raises BadDeclarationError: a label without which the container cannot be a guest cannot be used.
+    """
+    trusted = {
+        key: text for key, text in trusted_labels(labels, image_labels).items() if key.startswith(PREFIX)
+    }
+    wanted = labels.get(GUEST, "false").strip().lower()
+    if wanted == "false":
+        return None
+    if GUEST not in trusted:
+        raise BadDeclarationError(
+            f"{GUEST} is a label of its image, which is not trusted, or the image is gone"
+        )
+    if wanted != "true":
+        raise BadDeclarationError(f"{GUEST}={printable_text(labels[GUEST])[:100]} is neither true nor false")
+    if long := sorted(key for key, text in trusted.items() if len(key) + len(text) > _MAX_TEXT):
+        raise BadDeclarationError(
+            f"label {printable_text(long[0])[:100]} is longer than {_MAX_TEXT} characters"
+        )
+    found = parse_declaration({key: text for key, text in trusted.items() if key != GUEST}, _KEYS)
+    ignored = sorted(key for key in labels.keys() - trusted.keys() if key.startswith(PREFIX))
+    told = [f"label {printable_text(key)[:100]} has no effect: it is of the image" for key in ignored[:20]]
+    return replace(found, problems=(*found.problems, *told))

@@ -1,0 +1,140 @@
+"""The table of containers that are guests, by the id of the container.
+
+A container is looked at when the engine has an event of it, and when a list shows it for the first time. The
+labels of a container never change, so a guest that runs is not looked at again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+from compute_agent.drivers import procfs
+from compute_agent.drivers.base import GuestChange
+from compute_agent.drivers.containers.container_state import ContainerRun, ContainerState, own_group
+from compute_agent.drivers.containers.engine import ContainerEngine
+from compute_agent.drivers.containers.labels import GUEST, KUBERNETES, parse_labels, trusted_labels
+from compute_agent.drivers.foreign.declared import BadDeclarationError, DeclaredSettings, made_uuid
+from compute_agent.drivers.foreign.records import ValueRecord
+from compute_agent.drivers.foreign.table import (
+    GuestEntry,
+    GuestTable,
+    RunningGroup,
+    SubjectFinding,
+    UnfitSubjectError,
+    group_members,
+)
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import SettingSource
+from compute_agent.model.messages import DriverError, printable_text
+
+LOG = logging.getLogger(__name__)
+
+CONTAINER: Final = "container"
+"""The name of the detail of a guest that has the id of its container."""
+
+
+class ContainerTable(GuestTable):
+    """The containers that are guests, by id, and those that cannot be managed."""
+
+    def __init__(
+        self,
+        driver: str,
+        engine: ContainerEngine,
+        host: str,
+        groups: Path,
+        report: Callable[[GuestChange], None],
+        group_path: Callable[[int], str] = procfs.cgroup_path,
+    ) -> None:
+        """:param group_path: returns the path of the control group of a process."""
+        super().__init__(driver, host, groups, report)
+        self._engine = engine
+        self._group_path = group_path
+
+    def is_managed(self, record: ValueRecord) -> bool:
+        """Whether the run of a record goes on, and its container is a guest."""
+        with self._lock:
+            entry = self._by_uuid.get(record.guest_uuid)
+        return entry is not None and record.run == str(run_of(entry)) and entry.is_alive
+
+    def _find_suspects(self) -> Collection[str]:
+        self._refuse_kubernetes()
+        listed = {container.key for container in self._engine.list_containers(GUEST)}
+        self._others &= listed
+        with self._lock:
+            entries = dict(self._entries)
+        steady = {key for key, entry in entries.items() if key in listed and entry.is_alive}
+        return (listed | entries.keys()) - steady - self._others
+
+    def _refuse_kubernetes(self) -> None:
+        """Refuse a host on which the kubelet manages CPUs of containers.
+
+        :raises DriverError: a container is the kubelet's.
+        """
+        for container in self._engine.list_containers(KUBERNETES):
+            if KUBERNETES in trusted_labels(container.labels, self._labels_of_image(container)):
+                raise DriverError(
+                    f"this is a node of Kubernetes (container {container.key[:12]} has the label"
+                    f" {KUBERNETES}), and the kubelet manages its containers: remove {self._driver} from"
+                    " [guests] drivers"
+                )
+
+    def _labels_of_image(self, container: ContainerState) -> Mapping[str, str]:
+        # Without the image, no label can be known as the image's, so all of them count as such.
+        found = self._engine.read_image_labels(container.image) if container.image else {}
+        return container.labels if found is None else found
+
+    def _look_closely(self, key: str) -> SubjectFinding:
+        try:
+            container = self._engine.read_container(key)
+        except ValueError as error:
+            LOG.warning("Container %s is left out: %s", key[:12], error)
+            return SubjectFinding(is_other=True)
+        if container is None or not container.pid:
+            return SubjectFinding()
+        guest_uuid = made_uuid(self._host, self._driver, container.name)
+        try:
+            settings = parse_labels(container.labels, self._labels_of_image(container))
+            if settings is None:
+                return SubjectFinding(is_other=True)
+            guest_uuid = settings.guest_uuid or guest_uuid
+            return self._find_entry(container, guest_uuid, settings)
+        except (BadDeclarationError, UnfitSubjectError) as error:
+            reason = f"container {container.name} cannot be a guest: {error}"
+            return SubjectFinding(lost=(guest_uuid, printable_text(reason)))
+
+    def _find_entry(
+        self, container: ContainerState, guest_uuid: str, settings: DeclaredSettings
+    ) -> SubjectFinding:
+        main = procfs.identify_process(container.pid)
+        path = self._group_path(container.pid)
+        # The process has ended since the engine has answered.
+        if main is None or procfs.identify_process(container.pid) != main:
+            return SubjectFinding()
+        self._refuse_namesake(container.key, guest_uuid, "container", "the label compute-agent.uuid")
+        group = own_group(path, container.key)
+        if not group:
+            raise UnfitSubjectError(f"it has no control group of its own (its process is in {path or '/'})")
+        folder = self._groups / group.strip("/")
+        if main.pid not in group_members(self._groups, folder):
+            raise UnfitSubjectError("its main process is not in its control group of version 2")
+        guest = Guest(
+            guest_uuid,
+            self._driver,
+            container.name,
+            main.pid,
+            settings.guest_settings,
+            str(folder),
+            {CONTAINER: container.key},
+            declared=dict(settings.declared),
+            declared_by=SettingSource.LABEL,
+            declared_problems=settings.problems,
+        )
+        return SubjectFinding(GuestEntry(guest, RunningGroup(main, folder)), guest_uuid)
+
+
+def run_of(entry: GuestEntry) -> ContainerRun:
+    """The run of a container that is a guest."""
+    return ContainerRun(entry.running.main, entry.guest.details[CONTAINER])

@@ -1,0 +1,103 @@
+"""Settings of a guest as texts by key, as a unit file or the labels of a container declare them.
+
+Pure functions.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from compute_agent.model.guest_settings import MAX_VCPUS, GuestSettings, read_setting
+from compute_agent.model.messages import printable_text
+
+# An upper limit for the number of problems in messages of one guest.
+_MAX_PROBLEMS: Final = 20
+
+_VCPUS: Final = re.compile(r"[0-9]{1,4}\Z")
+
+_NAMESPACE: Final = uuid.UUID("0a1c6f4e-52f7-5d0b-9d3e-6a0f8f7c1b55")
+"""The namespace of uuids that are made from names."""
+
+
+class BadDeclarationError(ValueError):
+    """A value without which the subject cannot be a guest cannot be used. The text names the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredSettings:
+    """The declared settings of a guest.
+
+    :ivar guest_uuid: the uuid; empty: it is made from names.
+    :ivar declared: the values of settings, by setting.
+    :ivar problems: sentences about keys that have no effect.
+    """
+
+    guest_uuid: str = ""
+    vcpus: int = 1
+    declared: Mapping[str, Any] = ()  # type: ignore[assignment]  # an empty default that is not shared
+    problems: tuple[str, ...] = ()
+
+    @property
+    def guest_settings(self) -> GuestSettings:
+        """The settings, with defaults for those that are not declared."""
+        return GuestSettings(vcpus=self.vcpus, **dict(self.declared))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyNames:
+    """The keys of one kind of declarations.
+
+    :ivar uuid: the key of the uuid.
+    :ivar vcpus: the key of the number of CPUs.
+    :ivar settings: the settings by their keys.
+    :ivar place: stands before a key in messages.
+    """
+
+    uuid: str
+    vcpus: str
+    settings: Mapping[str, str]
+    place: str
+
+
+def made_uuid(*names: str) -> str:
+    """A uuid of version 5 from names, such as those of the host and of the service.
+
+    :param names: none of them has a slash.
+    """
+    return str(uuid.uuid5(_NAMESPACE, "/".join(names)))
+
+
+def parse_declaration(values: Mapping[str, str], keys: KeyNames) -> DeclaredSettings:
+    """The settings in texts by key; an empty text means the default.
+
+    :raises BadDeclarationError: the uuid or the number of CPUs cannot be used.
+    """
+    guest_uuid, vcpus = values.get(keys.uuid, ""), values.get(keys.vcpus, "")
+    if guest_uuid:
+        try:
+            guest_uuid = str(uuid.UUID(guest_uuid))
+        except ValueError as error:
+            raise BadDeclarationError(f"{keys.uuid}={printable_text(guest_uuid)} is not a uuid") from error
+    if vcpus and (not _VCPUS.match(vcpus) or not 1 <= int(vcpus) <= MAX_VCPUS):
+        raise BadDeclarationError(
+            f"{keys.vcpus}={printable_text(vcpus)} is not a whole number from 1 to {MAX_VCPUS}"
+        )
+    declared: dict[str, Any] = {}
+    problems: list[str] = []
+    for key, text in values.items():
+        if key in (keys.uuid, keys.vcpus):
+            continue
+        if key not in keys.settings:
+            problems.append(f"{keys.place} {printable_text(key)} is not a setting of guests")
+        elif text:
+            try:
+                declared[keys.settings[key]] = read_setting(keys.settings[key], text)
+            except ValueError as error:
+                problems.append(f"{keys.place} {key}={printable_text(text)} has no effect: {error}")
+    if len(problems) > _MAX_PROBLEMS:
+        problems = [*problems[:_MAX_PROBLEMS], f"{len(problems) - _MAX_PROBLEMS} more have no effect"]
+    return DeclaredSettings(guest_uuid, int(vcpus or 1), declared, tuple(problems))

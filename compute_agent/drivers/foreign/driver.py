@@ -1,0 +1,525 @@
+"""A driver of guests that another program starts, each in a control group of its own.
+
+The other program (systemd, Podman or Docker) is the *peer*. A thread connects to it, follows its guests, and
+reports them. The threads of a guest are those of all processes in its group. A subclass has the peer, the
+table and the editor of one kind of guests.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+
+from compute_agent.drivers import memory_limits, procfs
+from compute_agent.drivers.base import (
+    ChangeKind,
+    CpuLimits,
+    CpuSettings,
+    GuestChange,
+    Listener,
+    MemoryLimits,
+    OomKill,
+)
+from compute_agent.drivers.cgroup import GuestCgroup
+from compute_agent.drivers.foreign import values
+from compute_agent.drivers.foreign.editor import GoalChoice, HostFolders, ValueComparison, ValueEditor
+from compute_agent.drivers.foreign.table import GuestEntry, GuestTable
+from compute_agent.drivers.foreign.values import CPUS, NODES
+from compute_agent.drivers.memory_limits import OomScores, OomWatch
+from compute_agent.model import cpuset
+from compute_agent.model.guest import Guest
+from compute_agent.model.messages import DriverError, GuestGoneError
+from compute_agent.model.resource import BlockIo
+
+LOG = logging.getLogger(__name__)
+
+# The first and the longest pause in seconds between two attempts to connect.
+_FIRST_PAUSE: Final = 0.1
+_MAX_PAUSE: Final = 2.0
+
+# The longest time in seconds for which the start and close() wait for the thread.
+_FIRST_LOOK: Final = 10.0
+_LAST_LOOK: Final = 2.0
+
+_POLL_SECONDS: Final = 0.02
+KILL_SECONDS: Final = 10.0
+"""The longest time in seconds until the processes of a guest end after SIGKILL."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerHint:
+    """A hint that a service or a container may have changed.
+
+    :ivar key: its key in the table; empty: any may have changed.
+    :ivar is_new: whether it may be another one than before.
+    """
+
+    key: str = ""
+    is_new: bool = False
+
+
+class GuestPeer(Protocol):
+    """The connection to the program that starts the guests."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is open, as far as the agent knows."""
+        ...
+
+    def open(self) -> None:
+        """Connect, and follow changes.
+
+        :raises DriverError: the program does not answer.
+        """
+        ...
+
+    def close(self) -> None:
+        """Disconnect."""
+        ...
+
+
+class ForeignDriver(abc.ABC):
+    """The parts that drivers of guests of other programs share.
+
+    A subclass sets the attributes of its peer, starts the thread, and calls :meth:`_await_look`.
+    """
+
+    name: str
+    peer_name: str
+    """The name of the peer, for messages."""
+
+    _peer: GuestPeer
+    _table: GuestTable
+    _editor: ValueEditor
+
+    def __init__(
+        self,
+        folders: HostFolders | None = None,
+        look_interval: float = 10.0,
+        lock: Callable[[], None] = lambda: None,
+        look_only: bool = False,
+    ) -> None:
+        """Begin without a peer.
+
+        :param folders: the folders of the host; None: the usual ones.
+        :param look_interval: the time in seconds between two lists of all guests.
+        :param lock: called before each connection; raises DriverError if another agent manages the guests.
+        :param look_only: whether the driver changes nothing.
+        """
+        self._hints: queue.SimpleQueue[PeerHint] = queue.SimpleQueue()
+        self._folders = folders or HostFolders()
+        self._oom, self._scores = OomWatch(), OomScores()
+        self._listener: Listener | None = None
+        self._absence = ""
+        self._listed = False
+        self._look_interval = look_interval
+        self._check_lock = lock
+        self._look_only = look_only
+        self._next_look = 0.0
+        self._stopped, self._tried = threading.Event(), threading.Event()
+
+    def _await_look(self, thread: threading.Thread) -> None:
+        """Wait until the thread has tried to list guests.
+
+        In most cases the guests are known when the constructor returns, so the agent can take them over at
+        its start.
+
+        :param thread: the thread that runs :meth:`_follow_peer`.
+        """
+        self._thread = thread
+        self._tried.wait(_FIRST_LOOK)
+
+    # Running guests
+
+    @property
+    def outage_reason(self) -> str:
+        """The reason why the peer does not answer; empty if it does."""
+        if self._listed and self._peer.is_open:
+            return ""
+        return self._absence or f"{self.peer_name} does not answer"
+
+    def outage_reasons(self) -> Mapping[str, str]:
+        """The outage reason by the name of this driver; empty if the peer answers."""
+        return {self.name: reason} if (reason := self.outage_reason) else {}
+
+    @property
+    def awaited_drivers(self) -> frozenset[str]:
+        """The name of this driver, if the peer has not answered since the agent started."""
+        return frozenset() if self._listed else frozenset({self.name})
+
+    def guests(self) -> Sequence[Guest]:
+        """The guests that run now.
+
+        :raises DriverError: the peer has not answered since the agent started.
+        """
+        if not self._listed:
+            raise DriverError(self.outage_reason)
+        # Processes are checked here, because the table learns of ends only by signals.
+        return [entry.guest for entry in self._table.all_entries() if entry.is_alive]
+
+    def listed_guests(self) -> Sequence[Guest]:
+        """The same as :meth:`guests`."""
+        return self.guests()
+
+    def lost_guests(self) -> Mapping[str, str]:
+        """The subjects that cannot be guests: a dict from each uuid to the reason."""
+        return self._table.lost_guests()
+
+    def watch_guests(self, listener: Listener) -> None:
+        """Call ``listener`` for each guest that starts, ends or gets other settings later."""
+        self._listener = listener
+
+    def close(self) -> None:
+        """Disconnect. Guests run on."""
+        # The event is set before the hint below wakes the thread, which then checks it.
+        self._stopped.set()
+        self._hints.put(PeerHint())
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_LAST_LOOK)
+        self._peer.close()
+
+    def oom_kills(self) -> Sequence[OomKill]:
+        """The OOM kills of running guests since the last call."""
+        for entry in self._table.all_entries():
+            self._oom.look_at_group(entry.guest, entry.running.own_group)
+        return self._oom.take_news()
+
+    @abc.abstractmethod
+    def stop(self, guest: Guest, timeout: float) -> None:
+        """Stop the guest through its peer; see :meth:`compute_agent.drivers.base.RunningGuests.stop`."""
+
+    @abc.abstractmethod
+    def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
+        """See :meth:`compute_agent.drivers.base.CpuTuning.missing_limits`."""
+
+    @abc.abstractmethod
+    def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
+        """See :meth:`compute_agent.drivers.base.BlockIoTuning.blockio_missing`."""
+
+    @abc.abstractmethod
+    def _can_idle(self, guest: Guest) -> bool:
+        """Whether the guest can be idle."""
+
+    # Abilities of the driver
+
+    @property
+    def starting_driver(self) -> None:
+        """Always None: the peer starts guests."""
+        return
+
+    @property
+    def flavor_source(self) -> None:
+        """Always None: guests of a peer have no flavors."""
+        return
+
+    @property
+    def expecting_driver(self) -> None:
+        """Always None: nothing announces the start of a guest."""
+        return
+
+    # Threads
+
+    def process_ids(self, guest: Guest) -> Sequence[int]:
+        """The pids of the guest, the main process first."""
+        members = self._table.find_living(guest).running.own_group.process_ids()
+        return [guest.pid, *(pid for pid in members if pid != guest.pid)]
+
+    def usage_group(self, guest: Guest) -> str:
+        """The folder of the control group of the guest."""
+        return guest.cgroup
+
+    def thread_ids(self, guest: Guest) -> frozenset[int]:
+        """The kernel thread ids of all processes of the guest now."""
+        found = frozenset[int]().union(*map(procfs.thread_ids, self.process_ids(guest)))
+        if not found:
+            raise GuestGoneError(f"guest {guest} has ended")
+        return found
+
+    def vcpu_threads(self, guest: Guest) -> frozenset[int]:
+        """The ids of all threads: the guest has no guest CPUs."""
+        return self.thread_ids(guest)
+
+    # CPUs
+
+    def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
+        """The present affinity of each thread outside of the CPUs of ``settings``, by thread id.
+
+        A thread may itself use fewer of these CPUs. If the guest or its group has other CPUs, its main
+        thread counts as misplaced.
+        """
+        wanted = _group_cpus(settings)
+        found = self._compare_guest(guest, self._cpu_choice(wanted))
+        goal = found.goals.get(CPUS, frozenset())
+        allowed = goal if isinstance(goal, frozenset) and goal else wanted
+        affinities = {tid: procfs.thread_affinity(tid) for tid in self.thread_ids(guest)}
+        misplaced = {
+            tid: cpus for tid, cpus in affinities.items() if cpus is not None and not cpus <= allowed
+        }
+        if found.differing and not misplaced:
+            misplaced = {guest.pid: self.observed_cpus(guest)}
+        return misplaced
+
+    def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
+        """Always empty: the agent changes no definition for the next start."""
+        self._table.find_living(guest)
+        return ""
+
+    def observed_cpus(self, guest: Guest) -> frozenset[int]:
+        """The CPUs that the main thread of the guest may use."""
+        cpus = procfs.thread_affinity(self._table.find_living(guest).running.main.pid)
+        if cpus is None:
+            raise GuestGoneError(f"guest {guest} has ended")
+        return cpus
+
+    def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
+        """Set the CPUs of the group, and read it back; return how many threads changed."""
+        wanted = _group_cpus(settings)
+        if not wanted & self._folders.online_cpus:
+            raise DriverError(f"guest {guest} cannot be pinned to {cpuset.format(wanted)}: they are offline")
+        before = self.misplaced_threads(guest, settings)
+        if not before:
+            return 0
+        self._apply(guest, self._cpu_choice(wanted))
+        if misplaced := self.misplaced_threads(guest, settings):
+            raise DriverError(f"guest {guest}: the kernel did not accept the CPUs of {sorted(misplaced)}")
+        return len(before)
+
+    def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
+        """Always empty: the guest has no guest CPUs."""
+        self._table.find_living(guest)
+        return {}
+
+    def emulator_affinity(self, guest: Guest) -> frozenset[int]:
+        """Always empty: the guest has no emulator."""
+        self._table.find_living(guest)
+        return frozenset()
+
+    def helper_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
+        """Always empty: the guest has no helpers outside its own processes."""
+        return self.vcpu_affinity(guest)
+
+    def emulator_threads(self, guest: Guest) -> Mapping[int, frozenset[int]]:
+        """Always empty: the guest has no emulator."""
+        return self.vcpu_affinity(guest)
+
+    def move_emulator(self, guest: Guest, threads: Collection[int], cpus: frozenset[int]) -> int:
+        """Always 0: the guest has no emulator threads to move."""
+        return len(self.vcpu_affinity(guest))
+
+    def moved_emulator(self, guest: Guest, online: frozenset[int]) -> Mapping[int, frozenset[int]]:
+        """Always empty: the guest has no emulator threads."""
+        return self.vcpu_affinity(guest)
+
+    def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
+        """Always 0: the guest has no emulator threads to move back."""
+        return len(self.vcpu_affinity(guest))
+
+    def stuck_helpers(self, guest: Guest) -> Sequence[str]:
+        """Always empty: the guest has no helpers outside its own processes."""
+        self._table.find_living(guest)
+        return ()
+
+    def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
+        """Weight and quota of the guest if they differ from ``wanted``.
+
+        A weight of the guest's own, and a lower quota of its own, are no difference.
+        """
+        found = self._compare_guest(guest, self._limit_choice(guest, wanted))
+        return values.present_limits(found.present) if found.differing else None
+
+    def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
+        """Set weight and quota of the guest where they differ, and read them back."""
+        return self._apply(guest, self._limit_choice(guest, wanted))
+
+    # Memory
+
+    def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
+        """The NUMA nodes of the guest if they differ from ``wanted``."""
+        found = self._compare_guest(guest, partial(values.node_goal, wanted))
+        nodes = found.present[NODES]
+        return nodes if found.differing and isinstance(nodes, frozenset) else None
+
+    def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
+        """Return False always: nothing announces the start of a guest."""
+        return False
+
+    def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
+        """Set the NUMA nodes if they differ from ``wanted``. The kernel then moves the memory."""
+        return self._apply(guest, partial(values.node_goal, wanted))
+
+    def memory_use(self, guest: Guest) -> int | None:
+        """The bytes that the guest uses, page cache included; None without the controller memory."""
+        return self._table.find_living(guest).running.own_group.memory_use()
+
+    def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
+        """The bytes in huge pages that the guest uses, by page size in KiB."""
+        return memory_limits.huge_page_use(self._table.find_living(guest).running.own_group)
+
+    def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
+        """The limits of the guest if they differ from ``wanted``; None if they agree.
+
+        ``oom_group`` and ``huge_pages`` are not set.
+        """
+        found = self._compare_guest(guest, partial(values.memory_goals, wanted))
+        score = self._differing_score(guest, wanted)
+        if not found.differing and score is None:
+            return None
+        return values.present_memory(found.present, wanted, score)
+
+    def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
+        """Set the limits that differ from ``wanted``, and read them back."""
+        changed = self._apply(guest, partial(values.memory_goals, wanted))
+        if self._differing_score(guest, wanted) is None or wanted.oom_score_adj is None:
+            return changed
+        # The note comes first: after a crash in between, the next agent still knows the score as its own.
+        self._editor.note_score(guest, True)
+        try:
+            self._scores.write(guest, self.process_ids(guest), wanted.oom_score_adj)
+        except OSError as error:
+            raise DriverError(f"the oom_score_adj of guest {guest} cannot be set: {error}") from error
+        if wanted.oom_score_adj == 0:
+            self._editor.note_score(guest, False)
+        return True
+
+    # Block I/O
+
+    def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
+        """A text with the weight of block I/O if it differs from ``wanted``."""
+        found = self._compare_guest(guest, self._io_choice(wanted))
+        return ", ".join(f"{name} is {values.value_text(found.present[name])}" for name in found.differing)
+
+    def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
+        """Set the weight of block I/O where it differs, and read it back."""
+        return self._apply(guest, self._io_choice(wanted))
+
+    # Inner parts: one guest
+
+    def _compare_guest(self, guest: Guest, choose: GoalChoice) -> ValueComparison:
+        self._table.find_living(guest)
+        with self._checked_end(guest):
+            return self._editor.compare_guest(guest, choose)
+
+    def _apply(self, guest: Guest, choose: GoalChoice) -> bool:
+        self._table.find_living(guest)
+        if self._look_only:
+            raise DriverError(f"guest {guest} is not changed in a dry run")
+        with self._checked_end(guest):
+            return self._editor.apply(guest, choose)
+
+    @contextlib.contextmanager
+    def _checked_end(self, guest: Guest) -> Iterator[None]:
+        """Raise GuestGoneError in place of an error of a guest that has ended meanwhile."""
+        try:
+            yield
+        except GuestGoneError:
+            raise
+        except DriverError:
+            self._table.find_living(guest)
+            raise
+
+    def _cpu_choice(self, cpus: frozenset[int]) -> GoalChoice:
+        return partial(values.cpu_goal, cpus, self._folders.online_cpus)
+
+    def _limit_choice(self, guest: Guest, wanted: CpuLimits) -> GoalChoice:
+        return partial(values.limit_goals, replace(wanted, idle=wanted.idle and self._can_idle(guest)))
+
+    @staticmethod
+    def _io_choice(wanted: BlockIo | None) -> GoalChoice:
+        return partial(values.io_goal, None if wanted is None else wanted.weight)
+
+    def _differing_score(self, guest: Guest, wanted: MemoryLimits) -> int | None:
+        """The ``oom_score_adj`` of the guest if the agent would change it; None if not."""
+        asked = MemoryLimits(oom_score_adj=self._scores.without_refused(guest, wanted).oom_score_adj)
+        own = {memory_limits.OOM_SCORE} if self._editor.record_of(guest).scored else frozenset[str]()
+        pids = self.process_ids(guest)
+        if not memory_limits.differing_limits(None, pids, asked, own):
+            return None
+        return memory_limits.present_limits(None, pids, asked).oom_score_adj
+
+    # Inner parts: the thread
+
+    def _follow_peer(self) -> None:
+        """Connect, and look at guests, until the driver is closed."""
+        pause = _FIRST_PAUSE
+        while not self._stopped.is_set():
+            try:
+                if not self._peer.is_open:
+                    # Checked at each connection, because another agent may have started while there was none.
+                    self._check_lock()
+                    self._peer.open()
+                    self._look_around(everything=True)
+                    self._listed, self._absence = True, ""
+                    pause = _FIRST_PAUSE
+                    LOG.info("%s answers", self.peer_name)
+                    self._tried.set()
+                self._handle_hints()
+            except DriverError as error:
+                # A new reason is logged once, and not again at each attempt.
+                if str(error) != self._absence:
+                    LOG.warning("%s; the agent tries again", error)
+                self._absence = str(error)
+                self._peer.close()
+                self._tried.set()
+                self._stopped.wait(pause)
+                pause = min(2 * pause, _MAX_PAUSE)
+            except Exception:
+                # An error in the agent's code. Without the thread the agent would see no start or end.
+                LOG.exception("An answer of %s could not be handled", self.peer_name)
+                self._stopped.wait(pause)
+
+    def _look_around(self, everything: bool) -> None:
+        self._next_look = time.monotonic() + self._look_interval
+        self._table.look_around(everything)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        if not self._look_only:
+            self._editor.give_back(self._table.is_managed)
+
+    def _handle_hints(self) -> None:
+        """Wait for the next hint or the next look, and look at the guests."""
+        hints: set[PeerHint] = set()
+        with contextlib.suppress(queue.Empty):
+            hints.add(self._hints.get(timeout=max(self._next_look - time.monotonic(), 0.0)))
+            # A start has a dozen signals of the same guest.
+            while True:
+                hints.add(self._hints.get_nowait())
+        if self._stopped.is_set() or not self._peer.is_open:
+            return
+        everything = PeerHint() in hints
+        if everything or time.monotonic() >= self._next_look:
+            self._look_around(everything)
+        for key in sorted({hint.key for hint in hints if hint.key}):
+            self._table.look_at(key, PeerHint(key, True) in hints)
+        self._give_back()
+
+    def _report_change(self, change: GuestChange) -> None:
+        if change.kind in (ChangeKind.STARTED, ChangeKind.FOUND):
+            self._oom.begin_counting(change.guest.uuid, GuestCgroup(Path(change.guest.cgroup)))
+        if self._listener is not None:
+            self._listener(change)
+
+
+def await_end(entry: GuestEntry, seconds: float) -> bool:
+    """Wait until the main process of a guest has ended; return whether it has."""
+    deadline = time.monotonic() + seconds
+    while entry.is_alive:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def _group_cpus(settings: CpuSettings) -> frozenset[int]:
+    """The CPUs for all threads of a guest, which has no guest CPUs."""
+    # A confined guest may have emulator CPUs only.
+    return settings.cpus or settings.emulator_cpus

@@ -1,0 +1,262 @@
+"""Compares the values of guests with goals, sets them, and gives them back.
+
+The values before the first write are on disk (``records.py``). Each kind of guests has its own way to read
+and write values, as methods of a subclass.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from compute_agent.drivers import procfs
+from compute_agent.drivers.cgroup import GuestCgroup
+from compute_agent.drivers.foreign.kernel_values import FILES, IDLE_FILE, differing_files
+from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
+from compute_agent.drivers.foreign.values import CPUS, DEFAULTS, NODES, Values, own_value
+from compute_agent.host.cpus import read_online
+from compute_agent.host.kernel_files import SysFiles
+from compute_agent.model.guest import Guest
+from compute_agent.model.messages import DriverError
+
+LOG = logging.getLogger(__name__)
+
+_READING_SECONDS: Final = 1.0
+"""The longest age in seconds of a reading that a comparison uses. A round compares all settings of a guest
+within milliseconds, and rounds are further apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostFolders:
+    """The folders of the host.
+
+    :ivar root: the root of the host's files.
+    :ivar groups: the root of all control groups.
+    :ivar control: the folder of the files that systemd writes for properties that are set at run time.
+    """
+
+    root: Path = Path("/")
+    groups: Path = Path("/sys/fs/cgroup")
+    control: Path = Path("/run/systemd/system.control")
+
+    @property
+    def online_cpus(self) -> frozenset[int]:
+        """The online CPUs."""
+        return read_online(self.root)
+
+    @property
+    def possible_cpus(self) -> frozenset[int]:
+        """The CPUs that the host can ever have."""
+        return SysFiles(self.root).cpu_list("sys/devices/system/cpu/possible") or self.online_cpus
+
+    @property
+    def whole_sets(self) -> Values:
+        """All online CPUs and all NUMA nodes, by the name of the value."""
+        return {CPUS: self.online_cpus, NODES: procfs.nodes_with_memory()}
+
+
+GoalChoice = Callable[[Values, Values], Values]
+"""Chooses the goals from the present values and from those of the guest's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueComparison:
+    """The present values of a guest, its goals, and the names of values that differ from the goals."""
+
+    present: Values
+    goals: Values
+    differing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueReading:
+    """The values that a guest had at one time, in seconds of the monotonic clock."""
+
+    guest_uuid: str
+    time: float
+    values: Values
+
+    def is_fresh(self, guest: Guest) -> bool:
+        """Whether a comparison of this guest may use the reading now."""
+        return self.guest_uuid == guest.uuid and time.monotonic() - self.time <= _READING_SECONDS
+
+
+class ValueEditor(abc.ABC):
+    """Compares and sets the values of guests. Methods may be called from any thread."""
+
+    subject = "guest"
+    """The guests, such as ``service``, for messages."""
+
+    def __init__(self, records: ValueRecords, folders: HostFolders) -> None:
+        self._records = records
+        self._folders = folders
+        self._lock = threading.RLock()
+        # The last one only: a round compares all settings of a guest before the next guest.
+        self._reading: ValueReading | None = None
+        self._writes = 0
+        """The number of writes. A reading with a write in between is not kept."""
+
+    def record_of(self, guest: Guest) -> ValueRecord:
+        """The values of the guest's own, as far as the agent has changed them."""
+        with self._lock:
+            return self._records.record_of(guest.uuid, guest.name, self._run_of(guest))
+
+    def compare_guest(self, guest: Guest, choose: GoalChoice) -> ValueComparison:
+        """Compare a guest with its goals.
+
+        Comparisons of one guest that follow each other share one reading of its values.
+
+        :raises GuestGoneError: the guest has ended.
+        :raises DriverError: the values cannot be read.
+        """
+        reading = self._reading
+        if reading is None or not reading.is_fresh(guest):
+            reading = self._read_guest(guest)
+        return self._compare_values(guest, choose, reading.values)
+
+    def apply(self, guest: Guest, choose: GoalChoice) -> bool:
+        """Set the values that differ, and read them back; return whether any differed.
+
+        :raises GuestGoneError: the guest has ended.
+        :raises DriverError: a value is refused, or cannot be recorded.
+        """
+        with self._lock:
+            found = self._compare_values(guest, choose, self._read_guest(guest).values)
+            if not found.differing:
+                return False
+            writes = {name: found.goals[name] for name in found.differing}
+            record = self._note_values(self.record_of(guest), found.present, writes)
+            self._write_values(guest, writes)
+            own = {name for name in writes if writes[name] == own_value(name, found.present, record.values)}
+            self._forget_values(record, own)
+        return True
+
+    def note_score(self, guest: Guest, scored: bool) -> None:
+        """Note whether the agent sets ``oom_score_adj`` of the guest.
+
+        :raises DriverError: the note cannot be written.
+        """
+        with self._lock:
+            record = self.record_of(guest)
+            if record.scored != scored:
+                self._save(replace(record, scored=scored))
+
+    def give_back(self, is_managed: Callable[[ValueRecord], bool]) -> None:
+        """Give back the values of all that are no guests any more.
+
+        A failure is logged, and the next call tries again.
+
+        :param is_managed: whether the subject of a record is a guest.
+        """
+        with self._lock:
+            for record in self._records.all_records():
+                if not is_managed(record):
+                    try:
+                        self._restore_values(record)
+                        self._forget_values(record, record.values.keys())
+                        self._save(ValueRecord(record.guest_uuid, record.name, record.run))
+                        LOG.info("%s %s has its own limits again", self.subject.capitalize(), record.name)
+                    except DriverError as error:
+                        LOG.warning("%s does not get back its limits: %s", record.name, error)
+
+    # The parts of each kind of guests
+
+    def _run_of(self, guest: Guest) -> str:
+        """The run of a guest to which its own values belong; empty: the values belong to each run."""
+        return ""
+
+    @abc.abstractmethod
+    def _read_values(self, guest: Guest) -> Values:
+        """The present values of a guest, without those that it cannot have.
+
+        :raises GuestGoneError: the guest has ended.
+        :raises DriverError: the values cannot be read.
+        """
+
+    @abc.abstractmethod
+    def _find_differing(self, guest: Guest, values: Values, present: Values) -> Collection[str]:
+        """The names of values that the guest does not have."""
+
+    @abc.abstractmethod
+    def _write_values(self, guest: Guest, writes: Values) -> None:
+        """Set values, and read them back.
+
+        :raises GuestGoneError: the guest has ended.
+        :raises DriverError: a value is refused.
+        """
+
+    @abc.abstractmethod
+    def _restore_values(self, record: ValueRecord) -> None:
+        """Set the values of a record again, as far as their subject still exists.
+
+        :raises DriverError: a value is refused.
+        """
+
+    def _names_to_keep(self, record: ValueRecord, names: Collection[str]) -> Sequence[str]:
+        """The names of values with a file of another program that has to stay."""
+        return ()
+
+    def _remove_files(self, record: ValueRecord, names: Collection[str]) -> None:
+        """Remove files that would outlive the agent's values."""
+        return
+
+    # Inner parts
+
+    def _compare_values(self, guest: Guest, choose: GoalChoice, present: Values) -> ValueComparison:
+        # An older systemd or kernel does not have all values.
+        goals = {
+            name: value
+            for name, value in choose({**DEFAULTS, **present}, self.record_of(guest).values).items()
+            if name in present
+        }
+        differing = self._find_differing(guest, goals, present)
+        return ValueComparison({**DEFAULTS, **present}, goals, tuple(sorted(differing)))
+
+    def _read_guest(self, guest: Guest) -> ValueReading:
+        writes, now = self._writes, time.monotonic()
+        reading = ValueReading(guest.uuid, now, self._read_values(guest))
+        if writes == self._writes:
+            self._reading = reading
+        return reading
+
+    def _forget_reading(self) -> None:
+        """Note that a value was written, or may have been."""
+        self._writes += 1
+        self._reading = None
+
+    def _differing_files(self, guest: Guest, values: Values) -> list[str]:
+        """The names of values that the files of the guest's group do not have."""
+        group = GuestCgroup(Path(guest.cgroup))
+        texts = {file: group.io_text(file) for file in (*(FILES[name] for name in values), IDLE_FILE)}
+        return differing_files(values, texts, self._folders.whole_sets)
+
+    def _note_values(self, record: ValueRecord, present: Values, writes: Values) -> ValueRecord:
+        """Note the values of the guest's own before the first write."""
+        new = {name: present[name] for name in writes if name not in record.values}
+        if not new:
+            return record
+        record = record.with_values(new, self._names_to_keep(record, new))
+        self._save(record)
+        return record
+
+    def _forget_values(self, record: ValueRecord, names: Collection[str]) -> None:
+        """Forget values that are those of the guest's own again."""
+        known = [name for name in names if name in record.values]
+        if known:
+            self._remove_files(record, [name for name in known if name not in record.kept])
+            self._save(record.without_values(known))
+
+    def _save(self, record: ValueRecord) -> None:
+        try:
+            self._records.save(record)
+        except OSError as error:
+            raise DriverError(
+                f"{self.subject} {record.name} keeps its limits, because its record cannot be written:"
+                f" {error}"
+            ) from error

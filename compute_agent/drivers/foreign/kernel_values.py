@@ -1,0 +1,179 @@
+"""The files of a group: the values in their texts, and the texts for values.
+
+Pure functions of the texts (Documentation/admin-guide/cgroup-v2.rst). systemd answers before it writes, and
+another program may write to the files. So the files are compared with the goals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from compute_agent.drivers.base import UNLIMITED
+from compute_agent.drivers.cgroup import PERIOD
+from compute_agent.drivers.foreign.values import (
+    CPUS,
+    DEFAULTS,
+    IDLE,
+    INFINITY,
+    IO_WEIGHT,
+    MEMORY_HIGH,
+    MEMORY_LOW,
+    MEMORY_MAX,
+    MEMORY_MIN,
+    NODES,
+    QUOTA,
+    WEIGHT,
+    Value,
+    Values,
+)
+from compute_agent.model import cpuset
+from compute_agent.model.resource import DEFAULT_WEIGHT
+
+FILES: Final[Mapping[str, str]] = {
+    CPUS: "cpuset.cpus",
+    NODES: "cpuset.mems",
+    WEIGHT: "cpu.weight",
+    QUOTA: "cpu.max",
+    MEMORY_MAX: "memory.max",
+    MEMORY_HIGH: "memory.high",
+    MEMORY_LOW: "memory.low",
+    MEMORY_MIN: "memory.min",
+    IO_WEIGHT: "io.weight",
+}
+"""The file of each value."""
+
+IDLE_FILE: Final = "cpu.idle"
+
+_NO_QUOTA: Final = f"max {PERIOD}"
+_MIN_QUOTA: Final = 1000
+"""The smallest quota in microseconds that the kernel accepts."""
+
+_SECOND: Final = 1_000_000
+
+# The kernel stores a quota in microseconds a period, and a group may have a period of its own.
+_QUOTA_TOLERANCE: Final = 0.01
+
+
+def differing_files(values: Values, texts: Mapping[str, str | None], whole: Values) -> list[str]:
+    """The names among ``values`` with other values in the kernel.
+
+    :param texts: the contents of the files by their names; None: the file does not exist.
+    :param whole: all CPUs and all NUMA nodes, by name.
+    """
+    return [name for name, value in values.items() if not _value_agrees(name, value, texts, whole)]
+
+
+def _value_agrees(name: str, value: Value, texts: Mapping[str, str | None], whole: Values) -> bool:
+    text = texts[FILES[name]]
+    if text is None:
+        # The controller is not enabled for a group without a value. io.weight exists only with io.cost.
+        return value == DEFAULTS[name] or name == IO_WEIGHT
+    try:
+        if isinstance(value, frozenset):
+            everything = whole[name]
+            assert isinstance(everything, frozenset)
+            found = cpuset.parse(text)
+            # The kernel refuses an empty set for a group with processes, which then keeps all CPUs.
+            return found == value if value else not found or found >= everything
+        if name == WEIGHT:
+            return _weight_agrees(value, text, texts[IDLE_FILE])
+        if name == QUOTA:
+            return _quota_agrees(value, text)
+        if name == IO_WEIGHT:
+            return int(text.split("default", 1)[-1].split()[0]) == (
+                DEFAULT_WEIGHT if value == INFINITY else value
+            )
+        return (INFINITY if text == "max" else int(text)) == (INFINITY if value >= UNLIMITED else value)
+    except (ValueError, LookupError):
+        return False
+
+
+def _weight_agrees(value: int, text: str, idle: str | None) -> bool:
+    if value == IDLE:
+        # A kernel without cpu.idle has the lowest weight instead.
+        return idle == "1" or (idle is None and text == "1")
+    return idle in (None, "0") and int(text) == (DEFAULT_WEIGHT if value == INFINITY else value)
+
+
+def _quota_agrees(value: int, text: str) -> bool:
+    quota, period = text.split()
+    if quota == "max" or value == INFINITY:
+        return quota == "max" and value == INFINITY
+    return math.isclose(int(quota) / int(period), value / _SECOND, rel_tol=_QUOTA_TOLERANCE)
+
+
+def read_values(texts: Mapping[str, str | None]) -> Values:
+    """The values of a group; those of files that do not exist are left out.
+
+    :param texts: the contents of the files of :data:`FILES`, and of :data:`IDLE_FILE`, by their names.
+    :raises ValueError: a file has other content than the kernel documents.
+    """
+    found: dict[str, Value] = {}
+    for name, file in FILES.items():
+        text = texts[file]
+        if text is not None:
+            try:
+                found[name] = _read_value(name, text)
+            except LookupError as error:
+                raise ValueError(f"{file} has the content {text[:100]!r}") from error
+    if texts[IDLE_FILE] == "1" and WEIGHT in found:
+        found[WEIGHT] = IDLE
+    return found
+
+
+def _read_value(name: str, text: str) -> Value:
+    if isinstance(DEFAULTS[name], frozenset):
+        return cpuset.parse(text)
+    if name == QUOTA:
+        quota, period = text.split()[:2]
+        return INFINITY if quota == "max" else round(int(quota) * _SECOND / int(period))
+    if name in (WEIGHT, IO_WEIGHT):
+        weight = int(text.split("default", 1)[-1].split()[0])
+        # Nothing tells a default weight from one that was chosen.
+        return INFINITY if weight == DEFAULT_WEIGHT else weight
+    return INFINITY if text == "max" else int(text)
+
+
+def file_writes(writes: Values, texts: Mapping[str, str | None], whole: Values) -> list[tuple[str, str]]:
+    """The texts to write so that a group has the values: pairs of file and text, in their order.
+
+    :param texts: the present contents of the files by their names.
+    :param whole: all CPUs and all NUMA nodes, by name. They stand for an empty set, which the kernel refuses
+        for a group with processes (ENOSPC).
+    """
+    found = []
+    for name, value in writes.items():
+        if isinstance(value, frozenset):
+            everything = whole[name]
+            assert isinstance(everything, frozenset)
+            found.append((FILES[name], cpuset.format(value or everything)))
+        elif name == WEIGHT:
+            found += _weight_writes(value, texts[IDLE_FILE])
+        elif name == QUOTA:
+            found.append((FILES[name], _quota_text(value, texts[FILES[name]] or _NO_QUOTA)))
+        elif name == IO_WEIGHT:
+            found.append((FILES[name], f"default {DEFAULT_WEIGHT if value == INFINITY else value}"))
+        else:
+            found.append((FILES[name], "max" if value >= UNLIMITED else str(value)))
+    return found
+
+
+def _weight_writes(value: int, idle: str | None) -> list[tuple[str, str]]:
+    if value == IDLE:
+        return [(IDLE_FILE, "1")] if idle is not None else [(FILES[WEIGHT], "1")]
+    # The kernel refuses a weight for an idle group (EINVAL).
+    before = [(IDLE_FILE, "0")] if idle == "1" else []
+    return [*before, (FILES[WEIGHT], str(DEFAULT_WEIGHT if value == INFINITY else value))]
+
+
+def _quota_text(value: int, present: str) -> str:
+    # The period stays that of the guest.
+    period = int(present.split()[1])
+    if value == INFINITY:
+        return f"max {period}"
+    # A short period may be too short for a small quota.
+    if value * period < _MIN_QUOTA * _SECOND:
+        period = PERIOD
+    return f"{max(round(value * period / _SECOND), _MIN_QUOTA)} {period}"

@@ -1,0 +1,241 @@
+"""The table of guests that another program starts: those that run, and those that cannot be managed.
+
+One thread looks at the subjects (services or containers) and updates the table; any thread may read it. The
+lock protects the entries only, so no reader waits for the other program.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from compute_agent.drivers import procfs
+from compute_agent.drivers.base import ChangeKind, GuestChange
+from compute_agent.drivers.cgroup import GuestCgroup
+from compute_agent.drivers.foreign.records import ValueRecord
+from compute_agent.drivers.procfs import ProcessIdentity
+from compute_agent.model.guest import Guest
+from compute_agent.model.messages import GuestGoneError
+
+LOG = logging.getLogger(__name__)
+
+
+class UnfitSubjectError(ValueError):
+    """A service or a container cannot be a guest. The text has the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningGroup:
+    """The processes of a guest.
+
+    :ivar folder: the folder of its control group.
+    """
+
+    main: ProcessIdentity
+    folder: Path
+
+    @property
+    def own_group(self) -> GuestCgroup:
+        """The control group of the guest."""
+        return GuestCgroup(self.folder)
+
+
+def group_members(groups: Path, folder: Path) -> list[int]:
+    """The pids of the processes in a group that a guest may have.
+
+    :param groups: the folder of the root of all groups.
+    :raises UnfitSubjectError: it cannot be the group of a guest.
+    """
+    if not (groups / "cgroup.controllers").exists():
+        raise UnfitSubjectError("the host has no control groups of version 2 (unified hierarchy)")
+    pids = GuestCgroup(folder).process_ids()
+    if os.getpid() in pids:
+        raise UnfitSubjectError("the agent itself is in it")
+    return pids
+
+
+@dataclass(frozen=True, slots=True)
+class GuestEntry:
+    """A guest with its processes."""
+
+    guest: Guest
+    running: RunningGroup
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its main process runs."""
+        return procfs.is_alive(self.running.main)
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectFinding:
+    """The result of a look at a service or a container.
+
+    :ivar managed: the uuid of a guest, or of a subject that is a guest again in a moment.
+    :ivar lost: the uuid of a subject that cannot be a guest, and the reason.
+    :ivar is_other: whether the subject is not meant to be a guest.
+    """
+
+    entry: GuestEntry | None = None
+    managed: str = ""
+    lost: tuple[str, str] | None = None
+    is_other: bool = False
+
+
+class GuestTable(abc.ABC):
+    """The guests by a key of their subjects, and the subjects that cannot be guests."""
+
+    def __init__(self, driver: str, host: str, groups: Path, report: Callable[[GuestChange], None]) -> None:
+        """Begin without guests; :meth:`look_around` finds them.
+
+        :param driver: the name of the driver, which each guest bears.
+        :param host: the name of the host's resource provider, of which uuids are made.
+        :param groups: the root of all control groups.
+        :param report: called for each change of a guest.
+        """
+        self._driver = driver
+        self._host = host
+        self._groups = groups
+        self._report = report
+        self._lock = threading.Lock()
+        self._entries: dict[str, GuestEntry] = {}
+        self._by_uuid: dict[str, GuestEntry] = {}
+        self._lost: dict[str, tuple[str, str]] = {}
+        # Only the thread of the table uses these.
+        self._managed: dict[str, str] = {}
+        """The uuids of guests that have not ended, by key."""
+        self._others: set[str] = set()
+        """The keys of subjects that are not meant to be guests."""
+        self._complete = False
+
+    # For any thread
+
+    def all_entries(self) -> list[GuestEntry]:
+        """All guests of the table, including those that have just ended."""
+        with self._lock:
+            return list(self._entries.values())
+
+    def lost_guests(self) -> dict[str, str]:
+        """The subjects that cannot be managed: a dict from uuid to reason and remedy."""
+        with self._lock:
+            return dict(self._lost.values())
+
+    def find_living(self, guest: Guest) -> GuestEntry:
+        """The entry of a guest with a living main process.
+
+        :raises GuestGoneError: the guest has ended, or was started again.
+        """
+        with self._lock:
+            entry = self._by_uuid.get(guest.uuid)
+        if entry is None or entry.guest.name != guest.name or entry.guest.pid != guest.pid:
+            raise GuestGoneError(f"guest {guest} has ended")
+        if not entry.is_alive:
+            raise GuestGoneError(f"guest {guest} has ended")
+        return entry
+
+    # For the thread of the table
+
+    @abc.abstractmethod
+    def is_managed(self, record: ValueRecord) -> bool:
+        """Whether the subject of a record is a guest with this uuid and has not ended."""
+
+    def look_around(self, everything: bool) -> None:
+        """Look at subjects that started or ended without a signal.
+
+        :param everything: whether to look at all subjects, as after a new connection.
+        :raises DriverError: the other program does not answer.
+        """
+        if everything:
+            self._others.clear()
+        for key in sorted({*self._find_suspects(), *self._lost}):
+            self.look_at(key)
+        self._complete = True
+
+    def look_at(self, key: str, is_new: bool = False) -> None:
+        """Read the state of one subject, update the table, and report the difference.
+
+        :param is_new: whether the subject may be another one than before.
+        :raises DriverError: the other program does not answer.
+        """
+        if is_new:
+            self._others.discard(key)
+        if key in self._others:
+            return
+        found = self._look_closely(key)
+        if found.is_other:
+            self._others.add(key)
+        if found.managed:
+            self._managed[key] = found.managed
+        else:
+            self._managed.pop(key, None)
+        with self._lock:
+            before = self._entries.get(key)
+            if found.entry is not None:
+                self._entries[key] = found.entry
+            else:
+                self._entries.pop(key, None)
+            self._by_uuid = {entry.guest.uuid: entry for entry in self._entries.values()}
+            news = found.lost is not None and self._lost.get(key) != found.lost
+            was_lost = found.lost is None and self._lost.pop(key, None) is not None
+            if found.lost is not None:
+                self._lost[key] = found.lost
+        if news and found.lost is not None:
+            LOG.warning("%s", found.lost[1])
+        # The listener may read the table, so it is called without the lock.
+        self._report_difference(before, found.entry, was_lost)
+
+    # The parts of each kind of guests
+
+    @abc.abstractmethod
+    def _find_suspects(self) -> Collection[str]:
+        """The keys of subjects that may have changed without a signal.
+
+        :raises DriverError: the other program does not answer.
+        """
+
+    @abc.abstractmethod
+    def _look_closely(self, key: str) -> SubjectFinding:
+        """Read the state of one subject.
+
+        :raises DriverError: the other program does not answer.
+        """
+
+    # Inner parts
+
+    def _refuse_namesake(self, key: str, guest_uuid: str, subject: str, remedy: str) -> None:
+        """Refuse the uuid of another guest.
+
+        :raises UnfitSubjectError: another guest has the uuid.
+        """
+        with self._lock:
+            other = next(
+                (
+                    entry.guest.name
+                    for other, entry in self._entries.items()
+                    if entry.guest.uuid == guest_uuid and other != key
+                ),
+                "",
+            )
+        if other:
+            raise UnfitSubjectError(f"{subject} {other} has the same uuid: change {remedy} of one of the two")
+
+    def _report_difference(self, before: GuestEntry | None, now: GuestEntry | None, was_lost: bool) -> None:
+        same = before is not None and now is not None and _is_same_run(before, now)
+        if before is not None and not same:
+            self._report(GuestChange(ChangeKind.STOPPED, before.guest))
+        if now is not None and (before is None or before.guest != now.guest):
+            has_started = before is not None or (self._complete and not was_lost)
+            new = ChangeKind.STARTED if has_started else ChangeKind.FOUND
+            self._report(GuestChange(ChangeKind.CHANGED if same else new, now.guest))
+
+
+def _is_same_run(before: GuestEntry, now: GuestEntry) -> bool:
+    # A service that names another main process while the former one still runs goes on as the same guest.
+    return before.guest.uuid == now.guest.uuid and (
+        before.running.main == now.running.main or before.is_alive
+    )

@@ -1,0 +1,182 @@
+"""The values of a group by which the agent sets CPUs, memory and block I/O of its guest, and their rules.
+
+Pure functions. The names are those of systemd.resource-control(5) and of org.freedesktop.systemd1(5), for
+containers, too. A value is a set of numbers (CPUs and NUMA nodes) or a whole number. :data:`INFINITY` stands
+for "no limit" and "not set".
+
+Decisions on a value
+    The CPUs and the NUMA nodes of a guest are the agent's. A weight or a limit of memory that the guest has
+    of its own stays. It is from a unit file, ``systemctl set-property``, or an option of ``podman run``. Of
+    two quotas the lower one applies.
+
+The value of its own
+    The first time that the agent sets a value, the present one is noted as the guest's own. If the agent has
+    no wish, the guest gets this value back. Example: the unit file has ``CPUQuota=300%``, and throttling
+    wants 2 cores. The agent notes 3000000 (microseconds a second), sets 2000000, and sets 3000000 when
+    throttling ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from compute_agent.drivers.base import UNLIMITED, CpuLimits, MemoryLimits
+from compute_agent.drivers.cgroup import PERIOD, quota_microseconds
+from compute_agent.drivers.memory_limits import attainable_amount
+from compute_agent.model import cpuset
+from compute_agent.model.resource import DEFAULT_WEIGHT
+
+INFINITY: Final = (1 << 64) - 1
+"""The largest number of the type ``t``, by which systemd says "no limit" and "not set"."""
+
+CPUS: Final = "AllowedCPUs"
+NODES: Final = "AllowedMemoryNodes"
+WEIGHT: Final = "CPUWeight"
+QUOTA: Final = "CPUQuotaPerSecUSec"
+MEMORY_MAX: Final = "MemoryMax"
+MEMORY_HIGH: Final = "MemoryHigh"
+MEMORY_LOW: Final = "MemoryLow"
+MEMORY_MIN: Final = "MemoryMin"
+IO_WEIGHT: Final = "IOWeight"
+
+Value = frozenset[int] | int
+Values = Mapping[str, Value]
+"""Values by name."""
+
+DEFAULTS: Final[Values] = {
+    CPUS: frozenset(),
+    NODES: frozenset(),
+    WEIGHT: INFINITY,
+    QUOTA: INFINITY,
+    MEMORY_MAX: INFINITY,
+    MEMORY_HIGH: INFINITY,
+    MEMORY_LOW: 0,
+    MEMORY_MIN: 0,
+    IO_WEIGHT: INFINITY,
+}
+"""The value of each name in a group that sets nothing."""
+
+IDLE: Final = 0
+"""The CPU weight ``idle``."""
+
+_SECOND: Final = 1_000_000
+
+
+def value_text(value: Value) -> str:
+    """A value as text, for messages and records."""
+    return str(value) if isinstance(value, int) else cpuset.format(value)
+
+
+def parse_text(name: str, text: str) -> Value:
+    """The value in a text of :func:`value_text`.
+
+    :raises ValueError: the text is not a value of this name.
+    """
+    if not isinstance(DEFAULTS[name], int):
+        return cpuset.parse(text)
+    if not text.isascii() or not text.isdigit() or int(text) > INFINITY:
+        raise ValueError(f"{name} cannot be {text!r}")
+    return int(text)
+
+
+def own_value(name: str, present: Values, noted: Values) -> Value:
+    """The value of the guest's own: that before the agent's first write, or the present one.
+
+    :param noted: the values before the agent's writes.
+    """
+    return noted.get(name, present[name])
+
+
+def cpu_goal(cpus: frozenset[int], online: frozenset[int], present: Values, noted: Values) -> Values:
+    """The goal of the CPUs. A guest that may use all online CPUs gets back the CPUs of its own."""
+    return {CPUS: own_value(CPUS, present, noted) if cpus >= online else cpus}
+
+
+def node_goal(nodes: frozenset[int], present: Values, noted: Values) -> Values:
+    """The goal of the NUMA nodes; without any, the guest gets back the nodes of its own."""
+    return {NODES: nodes or own_value(NODES, present, noted)}
+
+
+def limit_goals(wanted: CpuLimits, present: Values, noted: Values) -> Values:
+    """The goals of weight and quota."""
+    goals: dict[str, Value] = {}
+    weight = own_value(WEIGHT, present, noted)
+    if weight != DEFAULTS[WEIGHT]:
+        goals[WEIGHT] = weight
+    elif wanted.idle:
+        goals[WEIGHT] = IDLE
+    elif wanted.weight is not None:
+        # A group without a weight has the kernel's default weight.
+        goals[WEIGHT] = INFINITY if wanted.weight == DEFAULT_WEIGHT else wanted.weight
+    elif present[WEIGHT] == IDLE:
+        goals[WEIGHT] = weight
+    quota = own_value(QUOTA, present, noted)
+    assert isinstance(quota, int)
+    # The kernel counts a quota in microseconds each PERIOD, so finer values would not be read back.
+    most = INFINITY if wanted.quota is None else quota_microseconds(wanted.quota) * (_SECOND // PERIOD)
+    goals[QUOTA] = min(most, quota)
+    return goals
+
+
+def present_limits(present: Values) -> CpuLimits:
+    """The weight and quota of a guest, in the form that all drivers share."""
+    weight, quota = present[WEIGHT], present[QUOTA]
+    assert isinstance(weight, int)
+    assert isinstance(quota, int)
+    return CpuLimits(
+        DEFAULT_WEIGHT if weight == INFINITY else weight,
+        None if quota == INFINITY else quota / _SECOND,
+        weight == IDLE,
+    )
+
+
+def memory_goals(wanted: MemoryLimits, present: Values, noted: Values) -> Values:
+    """The goals of the limits of memory."""
+    amounts = {
+        MEMORY_MAX: wanted.maximum,
+        MEMORY_HIGH: wanted.high,
+        MEMORY_LOW: wanted.low,
+        MEMORY_MIN: wanted.minimum,
+    }
+    goals: dict[str, Value] = {}
+    for name, amount in amounts.items():
+        own = own_value(name, present, noted)
+        if amount is None:
+            continue
+        # A limit of the guest's own stays.
+        if own != DEFAULTS[name]:
+            goals[name] = own
+        else:
+            goals[name] = INFINITY if amount >= UNLIMITED else attainable_amount(amount)
+    return goals
+
+
+def present_memory(present: Values, wanted: MemoryLimits, oom_score: int | None) -> MemoryLimits:
+    """The limits of memory of a guest, for the fields that ``wanted`` has."""
+
+    def shown_amount(name: str, asked: int | None) -> int | None:
+        value = present[name]
+        assert isinstance(value, int)
+        return None if asked is None else min(value, UNLIMITED)
+
+    return MemoryLimits(
+        maximum=shown_amount(MEMORY_MAX, wanted.maximum),
+        high=shown_amount(MEMORY_HIGH, wanted.high),
+        low=shown_amount(MEMORY_LOW, wanted.low),
+        minimum=shown_amount(MEMORY_MIN, wanted.minimum),
+        oom_score_adj=oom_score,
+    )
+
+
+def io_goal(weight: int | None, present: Values, noted: Values) -> Values:
+    """The goal of the weight of block I/O; None: the guest gets back the weight of its own."""
+    own = own_value(IO_WEIGHT, present, noted)
+    if own != DEFAULTS[IO_WEIGHT] or weight is None:
+        return {IO_WEIGHT: own}
+    return {IO_WEIGHT: INFINITY if weight == DEFAULT_WEIGHT else weight}
+
+
+def pending_writes(goals: Values, present: Values) -> Values:
+    """The goals that differ from the present values."""
+    return {name: value for name, value in goals.items() if present[name] != value}

@@ -1,0 +1,89 @@
+"""A whole agent with containers as guests: from the labels to pinned processes."""
+
+import os
+
+import pytest
+
+from compute_agent.drivers import factory
+from compute_agent.drivers.containers.driver import ContainerDriver
+from tests.compute_agent.agent.running import RunningAgent
+from tests.compute_agent.drivers.containers.fake_engine import GUEST, FakeEngine
+
+UUID = "6b0c0f5e-54e5-4f2c-8f0e-1a9d5f4f9c11"
+DB = "db"
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    fake = FakeEngine(folder, monkeypatch)
+    monkeypatch.setattr(factory, "HostFolders", lambda *folders: fake.folders)
+
+    class FakeGroupsDriver(ContainerDriver):
+        def __init__(self, *arguments):
+            super().__init__(*arguments, group_path=fake.group_path)
+
+    monkeypatch.setattr(factory, "ContainerDriver", FakeGroupsDriver)
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def rig(two_cpus, write_ini, client, engine):
+    """An agent with CPU 0 dedicated and CPU 1 shared, of containers and of processes."""
+
+    def write():
+        return write_ini(
+            guests="drivers = podman, process\nreconcile_interval = 0.3\nstop_timeout = 1",
+            podman=f"socket = {engine.path}",
+        )
+
+    rig = RunningAgent(write, client)
+    yield rig
+    rig.close()
+
+
+def cpus_of(engine):
+    return {frozenset(os.sched_getaffinity(process.pid)) for process in engine.named(DB).processes}
+
+
+def test_a_container_with_an_allocation_is_pinned_and_repaired(rig, engine):
+    rig.claim(UUID, PCPU=1)
+    labels = {**GUEST, "compute-agent.uuid": UUID, "compute-agent.class": "LS"}
+    engine.start(DB, labels, processes=2)
+    engine.start("other", {})
+    rig.wait_for(lambda: cpus_of(engine) == {frozenset({0})})
+    (row,) = rig.ask("guest.list")
+    assert (row["uuid"], row["name"], row["driver"], row["cpus"]) == (UUID, DB, "podman", "0")
+    assert rig.ask("guest.show", guest=UUID)["setting_sources"]["qos_class"] == "label"
+    assert engine.group_file("other", "cpuset.cpus") == ""
+    # Another program changes the CPUs while the engine is away.
+    engine.go_away()
+    rig.wait_for(lambda: "Podman" in rig.ask("status")["drivers_away"].get("podman", ""))
+    up = rig.agent.metrics.registry.get_sample_value
+    assert up("compute_agent_guest_driver_up", {"driver": "podman"}) == 0
+    assert up("compute_agent_guest_driver_up", {"driver": "process"}) == 1
+    (engine.folder_of(engine.named(DB)) / "cpuset.cpus").write_text("1\n")
+    rig.agent.reconcile()
+    rig.wait_for(lambda: engine.group_file(DB, "cpuset.cpus") == "0")
+    engine.listen()
+    rig.wait_for(lambda: not rig.ask("status")["drivers_away"])
+    engine.stop(DB)
+    rig.wait_for(lambda: rig.ask("guest.list") == [])
+
+
+def test_a_restart_of_the_agent_keeps_the_cpus(rig, engine):
+    rig.claim(UUID, PCPU=1)
+    engine.start(DB, {**GUEST, "compute-agent.uuid": UUID})
+    rig.wait_for(lambda: cpus_of(engine) == {frozenset({0})})
+    rig.restart()
+    assert cpus_of(engine) == {frozenset({0})}
+    rig.wait_for(lambda: rig.ask("guest.list"))
+
+
+def test_a_label_that_cannot_be_used_is_a_lost_guest_of_the_status(rig, engine):
+    engine.start(DB, {**GUEST, "compute-agent.vcpus": "many"})
+    rig.wait_for(lambda: rig.ask("status")["lost_guests"])
+    (lost,) = rig.ask("status")["lost_guests"]
+    assert "compute-agent.vcpus=many is not a whole number" in str(lost)

@@ -1,0 +1,278 @@
+"""An engine of containers: the Docker Engine API over a UNIX socket, real processes, and fake groups.
+
+It answers as Podman 4.3 does, as far as the agent asks.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import socket
+import socketserver
+import subprocess
+import threading
+import time
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from compute_agent.drivers.foreign.editor import HostFolders
+from compute_agent.model import cpuset
+from tests.compute_agent.cgroups import FakeCgroups
+
+GUEST = {"compute-agent.guest": "true"}
+IMAGE = "sha256:" + "1" * 64
+
+
+@dataclass
+class FakeContainer:
+    """A container with its processes; the first one is the main process."""
+
+    name: str
+    labels: dict
+    key: str
+    image: str = IMAGE
+    group: str = ""
+    processes: list = field(default_factory=list)
+
+
+class ContainerGroups(FakeCgroups):
+    """Groups that move their processes to their CPUs, as the kernel does."""
+
+    def _write(self, group, name, value):
+        super()._write(group, name, value)
+        if name == "cpuset.cpus":
+            for pid in self._process_ids(group):
+                os.sched_setaffinity(pid, cpuset.parse(value))
+
+
+class FakeEngine:
+    """The engine, in threads of this process."""
+
+    def __init__(self, folder, monkeypatch, group_format="/machine.slice/libpod-{}.scope"):
+        self.folder = folder
+        self.path = folder / "engine.sock"
+        self.folders = HostFolders(Path("/"), folder / "cgroup")
+        self.group_format = group_format
+        self.containers = {}
+        self.images = {IMAGE: {}}
+        """Labels by the id of the image."""
+        self.calls = []
+        """The methods and paths of requests, without versions and queries."""
+        self.version = {"ApiVersion": "1.41", "MinAPIVersion": "1.24"}
+        self.hangs = threading.Event()
+        """While it is set, the engine answers no request."""
+        self.answers = {}
+        """Status and content of the answers to paths, in place of the usual ones."""
+        self.stops = True
+        self._streams = []
+        self._lock = threading.RLock()
+        self.groups = ContainerGroups(folder / "cgroup", monkeypatch)
+        self._server = None
+        self.listen()
+
+    # For tests
+
+    def listen(self):
+        engine = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def address_string(self):
+                return "unix"
+
+            def log_message(self, *arguments):
+                pass
+
+            def do_GET(self):
+                engine.answer(self)
+
+            do_POST = do_GET  # noqa: N815 - the name that the base class calls
+
+        class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+            daemon_threads = True
+            block_on_close = False
+
+        self._server = Server(str(self.path), Handler)
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def go_away(self):
+        self._server.shutdown()
+        self._server.server_close()
+        self.path.unlink()
+        self.drop_streams()
+
+    def drop_streams(self):
+        with self._lock:
+            streams, self._streams = self._streams, []
+        for stream in streams:
+            with contextlib.suppress(OSError):
+                stream.connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        for container in self.containers.values():
+            self._kill(container)
+        with contextlib.suppress(OSError):
+            self.go_away()
+
+    def start(self, name, labels=GUEST, processes=1, **changes):
+        """Start a container; with an event, if it is meant to be a guest."""
+        key = hashlib.sha256(name.encode()).hexdigest()
+        with self._lock:
+            container = self.containers.setdefault(key, FakeContainer(name, dict(labels), key))
+            container.group = self.group_format.format(key)
+            for field_name, value in changes.items():
+                setattr(container, field_name, value)
+            container.processes = [subprocess.Popen(["sleep", "600"]) for _ in range(processes)]
+            folder = self.folder_of(container)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "memory.min").write_text("0\n")
+            self.groups.make_files(folder)
+            self.groups.members |= {process.pid: folder for process in container.processes}
+        self.emit(container, "start")
+        return container
+
+    def stop(self, name, event="die"):
+        container = self.named(name)
+        self._kill(container)
+        shutil.rmtree(self.folder_of(container), ignore_errors=True)
+        if event:
+            self.emit(container, event)
+
+    def restart(self, name):
+        self.stop(name)
+        self.start(name)
+
+    def named(self, name):
+        return next(one for one in self.containers.values() if one.name == name)
+
+    def pids(self, name):
+        return [process.pid for process in self.named(name).processes]
+
+    def is_running(self, name):
+        return bool(self.named(name).processes)
+
+    def folder_of(self, container):
+        return self.folders.groups / container.group.strip("/")
+
+    def group_path(self, pid):
+        """The path of the group of a process, as /proc/PID/cgroup has it."""
+        found = (one.group for one in self.containers.values() for it in one.processes if it.pid == pid)
+        return next(found, "")
+
+    def group_file(self, name, file):
+        return (self.folder_of(self.named(name)) / file).read_text().strip()
+
+    def emit(self, container, action):
+        event = {
+            "Type": "container",
+            "Action": action,
+            "Actor": {"ID": container.key, "Attributes": {"name": container.name, **container.labels}},
+        }
+        if container.labels.get("compute-agent.guest") == "true":
+            self.send_event(json.dumps(event).encode() + b"\n")
+
+    def send_event(self, line):
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
+            with contextlib.suppress(OSError):
+                stream.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
+
+    def stream_count(self):
+        return len(self._streams)
+
+    def _kill(self, container):
+        for process in container.processes:
+            process.kill()
+            process.wait()
+        with self._lock:
+            container.processes = []
+
+    # The protocol
+
+    def answer(self, request):
+        parts = urlsplit(request.path)
+        path = parts.path.removeprefix("/v1.41")
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        with self._lock:
+            self.calls.append(f"{request.command} {path}")
+        if self.hangs.is_set():
+            while self.hangs.is_set():
+                time.sleep(0.02)
+            request.close_connection = True
+            return
+        if path == "/events" and path not in self.answers:
+            self._stream(request)
+            return
+        status, document = self.answers.get(path) or self._answer(path, query)
+        content = document if isinstance(document, bytes) else json.dumps(document).encode()
+        request.send_response(status)
+        request.send_header("Content-Length", str(0 if status == 204 else len(content)))
+        request.send_header("Connection", "close")
+        request.end_headers()
+        if status != 204:
+            request.wfile.write(content)
+        request.close_connection = True
+
+    def _stream(self, request):
+        request.send_response(200)
+        request.send_header("Transfer-Encoding", "chunked")
+        request.end_headers()
+        request.wfile.flush()
+        with self._lock:
+            self._streams.append(request)
+        # The client sends nothing more, so this waits for its end.
+        with contextlib.suppress(OSError):
+            request.connection.recv(1)
+        with self._lock, contextlib.suppress(ValueError):
+            self._streams.remove(request)
+        request.close_connection = True
+
+    def _answer(self, path, query):
+        missing = 404, {"message": f"no such object: {path}"}
+        if path == "/version":
+            return 200, self.version
+        if path == "/containers/json":
+            (label,) = json.loads(query["filters"])["label"]
+            return 200, [
+                {"Id": it.key, "Names": [f"/{it.name}"], "ImageID": it.image, "Labels": it.labels}
+                for it in self.containers.values()
+                if it.processes and label in it.labels
+            ]
+        _, kind, key, *rest = path.split("/")
+        if kind == "images":
+            found = self.images.get(key)
+            return missing if found is None else (200, {"Config": {"Labels": found}})
+        container = self.containers.get(key)
+        if container is None:
+            return missing
+        match rest:
+            case ["json"]:
+                return 200, self.document(container)
+            case ["stop"]:
+                if not container.processes:
+                    return 304, b""
+                if self.stops:
+                    self.stop(container.name)
+                return 204, b""
+            case ["kill"]:
+                self.stop(container.name)
+                return 204, b""
+        raise AssertionError(path)
+
+    def document(self, container):
+        """The answer to an inspection of a container."""
+        return {
+            "Id": container.key,
+            "Name": f"/{container.name}",
+            "Image": container.image,
+            "State": {
+                "Running": bool(container.processes),
+                "Pid": container.processes[0].pid if container.processes else 0,
+            },
+            "Config": {"Labels": container.labels},
+        }

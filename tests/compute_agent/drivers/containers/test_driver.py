@@ -1,0 +1,526 @@
+"""Containers as guests: settings, drift, what is given back, and an engine that is away."""
+
+import json
+import logging
+import os
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from compute_agent.drivers.base import (
+    UNLIMITED,
+    ChangeKind,
+    CpuLimits,
+    CpuSettings,
+    MemoryLimits,
+    QuotaError,
+)
+from compute_agent.drivers.cgroup import GuestCgroup
+from compute_agent.drivers.combined import CombinedDriver
+from compute_agent.drivers.containers import driver as driver_module
+from compute_agent.drivers.foreign.declared import made_uuid
+from compute_agent.model.guest_settings import SettingSource
+from compute_agent.model.messages import DriverError, GuestGoneError
+from compute_agent.model.resource import BlockIo, DeviceRates
+from tests.compute_agent.drivers.containers.conftest import HOST
+from tests.compute_agent.drivers.containers.fake_engine import GUEST, IMAGE
+from tests.compute_agent.fakes import FakeDriver
+from tests.waits import wait_for
+
+ALL = frozenset(os.sched_getaffinity(0))
+ONE = frozenset({min(ALL)})
+PINNED, FREE = CpuSettings((ONE,), ONE), CpuSettings((ALL,), ALL)
+UUID = "6b0c0f5e-54e5-4f2c-8f0e-1a9d5f4f9c11"
+DB = "db"
+DB_UUID = made_uuid(HOST, "podman", DB)
+
+pytestmark = pytest.mark.skipif(len(ALL) < 2, reason="needs two CPUs to tell apart")
+
+
+def next_change(driver):
+    change = driver.changes.get(timeout=10)
+    return change.kind, change.guest.name
+
+
+def records(tmp_path):
+    found = []
+    for path in (tmp_path / "records").glob("*.json"):
+        with suppress(FileNotFoundError):  # the driver deletes it meanwhile
+            found.append(json.loads(path.read_text()))
+    return found
+
+
+class TestFinding:
+    """Which containers are guests, apart from what the tests of all engines show."""
+
+    def test_the_settings_of_a_guest_are_those_of_its_labels(self, engine, open_driver):
+        labels = {
+            **GUEST,
+            "compute-agent.vcpus": "2",
+            "compute-agent.class": "BE",
+            "compute-agent.priority": "x",
+        }
+        container = engine.start(DB, labels)
+        (guest,) = open_driver(engine).guests()
+        assert (guest.uuid, guest.driver, guest.name) == (DB_UUID, "podman", DB)
+        assert guest.pid == container.processes[0].pid
+        assert guest.cgroup == str(engine.folder_of(container))
+        assert (guest.settings.vcpus, guest.declared) == (2, {"qos_class": "BE"})
+        assert guest.declared_by is SettingSource.LABEL
+        assert "compute-agent.priority=x has no effect" in guest.declared_problems[0]
+
+    def test_changes_without_an_event_are_found_by_the_next_list(self, engine, open_driver):
+        driver = open_driver(engine, look_interval=0.1)
+        engine.emit = lambda container, action: None
+        engine.start(DB)
+        assert next_change(driver) == (ChangeKind.STARTED, DB)
+        engine.stop(DB)
+        assert next_change(driver) == (ChangeKind.STOPPED, DB)
+
+    def test_a_guest_that_runs_is_not_looked_at_again(self, engine, open_driver):
+        engine.start(DB)
+        open_driver(engine, look_interval=0.05)
+        engine.calls.clear()
+        wait_for(lambda: len(engine.calls) >= 10)
+        assert set(engine.calls) == {"GET /containers/json"}
+
+    def test_another_name_changes_the_guest(self, engine, open_driver):
+        container = engine.start(DB, {**GUEST, "compute-agent.uuid": UUID})
+        driver = open_driver(engine)
+        container.name = "db2"
+        engine.emit(container, "rename")
+        assert next_change(driver) == (ChangeKind.CHANGED, "db2")
+
+    def test_labels_of_the_image_decide_nothing(self, engine, open_driver):
+        engine.images[IMAGE] = {"compute-agent.class": "LSR", "compute-agent.uuid": UUID}
+        engine.start(DB, {**engine.images[IMAGE], **GUEST, "compute-agent.vcpus": "2"})
+        (guest,) = open_driver(engine).guests()
+        assert (guest.uuid, guest.declared, guest.settings.vcpus) == (DB_UUID, {}, 2)
+        assert any("compute-agent.uuid has no effect" in problem for problem in guest.declared_problems)
+
+    def test_an_image_makes_no_guest(self, engine, open_driver):
+        engine.images[IMAGE] = GUEST
+        engine.start(DB)
+        driver = open_driver(engine)
+        assert driver.guests() == []
+        assert "is a label of its image" in driver.lost_guests()[DB_UUID]
+
+    def test_a_container_without_an_image_that_is_gone_is_lost(self, engine, open_driver):
+        engine.images.clear()
+        engine.start(DB)
+        engine.start("rootfs", image="")
+        driver = open_driver(engine)
+        assert [guest.name for guest in driver.guests()] == ["rootfs"]
+        assert list(driver.lost_guests()) == [DB_UUID]
+
+    @pytest.mark.parametrize(
+        ("label", "text", "reason"),
+        [
+            ("guest", "perhaps", "compute-agent.guest=perhaps is neither true nor false"),
+            ("uuid", "db", "compute-agent.uuid=db is not a uuid"),
+            ("vcpus", "-1", "compute-agent.vcpus=-1 is not a whole number"),
+            ("x", "y" * 2000, "label compute-agent.x is longer than 1000 characters"),
+        ],
+    )
+    def test_a_label_that_cannot_be_used_makes_a_lost_guest(self, engine, open_driver, label, text, reason):
+        engine.start(DB, {**GUEST, f"compute-agent.{label}": text})
+        driver = open_driver(engine)
+        assert driver.guests() == []
+        assert driver.lost_guests()[DB_UUID].startswith(f"container {DB} cannot be a guest: {reason}")
+
+    def test_the_second_container_with_a_uuid_is_lost(self, engine, open_driver):
+        for name in ("a", "b"):
+            engine.start(name, {**GUEST, "compute-agent.uuid": UUID})
+        driver = open_driver(engine)
+        (kept,) = driver.guests()
+        assert f"container {kept.name} has the same uuid" in driver.lost_guests()[UUID]
+
+    def test_a_group_that_is_not_the_containers_makes_a_lost_guest(self, engine, open_driver):
+        engine.start(DB).group = "/system.slice/db.service"
+        engine.start("up").group = "/../up"
+        driver = open_driver(engine)
+        assert driver.guests() == []
+        assert (
+            "no control group of its own (its process is in /system.slice/db.service)"
+            in (driver.lost_guests()[DB_UUID])
+        )
+
+    def test_the_group_is_the_one_with_the_id_of_the_container(self, engine, open_driver):
+        container = engine.start(DB)
+        upper = engine.folder_of(container)
+        container.group += "/container/init.scope"
+        (guest,) = open_driver(engine).guests()
+        assert guest.cgroup == str(upper)
+
+    def test_the_container_of_the_agent_is_no_guest(self, engine, open_driver):
+        container = engine.start(DB)
+        engine.groups.members[os.getpid()] = engine.folder_of(container)
+        assert "the agent itself is in it" in open_driver(engine).lost_guests()[DB_UUID]
+
+    def test_a_host_without_unified_groups_has_no_such_guests(self, engine, open_driver):
+        (engine.folders.groups / "cgroup.controllers").unlink()
+        engine.start(DB)
+        assert "no control groups of version 2" in open_driver(engine).lost_guests()[DB_UUID]
+
+    def test_a_node_of_kubernetes_is_refused_with_a_reason(self, engine, open_driver):
+        engine.start(DB)
+        engine.start("pod", {"io.kubernetes.pod.uid": UUID})
+        driver = open_driver(engine)
+        assert driver.awaited_drivers == {"podman"}
+        assert "this is a node of Kubernetes" in driver.outage_reasons()["podman"]
+        engine.stop("pod")
+        wait_for(lambda: not driver.awaited_drivers)
+
+    def test_an_image_makes_no_node_of_kubernetes(self, engine, open_driver):
+        engine.images[IMAGE] = {"io.kubernetes.pod.uid": UUID}
+        engine.start("pod", {**GUEST, "io.kubernetes.pod.uid": UUID})
+        assert [guest.name for guest in open_driver(engine).guests()] == ["pod"]
+
+
+class TestSetting:
+    """Values go to the group, with the container's own values on disk first."""
+
+    @pytest.fixture
+    def rig(self, engine, open_driver):
+        engine.start(DB, processes=2)
+        driver = open_driver(engine)
+        return driver, driver.guests()[0]
+
+    def test_cpus_of_all_processes_are_set_and_given_back(self, engine, rig, tmp_path):
+        driver, guest = rig
+        assert driver.apply_cpu_settings(guest, PINNED) == 2
+        assert engine.group_file(DB, "cpuset.cpus") == str(min(ALL))
+        assert records(tmp_path)[0]["values"] == {"AllowedCPUs": ""}
+        assert driver.misplaced_threads(guest, PINNED) == {}
+        assert driver.apply_cpu_settings(guest, FREE) == 1
+        # The kernel refuses an empty set for a group with processes.
+        assert engine.group_file(DB, "cpuset.cpus") == engine_cpus(engine)
+        assert records(tmp_path) == []
+        assert driver.misplaced_threads(guest, FREE) == {}
+
+    def test_all_values_are_given_back_to_a_container_that_runs(self, engine, rig, tmp_path):
+        driver, guest = rig
+        folder = engine.folder_of(engine.named(DB))
+        (folder / "cpu.max").write_text("150000 50000\n")
+        apply_everything(driver, guest)
+        assert engine.group_file(DB, "cpu.max") == "25000 50000"
+        assert engine.group_file(DB, "cpu.weight") == "300"
+        assert engine.group_file(DB, "memory.max") == str(1 << 30)
+        assert len(records(tmp_path)[0]["values"]) == 5
+        driver.apply_cpu_limits(guest, CpuLimits(100))
+        driver.limit_memory(guest, MemoryLimits(UNLIMITED, UNLIMITED, 0))
+        driver.apply_blockio(guest, None)
+        assert engine.group_file(DB, "cpu.max") == "150000 50000"
+        assert engine.group_file(DB, "cpu.weight") == "100"
+        assert engine.group_file(DB, "memory.max") == "max"
+        assert engine.group_file(DB, "io.weight") == "default 100"
+        assert records(tmp_path) == []
+
+    def test_values_of_the_container_stay(self, engine, rig):
+        driver, guest = rig
+        folder = engine.folder_of(engine.named(DB))
+        for file, text in {"cpu.weight": "50", "memory.max": str(1 << 29)}.items():
+            (folder / file).write_text(f"{text}\n")
+        assert driver.cpu_limits(guest, CpuLimits(300)) is None
+        assert driver.memory_limits(guest, MemoryLimits(1 << 30)) is None
+
+    def test_drift_of_a_file_is_seen_and_corrected(self, engine, rig):
+        driver, guest = rig
+        driver.apply_cpu_settings(guest, PINNED)
+        driver.apply_cpu_limits(guest, CpuLimits(300, 0.5))
+        (engine.folder_of(engine.named(DB)) / "cpu.max").write_text("max 100000\n")
+        assert driver.cpu_limits(guest, CpuLimits(300, 0.5)) == CpuLimits(300)
+        assert driver.apply_cpu_limits(guest, CpuLimits(300, 0.5))
+        assert driver.cpu_limits(guest, CpuLimits(300, 0.5)) is None
+        (engine.folder_of(engine.named(DB)) / "cpuset.cpus").write_text("0-1\n")
+        assert driver.misplaced_threads(guest, PINNED) == {guest.pid: ONE}
+        assert driver.apply_cpu_settings(guest, PINNED)
+
+    def test_an_idle_guest_has_no_weight_and_gets_one_afterwards(self, engine, rig):
+        driver, guest = rig
+        driver.apply_cpu_limits(guest, CpuLimits(idle=True))
+        assert engine.group_file(DB, "cpu.idle") == "1"
+        assert driver.cpu_limits(guest, CpuLimits(idle=True)) is None
+        assert driver.apply_cpu_limits(guest, CpuLimits(200))
+        assert (engine.group_file(DB, "cpu.idle"), engine.group_file(DB, "cpu.weight")) == ("0", "200")
+
+    def test_a_value_that_the_kernel_refuses_is_an_error(self, engine, rig, monkeypatch):
+        driver, guest = rig
+        write = GuestCgroup.write_io
+
+        def refuse(group, name, line):
+            if name == "memory.max":
+                raise OSError(22, "Invalid argument")
+            write(group, name, line)
+
+        monkeypatch.setattr(GuestCgroup, "write_io", refuse)
+        with pytest.raises(DriverError, match=rf"{guest.uuid}.*cannot have '1073741824' in memory\.max"):
+            driver.limit_memory(guest, MemoryLimits(1 << 30))
+
+    def test_a_value_that_the_kernel_does_not_take_is_an_error(self, engine, rig, monkeypatch):
+        driver, guest = rig
+        monkeypatch.setattr(GuestCgroup, "write_io", lambda *arguments: None)
+        with pytest.raises(DriverError, match="kernel did not accept MemoryMax"):
+            driver.limit_memory(guest, MemoryLimits(1 << 30))
+
+    def test_a_value_is_written_after_its_record(self, engine, rig, tmp_path, monkeypatch):
+        driver, guest = rig
+        (tmp_path / "records").rmdir()
+        with pytest.raises(DriverError, match=f"container {DB} keeps its limits, because its record"):
+            driver.apply_cpu_limits(guest, CpuLimits(300))
+        assert engine.group_file(DB, "cpu.weight") == "100"
+
+    def test_an_agent_that_is_killed_between_record_and_write_gives_nothing_wrong_back(
+        self, engine, rig, open_driver, tmp_path, monkeypatch
+    ):
+        driver, guest = rig
+
+        def die(group, name, line):
+            raise SystemExit
+
+        with monkeypatch.context() as patch:
+            patch.setattr(GuestCgroup, "write_io", die)
+            with pytest.raises(SystemExit):
+                driver.apply_cpu_limits(guest, CpuLimits(300))
+        driver.close()
+        second = open_driver(engine)
+        assert records(tmp_path)
+        assert second.apply_cpu_limits(second.guests()[0], CpuLimits(300))
+        assert second.apply_cpu_limits(second.guests()[0], CpuLimits(100))
+        assert engine.group_file(DB, "cpu.weight") == "100"
+        assert records(tmp_path) == []
+
+    def test_another_agent_knows_the_values_of_the_container(self, engine, rig, open_driver):
+        driver, guest = rig
+        (engine.folder_of(engine.named(DB)) / "cpu.max").write_text("300000 100000\n")
+        driver.apply_cpu_limits(guest, CpuLimits(quota=1))
+        driver.close()
+        second = open_driver(engine)
+        assert second.apply_cpu_limits(second.guests()[0], CpuLimits())
+        assert engine.group_file(DB, "cpu.max") == "300000 100000"
+
+    def test_the_end_of_a_run_leaves_no_record(self, engine, rig, tmp_path):
+        driver, guest = rig
+        apply_everything(driver, guest)
+        engine.stop(DB)
+        wait_for(lambda: not records(tmp_path))
+
+    def test_the_next_run_has_values_of_its_own(self, engine, rig, tmp_path):
+        driver, guest = rig
+        apply_everything(driver, guest)
+        engine.restart(DB)
+        wait_for(lambda: [one for one in driver.guests() if one.pid != guest.pid])
+        wait_for(lambda: not records(tmp_path))
+        with pytest.raises(GuestGoneError):
+            driver.cpu_limits(guest, CpuLimits())
+        assert engine.group_file(DB, "cpu.weight") == "100"
+
+    def test_a_container_that_ends_while_the_agent_is_away_leaves_no_record(
+        self, engine, rig, open_driver, tmp_path
+    ):
+        driver, guest = rig
+        apply_everything(driver, guest)
+        driver.close()
+        engine.stop(DB)
+        open_driver(engine)
+        assert records(tmp_path) == []
+
+    def test_a_container_that_is_no_guest_any_more_gets_its_values_back(
+        self, engine, rig, open_driver, tmp_path
+    ):
+        driver, guest = rig
+        apply_everything(driver, guest)
+        driver.close()
+        # Only an image with the same labels can do this to a container that runs.
+        engine.images[IMAGE] = GUEST
+        open_driver(engine)
+        assert engine.group_file(DB, "cpu.weight") == "100"
+        assert engine.group_file(DB, "memory.max") == "max"
+        assert records(tmp_path) == []
+
+    def test_a_damaged_record_is_put_aside(self, engine, rig, open_driver, tmp_path, caplog):
+        driver, guest = rig
+        driver.apply_cpu_limits(guest, CpuLimits(300))
+        driver.close()
+        (path,) = (tmp_path / "records").glob("*.json")
+        path.write_text("{}")
+        open_driver(engine)
+        assert "of a container cannot be used" in caplog.text
+
+    def test_a_dry_run_changes_nothing(self, engine, open_driver, tmp_path):
+        engine.start(DB)
+        driver = open_driver(engine, look_only=True)
+        (guest,) = driver.guests()
+        assert driver.misplaced_threads(guest, PINNED)
+        with pytest.raises(DriverError, match="dry run"):
+            driver.apply_cpu_settings(guest, PINNED)
+        assert not (tmp_path / "records").exists()
+
+    def test_settings_without_a_controller_are_named(self, engine, rig):
+        driver, guest = rig
+        folder = engine.folder_of(engine.named(DB))
+        for file in ("cpuset.cpus", "cpu.max", "cpu.weight", "cpu.idle", "io.weight"):
+            (folder / file).unlink()
+        with pytest.raises(DriverError, match="has not the controller cpuset"):
+            driver.apply_cpu_settings(guest, PINNED)
+        with pytest.raises(QuotaError, match="has not the controller cpu"):
+            driver.cpu_limits(guest, CpuLimits(quota=1))
+        assert driver.cpu_limits(guest, CpuLimits(300)) is None
+        assert len(driver.missing_limits(guest, CpuLimits(idle=True, quota=1, burst=0.5))) == 2
+        wanted = BlockIo(50, DeviceRates(1), 10, frozenset({"8:0"}), True)
+        assert len(driver.blockio_missing(guest, wanted)) == 4
+
+    def test_a_group_with_nonsense_is_an_error(self, engine, rig):
+        driver, guest = rig
+        (engine.folder_of(engine.named(DB)) / "cpu.max").write_text("fast\n")
+        with pytest.raises(DriverError, match="control group of guest"):
+            driver.cpu_limits(guest, CpuLimits(300))
+
+    def test_a_container_that_does_not_stop_is_killed_through_the_engine(self, engine, rig, monkeypatch):
+        driver, guest = rig
+        monkeypatch.setattr(driver_module, "KILL_SECONDS", 0.2)
+        engine.stops = False
+        driver.stop(guest, 0.1)
+        driver.stop(guest, 0.1)
+        key = engine.named(DB).key
+        posts = [call for call in engine.calls if call.startswith("POST")]
+        assert posts == [f"POST /containers/{key}/stop", f"POST /containers/{key}/kill"]
+
+
+def apply_everything(driver, guest):
+    driver.apply_cpu_limits(guest, CpuLimits(300, 0.5))
+    driver.limit_memory(guest, MemoryLimits(1 << 30, UNLIMITED, 1 << 20))
+    driver.apply_blockio(guest, BlockIo(50))
+
+
+def engine_cpus(engine):
+    cpus = sorted(engine.folders.online_cpus)
+    return f"{cpus[0]}-{cpus[-1]}"
+
+
+class TestAway:
+    """The engine does not answer, or answers nonsense."""
+
+    def test_an_engine_that_is_not_there_is_awaited(self, engine, open_driver):
+        engine.go_away()
+        driver = open_driver(engine)
+        assert driver.awaited_drivers == {"podman"}
+        assert "Podman at" in driver.outage_reasons()["podman"]
+        with pytest.raises(DriverError, match="does not answer"):
+            driver.guests()
+        engine.start(DB)
+        engine.listen()
+        wait_for(lambda: not driver.awaited_drivers)
+        assert [guest.name for guest in driver.guests()] == [DB]
+
+    def test_guests_stay_managed_while_the_engine_is_away(self, engine, open_driver):
+        engine.start(DB)
+        driver = open_driver(engine)
+        (guest,) = driver.guests()
+        engine.go_away()
+        wait_for(lambda: driver.outage_reason)
+        assert driver.guests() == [guest]
+        assert driver.apply_cpu_limits(guest, CpuLimits(300))
+        engine.start("other")
+        engine.listen()
+        wait_for(lambda: {one.name for one in driver.guests()} == {DB, "other"})
+        assert driver.outage_reason == ""
+
+    def test_an_engine_that_hangs_is_found_by_the_next_list(self, engine, open_driver):
+        driver = open_driver(engine, look_interval=0.1, seconds=0.3)
+        engine.hangs.set()
+        wait_for(lambda: "not complete after 0.3 seconds" in driver.outage_reason)
+        engine.hangs.clear()
+        wait_for(lambda: not driver.outage_reason)
+
+    def test_a_stop_of_an_engine_that_hangs_ends(self, engine, open_driver):
+        engine.start(DB)
+        driver = open_driver(engine, seconds=0.3)
+        engine.hangs.set()
+        started = time.monotonic()
+        with pytest.raises(DriverError, match="not complete"):
+            driver.stop(driver.guests()[0], 0.1)
+        assert time.monotonic() - started < 5
+        engine.hangs.clear()
+
+    def test_events_that_end_are_followed_again_with_a_new_list(self, engine, open_driver):
+        driver = open_driver(engine)
+        wait_for(engine.stream_count)
+        engine.emit, emit = lambda container, action: None, engine.emit
+        engine.start(DB)
+        engine.emit = emit
+        engine.drop_streams()
+        assert next_change(driver)[1] == DB
+        wait_for(engine.stream_count)
+        engine.stop(DB)
+        assert next_change(driver) == (ChangeKind.STOPPED, DB)
+
+    @pytest.mark.parametrize(
+        ("path", "status", "content"),
+        [
+            ("/version", 200, {"ApiVersion": "1.41/../x"}),
+            ("/version", 200, []),
+            ("/version", 500, {"message": "broken"}),
+            ("/containers/json", 200, {}),
+            ("/containers/json", 200, [{"Id": "x"}]),
+            ("/containers/json", 200, b"[" * 100_000),
+            ("/containers/json", 403, b"no\nthing"),
+            ("/events", 500, b"{}"),
+        ],
+    )
+    def test_an_answer_that_cannot_be_used_is_an_outage(self, engine, open_driver, path, status, content):
+        engine.answers[path] = status, content
+        driver = open_driver(engine)
+        wait_for(lambda: driver.outage_reason)
+        assert driver.outage_reason.isprintable()
+        engine.answers.clear()
+        wait_for(lambda: not driver.outage_reason)
+
+    def test_a_hostile_answer_about_one_container_is_not_a_guest(self, engine, open_driver):
+        container = engine.start(DB)
+        engine.start("other")
+        engine.answers[f"/containers/{container.key}/json"] = (
+            200,
+            {
+                **engine.document(container),
+                "Name": "/../x",
+            },
+        )
+        driver = open_driver(engine)
+        wait_for(lambda: driver.guests())
+        assert [guest.name for guest in driver.guests()] == ["other"]
+
+    def test_an_engine_of_another_user_is_refused(self, engine, open_driver, monkeypatch):
+        monkeypatch.setattr("struct.unpack", lambda form, data: (1, 1000, 1000))
+        assert "user 1000 runs it" in open_driver(engine).outage_reason
+
+    def test_a_second_agent_is_kept_off(self, engine, open_driver, caplog):
+        def locked():
+            raise DriverError("another agent already manages the containers of podman")
+
+        with caplog.at_level(logging.WARNING):
+            driver = open_driver(engine, lock=locked)
+        assert "another agent" in driver.outage_reason
+        assert engine.calls == []
+
+
+class TestBesideAnother:
+    """Guests of two drivers."""
+
+    @pytest.mark.parametrize("is_first", [True, False])
+    def test_a_container_that_a_service_runs_is_the_containers(self, engine, open_driver, is_first):
+        engine.group_format = "/system.slice/db.service/libpod-payload-{}"
+        engine.start(DB)
+        containers, services = open_driver(engine), FakeDriver(ALL, "systemd")
+        (guest,) = containers.guests()
+        service = services.create_guest(UUID, "db.service", guest.settings, ())
+        folder = f"{engine.folders.groups}/system.slice/db.service"
+        services.running[UUID] = replace(service, cgroup=folder)
+        drivers = (containers, services) if is_first else (services, containers)
+        both = CombinedDriver(drivers, engine.folders.groups)
+        assert list(both.guests()) == [guest]
+        assert "runs guest db" in both.lost_guests()[UUID]
+        assert containers.guest_below(folder) == DB
+        assert containers.guest_below(f"{engine.folders.groups}/system.slice/d") == ""

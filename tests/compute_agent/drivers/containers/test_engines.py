@@ -1,0 +1,118 @@
+"""Containers of a fake engine and of a real Podman: found, followed and stopped."""
+
+import os
+
+import pytest
+
+from compute_agent.drivers.base import ChangeKind, CpuSettings
+from compute_agent.drivers.cgroup import GuestCgroup
+from compute_agent.model.messages import DriverError
+from tests.compute_agent.drivers.containers.fake_engine import GUEST, IMAGE, FakeEngine
+from tests.compute_agent.drivers.containers.real_podman import IMAGE_LABELS, RealPodman, missing_reason
+from tests.waits import wait_for
+
+ALL = frozenset(os.sched_getaffinity(0))
+ONE = frozenset({min(ALL)})
+DB = "db"
+
+
+@pytest.fixture(scope="module")
+def podman(tmp_path_factory):
+    if reason := missing_reason():
+        pytest.skip(reason)
+    # The socket's path has to be shorter than 108 bytes.
+    real = RealPodman(tmp_path_factory.mktemp("podman"))
+    try:
+        real.start("first", {})
+    except AssertionError as error:
+        real.close()
+        pytest.skip(f"podman cannot run a container here: {error}")
+    yield real
+    real.close()
+
+
+@pytest.fixture(params=["fake", pytest.param("podman", marks=pytest.mark.slow)])
+def engine(request, tmp_path, monkeypatch):
+    if request.param == "fake":
+        fake = FakeEngine(tmp_path, monkeypatch)
+        fake.images[IMAGE] = IMAGE_LABELS
+        yield fake
+        fake.close()
+    else:
+        real = request.getfixturevalue("podman")
+        yield real
+        real.remove_all()
+
+
+def next_change(driver):
+    change = driver.changes.get(timeout=30)
+    return change.kind, change.guest.name
+
+
+@pytest.fixture
+def follow(engine, open_driver):
+    """A driver that has listed its guests."""
+
+    def follow():
+        driver = open_driver(engine)
+        # A real engine may take longer than the time limit of a call.
+        wait_for(lambda: not driver.awaited_drivers)
+        return driver
+
+    return follow
+
+
+def test_only_containers_with_the_label_are_guests(engine, follow):
+    engine.start(DB, {**GUEST, "compute-agent.vcpus": "2", **IMAGE_LABELS})
+    engine.start("other", {"compute-agent.vcpus": "2"})
+    driver = follow()
+    (guest,) = driver.guests()
+    assert (guest.name, guest.settings.vcpus, [guest.pid]) == (DB, 2, engine.pids(DB))
+    assert guest.pid in GuestCgroup(engine.folders.groups / guest.cgroup).process_ids()
+    assert guest.details["container"] in guest.cgroup
+    assert list(driver.process_ids(guest)) == [guest.pid]
+    # A label of the image has no effect.
+    assert guest.declared == {}
+    assert driver.lost_guests() == {}
+
+
+def test_a_start_an_end_and_a_restart_are_reported(engine, follow):
+    driver = follow()
+    engine.start(DB)
+    assert next_change(driver) == (ChangeKind.STARTED, DB)
+    engine.restart(DB)
+    assert next_change(driver) == (ChangeKind.STOPPED, DB)
+    assert next_change(driver) == (ChangeKind.STARTED, DB)
+    wait_for(lambda: [guest.pid for guest in driver.guests()] == engine.pids(DB))
+    engine.stop(DB)
+    assert next_change(driver) == (ChangeKind.STOPPED, DB)
+    assert driver.guests() == []
+
+
+def test_a_guest_is_stopped_through_the_engine_and_not_started_again(engine, follow):
+    engine.start(DB)
+    driver = follow()
+    (guest,) = driver.guests()
+    driver.stop(guest, 5)
+    driver.stop(guest, 5)
+    assert not engine.is_running(DB)
+    wait_for(lambda: driver.guests() == [])
+
+
+def test_cpus_are_set_where_the_group_has_the_controller(engine, follow):
+    engine.start(DB)
+    driver = follow()
+    (guest,) = driver.guests()
+    settings = CpuSettings((ONE,), ONE)
+    if not GuestCgroup(engine.folders.groups / guest.cgroup).has_file("cpuset.cpus"):
+        with pytest.raises(DriverError, match="has not the controller cpuset"):
+            driver.apply_cpu_settings(guest, settings)
+        return
+    driver.apply_cpu_settings(guest, settings)
+    assert driver.observed_cpus(guest) == ONE
+    assert driver.misplaced_threads(guest, settings) == {}
+
+
+def test_a_node_of_kubernetes_is_refused(engine, open_driver):
+    engine.start("pod", {"io.kubernetes.pod.uid": "1"})
+    assert "this is a node of Kubernetes" in open_driver(engine).outage_reason

@@ -1,0 +1,167 @@
+"""Differences between the properties of a service and the files of its group."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.drivers.foreign.kernel_values import (
+    FILES,
+    IDLE_FILE,
+    differing_files,
+    file_writes,
+    read_values,
+)
+from compute_agent.drivers.foreign.values import (
+    CPUS,
+    DEFAULTS,
+    IDLE,
+    INFINITY,
+    IO_WEIGHT,
+    MEMORY_LOW,
+    MEMORY_MAX,
+    NODES,
+    QUOTA,
+    WEIGHT,
+)
+
+WHOLE = {CPUS: frozenset(range(4)), NODES: frozenset({0})}
+NONE = frozenset()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text", "idle", "agrees"),
+    [
+        (CPUS, frozenset({1, 2}), "1-2", None, True),
+        (CPUS, frozenset({1, 2}), "1-3", None, False),
+        (CPUS, frozenset({1}), None, None, False),
+        (CPUS, NONE, None, None, True),
+        (CPUS, NONE, "", None, True),
+        (CPUS, NONE, "0-3", None, True),
+        (CPUS, NONE, "0-7", None, True),
+        (CPUS, NONE, "0-2", None, False),
+        (CPUS, frozenset({1}), "nonsense", None, False),
+        (NODES, NONE, "0", None, True),
+        (NODES, frozenset({1}), "0", None, False),
+        (WEIGHT, INFINITY, "100", "0", True),
+        (WEIGHT, INFINITY, "100", None, True),
+        (WEIGHT, INFINITY, "200", "0", False),
+        (WEIGHT, 300, "300", "0", True),
+        (WEIGHT, 300, "0", "1", False),
+        (WEIGHT, IDLE, "0", "1", True),
+        (WEIGHT, IDLE, "1", None, True),
+        (WEIGHT, IDLE, "100", "0", False),
+        (WEIGHT, INFINITY, None, None, True),
+        (WEIGHT, 300, None, None, False),
+        (QUOTA, INFINITY, "max 100000", None, True),
+        (QUOTA, 500_000, "max 100000", None, False),
+        (QUOTA, INFINITY, "50000 100000", None, False),
+        (QUOTA, 500_000, "50000 100000", None, True),
+        (QUOTA, 500_000, "5000 10000", None, True),
+        (QUOTA, 500_000, "60000 100000", None, False),
+        (QUOTA, 500_000, "nonsense", None, False),
+        (MEMORY_MAX, INFINITY, "max", None, True),
+        (MEMORY_MAX, 4096, "4096", None, True),
+        (MEMORY_MAX, 4096, "max", None, False),
+        (MEMORY_LOW, 0, "0", None, True),
+        (MEMORY_LOW, INFINITY, "max", None, True),
+        (IO_WEIGHT, 50, "default 50\n8:0 20", None, True),
+        (IO_WEIGHT, 50, "default 100", None, False),
+        (IO_WEIGHT, 50, "50", None, True),
+        (IO_WEIGHT, INFINITY, "default 100", None, True),
+        (IO_WEIGHT, 50, None, None, True),
+        (IO_WEIGHT, 50, "", None, False),
+    ],
+)
+def test_the_kernel_has_a_value_or_not(name, value, text, idle, agrees):
+    texts = {FILES[name]: text, IDLE_FILE: idle}
+    assert differing_files({name: value}, texts, WHOLE) == ([] if agrees else [name])
+
+
+TEXTS = {
+    "cpuset.cpus": "",
+    "cpuset.mems": "",
+    "cpu.weight": "100",
+    "cpu.max": "max 100000",
+    "memory.max": "max",
+    "memory.high": "max",
+    "memory.low": "0",
+    "memory.min": "0",
+    "io.weight": "default 100",
+    IDLE_FILE: "0",
+}
+
+
+def test_a_group_without_limits_has_the_defaults():
+    assert read_values(TEXTS) == DEFAULTS
+
+
+def test_files_that_do_not_exist_have_no_values():
+    assert read_values(dict.fromkeys(TEXTS)) == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "name", "value"),
+    [
+        ("cpuset.cpus", "0-2", CPUS, frozenset({0, 1, 2})),
+        ("cpu.weight", "300", WEIGHT, 300),
+        (IDLE_FILE, "1", WEIGHT, IDLE),
+        ("cpu.max", "25000 50000", QUOTA, 500_000),
+        ("memory.max", "4096", MEMORY_MAX, 4096),
+        ("io.weight", "default 50\n8:0 100", IO_WEIGHT, 50),
+    ],
+)
+def test_a_value_is_read_from_its_file(file, text, name, value):
+    assert read_values({**TEXTS, file: text}) == {**DEFAULTS, name: value}
+
+
+@pytest.mark.parametrize(
+    ("file", "text"), [("cpu.max", ""), ("cpu.max", "max"), ("cpu.weight", ""), ("cpuset.cpus", "all")]
+)
+def test_other_content_of_a_file_is_refused(file, text):
+    with pytest.raises(ValueError, match=r".+"):
+        read_values({**TEXTS, file: text})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "present", "writes"),
+    [
+        (CPUS, frozenset({1, 2}), {}, [("cpuset.cpus", "1-2")]),
+        (CPUS, NONE, {}, [("cpuset.cpus", "0-3")]),
+        (WEIGHT, 300, {}, [("cpu.weight", "300")]),
+        (WEIGHT, 300, {IDLE_FILE: "1"}, [(IDLE_FILE, "0"), ("cpu.weight", "300")]),
+        (WEIGHT, IDLE, {}, [(IDLE_FILE, "1")]),
+        (WEIGHT, IDLE, {IDLE_FILE: None}, [("cpu.weight", "1")]),
+        (WEIGHT, INFINITY, {IDLE_FILE: "1"}, [(IDLE_FILE, "0"), ("cpu.weight", "100")]),
+        (QUOTA, 500_000, {}, [("cpu.max", "50000 100000")]),
+        (QUOTA, 500_000, {"cpu.max": "max 20000"}, [("cpu.max", "10000 20000")]),
+        (QUOTA, 1, {}, [("cpu.max", "1000 100000")]),
+        (QUOTA, 20_000, {"cpu.max": "max 20000"}, [("cpu.max", "2000 100000")]),
+        (QUOTA, INFINITY, {"cpu.max": "10000 20000"}, [("cpu.max", "max 20000")]),
+        (MEMORY_MAX, INFINITY, {}, [("memory.max", "max")]),
+        (MEMORY_LOW, 4096, {}, [("memory.low", "4096")]),
+        (IO_WEIGHT, INFINITY, {}, [("io.weight", "default 100")]),
+    ],
+)
+def test_a_value_is_written_to_its_file(name, value, present, writes):
+    assert file_writes({name: value}, {**TEXTS, **present}, WHOLE) == writes
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            CPUS: st.frozensets(st.integers(0, 3)),
+            NODES: st.just(frozenset({0})),
+            WEIGHT: st.one_of(st.sampled_from([IDLE, INFINITY]), st.integers(1, 10_000)),
+            QUOTA: st.one_of(st.just(INFINITY), st.integers(10_000, 100_000_000)),
+            MEMORY_MAX: st.one_of(st.just(INFINITY), st.integers(0, 1 << 50)),
+            IO_WEIGHT: st.one_of(st.just(INFINITY), st.integers(1, 10_000)),
+        },
+    ),
+    st.sampled_from(["0", "1", None]),
+    st.sampled_from(["max 100000", "5000 10000"]),
+)
+def test_written_values_are_those_of_the_kernel(values, idle, quota):
+    texts = {**TEXTS, IDLE_FILE: idle, "cpu.max": quota}
+    texts |= dict(file_writes(values, texts, WHOLE))
+    assert differing_files(values, texts, WHOLE) == []

@@ -1,0 +1,181 @@
+"""Values of properties, and the rules for them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.drivers.base import UNLIMITED, CpuLimits, MemoryLimits
+from compute_agent.drivers.foreign.values import (
+    CPUS,
+    DEFAULTS,
+    IDLE,
+    INFINITY,
+    IO_WEIGHT,
+    MEMORY_HIGH,
+    MEMORY_LOW,
+    MEMORY_MAX,
+    NODES,
+    QUOTA,
+    WEIGHT,
+    cpu_goal,
+    io_goal,
+    limit_goals,
+    memory_goals,
+    node_goal,
+    parse_text,
+    pending_writes,
+    present_limits,
+    value_text,
+)
+
+ONLINE = frozenset(range(8))
+MIB = 1 << 20
+numbers = st.integers(0, INFINITY)
+sets = st.frozensets(st.integers(0, 8191), max_size=20)
+values = st.sampled_from(sorted(DEFAULTS)).flatmap(
+    lambda name: st.tuples(st.just(name), numbers if isinstance(DEFAULTS[name], int) else sets)
+)
+
+
+def unit(**changes):
+    return {**DEFAULTS, **changes}
+
+
+@given(values)
+def test_a_value_is_the_same_after_it_was_kept(pair):
+    name, value = pair
+    assert parse_text(name, value_text(value)) == value
+
+
+@pytest.mark.parametrize("text", ["", "-1", "x", str(INFINITY + 1), "٤"])
+def test_a_number_that_cannot_be_one_is_refused(text):
+    with pytest.raises(ValueError, match=WEIGHT):
+        parse_text(WEIGHT, text)
+
+
+def test_the_agent_decides_on_cpus_and_gives_those_of_the_service_back():
+    own = frozenset({0, 1})
+    assert cpu_goal(frozenset({4}), ONLINE, unit(AllowedCPUs=own), {}) == {CPUS: {4}}
+    assert cpu_goal(ONLINE, ONLINE, unit(AllowedCPUs=frozenset({4})), {CPUS: own}) == {CPUS: own}
+    assert cpu_goal(ONLINE, ONLINE, unit(), {}) == {CPUS: frozenset()}
+
+
+def test_memory_without_a_binding_has_the_nodes_of_the_service():
+    assert node_goal(frozenset({1}), unit(), {}) == {NODES: {1}}
+    assert node_goal(frozenset(), unit(AllowedMemoryNodes=frozenset({1})), {NODES: frozenset()}) == {
+        NODES: frozenset()
+    }
+
+
+@pytest.mark.parametrize(
+    ("wanted", "present", "noted", "weight"),
+    [
+        (CpuLimits(300), {}, {}, 300),
+        (CpuLimits(100), {}, {}, INFINITY),
+        (CpuLimits(100), {WEIGHT: 300}, {WEIGHT: INFINITY}, INFINITY),
+        (CpuLimits(idle=True), {}, {}, IDLE),
+        (CpuLimits(300, idle=True), {}, {}, IDLE),
+        (CpuLimits(), {WEIGHT: IDLE}, {WEIGHT: INFINITY}, INFINITY),
+        (CpuLimits(), {}, {}, None),
+        (CpuLimits(), {WEIGHT: 300}, {WEIGHT: INFINITY}, None),
+        # The service has a weight of its own.
+        (CpuLimits(300), {WEIGHT: 50}, {}, 50),
+        (CpuLimits(idle=True), {WEIGHT: 50}, {}, 50),
+        (CpuLimits(300), {WEIGHT: 80}, {WEIGHT: 50}, 50),
+    ],
+)
+def test_a_weight_of_the_service_stays(wanted, present, noted, weight):
+    assert limit_goals(wanted, unit(**present), noted).get(WEIGHT) == weight
+
+
+@pytest.mark.parametrize(
+    ("cores", "present", "noted", "quota"),
+    [
+        (0.5, {}, {}, 500_000),
+        (None, {}, {}, INFINITY),
+        (None, {QUOTA: 500_000}, {QUOTA: INFINITY}, INFINITY),
+        (None, {QUOTA: 500_000}, {}, 500_000),
+        (2, {QUOTA: 500_000}, {}, 500_000),
+        (0.3, {QUOTA: 500_000}, {}, 300_000),
+        (None, {QUOTA: 300_000}, {QUOTA: 500_000}, 500_000),
+        (0.3333333, {}, {}, 333_330),
+        (0.000001, {}, {}, 10_000),
+    ],
+)
+def test_the_lower_one_of_two_quotas_applies(cores, present, noted, quota):
+    assert limit_goals(CpuLimits(quota=cores), unit(**present), noted)[QUOTA] == quota
+
+
+def test_present_limits_have_the_meanings_of_cgroups():
+    assert present_limits(unit()) == CpuLimits(100)
+    assert present_limits(unit(CPUWeight=IDLE, CPUQuotaPerSecUSec=1_500_000)) == CpuLimits(0, 1.5, True)
+
+
+def test_limits_of_memory_of_the_service_stay_and_others_are_the_agents():
+    wanted = MemoryLimits(maximum=512 * MIB + 1, high=UNLIMITED, low=MIB)
+    goals = memory_goals(wanted, unit(MemoryMax=64 * MIB), {})
+    assert goals == {MEMORY_MAX: 64 * MIB, MEMORY_HIGH: INFINITY, MEMORY_LOW: MIB}
+    goals = memory_goals(wanted, unit(MemoryMax=64 * MIB), {MEMORY_MAX: INFINITY})
+    assert goals[MEMORY_MAX] == 512 * MIB
+
+
+def test_a_weight_of_block_io_is_set_and_given_back():
+    assert io_goal(50, unit(), {}) == {IO_WEIGHT: 50}
+    assert io_goal(None, unit(IOWeight=50), {IO_WEIGHT: INFINITY}) == {IO_WEIGHT: INFINITY}
+    assert io_goal(50, unit(IOWeight=20), {}) == {IO_WEIGHT: 20}
+
+
+limits = st.builds(
+    CpuLimits,
+    st.none() | st.integers(1, 10_000),
+    st.none() | st.floats(0.01, 64),
+    st.booleans(),
+)
+amounts = st.none() | st.integers(0, 1 << 40) | st.just(UNLIMITED)
+memory = st.builds(MemoryLimits, amounts, amounts, st.none() | st.integers(0, 1 << 40))
+steps = st.lists(
+    st.one_of(
+        limits.map(lambda it: lambda has, own: limit_goals(it, has, own)),
+        memory.map(lambda it: lambda has, own: memory_goals(it, has, own)),
+        st.frozensets(st.integers(0, 9), min_size=1).map(
+            lambda it: lambda has, own: cpu_goal(it, ONLINE, has, own)
+        ),
+        (st.none() | st.integers(1, 10_000)).map(lambda it: lambda has, own: io_goal(it, has, own)),
+    ),
+    max_size=8,
+)
+owns = st.fixed_dictionaries(
+    {},
+    optional={
+        CPUS: st.frozensets(st.integers(0, 7)),
+        WEIGHT: st.integers(1, 10_000),
+        QUOTA: st.integers(10_000, 10**8),
+        MEMORY_MAX: st.integers(1, 1 << 40),
+        IO_WEIGHT: st.integers(1, 10_000),
+    },
+)
+
+
+@given(owns, steps)
+def test_after_any_settings_the_service_gets_its_own_values_back(own, steps):
+    """The model of the shell: a value is noted before its first write, and forgotten when it is back."""
+    first = unit(**own)
+    present, noted = dict(first), {}
+    give_back = (
+        lambda has, own: cpu_goal(ONLINE, ONLINE, has, own),
+        lambda has, own: limit_goals(CpuLimits(100), has, own),
+        lambda has, own: memory_goals(MemoryLimits(UNLIMITED, UNLIMITED, 0, minimum=0), has, own),
+        lambda has, own: io_goal(None, has, own),
+    )
+    for choose in (*steps, *give_back):
+        goals = choose(present, noted)
+        writes = pending_writes(goals, present)
+        for name, value in writes.items():
+            noted.setdefault(name, present[name])
+            present[name] = value
+        assert pending_writes(choose(present, noted), present) == {}
+        noted = {name: value for name, value in noted.items() if present[name] != value}
+        # Quota and limits of memory never exceed those of the service.
+        assert all(present[name] <= first[name] for name in (QUOTA, MEMORY_MAX))
+    assert present == first
+    assert noted == {}
