@@ -4,9 +4,11 @@
 its resource. The layers around the application are in :mod:`placement.api.middleware`.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
-from flask import Flask
+from flask import Flask, Request
+from flask.sessions import NullSession, SessionInterface
 
 from placement import extensions
 from placement.api import (
@@ -50,6 +52,25 @@ BLUEPRINTS: Final = (
 )
 
 
+class _NoSessions(SessionInterface):
+    """The API has no sessions; Flask would make a signer for each request to find out."""
+
+    _shared = NullSession()
+
+    def open_session(self, app: Flask, request: Request) -> NullSession:
+        return self._shared
+
+
+class ApiFlask(Flask):
+    """Flask without its work for each request that no handler of the API needs."""
+
+    session_interface = _NoSessions()
+
+    def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function, because none of ours is a coroutine; Flask would inspect it each time."""
+        return func
+
+
 def create_app() -> Flask:
     """Return an application with all operations of the API.
 
@@ -57,7 +78,7 @@ def create_app() -> Flask:
     (:func:`placement.api.call.provide_service`).
     """
     # static files are off, because Flask would add a route for them
-    app = Flask("placement", static_folder=None)
+    app = ApiFlask("placement", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
     # a path with a double slash is a different path, and must not be redirected
     app.url_map.merge_slashes = False

@@ -15,6 +15,7 @@ from urllib.parse import unquote_to_bytes
 import orjson
 from flask import Blueprint, Response, abort, current_app, g, request
 from marshmallow import Schema
+from werkzeug.datastructures import Headers
 from werkzeug.exceptions import BadRequest, MethodNotAllowed, NotAcceptable, UnsupportedMediaType
 from werkzeug.http import http_date
 
@@ -39,6 +40,18 @@ The function returns the reason why the answer is no longer needed, or None."""
 
 Handler = Callable[..., Response]
 """A function that answers one operation; arguments are the request and the variables in its path."""
+
+
+class _JsonAnswer(Response):
+    """A successful answer in pieces. Werkzeug would copy its headers, and look for those that it corrects."""
+
+    def get_wsgi_headers(self, environ: "WSGIEnvironment") -> Headers:
+        """Return the headers with the length of the body; called by werkzeug once for each answer."""
+        # werkzeug makes addresses in these headers absolute
+        if "Location" in self.headers or "Content-Location" in self.headers:
+            return super().get_wsgi_headers(environ)
+        self.headers["Content-Length"] = str(sum(map(len, self.response)))
+        return self.headers
 
 
 class ApiRequest:
@@ -137,7 +150,7 @@ class ApiRequest:
         self, body: list[bytes], last_modified: float | None = None, status: int = 200
     ) -> Response:
         """Return an answer with JSON in pieces, which are sent one after another."""
-        return self.add_dates(Response(body, status, mimetype=JSON), last_modified)
+        return self.add_dates(_JsonAnswer(body, status, mimetype=JSON), last_modified)
 
     def empty_answer(self, status: int = 204, location: str | None = None) -> Response:
         """Return an answer without a body."""

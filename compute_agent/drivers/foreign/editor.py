@@ -234,7 +234,9 @@ class ValueEditor(abc.ABC):
         """The names of values that the files of the guest's group do not have."""
         group = GuestCgroup(Path(guest.cgroup))
         texts = {file: group.io_text(file) for file in (*(FILES[name] for name in values), IDLE_FILE)}
-        return differing_files(values, texts, self._folders.whole_sets)
+        # Only an empty set is compared with all CPUs or NUMA nodes.
+        whole = self._folders.whole_sets if frozenset() in values.values() else {}
+        return differing_files(values, texts, whole)
 
     def _note_values(self, record: ValueRecord, present: Values, writes: Values) -> ValueRecord:
         """Note the values of the guest's own before the first write."""

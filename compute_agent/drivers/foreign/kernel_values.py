@@ -60,7 +60,7 @@ def differing_files(values: Values, texts: Mapping[str, str | None], whole: Valu
     """The names among ``values`` with other values in the kernel.
 
     :param texts: the contents of the files by their names; None: the file does not exist.
-    :param whole: all CPUs and all NUMA nodes, by name.
+    :param whole: all CPUs and all NUMA nodes, by name; it is used for empty sets.
     """
     return [name for name, value in values.items() if not _value_agrees(name, value, texts, whole)]
 
@@ -72,11 +72,13 @@ def _value_agrees(name: str, value: Value, texts: Mapping[str, str | None], whol
         return value == DEFAULTS[name] or name == IO_WEIGHT
     try:
         if isinstance(value, frozenset):
+            found = cpuset.parse(text)
+            if value or not found:
+                return found == value
+            # The kernel refuses an empty set for a group with processes, which then keeps all CPUs.
             everything = whole[name]
             assert isinstance(everything, frozenset)
-            found = cpuset.parse(text)
-            # The kernel refuses an empty set for a group with processes, which then keeps all CPUs.
-            return found == value if value else not found or found >= everything
+            return found >= everything
         if name == WEIGHT:
             return _weight_agrees(value, text, texts[IDLE_FILE])
         if name == QUOTA:

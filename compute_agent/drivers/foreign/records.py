@@ -78,8 +78,11 @@ class ValueRecords:
 
     def record_of(self, guest_uuid: str, name: str, run: str = "") -> ValueRecord:
         """The record of a guest in this run; an empty one if the agent has changed nothing."""
-        found, empty = self._records.get(guest_uuid), ValueRecord(guest_uuid, name, run)
-        return empty if found is None or (found.name, found.run) != (name, run) else found
+        found = self._records.get(guest_uuid)
+        # A container may get another name in its run.
+        if found is None or found.run != run or (not run and found.name != name):
+            return ValueRecord(guest_uuid, name, run)
+        return found
 
     def all_records(self) -> list[ValueRecord]:
         """The records of all guests that the agent has changed."""

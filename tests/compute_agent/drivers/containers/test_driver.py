@@ -301,6 +301,21 @@ class TestSetting:
         assert second.apply_cpu_limits(second.guests()[0], CpuLimits())
         assert engine.group_file(DB, "cpu.max") == "300000 100000"
 
+    def test_a_container_with_another_name_keeps_the_record_of_its_values(
+        self, engine, open_driver, tmp_path
+    ):
+        container = engine.start(DB, {**GUEST, "compute-agent.uuid": UUID})
+        driver = open_driver(engine)
+        driver.apply_cpu_settings(driver.guests()[0], PINNED)
+        container.name = "db2"
+        engine.emit(container, "rename")
+        assert next_change(driver) == (ChangeKind.CHANGED, "db2")
+        (guest,) = driver.guests()
+        assert driver.misplaced_threads(guest, PINNED) == {}
+        driver.apply_cpu_settings(guest, FREE)
+        assert engine.group_file("db2", "cpuset.cpus") == engine_cpus(engine)
+        assert records(tmp_path) == []
+
     def test_the_end_of_a_run_leaves_no_record(self, engine, rig, tmp_path):
         driver, guest = rig
         apply_everything(driver, guest)
