@@ -1,7 +1,7 @@
-"""Helpers for revisions in ``migrations/versions`` that create tables.
+"""Helpers for revisions in ``migrations/versions`` that create tables and columns.
 
-MySQL commits after each statement that creates a table. So some tables may already exist when an interrupted
-upgrade runs again.
+MySQL commits after each statement that creates a table or a column. So some of them may already exist
+when an interrupted upgrade runs again.
 """
 
 from collections.abc import Sequence
@@ -35,6 +35,12 @@ def make_table(name: str, *elements: sa.schema.SchemaItem, **options: Any) -> No
             f"The database has a table {name} of another program: "
             "give the service a database of its own in [placement_database] connection."
         )
+
+
+def make_column(table: str, column: sa.Column[Any]) -> None:
+    """Add a column to a table, unless the table has it."""
+    if column.name not in {each["name"] for each in sa.inspect(op.get_bind()).get_columns(table)}:
+        op.add_column(table, column)
 
 
 def make_index(name: str, table: str, columns: Sequence[str], *, unique: bool = False) -> None:

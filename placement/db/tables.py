@@ -38,6 +38,8 @@ ConsumerId: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 RESERVATION: Final = "RESERVATION"
 """The consumer type of reservations; a consumer with another type is not a reservation."""
+WINDOW_HOLD: Final = "WINDOW_HOLD"
+"""The consumer type of holds, which keep amounts free for windows (:mod:`placement.store.holds`)."""
 
 
 def define_table(name: str, *parts: sa.schema.SchemaItem, among: sa.MetaData = metadata) -> sa.Table:
@@ -192,6 +194,17 @@ reservations = define_table(
     sa.Column("claim_group", sa.String(255), nullable=True),
     # by the clock of the database (see placement.db.clock)
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
+    # a reservation with this time is a window; NULL: it holds its amounts from its creation on
+    sa.Column("starts_at", sa.Double, nullable=True),
+)
+
+planned_allocations = define_table(
+    "planned_allocations",
+    # the rows become allocations when the window begins, and disappear with the consumer
+    sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("provider_id", sa.ForeignKey("resource_providers.id"), primary_key=True, index=True),
+    sa.Column("resource_class_id", sa.ForeignKey("resource_classes.id"), primary_key=True, index=True),
+    sa.Column("used", sa.Integer, nullable=False),
 )
 
 deleted_providers = define_table(
@@ -209,6 +222,8 @@ claim_expiries = define_table(
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("generation", sa.BigInteger, nullable=False),
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
+    # whether the claim ends at that time in any case; otherwise a client may confirm it
+    sa.Column("is_final", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
 change_buckets = define_table(

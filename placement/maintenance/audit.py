@@ -9,7 +9,14 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from placement.db.tables import allocations, consumers, inventories, resource_classes, resource_providers
+from placement.db.tables import (
+    allocations,
+    consumers,
+    inventories,
+    planned_allocations,
+    resource_classes,
+    resource_providers,
+)
 from placement.read_model.provider import Inventory
 from placement.read_model.rows import INVENTORY_COLUMNS
 
@@ -130,7 +137,11 @@ _without_consumer: Final = (
 )
 _without_allocations: Final = (
     sa.select(_c.id, _c.uuid, _c.project_id)
-    .where(~sa.exists().where(_a.consumer_id == _c.id))
+    .where(
+        ~sa.exists().where(_a.consumer_id == _c.id),
+        # a window that begins later has planned allocations instead
+        ~sa.exists().where(planned_allocations.c.consumer_id == _c.id),
+    )
     .order_by(_c.id)
 )
 

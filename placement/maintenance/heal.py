@@ -11,7 +11,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from placement.db.database import ServiceDatabase, WriteTransaction
-from placement.db.tables import allocations, consumers, resource_providers
+from placement.db.tables import allocations, consumers, planned_allocations, resource_providers
 from placement.maintenance import audit
 from placement.maintenance.audit import AuditProblem, DatabaseFinding
 from placement.store import consumers as consumer_store
@@ -100,7 +100,10 @@ def _delete_idle(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> N
     subjects = [finding.subject for finding in findings]
     locked = [row.id for row in consumer_store.rows(consumer_store.lock(tx, subjects))]
     query = sa.select(allocations.c.consumer_id).where(allocations.c.consumer_id.in_(locked))
-    holding = set(tx.conn.execute(query).scalars())
+    planned = sa.select(planned_allocations.c.consumer_id).where(
+        planned_allocations.c.consumer_id.in_(locked)
+    )
+    holding = set(tx.conn.execute(sa.union(query, planned)).scalars())
     idle = [consumer_id for consumer_id in locked if consumer_id not in holding]
     if idle:
         tx.renew_epoch()

@@ -292,7 +292,7 @@ class ReadModel:
             count = self._give_back_expired(self._database)
             self._in_vain = (math.inf if count else expiry, time.monotonic() + _PAUSE)
         if count:
-            LOG.info("Released the allocations of %d expired reservations and claims", count)
+            LOG.info("Released the allocations of expired consumers, or began windows: %d consumers", count)
         return bool(count)
 
     @contextmanager

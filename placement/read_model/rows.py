@@ -15,6 +15,7 @@ from placement.db.tables import (
     claim_expiries,
     consumers,
     inventories,
+    planned_allocations,
     provider_aggregates,
     provider_attributes,
     provider_traits,
@@ -283,7 +284,15 @@ def read_some(
 
 
 _next_expiries: Final = (
-    sa.select(sa.func.min(reservations.c.expires_at))
+    sa.select(
+        sa.func.min(reservations.c.expires_at),
+        # the next start of a pending window
+        sa.func.min(
+            sa.case(
+                (consumers.c.id.in_(sa.select(planned_allocations.c.consumer_id)), reservations.c.starts_at)
+            )
+        ),
+    )
     .select_from(reservations.join(consumers, consumers.c.id == reservations.c.consumer_id))
     .where(consumers.c.consumer_type == RESERVATION),
     sa.select(sa.func.min(claim_expiries.c.expires_at))
@@ -293,8 +302,11 @@ _next_expiries: Final = (
 
 
 def read_next_expiry(conn: sa.Connection) -> float:
-    """Return when the next reservation or claim expires, in seconds since 1970 by the database's clock."""
-    found = [conn.execute(query).scalar() for query in _next_expiries]
+    """Return when the next reservation or claim expires or the next window begins, by the database's clock.
+
+    The time is in seconds since 1970; it is infinite if there is none.
+    """
+    found = [each for query in _next_expiries for each in conn.execute(query).one()]
     return min((each for each in found if each is not None), default=math.inf)
 
 

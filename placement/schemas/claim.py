@@ -1,6 +1,7 @@
 """The body of ``POST /ext/v1/claims``."""
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, Final
 
 from placement.exceptions import InvalidRequest
@@ -23,6 +24,7 @@ from placement.search.claims.scores import ATTRIBUTE, CRITERIA
 from placement.store import reservations
 from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, GroupPolicy
+from placement.store.time_profile import AT_ONCE, TimeWindow
 
 # this is a low limit, because the search may try each claim with each choice of the earlier claims
 MAX_CLAIMS: Final = 64
@@ -42,6 +44,31 @@ GROUP_NAME: Final = "^[A-Za-z0-9._:@+-]+$"
 GROUP_MEANING: Final = "a name of letters, digits and any of . _ : @ + -"
 GROUP: Final = "group"
 """The name of the criterion of soft group policies."""
+
+
+_TIME: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z$"
+
+
+def time_field() -> StringField:
+    """Return an optional field for a time in UTC."""
+    return StringField(
+        pattern=_TIME,
+        meaning="a time in UTC such as 2026-12-24T18:00:00Z",
+        load_default=None,
+        allow_none=False,
+    )
+
+
+def parse_time(text: str, field: str) -> float:
+    """Return the seconds since 1970 of a time in a body.
+
+    :raises InvalidRequest: the date does not exist.
+    """
+    # the pattern accepts dates that do not exist, such as 30 February
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError as error:
+        raise InvalidRequest(f"{field} is not a valid time: {error}") from None
 
 
 class _GroupSchema(StrictSchema):
@@ -85,6 +112,7 @@ class ClaimsBody(StrictSchema):
 
     claims = ArrayField(ObjectField(_ClaimSchema), min_items=1, max_items=MAX_CLAIMS, required=True)
     dry_run = BooleanField(load_default=False)
+    ends_at = time_field()
     reservation = UuidField(load_default=None, allow_none=False)
 
 
@@ -115,7 +143,15 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
                 f"The consumer {each['consumer_uuid']} cannot have the type of reservations: only POST"
                 " /ext/v1/reservations makes them."
             )
-    return [_wanted_claim(each, forms) for each in body["claims"]]
+    if body["ends_at"] is None:
+        return [_wanted_claim(each, forms) for each in body["claims"]]
+    if any(each["expires_in"] is not None for each in body["claims"]):
+        raise InvalidRequest(
+            "A claim has either expires_in, until it is confirmed, or ends_at, but not both."
+        )
+    # the claims begin with their creation
+    window = TimeWindow(AT_ONCE, parse_time(body["ends_at"], "ends_at"))
+    return [replace(_wanted_claim(each, forms), window=window) for each in body["claims"]]
 
 
 def _wanted_claim(claim: dict[str, Any], forms: RequestForms) -> WantedClaim:

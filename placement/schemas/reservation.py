@@ -1,35 +1,36 @@
 """The bodies and the query of ``/ext/v1/reservations``."""
 
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from placement import microversion
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas.base import IntegerField, NumberField, StrictSchema, StringField, UuidField
-from placement.schemas.claim import GROUP_MEANING, GROUP_NAME, OwnedSchema, parse_owned
+from placement.schemas.claim import (
+    GROUP_MEANING,
+    GROUP_NAME,
+    OwnedSchema,
+    parse_owned,
+    parse_time,
+    time_field,
+)
 from placement.schemas.request_form import RequestForms
 from placement.schemas.terms import Params, load_query, since_version
 from placement.search.claims.claim import WantedClaim
 from placement.store.reservations import TYPE, ReservationEnd
+from placement.store.time_profile import TimeWindow
 
 MAX_SECONDS: Final = 10 * 366 * 86_400.0
 """Maximum seconds until a reservation expires: ten years."""
 MAX_PAGE: Final = 1000
 """Maximum number of reservations in one answer."""
-_TIME: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z$"
 
 
 class _EndingSchema(StrictSchema):
     """The expiry of a reservation, which a body gives by one of two fields."""
 
-    expires_at = StringField(
-        pattern=_TIME,
-        meaning="a time in UTC such as 2026-12-24T18:00:00Z",
-        load_default=None,
-        allow_none=False,
-    )
+    expires_at = time_field()
     expires_in = NumberField(0, MAX_SECONDS, load_default=None, allow_none=False)
 
 
@@ -37,6 +38,7 @@ class ReservationCreation(_EndingSchema, OwnedSchema):
     """The body of ``POST /ext/v1/reservations``: a query or a flavor, the owner and the expiry."""
 
     uuid = UuidField(load_default=None, allow_none=False)
+    starts_at = time_field()
     group = StringField(
         load_default=None,
         allow_none=False,
@@ -97,17 +99,26 @@ def end_of(body: dict[str, Any]) -> ReservationEnd:
         raise InvalidRequest("One of expires_at and expires_in is needed.")
     if at is None:
         return ReservationEnd(None, seconds)
-    # the pattern accepts dates that do not exist, such as 30 February
-    try:
-        return ReservationEnd(datetime.fromisoformat(at).timestamp(), None)
-    except ValueError as error:
-        raise InvalidRequest(f"expires_at is not a valid time: {error}") from None
+    return ReservationEnd(parse_time(at, "expires_at"), None)
 
 
-def wanted_of(body: dict[str, Any], forms: RequestForms, uuid: str) -> WantedClaim:
+def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
+    """Return the window that a body asks for; None if the reservation holds its amounts at once.
+
+    :raises InvalidRequest: the window has no time as its end, or a date does not exist.
+    """
+    if body["starts_at"] is None:
+        return None
+    if end.at is None:
+        raise InvalidRequest("A reservation with starts_at needs expires_at instead of expires_in.")
+    return TimeWindow(parse_time(body["starts_at"], "starts_at"), end.at)
+
+
+def wanted_of(body: dict[str, Any], forms: RequestForms, uuid: str, window: TimeWindow | None) -> WantedClaim:
     """Return the claim for the reservation that a body describes.
 
     :param forms: the registered forms of requests, such as flavors.
+    :param window: the time of the reservation.
     :raises InvalidRequest: the query or the flavor is wrong.
     """
-    return parse_owned(body, forms, uuid, TYPE)
+    return replace(parse_owned(body, forms, uuid, TYPE), window=window)

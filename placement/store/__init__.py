@@ -18,8 +18,10 @@ Modules
     - ``allocations`` writes, releases and reads allocations. ``claims`` decides whether providers have
       enough; it does not use the database. ``consumers`` has consumers and their generations.
     - ``claim_commit`` writes claims that were placed with the read model, and their groups (``groups``).
+    - ``claimants`` locks the consumers of claims, with their holdings.
     - ``reservations`` and ``expiries`` write allocations that end at a time; ``expired`` has queries that
-      leave out ended allocations.
+      leave out ended allocations. ``time_profile`` decides how much room later windows need, and ``holds``
+      keeps this room free.
     - ``providers``, ``inventories``, ``traits``, ``aggregates`` and ``attributes`` write one part of a
       provider each; ``trees`` writes all parts of a tree, ``reshaper`` moves inventories with allocations.
     - ``optimistic_write`` writes inventories, traits or aggregates without reading first. ``names`` and
@@ -45,6 +47,7 @@ Invariants
       runs again.
     - Locks are taken in one order, so that operations do not deadlock. If two operations deadlock, the
       database ends one of them, and that operation runs again.
-    - A consumer without allocations has no row, and each allocation has a consumer.
+    - A consumer without allocations has no row, unless it is a window that begins later. Each allocation has
+      a consumer.
     - Each change stamps its providers, so that no reader misses the change.
 """

@@ -10,7 +10,7 @@ release reads the rows first.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -29,42 +29,32 @@ from placement.db.batch import (
 )
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import (
+    RESERVATION,
+    WINDOW_HOLD,
     ConsumerId,
     allocations,
     change_buckets,
     consumers,
     inventories,
+    planned_allocations,
     resource_classes,
     resource_providers,
 )
-from placement.exceptions import ConsumerExists, NotFound
+from placement.exceptions import NotFound
 from placement.read_model.provider import Inventory
 from placement.read_model.rows import INVENTORY_COLUMNS
 from placement.store import consumers as consumer_store
-from placement.store import names
-from placement.store.claims import ClaimantHolding, ConsumerClaim, ProviderSupply, check_capacity
+from placement.store import holds, names
+from placement.store.claimants import (
+    LockedConsumers,
+    check_generations,
+    lock_claimed,
+    lock_consumers,
+    refuse_hold,
+)
+from placement.store.claims import ConsumerClaim, ProviderSupply, check_capacity
 from placement.store.consumers import ANY_GENERATION
-from placement.store.expired import COUNTS
-
-
-@dataclass(frozen=True, slots=True)
-class LockedConsumers:
-    """The locked consumers by uuid, the amounts that they hold, and the uuids of those that have expired."""
-
-    # the field has only consumers that existed before; new consumers are created for the claims
-    consumers: Mapping[str, consumer_store.ConsumerRow]
-    holdings: Sequence[ClaimantHolding] = ()
-    expired: frozenset[str] = frozenset()
-
-    @property
-    def provider_ids(self) -> set[int]:
-        """The ids of all providers of which these consumers hold amounts."""
-        return {each.provider_id for each in self.holdings}
-
-    @property
-    def providers(self) -> set[str]:
-        """The uuids of all providers of which these consumers hold amounts."""
-        return {each.provider for each in self.holdings}
+from placement.store.expired import COUNTS, IS_TIMED
 
 
 def replace(tx: WriteTransaction, claims: Sequence[ConsumerClaim]) -> None:
@@ -81,66 +71,22 @@ def replace(tx: WriteTransaction, claims: Sequence[ConsumerClaim]) -> None:
     write_claims(tx, claims, locked)
 
 
-def lock_claimed(
+def write_claims(
     tx: WriteTransaction,
     claims: Sequence[ConsumerClaim],
-    more: Iterable[str] = (),
-    buckets: Iterable[int] = (),
-    others: Sequence[str] = (),
-) -> LockedConsumers:
-    """Create new consumers, and lock all consumers and providers of the claims, consumers first.
+    locked: LockedConsumers,
+    *,
+    are_promised: bool = False,
+) -> None:
+    """Write claims of consumers and providers that are locked; this is the last step of :func:`replace`.
 
-    :param more: uuids of further providers to lock; ``buckets`` are further buckets of providers to lock.
-    :param others: uuids of further consumers to lock; the amounts that they hold are read, too.
+    :param are_promised: the claims take only what is held for them, so the capacity is not checked.
     """
-    # if the client declares all consumers as new, no lookup is needed: consumers mostly are new, and the
-    # insertion fails otherwise
-    new_only = all(claim.generation is None and claim.takes_anything for claim in claims)
-    looked_up = [] if tx.optimistic and new_only else [claim.consumer for claim in claims]
-    locked = _lock(tx, [*looked_up, *others])
-    new = [claim for claim in claims if claim.takes_anything and claim.consumer not in locked.consumers]
-    # consumers are created before the buckets are locked, because the insertion locks the new rows, and
-    # consumers are locked before buckets
-    consumer_store.create_consumers(tx, {claim.consumer: claim.owner for claim in new})
-    named = {uuid for claim in claims for uuid in claim.resources}
-    # a single call locks all providers, so that all buckets are locked in ascending order
-    tx.lock({*locked.providers, *named, *more}, buckets)
-    return locked
-
-
-def check_generations(claims: Iterable[ConsumerClaim], locked: LockedConsumers) -> None:
-    """Refuse claims that give a wrong generation of their consumer.
-
-    An expired consumer counts as missing. A claim with the uuid of an expired consumer has to wait until that
-    consumer's amounts are released (:func:`placement.store.reservations.write_with_room`).
-
-    :raises ConcurrentUpdate: a generation is wrong; the message has the wrong and the current generation. The
-        class is ConsumerExists if an expired consumer has to be released first.
-    """
-    for claim in claims:
-        if claim.consumer in locked.expired:
-            # the client sees no such consumer, so each number that it gives as generation is a conflict
-            if claim.generation is not ANY_GENERATION:
-                consumer_store.check_generation(None, claim.generation)
-            # the row and the allocations still exist, so the caller releases the consumer and tries again
-            raise ConsumerExists(f"consumer generation conflict - {claim.consumer} has expired just now")
-        consumer_store.check_generation(locked.consumers.get(claim.consumer), claim.generation)
-
-
-def _lock(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsumers:
-    if not uuids:
-        return LockedConsumers({})
-    consumers_locked = consumer_store.lock(tx, uuids)
-    # the query is queued before an answer is read, so that both statements are sent together
-    held = tx.queue(_held_by(len(uuids)), bind_values("uuid", uuids))
-    known = {row.uuid: row for row in consumer_store.rows(consumers_locked)}
-    # the clock of the database decides in the same statement, because the clocks of workers differ
-    expired = frozenset(uuid for uuid, *_, is_over in held.rows if is_over)
-    return LockedConsumers(known, [ClaimantHolding(*row) for *row, _ in held.rows], expired)
-
-
-def write_claims(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: LockedConsumers) -> None:
-    """Write claims of consumers and providers that are locked; this is the last step of :func:`replace`."""
+    planned: Sequence[ConsumerClaim] = ()
+    # holds depend on allocations with a known end only; other writes need no further statement
+    if locked.timed or any(claim.window is not None for claim in claims):
+        timed_write = holds.plan_write(tx, claims, locked)
+        claims, planned, locked = timed_write.claims, timed_write.planned, timed_write.locked
     # holdings are deleted before the supplies are read, so that supplies only include the usage of other
     # consumers
     _remove(tx, [row.id for row in locked.consumers.values()])
@@ -151,9 +97,13 @@ def write_claims(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: 
     others = names.NameLookup(tx, resource_classes, named - known_classes.keys())
     classes = {**known_classes, **others.ids}
     # the removal before this check is rolled back if the check refuses the claims
-    check_capacity(claims, supplies, classes, locked.holdings)
+    if not are_promised:
+        check_capacity(claims, supplies, classes, locked.holdings)
     _insert(tx, claims, supplies, classes)
-    _update_consumers(tx, claims, locked.consumers)
+    if planned:
+        # after the check, so that a provider that is gone is a refusal and no violated foreign key
+        holds.insert_planned(tx, planned)
+    _update_consumers(tx, [*claims, *planned], locked.consumers)
     # clients rely on this: the generation of a provider grows when a consumer releases all allocations, but
     # not when it moves away
     emptied = {claim.consumer for claim in claims if not claim.takes_anything}
@@ -162,25 +112,6 @@ def write_claims(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: 
     # the change is usage_only, so that readers do not read inventories, traits and aggregates again
     tx.note_changed(raised, generation=True, usage_only=True)
     tx.note_changed(locked.provider_ids - raised, generation=False, usage_only=True)
-
-
-@lru_cache(KEPT_SIZES)
-def _held_by(count: int) -> PreparedStatement:
-    return PreparedStatement(
-        sa.select(
-            consumers.c.uuid,
-            resource_providers.c.id,
-            resource_providers.c.uuid,
-            allocations.c.resource_class_id,
-            allocations.c.used,
-            # the rows include expired consumers, because their holdings still occupy resources
-            sa.not_(COUNTS),
-        )
-        .select_from(allocations)
-        .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
-        .join(consumers, consumers.c.id == allocations.c.consumer_id)
-        .where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
-    )
 
 
 def _remove(tx: WriteTransaction, consumer_ids: Sequence[int]) -> None:
@@ -313,9 +244,10 @@ def delete(tx: WriteTransaction, consumer: str) -> None:
     :raises NotFound: the consumer holds nothing, or has expired.
     """
     # this function is simpler than lock_claimed(), because nothing is created and no supply is read
-    locked = _lock(tx, [consumer])
+    locked = lock_consumers(tx, [consumer])
     if not locked.consumers or locked.expired:
         raise no_allocations(consumer)
+    refuse_hold(locked.consumers[consumer])
     _give_back(tx, locked)
 
 
@@ -326,7 +258,7 @@ def no_allocations(consumer: str) -> NotFound:
 
 def give_back(tx: WriteTransaction, uuids: Collection[str]) -> int:
     """Release all allocations of these consumers; return the number of consumers that had allocations."""
-    locked = _lock(tx, uuids)
+    locked = lock_consumers(tx, uuids)
     if locked.consumers:
         _give_back(tx, locked)
     return len(locked.consumers)
@@ -337,6 +269,14 @@ def _give_back(tx: WriteTransaction, locked: LockedConsumers) -> None:
     ids = [row.id for row in locked.consumers.values()]
     # consumers are locked before providers, as in claims
     tx.lock(locked.providers)
+    if locked.timed:
+        # the holds of the providers change, so the release is a write of claims without amounts
+        empty = [
+            ConsumerClaim(row.uuid, {}, ANY_GENERATION, consumer_store.present_owner(row))
+            for row in locked.consumers.values()
+        ]
+        write_claims(tx, empty, locked, are_promised=True)
+        return
     # the allocations are removed before the consumer, because they refer to it
     _remove(tx, ids)
     consumer_store.remove(tx, ids)
@@ -380,6 +320,23 @@ _of_consumer: Final = _shown.where(consumers.c.uuid == sa.bindparam("consumer"),
 # the query is without the condition COUNTS, because callers need the holdings even if the consumer has
 # expired
 _of_consumers: Final = _shown.where(consumers.c.uuid.in_(sa.bindparam("consumers", expanding=True)))
+_planned: Final = (
+    sa.select(
+        consumers.c.uuid,
+        consumers.c.generation,
+        resource_providers.c.uuid,
+        resource_providers.c.generation,
+        resource_classes.c.name,
+        planned_allocations.c.used,
+        consumers.c.updated_at,
+    )
+    .select_from(planned_allocations)
+    .join(consumers, consumers.c.id == planned_allocations.c.consumer_id)
+    .join(resource_classes, resource_classes.c.id == planned_allocations.c.resource_class_id)
+    .join(resource_providers, resource_providers.c.id == planned_allocations.c.provider_id)
+    .where(consumers.c.uuid.in_(sa.bindparam("consumers", expanding=True)))
+    .order_by(consumers.c.id, resource_providers.c.id, resource_classes.c.id)
+)
 _of_providers: Final = _shown.where(
     resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True)), COUNTS
 )
@@ -396,6 +353,11 @@ def of_consumers(conn: sa.Connection, uuids: Collection[str]) -> list[Allocation
     return [Allocation(*row) for row in conn.execute(_of_consumers, {"consumers": list(uuids)})]
 
 
+def planned_of(conn: sa.Connection, uuids: Collection[str]) -> list[Allocation]:
+    """Return the planned allocations of these pending windows."""
+    return [Allocation(*row) for row in conn.execute(_planned, {"consumers": list(uuids)})]
+
+
 def of_providers(conn: sa.Connection, uuids: Collection[str]) -> list[Allocation]:
     """Return all allocations of these providers by consumers that have not expired."""
     return [Allocation(*row) for row in conn.execute(_of_providers, {"providers": list(uuids)})]
@@ -409,6 +371,8 @@ def of_provider(conn: sa.Connection, provider: str) -> list[Allocation]:
 # ids begin at 1, so no consumer has this id
 _NOBODY: Final = "0"
 """An id, as text, that no consumer has."""
+_ANOTHER_WAY: Final = "-1"
+"""Also such an id: the consumer exists, but its release concerns a hold, and has to read first."""
 _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'")
 """The setting of the transaction that stores the id of the consumer to release."""
 
@@ -429,12 +393,14 @@ def release(database: ServiceDatabase, consumer: str) -> None:
     # an answer read after the commit is early enough: if nothing was released, there is nothing to roll back
     if released is not None and released.scalars == [_NOBODY]:
         raise no_allocations(consumer)
+    if released is not None and released.scalars == [_ANOTHER_WAY]:
+        database.write(lambda tx: delete(tx, consumer))
 
 
 def _at_once(tx: WriteTransaction, consumer: str) -> StatementAnswer:
     """Queue all statements of a release; return the answer of the first statement, to read after the commit.
 
-    The answer of this statement is the consumer's id as text, or :data:`_NOBODY`.
+    The answer of this statement is the consumer's id as text, :data:`_NOBODY` or :data:`_ANOTHER_WAY`.
     """
     # the order of locks is consumers, then buckets, as everywhere
     locked = tx.queue(_lock_consumer, {"consumer": consumer})
@@ -449,13 +415,21 @@ _released: Final = sa.cast(sa.func.current_setting(_SETTING), sa.BigInteger)
 # every statement about the providers contains this query, so these statements come before the removal
 _held: Final = sa.select(allocations.c.provider_id).where(allocations.c.consumer_id == _released)
 # the id is stored in a setting of the transaction, because later statements of a batch cannot use an answer
+_RELEASED_AT_ONCE: Final = sa.and_(
+    # a pending window has no allocations, but is a reservation
+    # (no IN, because its list would be an expanding parameter)
+    *(sa.func.coalesce(consumers.c.consumer_type, "") != kind for kind in (RESERVATION, WINDOW_HOLD)),
+    sa.not_(IS_TIMED),
+)
 _lock_consumer: Final = PreparedStatement(
     sa.select(
         sa.func.set_config(
             _SETTING,
             sa.func.coalesce(
                 sa.cast(
-                    sa.select(consumers.c.id)
+                    sa.select(
+                        sa.case((_RELEASED_AT_ONCE, consumers.c.id), else_=sa.literal_column(_ANOTHER_WAY))
+                    )
                     .where(consumers.c.uuid == sa.bindparam("consumer", type_=sa.String), COUNTS)
                     .with_for_update()
                     .scalar_subquery(),
@@ -494,6 +468,10 @@ _consumer_removal: Final = PreparedStatement(
 _end: Final = PreparedStatement(sa.delete(consumers).where(consumers.c.id == _released))
 
 
+# pending windows use nothing yet
+_pending: Final = sa.select(planned_allocations.c.consumer_id)
+
+
 @dataclass(frozen=True, slots=True)
 class ClassUsage:
     """The used amount of one resource class by all consumers of one type (None: the type is unknown)."""
@@ -524,7 +502,7 @@ def consumer_counts(conn: sa.Connection, project_id: str, user_id: str | None) -
     """Return how many consumers of each type have allocations, for a project or one user in it."""
     query = (
         sa.select(consumers.c.consumer_type, sa.func.count())
-        .where(consumers.c.project_id == project_id, COUNTS)
+        .where(consumers.c.project_id == project_id, COUNTS, consumers.c.id.not_in(_pending))
         .group_by(consumers.c.consumer_type)
     )
     if user_id is not None:

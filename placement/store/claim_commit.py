@@ -36,6 +36,7 @@ from placement.db.batch import (
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
     NO_ID,
+    RESERVATION,
     ConsumerId,
     allocations,
     consumer_groups,
@@ -48,9 +49,11 @@ from placement.db.tables import (
 from placement.exceptions import Conflict, InvalidRequest
 from placement.read_model.provider import SHARES, Provider
 from placement.store import expiries, reservations
-from placement.store.allocations import check_generations, lock_claimed, write_claims
+from placement.store.allocations import write_claims
+from placement.store.claimants import check_generations, lock_claimed
 from placement.store.claims import ConsumerClaim, claimed_amounts
 from placement.store.groups import ConsumerGroup, GroupMember, Members, hosts_of, members_by_host
+from placement.store.time_profile import HoldRefusal
 
 
 def buckets_of(names: Iterable[str]) -> set[int]:
@@ -305,7 +308,8 @@ def commit_claims(
     :raises LostRace: another transaction has made a choice invalid.
     """
     # groups, reservations and expiries need answers before the commit
-    if not (joining or reservation or expiring) and is_worthwhile(tx, claims, chosen):
+    is_timed = any(claim.window is not None for claim in claims)
+    if not (joining or reservation or expiring or is_timed) and is_worthwhile(tx, claims, chosen):
         write(tx, claims, chosen)
         return {}
     # described_seq by provider id, which also differs for a provider that was deleted and created again
@@ -328,6 +332,9 @@ def commit_claims(
     members = tx.queue(*group_lookup(names)) if names else None
     try:
         write_claims(tx, claims, locked)
+    except HoldRefusal:
+        # another choice of the same request would be refused again
+        raise
     except (Conflict, InvalidRequest) as error:
         # the error is a lost race and no error of the client, because this service made the choice from older
         # data
@@ -341,6 +348,13 @@ def commit_claims(
     # group
     leave_groups(tx, [row.id for row in locked.consumers.values()])
     join_groups(tx, {each.consumer: each.group.name for each in joining})
+    # the end of a window is a part of its reservation
+    ends = {
+        claim.consumer: claim.window.ends_at
+        for claim in claims
+        if claim.window is not None and claim.owner.consumer_type != RESERVATION
+    }
+    expiries.write_ends(tx, ends, [row.id for uuid, row in locked.consumers.items() if uuid in ends])
     times = expiries.write(
         tx, expiring or {}, [row.id for uuid, row in locked.consumers.items() if uuid in (expiring or {})]
     )

@@ -7,9 +7,19 @@ from dataclasses import dataclass
 from placement.exceptions import Conflict, InvalidRequest
 from placement.read_model.provider import Inventory
 from placement.store.consumers import ConsumerOwnership, Generation
+from placement.store.time_profile import TimeWindow
 
 Resources = Mapping[str, int]
 ByProvider = Mapping[str, Resources]
+
+
+class CapacityExceeded(Conflict):
+    """A provider, of which the uuid is given, has too little of a resource class."""
+
+    def __init__(self, detail: str, provider: str, resource_class: str) -> None:
+        super().__init__(detail)
+        self.provider = provider
+        self.resource_class = resource_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +29,8 @@ class ConsumerClaim:
     ``generation`` is the consumer's generation that the client knows. None means a new consumer, and
     :data:`~placement.store.consumers.ANY_GENERATION` means that any generation is right (before microversion
     1.28). ``in_any_portions`` marks the remaining amounts of a reservation, for which min_unit, max_unit and
-    step_size do not matter.
+    step_size do not matter. ``window`` is the time of the allocations; None means from now on, without an
+    end.
     """
 
     consumer: str
@@ -28,6 +39,7 @@ class ConsumerClaim:
     owner: ConsumerOwnership
     # the value is True for the rest of a reservation, which may not be a multiple of the step size
     in_any_portions: bool = False
+    window: TimeWindow | None = None
 
     @property
     def takes_anything(self) -> bool:
@@ -108,7 +120,8 @@ def check_capacity(
         # the limit is the larger number, because claimants may keep what they hold, even above the capacity
         # (see the docstring)
         if taken[which] > max(inventory.capacity - supply.used[class_id], held[which]):
-            raise _capacity_refusal(f"{what} The requested amount would exceed the capacity.")
+            detail = f"Unable to allocate inventory: {what} The requested amount would exceed the capacity."
+            raise CapacityExceeded(detail, uuid, name)
 
 
 def claimed_amounts(claims: Iterable[ConsumerClaim]) -> Iterator[tuple[ConsumerClaim, str, str, int]]:

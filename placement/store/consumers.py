@@ -74,6 +74,11 @@ def owner_after(present: ConsumerRow, owner: ConsumerOwnership) -> ConsumerOwner
     )
 
 
+def present_owner(row: ConsumerRow) -> ConsumerOwnership:
+    """Return the current ownership of a consumer."""
+    return ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
+
+
 def find_consumer(conn: sa.Connection, uuid: str) -> ConsumerRow | None:
     """Return the consumer with this uuid; None if it does not exist or has expired."""
     # COUNTS leaves out expired consumers

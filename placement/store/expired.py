@@ -39,3 +39,13 @@ UUIDS: Final = tuple(query.with_only_columns(consumers.c.uuid) for query in (_re
 # query
 COUNTS: Final = consumers.c.id.not_in(_reservations) & consumers.c.id.not_in(_claims)
 """SQL condition: the consumer has not expired."""
+
+IS_TIMED: Final = sa.or_(
+    # correlated lookups by primary key, because a cloud may have many claims that end
+    sa.select(sa.literal(1))
+    .where(reservations.c.consumer_id == consumers.c.id, reservations.c.starts_at.is_not(None))
+    .correlate(consumers)
+    .exists(),
+    sa.select(sa.literal(1)).where(EXPIRES, claim_expiries.c.is_final).correlate(consumers).exists(),
+)
+"""SQL condition: the allocations of the consumer have a known end, so that holds depend on them."""

@@ -2,10 +2,12 @@
 
 A consumer with an expiring claim has a row in ``claim_expiries``, which counts only for one generation of the
 consumer. After any write of its allocations, or a confirmation, the consumer does not expire any more.
+A claim that ends has a row, too, which is final: no confirmation changes it, and holds depend on it
+(:mod:`placement.store.time_profile`).
 Expired claims are released like reservations (:mod:`placement.store.reservations`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -15,7 +17,7 @@ from placement.db import buckets, clock
 from placement.db.batch import KEPT_SIZES, PreparedStatement, StatementAnswer, bind_parameters, bind_values
 from placement.db.database import WriteTransaction
 from placement.db.tables import ConsumerId, claim_expiries, consumers
-from placement.exceptions import NotFound
+from placement.exceptions import Conflict, NotFound
 from placement.store import consumers as consumer_store
 from placement.store.consumers import ConsumerOwnership
 from placement.store.expired import EXPIRES
@@ -58,6 +60,31 @@ _insertion: Final = PreparedStatement(
 )
 
 
+def write_ends(tx: WriteTransaction, ends: Mapping[str, float], known: Collection[int]) -> None:
+    """Make claims that this transaction writes end at a time, which no confirmation changes.
+
+    :param ends: the ends, by uuid of the consumer.
+    :param known: the ids of these consumers that existed before.
+    """
+    if not ends:
+        return
+    if known:
+        tx.queue(_expiry_removal(len(known)), bind_values("id", sorted(known)))
+    for consumer, ends_at in sorted(ends.items()):
+        tx.queue(_end_insertion, {"consumer": consumer, "ends_at": ends_at})
+    tx.lock_buckets([buckets.RESERVATIONS])
+
+
+_end_insertion: Final = PreparedStatement(
+    sa.insert(claim_expiries).values(
+        consumer_id=sa.select(consumers.c.id).where(_consumer).scalar_subquery(),
+        generation=sa.select(consumers.c.generation).where(_consumer).scalar_subquery(),
+        expires_at=sa.bindparam("ends_at", type_=sa.Double),
+        is_final=sa.true(),
+    )
+)
+
+
 def server_time(conn: sa.Connection) -> float:
     """Return the time of the database's clock, in seconds since 1970."""
     return float(conn.execute(sa.select(clock.ServerNow())).scalar_one())
@@ -79,11 +106,15 @@ def _expiry_times(count: int) -> PreparedStatement:
 
 
 class ClaimExpiry(NamedTuple):
-    """The expiry of a claim (in seconds since 1970, and from now), and its consumer's generation."""
+    """The expiry of a claim (in seconds since 1970, and from now), and its consumer's generation.
+
+    ``is_final`` means that the claim ends then, and cannot be confirmed.
+    """
 
     generation: int
     expires_at: float
     seconds: float
+    is_final: bool
 
 
 def find_expiry(conn: sa.Connection, consumer: str) -> ClaimExpiry:
@@ -96,12 +127,14 @@ def find_expiry(conn: sa.Connection, consumer: str) -> ClaimExpiry:
         raise no_expiry(consumer)
     # one statement reads both times, so that their difference is right even if the clock of the client is
     # wrong
-    generation, expires_at, present = row
-    return ClaimExpiry(generation, float(expires_at), float(expires_at) - float(present))
+    generation, expires_at, present, is_final = row
+    return ClaimExpiry(generation, float(expires_at), float(expires_at) - float(present), bool(is_final))
 
 
 _present: Final = (
-    sa.select(consumers.c.generation, claim_expiries.c.expires_at, clock.ServerNow())
+    sa.select(
+        consumers.c.generation, claim_expiries.c.expires_at, clock.ServerNow(), claim_expiries.c.is_final
+    )
     .select_from(claim_expiries.join(consumers, EXPIRES))
     .where(_consumer, claim_expiries.c.expires_at > clock.ServerNow())
 )
@@ -116,19 +149,26 @@ def confirm_claim(
 
     :raises NotFound: no claim of this consumer expires, or it has expired.
     :raises ConcurrentUpdate: ``generation`` is not the current generation.
+    :raises Conflict: the claim ends at its time.
     """
     # the statement locks the consumer, so that the claim cannot be released between the check and the write
     rows = consumer_store.rows(consumer_store.lock(tx, [consumer]))
     if not rows:
         raise no_expiry(consumer)
     (row,) = rows
-    query = sa.select(claim_expiries.c.generation).where(
+    query = sa.select(claim_expiries.c.generation, claim_expiries.c.is_final).where(
         claim_expiries.c.consumer_id == row.id, claim_expiries.c.expires_at > clock.ServerNow()
     )
+    found = tx.conn.execute(query).first()
     # the row counts only for the consumer's current generation
-    if tx.conn.execute(query).scalar() != row.generation:
+    if found is None or found.generation != row.generation:
         raise no_expiry(consumer)
     consumer_store.check_generation(row, generation)
+    if found.is_final:
+        raise Conflict(
+            f"The claim of consumer {consumer} ends at its time (ends_at): a confirmation cannot change that."
+            " Claim again without ends_at, or with a later one."
+        )
     consumer_store.advance_consumer(
         tx, row, ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
     )

@@ -5,18 +5,25 @@ consumer, it disappears with its last allocation. An expired reservation is rele
 reads, or that needs its amounts (:func:`write_with_room`). So no separate process has to release it.
 """
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
 from placement.db import buckets, clock
 from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, bind_values
 from placement.db.database import ServiceDatabase, WriteTransaction
-from placement.db.tables import RESERVATION, consumers, reservations, resource_classes
+from placement.db.tables import (
+    RESERVATION,
+    consumers,
+    planned_allocations,
+    reservations,
+    resource_classes,
+)
 from placement.exceptions import (
     NO_RESERVATION,
     ConcurrentUpdate,
@@ -25,10 +32,11 @@ from placement.exceptions import (
     InvalidRequest,
     NotFound,
 )
-from placement.store import allocations, expired, expiries
+from placement.store import allocations, claimants, expired, expiries, holds
 from placement.store import consumers as consumer_store
-from placement.store.claims import ConsumerClaim
+from placement.store.claims import CapacityExceeded, ConsumerClaim
 from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
+from placement.store.time_profile import TimeWindow, iso_time, overlaps_sentence
 
 T = TypeVar("T")
 
@@ -41,9 +49,11 @@ _AT_ONCE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class CapacityReservation:
-    """A reservation that has not expired; ``expires_at`` is in seconds since 1970 by the database's clock.
+    """A reservation that has not expired; times are in seconds since 1970 by the database's clock.
 
-    Only members of ``group`` may take amounts from it; None allows all claims of its project.
+    Only members of ``group`` may take amounts from it; None allows all claims of its project. A reservation
+    with ``starts_at`` is a window. While ``is_pending``, its amounts are planned allocations. ``now`` is the
+    time when the reservation was read.
     """
 
     uuid: str
@@ -52,6 +62,36 @@ class CapacityReservation:
     generation: int
     group: str | None
     expires_at: float
+    starts_at: float | None = None
+    is_pending: bool = False
+    now: float = 0.0
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the window has begun, by the clock of the database when it was read."""
+        # the clock decides, even if no request has made the planned amounts allocations yet
+        return self.starts_at is None or not self.is_pending or self.starts_at <= self.now
+
+    def refuse_time(self, window: TimeWindow | None) -> None:
+        """Refuse claims outside of the time of this window; a reservation without a start refuses none.
+
+        :raises Conflict: the window has not begun, or the claim has no end, or ends after the window.
+        """
+        if self.starts_at is None:
+            return
+        if not self.has_begun:
+            raise Conflict(
+                f"The reservation {self.uuid} begins at {iso_time(self.starts_at)}; no claim takes from it"
+                " before.",
+                NO_RESERVATION,
+            )
+        # another window may hold the same room afterwards
+        if window is None or window.ends_at > self.expires_at:
+            raise Conflict(
+                f"The reservation {self.uuid} is a window, which ends at {iso_time(self.expires_at)}: a claim"
+                " from it needs an ends_at of at most this time.",
+                NO_RESERVATION,
+            )
 
     def serves_claim(self, project_id: str, group: str | None) -> bool:
         """Return whether a claim of this project, for a consumer of this group, may use the reservation."""
@@ -78,6 +118,9 @@ _shown: Final = (
         consumers.c.generation,
         reservations.c.claim_group,
         reservations.c.expires_at,
+        reservations.c.starts_at,
+        consumers.c.id.in_(sa.select(planned_allocations.c.consumer_id)),
+        clock.ServerNow(),
     )
     .select_from(_holds)
     .where(consumers.c.consumer_type == TYPE, reservations.c.expires_at > clock.ServerNow())
@@ -128,17 +171,23 @@ class WrittenReservation:
 
 
 def make_reservation(
-    tx: WriteTransaction, consumer: str, group: str | None, end: ReservationEnd
+    tx: WriteTransaction,
+    consumer: str,
+    group: str | None,
+    end: ReservationEnd,
+    starts_at: float | None = None,
 ) -> WrittenReservation:
     """Turn a consumer that this transaction has created, with its allocations, into a reservation.
 
+    :param starts_at: the start of a window; its allocations are planned if it lies in the future.
     :raises InvalidRequest: the end of the reservation is not in the future.
     """
     # the counter is incremented, so that all workers read the next expiry again
     tx.lock_buckets([buckets.RESERVATIONS])
     # the condition has the uuid, because the id of the new consumer is not known yet
     which = sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery()
-    values = {"consumer_id": which, "claim_group": group, "expires_at": _time_of(end)}
+    values: dict[str, Any] = {"consumer_id": which, "claim_group": group, "starts_at": starts_at}
+    values["expires_at"] = _time_of(end)
     tx.conn.execute(sa.insert(reservations).values(values))
     # the reservation is read after the write, because the database computes the end by its own clock
     return _read_written(tx, consumer)
@@ -149,14 +198,18 @@ def change_end(tx: WriteTransaction, uuid: str, generation: int, end: Reservatio
 
     :raises NotFound: there is no such reservation.
     :raises ConcurrentUpdate: the generation is not the present one.
-    :raises InvalidRequest: the new end is in the past.
+    :raises InvalidRequest: the new end is in the past, or not after the start of the window.
+    :raises Conflict: other windows hold the room of this window after its former end.
     """
     # locks the consumer before the bucket, as every transaction does
-    row = _lock_reservation(tx, uuid)
+    row, found = _lock_reservation(tx, uuid)
     consumer_store.check_generation(row, generation)
-    consumer_store.advance_consumer(
-        tx, row, ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
-    )
+    if found.starts_at is None:
+        consumer_store.advance_consumer(tx, row, consumer_store.present_owner(row))
+    else:
+        ends_at = found.now + (end.seconds or 0.0) if end.at is None else end.at
+        _move_window(tx, row, TimeWindow(found.starts_at, ends_at))
+        end = ReservationEnd(ends_at, None)
     tx.lock_buckets([buckets.RESERVATIONS])
     query = sa.update(reservations).where(reservations.c.consumer_id == row.id)
     tx.conn.execute(query.values(expires_at=_time_of(end)))
@@ -173,6 +226,31 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
     allocations.delete(tx, uuid)
 
 
+def _move_window(tx: WriteTransaction, row: consumer_store.ConsumerRow, window: TimeWindow) -> None:
+    """Write the amounts of a window again, with another time."""
+    if window.ends_at <= window.starts_at:
+        raise InvalidRequest("A reservation has to end after its start.")
+    locked = claimants.lock_consumers(tx, [row.uuid])
+    tx.lock(locked.providers)
+    allocations.write_claims(tx, [window_claim(tx, row, locked, window)], locked)
+
+
+def window_claim(
+    tx: WriteTransaction,
+    row: consumer_store.ConsumerRow,
+    locked: claimants.LockedConsumers,
+    window: TimeWindow,
+) -> ConsumerClaim:
+    """Return the claim of a locked window for the amounts that it has, begun or planned."""
+    own = [each for each in (*locked.holdings, *locked.planned) if each.consumer == row.uuid]
+    names = _class_names(tx, {each.class_id for each in own})
+    resources: dict[str, dict[str, int]] = {}
+    for each in own:
+        resources.setdefault(each.provider, {})[names[each.class_id]] = each.used
+    owner = consumer_store.present_owner(row)
+    return ConsumerClaim(row.uuid, resources, ANY_GENERATION, owner, in_any_portions=True, window=window)
+
+
 def _time_of(end: ReservationEnd) -> sa.ColumnElement[float]:
     return (
         # seconds are added in the statement, because the clocks of workers differ
@@ -187,10 +265,24 @@ def _read_written(tx: WriteTransaction, uuid: str) -> WrittenReservation:
     # a reservation that now ends in the past is not found, and the error rolls back the transaction
     if found is None:
         raise InvalidRequest("A reservation has to end in the future, by the clock of the database.")
-    return WrittenReservation(found, allocations.of_consumers(tx.conn, [uuid]))
+    return WrittenReservation(found, held_amounts(tx.conn, [found]))
 
 
-def _lock_reservation(tx: WriteTransaction, uuid: str) -> consumer_store.ConsumerRow:
+def held_amounts(
+    conn: sa.Connection, found: Collection[CapacityReservation]
+) -> Sequence[allocations.Allocation]:
+    """Return the allocations of these reservations, and the planned ones of pending windows."""
+    held: list[allocations.Allocation] = []
+    if uuids := [each.uuid for each in found]:
+        held += allocations.of_consumers(conn, uuids)
+    if pending := [each.uuid for each in found if each.is_pending]:
+        held += allocations.planned_of(conn, pending)
+    return held
+
+
+def _lock_reservation(
+    tx: WriteTransaction, uuid: str
+) -> tuple[consumer_store.ConsumerRow, CapacityReservation]:
     """Lock the consumer of a reservation until the transaction ends.
 
     :raises NotFound: there is no such reservation.
@@ -198,9 +290,10 @@ def _lock_reservation(tx: WriteTransaction, uuid: str) -> consumer_store.Consume
     rows = consumer_store.rows(consumer_store.lock(tx, [uuid]))
     # checked under the lock of the consumer, so that no other transaction ends the reservation after the
     # check
-    if not rows or find_reservation(tx.conn, uuid) is None:
+    found = find_reservation(tx.conn, uuid) if rows else None
+    if found is None:
         raise no_reservation(uuid)
-    return rows[0]
+    return rows[0], found
 
 
 def remaining_claim(
@@ -208,7 +301,7 @@ def remaining_claim(
     reservation: str,
     claims: Sequence[ConsumerClaim],
     groups: Mapping[str, str],
-    locked: allocations.LockedConsumers,
+    locked: claimants.LockedConsumers,
 ) -> ConsumerClaim | None:
     """Return the allocations that remain in a locked reservation after these claims, as its new claim.
 
@@ -223,9 +316,11 @@ def remaining_claim(
         # changed
         if row is None or found is None or not found.serves_claim(project_id, group):
             raise unusable_reservation(reservation, project_id)
+        found.refuse_time(claim.window)
     # this line is for the type checker: there is at least one claim, and the loop has refused it if the
     # consumer is missing
     assert row is not None
+    assert found is not None
     held = [each for each in locked.holdings if each.consumer == reservation]
     names = _class_names(tx, {each.class_id for each in held})
     left = Counter({(each.provider, names[each.class_id]): each.used for each in held})
@@ -242,8 +337,9 @@ def remaining_claim(
         if amount:
             resources.setdefault(provider, {})[name] = amount
     owner = ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
+    window = None if found.starts_at is None else TimeWindow(found.starts_at, found.expires_at)
     # min_unit, max_unit and step_size do not apply to the rest of a reservation
-    return ConsumerClaim(reservation, resources, ANY_GENERATION, owner, in_any_portions=True)
+    return ConsumerClaim(reservation, resources, ANY_GENERATION, owner, in_any_portions=True, window=window)
 
 
 def unusable_reservation(reservation: str, project_id: str) -> Conflict:
@@ -282,16 +378,67 @@ def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction]
             # this runs in a new transaction, because the failed transaction holds no locks any more
             with database.read() as conn:
                 some = any(conn.execute(query.limit(1)).first() for query in expired.UUIDS)
-            if not some or not give_back_expired(database):
-                raise
+                overlaps = "" if some else _describe_overlaps(conn, conflict)
+            if some and give_back_expired(database):
+                continue
+            conflict.detail += overlaps
+            raise
+
+
+def _describe_overlaps(conn: sa.Connection, conflict: Conflict) -> str:
+    """Return a sentence with the windows that need the amounts of a refused write; mostly there are none."""
+    if not isinstance(conflict, CapacityExceeded):
+        return ""
+    schedule = holds.read_schedule(conn, of_provider=conflict.provider)
+    # the write has no end, so each later window matters
+    some = [each for each in schedule.amounts if each.resource_class == conflict.resource_class]
+    return overlaps_sentence(some, TimeWindow(schedule.now, math.inf))
 
 
 def give_back_expired(database: ServiceDatabase) -> int:
-    """Release allocations of expired reservations and claims; return the number of released consumers.
+    """Release expired reservations and claims, and begin windows; return the number of these consumers.
 
     Afterwards all workers read the next expiry from the database.
     """
-    return database.write(_give_back_expired)
+    # two transactions, because each locks its consumers before its providers; a worker that dies in between
+    # leaves the windows to the next one, and their room is held meanwhile
+    return database.write(_give_back_expired) + database.write(begin_windows)
+
+
+_due: Final = (
+    sa.select(consumers.c.uuid, reservations.c.starts_at, reservations.c.expires_at)
+    .select_from(_holds)
+    .where(
+        consumers.c.id.in_(sa.select(planned_allocations.c.consumer_id)),
+        reservations.c.starts_at <= clock.ServerNow(),
+    )
+    .order_by(consumers.c.uuid)
+    .limit(_AT_ONCE)
+)
+
+
+def begin_windows(tx: WriteTransaction) -> int:
+    """Turn the planned allocations of windows that have begun into allocations; return their number."""
+    due = {uuid: TimeWindow(starts_at, ends_at) for uuid, starts_at, ends_at in tx.conn.execute(_due)}
+    if not due:
+        return 0
+    locked = claimants.lock_consumers(tx, sorted(due))
+    # under the locks of the consumers a window that another worker has begun has no planned allocations
+    pending = {each.consumer for each in locked.planned}
+    rows = [row for row in locked.consumers.values() if row.uuid in pending]
+    locked = replace(
+        locked,
+        consumers={row.uuid: row for row in rows},
+        holdings=[each for each in locked.holdings if each.consumer in pending],
+        timed=frozenset(pending),
+    )
+    if rows:
+        tx.lock(locked.providers)
+        claims = [window_claim(tx, row, locked, due[row.uuid]) for row in rows]
+        # their room is held since the booking, so a start is never refused
+        allocations.write_claims(tx, claims, locked, are_promised=True)
+    tx.lock_buckets([buckets.RESERVATIONS])
+    return len(rows)
 
 
 def _give_back_expired(tx: WriteTransaction) -> int:

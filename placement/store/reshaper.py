@@ -7,7 +7,7 @@ from placement import exceptions
 from placement.db.database import WriteTransaction
 from placement.db.tables import resource_classes
 from placement.exceptions import ConcurrentUpdate, InvalidRequest
-from placement.store import allocations, inventories, names, providers
+from placement.store import allocations, claimants, inventories, names, providers
 from placement.store.claims import ConsumerClaim
 from placement.store.inventories import InventoryValues
 
@@ -33,7 +33,7 @@ def reshape_providers(
     :raises Conflict: an inventory to be deleted is still in use, or an inventory is too small.
     """
     # one call locks all providers, with or without allocations, so that locks are taken in the usual order
-    locked = allocations.lock_claimed(tx, claims, wanted)
+    locked = claimants.lock_claimed(tx, claims, wanted)
     present = {uuid: inventories.class_ids(tx, uuid) for uuid in wanted}
     lookup = names.NameLookup(
         tx, resource_classes, {name for new in wanted.values() for name in new.inventories}
@@ -53,7 +53,7 @@ def reshape_providers(
                 f"actual: {row.generation}, given: {new.generation}"
             )
     # providers are checked before consumers, because OpenStack Placement reports conflicts in this order
-    allocations.check_generations(claims, locked)
+    claimants.check_generations(claims, locked)
     for uuid, new in wanted.items():
         # inventories are written before the allocations, which need the new inventories
         inventories.write(tx, rows[uuid], new.inventories, set(present[uuid].scalars), lookup.ids)

@@ -17,7 +17,14 @@ import sqlalchemy as sa
 
 from placement.db import adoption, migration
 from placement.db.adoption import KEPT, AdoptionRecord, AdoptionStage
-from placement.db.tables import RESERVATION, claim_expiries, consumer_groups, provider_attributes
+from placement.db.tables import (
+    RESERVATION,
+    WINDOW_HOLD,
+    claim_expiries,
+    consumer_groups,
+    planned_allocations,
+    provider_attributes,
+)
 from placement.exceptions import Conflict, ServiceError
 from placement.store.consumers import ConsumerOwnership
 from placement_extras.migration import relations
@@ -52,6 +59,13 @@ def expressible_content(after: PortableContent, source: StockContent) -> tuple[P
     """Return the content that OpenStack Placement's tables can hold, and notes about all other content."""
     notes: list[str] = []
     things = dict(after.by_table)
+    # windows are lost, so nothing keeps their room
+    holds = {uuid for (uuid,), (*_, kind, _generation) in things["consumers"].items() if kind == WINDOW_HOLD}
+    if holds:
+        things["consumers"] = {key: each for key, each in things["consumers"].items() if key[0] not in holds}
+        things["allocations"] = {
+            key: each for key, each in things["allocations"].items() if key[0] not in holds
+        }
     reserved = [key for key, (*_, kind, _generation) in things["consumers"].items() if kind == RESERVATION]
     if reserved:
         notes.append(
@@ -222,6 +236,8 @@ _LOST_NOTES: Final = {
     consumer_groups.name: "groups of claims: OpenStack Placement has none, so {} consumers leave theirs",
     claim_expiries.name: "claims that expire: OpenStack Placement has none, so up to {} claims become"
     " permanent",
+    planned_allocations.name: "reservations that begin later: OpenStack Placement has none, so {} planned"
+    " allocations are lost",
     provider_attributes.name: "attributes of resource providers: OpenStack Placement has none, so {} are"
     " lost",
 }

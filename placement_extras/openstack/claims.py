@@ -39,7 +39,9 @@ RESERVATION_COLUMNS: Final = (
     "user_id",
     "group",
     "generation",
+    "starts_at",
     "expires_at",
+    "state",
     "allocations",
 )
 """Columns of a reservation."""
@@ -103,6 +105,12 @@ class CreateClaim(command.Lister):
             help="Number of other places for the guest to show after the claim",
         )
         _add_expires_in(parser, "Seconds after which the claim expires, unless it is confirmed")
+        parser.add_argument(
+            "--ends-at",
+            metavar="<time>",
+            help="Time when the claim ends in any case, such as 2026-12-24T18:00:00Z (UTC); a claim from a"
+            " reservation with a start needs it",
+        )
         parser.add_argument("--dry-run", action="store_true", help="Show the claim without making it")
         return parser
 
@@ -121,8 +129,7 @@ class CreateClaim(command.Lister):
         elif parsed_args.policy is not None:
             raise exceptions.CommandError("--policy needs a group: give its name with --group.")
         body: dict[str, Any] = {"claims": [claim], "dry_run": parsed_args.dry_run}
-        if parsed_args.reservation is not None:
-            body["reservation"] = parsed_args.reservation
+        body |= _given_fields(parsed_args, "reservation", "ends_at")
         try:
             (claimed,) = request_extension(self, "POST", _CLAIMS, json=body)["claims"]
         except exceptions.Conflict as error:
@@ -190,6 +197,13 @@ class CreateReservation(command.ShowOne):
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         _add_request_arguments(parser)
         _add_expiry(parser)
+        parser.add_argument(
+            "--from",
+            dest="starts_at",
+            metavar="<time>",
+            help="Time when the reservation begins, such as 2026-12-24T18:00:00Z (UTC); needs --until"
+            " (default: now)",
+        )
         parser.add_argument("--uuid", metavar="<uuid>", help="UUID of the reservation (default: a new one)")
         parser.add_argument(
             "--group",
@@ -202,7 +216,7 @@ class CreateReservation(command.ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
         """Reserve, and show the reservation."""
         body = {**_request_fields(self, parsed_args), **_expiry_fields(parsed_args)}
-        body |= _given_fields(parsed_args, "uuid", "group")
+        body |= _given_fields(parsed_args, "uuid", "group", "starts_at")
         answer = request_extension(self, "POST", _RESERVATIONS, json=body)
         print_warnings(self, answer.get("warnings", ()))
         return _reservation_columns(self, answer)
@@ -374,7 +388,11 @@ def _reservation_columns(
     reservation = answer["reservation"]
     names = HostNames(asking)
     hosts = sorted({name for provider in reservation["allocations"] if (name := names.host_name(provider))})
-    return (*RESERVATION_COLUMNS, "hosts"), (*(reservation[name] for name in RESERVATION_COLUMNS), hosts)
+    return (*RESERVATION_COLUMNS, "hosts"), (
+        # an earlier service has no times of a start
+        *(reservation.get(name) for name in RESERVATION_COLUMNS),
+        hosts,
+    )
 
 
 def _reservation_row(reservation: Mapping[str, Any]) -> TableRow:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from flask import Blueprint, Response
@@ -16,17 +15,7 @@ from placement.search.claims.claim import HostChoice
 from placement.search.claims.placement import PlacedClaim
 from placement.search.claims.service import ClaimLimits, ClaimService
 from placement.store import expiries
-
-# a float within the last second of 9999 may be rounded up to the year 10000, which no date can have
-_LAST: Final = 253_402_300_799.0
-"""The last second of the year 9999."""
-
-
-def iso_time(seconds: float) -> str:
-    """Return a time in seconds since 1970 as ISO 8601 text, in UTC with milliseconds."""
-    time = datetime.fromtimestamp(min(seconds, _LAST), UTC).replace(tzinfo=None)
-    return f"{time.isoformat(timespec='milliseconds')}Z"
-
+from placement.store.time_profile import iso_time
 
 blueprint = Blueprint("ext_claims", __name__)
 
@@ -58,6 +47,7 @@ def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
         "consumer_generation": found.generation,
         **_expiry_document(found.expires_at),
         "expires_in": round(found.seconds, 3),
+        "is_final": found.is_final,
     }
     return call.json_answer({"claim": shown})
 
@@ -102,6 +92,7 @@ def _claim_document(placed: PlacedClaim) -> dict[str, Any]:
         "consumer_uuid": placed.wanted.consumer,
         "consumer_generation": 1 if known is None else known + 1,
         **_expiry_document(placed.expires_at),
+        "ends_at": None if placed.wanted.window is None else iso_time(placed.wanted.window.ends_at),
         **_choice_document(placed.choice),
         "warnings": list(placed.wanted.warnings),
         "alternates": [_choice_document(each) for each in placed.alternates],

@@ -8,7 +8,6 @@ from urllib.parse import urlencode
 from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, api_operation, mount_prefix
-from placement.api.ext import claims
 from placement.api.ext.claims import claim_service
 from placement.api.paths import EXT
 from placement.db.database import WriteTransaction
@@ -16,10 +15,10 @@ from placement.exceptions import Forbidden
 from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
 from placement.schemas.base import canonical_uuid
-from placement.store import allocations
 from placement.store import reservations as store
 from placement.store.allocations import Allocation
 from placement.store.reservations import CapacityReservation, WrittenReservation
+from placement.store.time_profile import iso_time
 
 blueprint = Blueprint("ext_reservations", __name__)
 
@@ -36,12 +35,15 @@ def create_reservation(call: ApiRequest) -> Response:
     """Find a candidate, and hold its resources until a given time."""
     body = call.parse_body(_CREATE)
     uuid = body["uuid"] or str(uuids.uuid4())
-    wanted, end = schemas.wanted_of(body, call.service.request_forms, uuid), schemas.end_of(body)
+    end = schemas.end_of(body)
+    window = schemas.window_of(body, end)
+    wanted = schemas.wanted_of(body, call.service.request_forms, uuid, window)
+    starts_at = None if window is None else window.starts_at
     # the transaction fills this list; it may run several times, and the last run counts
     made: list[WrittenReservation] = []
 
     def make_written(tx: WriteTransaction) -> None:
-        made[:] = [store.make_reservation(tx, uuid, body["group"], end)]
+        made[:] = [store.make_reservation(tx, uuid, body["group"], end, starts_at)]
 
     claim_service(call).claim_places([wanted], also=make_written)
     (written,) = made
@@ -70,7 +72,7 @@ def list_some(call: ApiRequest) -> Response:
         # one more than the limit of the page is read, to find out whether there is a next page
         found = store.list_reservations(conn, project_id, page.group, page.marker, page.limit + 1)
         shown = found[: page.limit]
-        held = allocations.of_consumers(conn, [each.uuid for each in shown])
+        held = store.held_amounts(conn, shown)
     document: dict[str, Any] = {"reservations": [_reservation_document(each, held) for each in shown]}
     if len(found) > page.limit:
         asked = {"project_id": page.project_id, "group": page.group}
@@ -89,7 +91,7 @@ def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     uuid = _known_uuid(reservation_uuid)
     with call.service.database.read() as conn:
         found = store.find_reservation(conn, uuid)
-        held = allocations.of_consumer(conn, uuid)
+        held = [] if found is None else store.held_amounts(conn, [found])
     # 404 instead of 403, because 403 would show that the reservation exists
     if found is None or not _allows_project(call, rules.SHOW_RESERVATION, found.project_id):
         raise store.no_reservation(uuid)
@@ -156,6 +158,8 @@ def _reservation_document(reservation: CapacityReservation, held: Iterable[Alloc
         "user_id": reservation.user_id,
         "group": reservation.group,
         "generation": reservation.generation,
-        "expires_at": claims.iso_time(reservation.expires_at),
+        "starts_at": None if reservation.starts_at is None else iso_time(reservation.starts_at),
+        "expires_at": iso_time(reservation.expires_at),
+        "state": "active" if reservation.has_begun else "pending",
         "allocations": by_provider,
     }

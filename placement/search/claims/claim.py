@@ -20,6 +20,8 @@ from placement.search.request import CandidatesRequest
 from placement.store.allocations import Allocation
 from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, Members, hosts_of, members_by_host, size
+from placement.store.holds import TimeSchedule
+from placement.store.time_profile import TimeWindow, usage_changes
 
 Order = tuple[tuple[str, float], ...]
 """Criteria with their weights, see :mod:`placement.search.claims.scores`; each criterion occurs once."""
@@ -40,6 +42,7 @@ class WantedClaim:
     - ``group``: the group that the consumer joins; None takes the consumer out of its group.
     - ``topology``: how dedicated CPUs and memory are split over zones; None does not split them.
     - ``expires_in``: seconds until the claim expires, unless a client confirms it.
+    - ``window``: the time of the allocations; None means from now on, without an end.
     """
 
     consumer: str
@@ -59,6 +62,7 @@ class WantedClaim:
     group: ConsumerGroup | None = None
     topology: TopologyPolicy | None = None
     expires_in: float | None = None
+    window: TimeWindow | None = None
 
     @classmethod
     def without_consumer(
@@ -156,6 +160,18 @@ def without_allocations(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> 
     """
     # the same function adds and removes usage: here the amounts are negative
     return _using_more(snapshot, ((each.provider, {each.resource_class: -each.used}) for each in held))
+
+
+def during_window(snapshot: ModelSnapshot, schedule: TimeSchedule, window: TimeWindow) -> ModelSnapshot:
+    """Return the snapshot with the usage that matters to a claim in this window.
+
+    :param schedule: the timed amounts of all consumers but those that claim again. The original snapshot must
+        not change while the result is used.
+    """
+    changes = usage_changes(schedule.amounts, schedule.holds, window)
+    return _using_more(
+        snapshot, [(provider, {name: change}) for (provider, name), change in changes.items() if change]
+    )
 
 
 def within_reservation(

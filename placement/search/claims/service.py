@@ -20,6 +20,7 @@ from placement.search.claims.claim import (
     ClaimScenario,
     HostChoice,
     WantedClaim,
+    during_window,
     within_reservation,
     without_allocations,
 )
@@ -31,6 +32,8 @@ from placement.search.request import check_names
 from placement.store import allocations, claim_commit, consumers, expiries, reservations
 from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
+from placement.store.holds import TimeSchedule, read_schedule
+from placement.store.time_profile import check_window, overlaps_sentence
 
 LOG = logging.getLogger(__name__)
 
@@ -222,10 +225,17 @@ class ClaimService:
         # reserved amounts are read before the view: if another claim takes reserved amounts in between, the
         # write fails and is repeated
         reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
+        # all claims of a call have the same window
+        window = wanted[0].window
+        schedule = None if window is None else self._read_schedule(wanted, empty=reserved is not None)
+        if window is not None and schedule is not None:
+            window = check_window(window, schedule.now)
         with self._model.fresh_view() as view:
             self._check_names(view, wanted)
             # a consumer may use the amounts that it holds now, because its new claim replaces them
             snapshot = without_allocations(view.snapshot, held) if held else view.snapshot
+            if window is not None and schedule is not None:
+                snapshot = during_window(snapshot, schedule, window)
             if reserved is not None:
                 snapshot, roots = within_reservation(snapshot, reserved)
                 wanted = [
@@ -238,8 +248,21 @@ class ClaimService:
                 budget = SearchBudget(
                     self._limits.explaining, yield_lock=view.yield_after(self._check_awaited)
                 )
-                raise claim_refusal(wanted, placed, budget)
+                refusal = claim_refusal(wanted, placed, budget)
+                if window is not None and schedule is not None:
+                    refusal.detail += overlaps_sentence(schedule.amounts, window)
+                raise refusal
         return placed
+
+    def _read_schedule(self, wanted: Sequence[WantedClaim], *, empty: bool) -> TimeSchedule:
+        """Return the schedule of all other consumers.
+
+        :param empty: return only the time, for claims within a reservation.
+        """
+        with self._database.read() as conn:
+            if empty:
+                return TimeSchedule(expiries.server_time(conn), (), ())
+            return read_schedule(conn, {each.consumer for each in wanted})
 
     def _place_in(
         self,
@@ -273,14 +296,26 @@ class ClaimService:
 
         :raises Conflict: the reservation does not serve all owners and groups of the claims.
         """
-        with self._database.read() as conn:
-            found = reservations.find_reservation(conn, reservation)
-            held = allocations.of_consumer(conn, reservation)
+        found, held = self._find_reserved(reservation)
+        if found is not None and found.is_pending and found.has_begun:
+            # no request has made the planned amounts allocations yet
+            reservations.give_back_expired(self._database)
+            found, held = self._find_reserved(reservation)
         for each in wanted:
             group = None if each.group is None else each.group.name
             if found is None or not found.serves_claim(each.owner.project_id, group):
                 raise reservations.unusable_reservation(reservation, each.owner.project_id)
+            found.refuse_time(each.window)
         return held
+
+    def _find_reserved(
+        self, reservation: str
+    ) -> tuple[reservations.CapacityReservation | None, list[allocations.Allocation]]:
+        with self._database.read() as conn:
+            return (
+                reservations.find_reservation(conn, reservation),
+                allocations.of_consumer(conn, reservation),
+            )
 
     def _held_amounts(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
         """Return the current allocations of the claims' consumers, which the new claims may use again.
@@ -335,14 +370,14 @@ class ClaimService:
 def _takes_any_place(wanted: WantedClaim) -> bool:
     """Return whether any place is good for a claim.
 
-    This is so for a new consumer without order, group, topology and fallback.
+    This is so for a new consumer without order, group, topology, fallback and window.
     """
-    # a group, an order, a topology or a fallback needs the current state: its members, the best host, or the
-    # proof that the first request has no place
-    depends = wanted.order or wanted.group or wanted.topology or wanted.fallback
+    # these need the current state: the members of the group, the best host, the proof that the first request
+    # has no place, or the schedule
+    depends = wanted.order or wanted.group or wanted.topology or wanted.fallback or wanted.window
     return wanted.generation is None and not depends
 
 
 def _consumer_claim(wanted: WantedClaim, choice: HostChoice) -> ConsumerClaim:
     resources = {provider.uuid: amounts for provider, amounts in choice.resources}
-    return ConsumerClaim(wanted.consumer, resources, wanted.generation, wanted.owner)
+    return ConsumerClaim(wanted.consumer, resources, wanted.generation, wanted.owner, window=wanted.window)

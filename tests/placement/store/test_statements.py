@@ -1,12 +1,16 @@
 """Tests of the numbers of statements and batches in each kind of write."""
 
+import time
 from collections.abc import Callable
 
 import pytest
 
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.exceptions import InvalidRequest
-from placement.store import aggregates, allocations, inventories, providers, traits
+from placement.store import aggregates, allocations, inventories, providers, reservations, traits
+from placement.store.claims import ConsumerClaim
+from placement.store.consumers import ConsumerOwnership
+from placement.store.time_profile import TimeWindow
 from tests.placement.store.builders import build_claim, inventory_values
 
 CONSUMER = "00000001-0000-4000-8000-00000000c0de"
@@ -49,6 +53,24 @@ def test_a_release_takes_six_statements_in_two_batches(counted: Counted, host: s
     counted(claiming(host))
     # the first exchange reads the consumer and its holdings; the second writes lock, allocations, consumer,
     # stamp
+    assert counted(lambda tx: allocations.delete(tx, CONSUMER)) == [2, 4]
+
+
+def test_a_window_of_the_provider_adds_no_statement_to_a_claim_without_an_end(
+    database: ServiceDatabase, counted: Counted, host: str
+) -> None:
+    starts_at = time.time() + 3600
+    owner = ConsumerOwnership("project", "user", reservations.TYPE)
+    window = TimeWindow(starts_at, starts_at + 3600)
+    booked = ConsumerClaim(NEW_HOST, {host: {"VCPU": 2}}, None, owner, window=window)
+
+    def book(tx: WriteTransaction) -> None:
+        allocations.replace(tx, [booked])
+        end = reservations.ReservationEnd(window.ends_at, None)
+        reservations.make_reservation(tx, NEW_HOST, None, end, starts_at)
+
+    database.write(book)
+    assert counted(claiming(host)) == [3, 2]
     assert counted(lambda tx: allocations.delete(tx, CONSUMER)) == [2, 4]
 
 

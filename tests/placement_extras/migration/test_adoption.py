@@ -13,6 +13,8 @@ from placement_extras.migration.abandonment import AbandonWay, abandon_adoption
 from placement_extras.migration.adoption import adopt_database, drop_stock, require_move_rights
 from placement_extras.migration.stock_database import open_source
 from tests.placement.maintenance.conftest import OWNER, MaintainedService
+from tests.placement.moving_clock import after
+from tests.placement.sql import read_scalar
 from tests.placement_extras.migration import reference_world as world
 from tests.placement_extras.migration.adopted import NEW_HOST, NEW_SERVER, contents, write
 
@@ -239,6 +241,18 @@ def test_reservations_that_lose_their_end_are_reported(stock):
     assert said in abandon_adoption(stock.url, OWNER, AbandonWay.CARRY_BACK).notes
     adopted(stock)
     assert MaintainedService(stock.url).get(f"/allocations/{uuid}")["consumer_type"] == "RESERVATION"
+
+
+def test_windows_that_have_not_begun_are_lost_and_leave_no_holds(stock):
+    adopted(stock)
+    service = MaintainedService(stock.url)
+    write(service)
+    times = {"starts_at": after(3600), "expires_at": after(7200)}
+    body = {"query": "resources=VCPU:1", "project_id": "green", "user_id": "green", **times}
+    assert service.post("/ext/v1/reservations", body) == 201
+    said = "reservations that begin later: OpenStack Placement has none, so 1 planned allocations are lost"
+    assert said in abandon_adoption(stock.url, OWNER, AbandonWay.CARRY_BACK).notes
+    assert read_scalar(stock.url, "SELECT COUNT(*) FROM consumer_types WHERE name = 'WINDOW_HOLD'") == 0
 
 
 def test_rows_that_refer_to_missing_rows_are_refused_and_nothing_is_changed(stock):

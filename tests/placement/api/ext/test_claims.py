@@ -34,6 +34,7 @@ def test_a_claim_holds_the_candidate_that_was_found(admin):
             "consumer_uuid": wanted["consumer_uuid"],
             "consumer_generation": 1,
             "expires_at": None,
+            "ends_at": None,
             "root_provider_uuid": big,
             "allocations": allocations,
             "mappings": {"1": [big]},

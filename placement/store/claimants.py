@@ -1,0 +1,187 @@
+"""Locks the claimants: the consumers of claims with their holdings, and then the providers.
+
+A claimant may be a pending window, which has planned allocations instead of holdings. Clients cannot claim
+for it, nor for a hold: only the time and the operations of reservations change these consumers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import sqlalchemy as sa
+
+from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, bind_values
+from placement.db.database import WriteTransaction
+from placement.db.tables import (
+    RESERVATION,
+    WINDOW_HOLD,
+    ConsumerId,
+    allocations,
+    consumers,
+    planned_allocations,
+    resource_providers,
+)
+from placement.exceptions import Conflict, ConsumerExists
+from placement.store import consumers as consumer_store
+from placement.store.claims import ClaimantHolding, ConsumerClaim
+from placement.store.consumers import ANY_GENERATION
+from placement.store.expired import COUNTS, IS_TIMED
+
+
+@dataclass(frozen=True, slots=True)
+class LockedConsumers:
+    """The locked consumers by uuid, and all their holdings.
+
+    - ``expired``: the uuids of expired consumers.
+    - ``planned``: the planned allocations of pending windows.
+    - ``timed``: the uuids of windows, pending or not, and of consumers with claims that end.
+    """
+
+    # the field has only consumers that existed before; new consumers are created for the claims
+    consumers: Mapping[str, consumer_store.ConsumerRow]
+    holdings: Sequence[ClaimantHolding] = ()
+    expired: frozenset[str] = frozenset()
+    planned: Sequence[ClaimantHolding] = ()
+    timed: frozenset[str] = frozenset()
+
+    @property
+    def provider_ids(self) -> set[int]:
+        """The ids of all providers with holdings of these consumers."""
+        return {each.provider_id for each in self.holdings}
+
+    @property
+    def providers(self) -> set[str]:
+        """The uuids of all providers with holdings or planned allocations of these consumers."""
+        return {each.provider for each in (*self.holdings, *self.planned)}
+
+
+def lock_claimed(
+    tx: WriteTransaction,
+    claims: Sequence[ConsumerClaim],
+    more: Iterable[str] = (),
+    buckets: Iterable[int] = (),
+    others: Sequence[str] = (),
+) -> LockedConsumers:
+    """Create new consumers, and lock all consumers and providers of the claims, consumers first.
+
+    :param more: uuids of further providers to lock; ``buckets`` are further buckets.
+    :param others: uuids of further consumers to lock; their holdings are read, too.
+    """
+    # if the client declares all consumers as new, no lookup is needed: consumers mostly are new, and the
+    # insertion fails otherwise
+    new_only = all(claim.generation is None and claim.takes_anything for claim in claims)
+    looked_up = [] if tx.optimistic and new_only else [claim.consumer for claim in claims]
+    locked = lock_consumers(tx, [*looked_up, *others])
+    new = [claim for claim in claims if claim.takes_anything and claim.consumer not in locked.consumers]
+    # consumers are created before the buckets are locked, because the insertion locks the new rows, and
+    # consumers are locked before buckets
+    consumer_store.create_consumers(tx, {claim.consumer: claim.owner for claim in new})
+    named = {uuid for claim in claims for uuid in claim.resources}
+    # a single call locks all providers, so that all buckets are locked in ascending order
+    tx.lock({*locked.providers, *named, *more}, buckets)
+    return locked
+
+
+def check_generations(claims: Iterable[ConsumerClaim], locked: LockedConsumers) -> None:
+    """Refuse claims with a wrong generation of their consumer.
+
+    For a claim, an expired consumer does not exist. A claim for the uuid of an expired consumer has to wait
+    until that consumer's holdings are released (:func:`placement.store.reservations.write_with_room`).
+
+    :raises ConcurrentUpdate: a generation is wrong; the message has the wrong and the current generation.
+        ConsumerExists if the consumer has to be released first.
+    :raises Conflict: the consumer is a pending window or a hold.
+    """
+    pending = {each.consumer for each in locked.planned}
+    for claim in claims:
+        if claim.consumer in locked.expired:
+            # the client sees no such consumer, so each number that it gives as generation is a conflict
+            if claim.generation is not ANY_GENERATION:
+                consumer_store.check_generation(None, claim.generation)
+            # the row and the allocations still exist, so the caller releases the consumer and tries again
+            raise ConsumerExists(f"consumer generation conflict - {claim.consumer} has expired just now")
+        present = locked.consumers.get(claim.consumer)
+        consumer_store.check_generation(present, claim.generation)
+        if claim.consumer in pending:
+            raise Conflict(
+                f"The consumer {claim.consumer} is a reservation that begins later: until then, only"
+                " /ext/v1/reservations changes it."
+            )
+        if present is not None:
+            refuse_hold(present)
+
+
+def refuse_hold(consumer: consumer_store.ConsumerRow) -> None:
+    """Refuse to change a hold.
+
+    :raises Conflict: the consumer is a hold.
+    """
+    if consumer.consumer_type == WINDOW_HOLD:
+        raise Conflict(
+            f"The consumer {consumer.uuid} keeps resources free for reservations that begin later: it changes"
+            " with these reservations only."
+        )
+
+
+def lock_consumers(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsumers:
+    """Lock these consumers until the transaction ends; unknown uuids are left out."""
+    if not uuids:
+        return LockedConsumers({})
+    consumers_locked = consumer_store.lock(tx, uuids)
+    # the query is queued before an answer is read, so that both statements are sent together
+    held = tx.queue(_held_by(len(uuids)), bind_values("uuid", uuids))
+    known = {row.uuid: row for row in consumer_store.rows(consumers_locked)}
+    holdings = [ClaimantHolding(*row) for *row, _, _ in held.rows]
+    # the clock of the database decides in the same statement, because the clocks of workers differ
+    expired = frozenset(uuid for uuid, *_, is_over, _ in held.rows if is_over)
+    timed = {uuid for uuid, *_, is_timed in held.rows if is_timed}
+    # a reservation without holdings is a pending window; other consumers need no further query
+    holders = {each.consumer for each in holdings}
+    pending = [
+        row.id for row in known.values() if row.consumer_type == RESERVATION and row.uuid not in holders
+    ]
+    planned: list[ClaimantHolding] = []
+    if pending:
+        rows = tx.queue(_planned_by(len(pending)), bind_values("id", pending)).rows
+        planned = [ClaimantHolding(*row) for row in rows]
+        timed.update(each.consumer for each in planned)
+    return LockedConsumers(known, holdings, expired, planned, frozenset(timed))
+
+
+@lru_cache(KEPT_SIZES)
+def _held_by(count: int) -> PreparedStatement:
+    return PreparedStatement(
+        sa.select(
+            consumers.c.uuid,
+            resource_providers.c.id,
+            resource_providers.c.uuid,
+            allocations.c.resource_class_id,
+            allocations.c.used,
+            # the rows include expired consumers, because their holdings still occupy resources
+            sa.not_(COUNTS),
+            IS_TIMED,
+        )
+        .select_from(allocations)
+        .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
+        .join(consumers, consumers.c.id == allocations.c.consumer_id)
+        .where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
+    )
+
+
+@lru_cache(KEPT_SIZES)
+def _planned_by(count: int) -> PreparedStatement:
+    return PreparedStatement(
+        sa.select(
+            consumers.c.uuid,
+            resource_providers.c.id,
+            resource_providers.c.uuid,
+            planned_allocations.c.resource_class_id,
+            planned_allocations.c.used,
+        )
+        .select_from(planned_allocations)
+        .join(resource_providers, resource_providers.c.id == planned_allocations.c.provider_id)
+        .join(consumers, consumers.c.id == planned_allocations.c.consumer_id)
+        .where(planned_allocations.c.consumer_id.in_(bind_parameters("id", count, ConsumerId)))
+    )

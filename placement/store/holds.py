@@ -1,0 +1,300 @@
+"""Writes the holds that keep amounts free for windows; ``time_profile`` decides how large they are.
+
+A provider has at most one hold: a consumer with a uuid that the provider determines, of the type
+``WINDOW_HOLD``. A write of timed amounts makes the hold one of its claimants. The hold gives up its old
+amounts and claims its new ones, so the one check of capacity covers the windows, too. If its provider has no
+timed amounts beyond its begun ones, the hold disappears like each consumer without allocations.
+
+Only transactions with the bucket of its provider read or write a hold. So the row of the hold is locked after
+the bucket, unlike the rows of other consumers, and no deadlock is possible.
+"""
+
+from __future__ import annotations
+
+import uuid as uuids
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from placement.db import clock
+from placement.db.batch import (
+    KEPT_SIZES,
+    PreparedStatement,
+    Rows,
+    bind_parameters,
+    bind_rows,
+    bind_values,
+    split_rows,
+)
+from placement.db.database import WriteTransaction
+from placement.db.tables import (
+    WINDOW_HOLD,
+    ConsumerId,
+    allocations,
+    claim_expiries,
+    consumers,
+    planned_allocations,
+    reservations,
+    resource_classes,
+    resource_providers,
+)
+from placement.store import consumers as consumer_store
+from placement.store.claimants import LockedConsumers
+from placement.store.claims import ClaimantHolding, ConsumerClaim, claimed_amounts
+from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
+from placement.store.expired import EXPIRES
+from placement.store.time_profile import (
+    AT_ONCE,
+    HoldKey,
+    HoldRefusal,
+    TimedAmount,
+    TimeWindow,
+    check_counts,
+    needed_holds,
+)
+
+# any constant namespace serves; a change would orphan the holds of existing databases
+_NAMESPACE: Final = uuids.UUID("b6f0c1de-3c6f-4a0e-8a37-5f3a4ad6a9f1")
+_OWNER: Final = ConsumerOwnership("placement-windows", "placement-windows", WINDOW_HOLD)
+"""The owner of holds: no project of the cloud, because windows of several projects share a hold."""
+
+
+def hold_uuid(provider: str) -> str:
+    """Return the uuid of the hold of a provider."""
+    return str(uuids.uuid5(_NAMESPACE, provider))
+
+
+@dataclass(frozen=True, slots=True)
+class TimedWrite:
+    """A write of timed amounts: claims with allocations, the holds included, and claims that begin later."""
+
+    claims: Sequence[ConsumerClaim]
+    planned: Sequence[ConsumerClaim]
+    locked: LockedConsumers
+
+
+def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: LockedConsumers) -> TimedWrite:
+    """Return a write with the holds of the providers as claimants.
+
+    The caller has locked the consumers, and the buckets of all providers of the claims and of the holdings.
+
+    :raises HoldRefusal: a provider has too many timed amounts, or another consumer has the uuid of a hold.
+    """
+    claimants = {*locked.consumers, *(claim.consumer for claim in claims)}
+    providers = sorted(
+        {each.provider for each in (*locked.holdings, *locked.planned) if each.consumer in locked.timed}
+        | {uuid for claim in claims if claim.window is not None for uuid in claim.resources}
+    )
+    clock_answer = tx.queue(_CLOCK, {})
+    amounts_answer = tx.queue(_amounts_of(len(providers)), bind_values("uuid", providers))
+    hold_uuids = [hold_uuid(each) for each in providers]
+    rows_answer = consumer_store.lock(tx, hold_uuids)
+    held_answer = tx.queue(_holdings_of(len(hold_uuids)), bind_values("uuid", hold_uuids))
+    # the clock is read once, so that all amounts are compared with the same instant
+    now = float(clock_answer.scalars[0])
+    others = [each for each in timed_amounts(amounts_answer.rows) if each.consumer not in claimants]
+    new = [
+        TimedAmount(claim.consumer, uuid, name, amount, claim.window, claim.window.starts_at <= now)
+        for claim, uuid, name, amount in claimed_amounts(claims)
+        if claim.window is not None
+    ]
+    if new:
+        check_counts([*others, *new])
+    rows = consumer_store.rows(rows_answer)
+    _check_types(rows)
+    holds = _hold_claims(providers, needed_holds([*others, *new], now))
+    known = {row.uuid: row for row in rows}
+    consumer_store.create_consumers(
+        tx, {each.consumer: _OWNER for each in holds if each.takes_anything and each.consumer not in known}
+    )
+    planned = [claim for claim in claims if claim.window is not None and claim.window.starts_at > now]
+    begun = [claim for claim in claims if claim.window is None or claim.window.starts_at <= now]
+    if locked.planned:
+        # windows that begin now lose their plans, too: their amounts become allocations
+        pending = sorted({locked.consumers[each.consumer].id for each in locked.planned})
+        tx.queue(_plan_removal(len(pending)), bind_values("id", pending))
+    holdings = [*locked.holdings, *(ClaimantHolding(*row) for row in held_answer.rows)]
+    return TimedWrite(
+        [*begun, *(each for each in holds if each.takes_anything or each.consumer in known)],
+        planned,
+        replace(locked, consumers={**locked.consumers, **known}, holdings=holdings),
+    )
+
+
+def _hold_claims(providers: Iterable[str], needed: dict[HoldKey, int]) -> list[ConsumerClaim]:
+    claims = []
+    for provider in providers:
+        amounts = {name: amount for (uuid, name), amount in needed.items() if uuid == provider and amount}
+        resources = {provider: amounts} if amounts else {}
+        # min_unit, max_unit and step_size are for guests
+        claims.append(
+            ConsumerClaim(hold_uuid(provider), resources, ANY_GENERATION, _OWNER, in_any_portions=True)
+        )
+    return claims
+
+
+def _check_types(rows: Iterable[consumer_store.ConsumerRow]) -> None:
+    for row in rows:
+        if row.consumer_type != WINDOW_HOLD:
+            raise HoldRefusal(
+                f"The consumer {row.uuid} has the uuid of the hold for windows of its provider: no window can"
+                " be held there until this consumer is deleted."
+            )
+
+
+def insert_planned(tx: WriteTransaction, planned: Sequence[ConsumerClaim]) -> None:
+    """Queue the planned allocations of claims that begin later; their capacity is checked already."""
+    rows = [
+        {"consumer": claim.consumer, "provider": uuid, "class": name, "used": amount}
+        for claim, uuid, name, amount in claimed_amounts(planned)
+    ]
+    for chunk in split_rows(rows):
+        tx.queue(_plan_insertion(len(chunk)), bind_rows(chunk))
+
+
+@lru_cache(KEPT_SIZES)
+def _plan_removal(count: int) -> PreparedStatement:
+    chosen = planned_allocations.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
+    return PreparedStatement(sa.delete(planned_allocations).where(chosen))
+
+
+@lru_cache(KEPT_SIZES)
+def _plan_insertion(count: int) -> PreparedStatement:
+    # consumers are selected by uuid, because the id of a new consumer is not known yet
+    rows = [
+        {
+            "consumer_id": sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery(),
+            "provider_id": sa.select(resource_providers.c.id)
+            .where(resource_providers.c.uuid == provider)
+            .scalar_subquery(),
+            "resource_class_id": sa.select(resource_classes.c.id)
+            .where(resource_classes.c.name == name)
+            .scalar_subquery(),
+            "used": used,
+        }
+        for consumer, provider, name, used in zip(
+            bind_parameters("consumer", count),
+            bind_parameters("provider", count),
+            bind_parameters("class", count),
+            bind_parameters("used", count, sa.Integer),
+            strict=True,
+        )
+    ]
+    return PreparedStatement(sa.insert(planned_allocations).values(rows))
+
+
+_CLOCK: Final = PreparedStatement(sa.select(clock.ServerNow()))
+_OF_CLAIMS: Final = claim_expiries.join(consumers, EXPIRES)
+_OF_WINDOWS: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
+
+
+def _amounts_query(chosen: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """Return a query for timed amounts of the providers that the condition chooses."""
+
+    def amounts(held: sa.Table, owners: sa.FromClause, ends: sa.Table, *more: Any) -> sa.Select[Any]:
+        starts_at = reservations.c.starts_at if ends is reservations else sa.null()
+        return (
+            sa.select(
+                consumers.c.uuid.label("consumer"),
+                resource_providers.c.uuid.label("provider"),
+                resource_classes.c.name,
+                held.c.used,
+                sa.cast(starts_at, sa.Double).label("starts_at"),
+                ends.c.expires_at,
+                sa.literal_column("1" if held is allocations else "0").label("has_begun"),
+            )
+            .select_from(owners)
+            .join(held, held.c.consumer_id == consumers.c.id)
+            .join(resource_providers, resource_providers.c.id == held.c.provider_id)
+            .join(resource_classes, resource_classes.c.id == held.c.resource_class_id)
+            .where(chosen, *more)
+        )
+
+    is_window = reservations.c.starts_at.is_not(None)
+    found = sa.union_all(
+        amounts(allocations, _OF_WINDOWS, reservations, is_window),
+        amounts(planned_allocations, _OF_WINDOWS, reservations, is_window),
+        amounts(allocations, _OF_CLAIMS, claim_expiries, claim_expiries.c.is_final),
+    ).subquery()
+    return sa.select(*found.c)
+
+
+@lru_cache(KEPT_SIZES)
+def _amounts_of(count: int) -> PreparedStatement:
+    return PreparedStatement(_amounts_query(resource_providers.c.uuid.in_(bind_parameters("uuid", count))))
+
+
+def timed_amounts(rows: Rows) -> list[TimedAmount]:
+    """Return timed amounts from the rows of a query."""
+    return [
+        TimedAmount(
+            consumer,
+            provider,
+            name,
+            int(used),
+            # a claim that ends has begun with its creation
+            TimeWindow(AT_ONCE if starts_at is None else float(starts_at), float(ends_at)),
+            bool(int(has_begun)),
+        )
+        for consumer, provider, name, used, starts_at, ends_at, has_begun in rows
+    ]
+
+
+@lru_cache(KEPT_SIZES)
+def _holdings_of(count: int) -> PreparedStatement:
+    return PreparedStatement(
+        sa.select(
+            consumers.c.uuid,
+            resource_providers.c.id,
+            resource_providers.c.uuid,
+            allocations.c.resource_class_id,
+            allocations.c.used,
+        )
+        .select_from(allocations)
+        .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
+        .join(consumers, consumers.c.id == allocations.c.consumer_id)
+        .where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSchedule:
+    """All timed amounts and holds of the cloud, and the time of the database when they were read."""
+
+    now: float
+    amounts: Sequence[TimedAmount]
+    holds: Sequence[tuple[HoldKey, int]]
+
+
+def read_schedule(
+    conn: sa.Connection, without: Collection[str] = (), of_provider: str | None = None
+) -> TimeSchedule:
+    """Return the schedule of one provider or of all providers, without the amounts of some consumers."""
+    now = float(conn.execute(sa.select(clock.ServerNow())).scalar_one())
+    query, values = (_ALL_AMOUNTS, {}) if of_provider is None else (_ITS_AMOUNTS, {"provider": of_provider})
+    amounts = timed_amounts(conn.execute(query, values).all())
+    # only providers with timed amounts have holds, and their uuids are indexed, unlike the types of consumers
+    hold_uuids = sorted({hold_uuid(each.provider) for each in amounts})
+    held = [
+        ((provider, name), int(used))
+        for chunk in split_rows(hold_uuids)
+        for provider, name, used in conn.execute(_SOME_HOLDS, {"holds": chunk})
+    ]
+    return TimeSchedule(now, [each for each in amounts if each.consumer not in without], held)
+
+
+_ALL_AMOUNTS: Final = _amounts_query(sa.true())
+_ITS_AMOUNTS: Final = _amounts_query(resource_providers.c.uuid == sa.bindparam("provider"))
+_SOME_HOLDS: Final = (
+    sa.select(resource_providers.c.uuid, resource_classes.c.name, allocations.c.used)
+    .select_from(allocations)
+    .join(consumers, consumers.c.id == allocations.c.consumer_id)
+    .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
+    .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
+    .where(
+        consumers.c.uuid.in_(sa.bindparam("holds", expanding=True)), consumers.c.consumer_type == WINDOW_HOLD
+    )
+)

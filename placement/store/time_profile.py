@@ -1,0 +1,218 @@
+"""Amounts over time, and the hold that keeps room for windows; pure functions, without the database.
+
+Nouns
+    A *time window* is a half-open interval ``[starts_at, ends_at)`` of seconds since 1970, by the clock of
+    the database. So a window may begin at the moment when another window ends. A *timed amount* is an
+    amount of one resource class of one provider that a consumer may use during a time window. Reservations
+    with a start (*windows*) and claims that end have timed amounts. Amounts of all other consumers have no
+    known end.
+
+    The *peak* of a provider and class is the largest momentary sum of its timed amounts, from now on. The
+    *begun* timed amounts have allocations, like the amounts of every consumer. The *hold* is the rest: the
+    peak minus the begun amounts. A consumer of the type ``WINDOW_HOLD`` has it as an allocation.
+
+Why a hold
+    A consumer without an end needs its amounts beside every later window, so beside the peak. Because the
+    hold is an allocation, the used amount of a provider is always the sum of the amounts without an end and
+    of the peak. So each search, each claim and each usage respects windows without knowing of them, and a
+    cloud without windows runs the same statements as before. Only writes of timed amounts compute holds.
+
+A worked example
+    A host has 8 VCPU, and a guest without an end uses 2. A window takes 4 VCPU from 10:00 to 11:00, another
+    one 6 VCPU from 11:00 to 12:00. They do not overlap, so the peak is 6, and so is the hold: the used amount
+    is 8, and no guest without an end may come. At 10:00 the first window begins: its 4 VCPU become an
+    allocation, and the hold is 2. If the window is deleted at 10:30, the hold is 6 again.
+
+Invariants
+    - At each instant, amounts without an end and timed amounts together are at most the capacity, unless an
+      operator reduces the capacity. A write never increases the excess.
+    - A transaction that changes timed amounts also writes the holds of their providers.
+    - An amount that has ended but still has its allocation is not a part of the peak, and is begun. So the
+      hold is never too small, however late the service removes the allocation.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from placement.exceptions import Conflict, InvalidRequest
+
+# a limit, so that an error in a date does not hold room for centuries
+MAX_AHEAD: Final = 366 * 86_400.0
+"""Maximum number of seconds from now to the start of a window."""
+# requests need some time from the client to the service, and the clocks of clients differ
+MAX_PAST: Final = 60.0
+"""Maximum number of seconds from the start of a window to now, for a window that begins at once."""
+# a message has to stay readable
+_MAX_NAMED: Final = 5
+"""Maximum number of windows and claims that a message names."""
+# each write of a timed amount reads all timed amounts of its providers
+MAX_TIMED_AMOUNTS: Final = 1000
+"""Maximum number of timed amounts of one resource class of one provider."""
+
+# a float within the last second of 9999 may be rounded up to the year 10000, which no date can have
+_LAST: Final = 253_402_300_799.0
+"""The last second of the year 9999."""
+
+AT_ONCE: Final = 0.0
+"""The start of a claim that begins when it is written."""
+
+
+class HoldRefusal(Conflict):
+    """A hold cannot be written, whatever the state of other consumers is."""
+
+
+HoldKey = tuple[str, str]
+"""The uuid of a provider, and the name of a resource class."""
+
+
+def iso_time(seconds: float) -> str:
+    """Return a time in seconds since 1970 as ISO 8601 text, in UTC with milliseconds."""
+    time = datetime.fromtimestamp(min(seconds, _LAST), UTC).replace(tzinfo=None)
+    return f"{time.isoformat(timespec='milliseconds')}Z"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeWindow:
+    """The half-open interval ``[starts_at, ends_at)``."""
+
+    starts_at: float
+    ends_at: float
+
+    def has_overlap(self, other: "TimeWindow") -> bool:
+        """Return whether some instant is in both windows."""
+        return self.starts_at < other.ends_at and other.starts_at < self.ends_at
+
+
+@dataclass(frozen=True, slots=True)
+class TimedAmount:
+    """An amount of a resource class that a consumer may use during a time window.
+
+    ``consumer`` and ``provider`` are uuids. ``has_begun`` tells whether the amount has an allocation.
+    """
+
+    consumer: str
+    provider: str
+    resource_class: str
+    used: int
+    window: TimeWindow
+    has_begun: bool
+
+    @property
+    def key(self) -> HoldKey:
+        """The provider and the resource class."""
+        return self.provider, self.resource_class
+
+    @property
+    def starts_at(self) -> float:
+        """The start of the window; a begun amount is used now, whatever the clock says."""
+        # the clock of a server that takes over may be behind
+        return -math.inf if self.has_begun else self.window.starts_at
+
+
+def largest_sum(amounts: Iterable[TimedAmount], window: TimeWindow) -> int:
+    """Return the largest momentary sum of these amounts during a window."""
+    steps: list[tuple[float, int]] = []
+    for each in amounts:
+        begin, end = max(each.starts_at, window.starts_at), min(each.window.ends_at, window.ends_at)
+        if begin < end:
+            steps += [(begin, each.used), (end, -each.used)]
+    # at equal times the ends sort before the starts, because intervals are half-open
+    steps.sort()
+    largest = present = 0
+    for _, change in steps:
+        present += change
+        largest = max(largest, present)
+    return largest
+
+
+def by_key(amounts: Iterable[TimedAmount]) -> dict[HoldKey, list[TimedAmount]]:
+    """Return the amounts by provider and resource class."""
+    found: dict[HoldKey, list[TimedAmount]] = {}
+    for each in amounts:
+        found.setdefault(each.key, []).append(each)
+    return found
+
+
+def needed_holds(amounts: Iterable[TimedAmount], now: float) -> dict[HoldKey, int]:
+    """Return the hold of each provider and resource class with timed amounts, 0 included."""
+    return {
+        key: max(
+            0,
+            largest_sum(some, TimeWindow(now, math.inf)) - sum(each.used for each in some if each.has_begun),
+        )
+        for key, some in by_key(amounts).items()
+    }
+
+
+def usage_changes(
+    amounts: Iterable[TimedAmount], holds: Iterable[tuple[HoldKey, int]], window: TimeWindow
+) -> dict[HoldKey, int]:
+    """Return the changes from used amounts, as all consumers see them, to those that matter in a window.
+
+    Outside of the window the amounts do not matter: a sum there stays as it is.
+
+    :param amounts: the timed amounts of all consumers but those that claim again.
+    :param holds: the holds that the used amounts include.
+    """
+    changes = {
+        key: largest_sum(some, window) - sum(each.used for each in some if each.has_begun)
+        for key, some in by_key(amounts).items()
+    }
+    for key, held in holds:
+        changes[key] = changes.get(key, 0) - held
+    return changes
+
+
+def check_counts(amounts: Iterable[TimedAmount]) -> None:
+    """Refuse too many timed amounts of one provider and resource class.
+
+    :raises HoldRefusal: there are more than :data:`MAX_TIMED_AMOUNTS`.
+    """
+    for (provider, name), some in by_key(amounts).items():
+        if len(some) > MAX_TIMED_AMOUNTS:
+            raise HoldRefusal(
+                f"Resource provider '{provider}' has {MAX_TIMED_AMOUNTS} amounts of '{name}' in windows and"
+                " in claims that end, which is the maximum."
+            )
+
+
+def check_window(window: TimeWindow, now: float) -> TimeWindow:
+    """Return the part of a requested window that lies in the future.
+
+    :raises InvalidRequest: the window has no such part, or its start is too far away or in the past.
+    """
+    if window.starts_at > now + MAX_AHEAD:
+        raise InvalidRequest(
+            f"A window has to begin within {MAX_AHEAD / 86_400:.0f} days;"
+            f" the time of the database is {iso_time(now)}."
+        )
+    if AT_ONCE < window.starts_at < now - MAX_PAST:
+        raise InvalidRequest(
+            f"A window cannot begin in the past; the time of the database is {iso_time(now)}."
+        )
+    if window.ends_at <= max(now, window.starts_at):
+        raise InvalidRequest(
+            "A window, or a claim with ends_at, has to end after its start, and in the future;"
+            f" the time of the database is {iso_time(now)}."
+        )
+    return TimeWindow(max(now, window.starts_at), window.ends_at)
+
+
+def overlaps_sentence(amounts: Iterable[TimedAmount], window: TimeWindow) -> str:
+    """Return a sentence with the windows and claims that overlap a window; empty if there are none."""
+    overlapping = {
+        (each.window.ends_at, each.consumer): each for each in amounts if each.window.has_overlap(window)
+    }
+    if not overlapping:
+        return ""
+    named = [
+        f"{each.consumer} until {iso_time(each.window.ends_at)}"
+        if each.has_begun
+        else f"{each.consumer} from {iso_time(each.window.starts_at)} until {iso_time(each.window.ends_at)}"
+        for _, each in sorted(overlapping.items())[:_MAX_NAMED]
+    ]
+    more = f" and {len(overlapping) - _MAX_NAMED} more" if len(overlapping) > _MAX_NAMED else ""
+    return f" Other windows and claims overlap this time: {', '.join(named)}{more}."

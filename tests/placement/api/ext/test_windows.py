@@ -1,0 +1,366 @@
+"""Reservations that begin later, and claims that end: which consumer gets which room at which time."""
+
+import uuid
+from typing import Any
+
+import pytest
+from werkzeug.test import TestResponse
+
+from tests.placement.builders import (
+    make_provider,
+    new_claim,
+    post_claims,
+    provider_path,
+    put_allocation,
+    put_inventories,
+    read_error,
+    read_usages,
+)
+from tests.placement.moving_clock import advance_clock, after
+from tests.placement.running import Admin, application
+from tests.placement.sql import read_scalar
+
+PATH = "/ext/v1/reservations"
+HOUR = 3600.0
+
+
+def book(admin: Admin, amount: int, begin: float, end: float, **fields: Any) -> TestResponse:
+    """Book VCPUs from some hours from now until some hours from now."""
+    times = {"starts_at": after(begin * HOUR), "expires_at": after(end * HOUR)}
+    body = {
+        "query": f"resources=VCPU:{amount}",
+        "project_id": "project",
+        "user_id": "user",
+        **times,
+        **fields,
+    }
+    return admin("POST", PATH, json=body)
+
+
+def booked(admin: Admin, amount: int, begin: float, end: float, **fields: Any) -> str:
+    answer = book(admin, amount, begin, end, **fields)
+    assert answer.status_code == 201, answer.text
+    found: str = answer.json["reservation"]["uuid"]
+    return found
+
+
+def show(admin: Admin, reservation: str) -> dict[str, Any]:
+    shown: dict[str, Any] = admin("GET", f"{PATH}/{reservation}").json["reservation"]
+    return shown
+
+
+@pytest.fixture
+def host(admin: Admin) -> str:
+    return make_provider(admin, "cn", VCPU=8)
+
+
+def test_a_window_is_pending_until_its_start_and_then_holds_its_amounts(
+    admin: Admin, url: str, host: str
+) -> None:
+    window = booked(admin, 6, 1, 3)
+    shown = show(admin, window)
+    assert (shown["state"], shown["allocations"]) == ("pending", {host: {"resources": {"VCPU": 6}}})
+    assert admin("GET", f"/allocations/{window}").json["allocations"] == {}
+    assert admin("GET", PATH).json["reservations"] == [shown]
+    advance_clock(url, 2 * HOUR)
+    shown = show(admin, window)
+    assert (shown["state"], shown["allocations"]) == ("active", {host: {"resources": {"VCPU": 6}}})
+    assert admin("GET", "/allocation_candidates?resources=VCPU:1").status_code == 200
+    assert admin("GET", f"/allocations/{window}").json["allocations"][host]["resources"] == {"VCPU": 6}
+    advance_clock(url, 2 * HOUR)
+    assert admin("GET", f"{PATH}/{window}").status_code == 404
+    assert read_usages(admin, host) == {"VCPU": 0}
+
+
+def test_consumers_without_an_end_respect_a_window_from_its_booking_on(admin: Admin, host: str) -> None:
+    window = booked(admin, 6, 1, 2)
+    refused = put_allocation(admin, {host: {"VCPU": 3}})
+    assert refused.status_code == 409
+    assert (
+        f"would exceed the capacity. Other windows and claims overlap this time: {window} from "
+        in (read_error(refused)[2])
+    )
+    assert post_claims(admin, new_claim("resources=VCPU:3")).status_code == 409
+    moved = {str(uuid.uuid4()): {"allocations": {host: {"resources": {"VCPU": 3}}}, **OWNED}}
+    assert admin("POST", "/allocations", json=moved).status_code == 409
+    assert put_allocation(admin, {host: {"VCPU": 2}}).status_code == 204
+    assert read_usages(admin, host) == {"VCPU": 8}
+
+
+OWNED = {
+    "project_id": "project",
+    "user_id": "user",
+    "consumer_type": "INSTANCE",
+    "consumer_generation": None,
+}
+
+
+def test_windows_that_do_not_overlap_share_room(admin: Admin, url: str, host: str) -> None:
+    first = booked(admin, 8, 1, 2)
+    until = show(admin, first)["expires_at"]
+    second = booked(admin, 8, 2, 3, starts_at=until)
+    assert book(admin, 1, 1.5, 2.5).status_code == 409
+    assert read_usages(admin, host) == {"VCPU": 8}
+    advance_clock(url, 1.5 * HOUR)
+    assert (show(admin, first)["state"], show(admin, second)["state"]) == ("active", "pending")
+    assert read_usages(admin, host) == {"VCPU": 8}
+    advance_clock(url, HOUR)
+    assert read_usages(admin, host) == {"VCPU": 8}
+    assert [each["uuid"] for each in admin("GET", PATH).json["reservations"]] == [second]
+    assert list(admin("GET", provider_path(host, "allocations")).json["allocations"]) == [second]
+
+
+def test_a_claim_that_ends_before_a_window_uses_its_room(admin: Admin, url: str, host: str) -> None:
+    window = booked(admin, 8, 2, 3)
+    refused = post_claims(admin, new_claim("resources=VCPU:1"), ends_at=after(2.5 * HOUR))
+    status, code, detail = read_error(refused)
+    assert (status, code) == (409, "placement.ext.no_candidate")
+    assert f"overlap this time: {window} from " in detail
+    answer = post_claims(admin, new_claim("resources=VCPU:8"), ends_at=after(HOUR))
+    assert answer.status_code == 201, answer.text
+    consumer = answer.json["claims"][0]["consumer_uuid"]
+    assert answer.json["claims"][0]["ends_at"]
+    assert read_usages(admin, host) == {"VCPU": 8}
+    assert admin("GET", f"/ext/v1/claims/{consumer}").json["claim"]["is_final"] is True
+    advance_clock(url, 1.5 * HOUR)
+    assert admin("GET", f"/allocations/{consumer}").json["allocations"] == {}
+    assert read_usages(admin, host) == {"VCPU": 8}
+
+
+def test_the_end_of_a_claim_cannot_be_confirmed_away(admin: Admin, host: str) -> None:
+    claimed = new_claim("resources=VCPU:1")
+    assert post_claims(admin, claimed, ends_at=after(HOUR)).status_code == 201
+    body = {"consumer_generation": 1}
+    answer = admin("PUT", f"/ext/v1/claims/{claimed['consumer_uuid']}", json=body)
+    assert answer.status_code == 409
+    both = post_claims(admin, new_claim("resources=VCPU:1", expires_in=60), ends_at=after(HOUR))
+    assert both.status_code == 400
+
+
+def test_a_claim_without_an_end_replaces_one_with_an_end_only_if_there_is_room(
+    admin: Admin, host: str
+) -> None:
+    booked(admin, 8, 2, 3)
+    claimed = new_claim("resources=VCPU:2")
+    consumer = claimed["consumer_uuid"]
+    assert post_claims(admin, claimed, ends_at=after(HOUR)).status_code == 201
+    answer = put_allocation(admin, {host: {"VCPU": 2}}, consumer, generation=1)
+    assert answer.status_code == 409, answer.text
+    again = new_claim("resources=VCPU:8", consumer_uuid=consumer, consumer_generation=1)
+    assert post_claims(admin, again, ends_at=after(1.5 * HOUR)).status_code == 201
+    assert read_usages(admin, host) == {"VCPU": 8}
+
+
+@pytest.mark.parametrize("by_reservations", [True, False])
+def test_a_deleted_window_gives_its_room_back(admin: Admin, host: str, by_reservations: bool) -> None:
+    window = booked(admin, 8, 1, 2)
+    other = booked(admin, 3, 3, 4)
+    path = f"{PATH}/{window}" if by_reservations else f"/allocations/{window}"
+    assert admin("DELETE", path).status_code == 204
+    assert read_usages(admin, host) == {"VCPU": 3}
+    assert put_allocation(admin, {host: {"VCPU": 5}}).status_code == 204
+    assert admin("DELETE", f"{PATH}/{other}").status_code == 204
+    assert read_usages(admin, host) == {"VCPU": 5}
+
+
+def test_an_active_window_that_is_deleted_leaves_the_room_of_the_next_one(
+    admin: Admin, url: str, host: str
+) -> None:
+    first = booked(admin, 8, 1, 2)
+    booked(admin, 8, 3, 4)
+    advance_clock(url, 1.5 * HOUR)
+    assert show(admin, first)["state"] == "active"
+    assert admin("DELETE", f"/allocations/{first}").status_code == 204
+    assert put_allocation(admin, {host: {"VCPU": 1}}).status_code == 409
+    assert read_usages(admin, host) == {"VCPU": 8}
+
+
+def test_a_released_claim_with_an_end_leaves_the_room_of_a_window(admin: Admin, host: str) -> None:
+    booked(admin, 8, 2, 3)
+    claimed = new_claim("resources=VCPU:8")
+    assert post_claims(admin, claimed, ends_at=after(HOUR)).status_code == 201
+    assert admin("DELETE", f"/allocations/{claimed['consumer_uuid']}").status_code == 204
+    assert put_allocation(admin, {host: {"VCPU": 1}}).status_code == 409
+    assert admin("DELETE", f"/allocations/{claimed['consumer_uuid']}").status_code == 404
+
+
+def test_claims_take_from_a_window_during_its_time(admin: Admin, url: str, host: str) -> None:
+    window = booked(admin, 6, 1, 3)
+    early = post_claims(admin, new_claim("resources=VCPU:2"), reservation=window, ends_at=after(2 * HOUR))
+    assert early.status_code == 409
+    assert "begins at" in read_error(early)[2]
+    advance_clock(url, 2 * HOUR)
+    for fields in ({}, {"ends_at": after(2 * HOUR)}):
+        late = post_claims(admin, new_claim("resources=VCPU:2"), reservation=window, **fields)
+        assert late.status_code == 409
+        assert "needs an ends_at of at most" in read_error(late)[2]
+    until = show(admin, window)["expires_at"]
+    for amount in (2, 4):
+        taken = post_claims(admin, new_claim(f"resources=VCPU:{amount}"), reservation=window, ends_at=until)
+        assert taken.status_code == 201, taken.text
+        assert read_usages(admin, host) == {"VCPU": 6}
+    assert admin("GET", f"{PATH}/{window}").status_code == 404
+    advance_clock(url, 2 * HOUR)
+    assert read_usages(admin, host) == {"VCPU": 0}
+
+
+def test_the_first_request_after_the_start_may_claim(admin: Admin, url: str, host: str) -> None:
+    window = booked(admin, 6, 1, 3)
+    advance_clock(url, 2 * HOUR)
+    answer = post_claims(admin, new_claim("resources=VCPU:6"), reservation=window, ends_at=after(0.5 * HOUR))
+    assert answer.status_code == 201, answer.text
+
+
+def test_the_end_of_a_window_moves_if_its_room_is_free(admin: Admin, url: str, host: str) -> None:
+    window = booked(admin, 6, 1, 2)
+    booked(admin, 6, 3, 4)
+
+    def move(end: float, generation: int) -> int:
+        body = {"generation": generation, "expires_at": after(end * HOUR)}
+        status: int = admin("PUT", f"{PATH}/{window}", json=body).status_code
+        return status
+
+    assert move(3.5, 1) == 409
+    assert move(0.5, 1) == 400
+    assert move(2.5, 1) == 200
+    assert (show(admin, window)["generation"], show(admin, window)["state"]) == (2, "pending")
+    assert read_usages(admin, host) == {"VCPU": 6}
+    advance_clock(url, 1.5 * HOUR)
+    generation = show(admin, window)["generation"]
+    assert move(3.5, generation) == 409
+    assert move(1.2, generation) == 200
+    assert show(admin, window)["state"] == "active"
+    assert read_usages(admin, host) == {"VCPU": 6}
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "message"),
+    [
+        (-1, 1, "cannot begin in the past"),
+        (2, 1, "has to end after its start"),
+        (2, 2, "has to end after its start"),
+        (24 * 400, 24 * 401, "within 366 days"),
+    ],
+)
+def test_impossible_times_are_refused(
+    admin: Admin, host: str, begin: float, end: float, message: str
+) -> None:
+    fields = {"expires_at": after(end * HOUR)}
+    if begin == end:
+        fields["starts_at"] = fields["expires_at"]
+    answer = book(admin, 1, begin, end, **fields)
+    assert answer.status_code == 400
+    assert message in read_error(answer)[2]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"starts_at": "tomorrow"}, {"starts_at": "2100-02-30T00:00:00Z"}, {"starts_at": 5}]
+)
+def test_times_that_are_none_are_refused(admin: Admin, host: str, fields: dict[str, Any]) -> None:
+    assert book(admin, 1, 1, 2, **fields).status_code == 400
+
+
+def test_a_window_needs_a_time_as_its_end(admin: Admin, host: str) -> None:
+    body = {"query": "resources=VCPU:1", "project_id": "project", "user_id": "user"}
+    answer = admin("POST", PATH, json={**body, "starts_at": after(HOUR), "expires_in": 60})
+    assert read_error(answer)[::2] == (
+        400,
+        "A reservation with starts_at needs expires_at instead of expires_in.",
+    )
+
+
+def test_a_window_that_begins_now_holds_its_amounts_at_once(admin: Admin, host: str) -> None:
+    window = booked(admin, 6, -0.001, 1)
+    assert show(admin, window)["state"] == "active"
+    assert admin("GET", f"/allocations/{window}").json["allocations"][host]["resources"] == {"VCPU": 6}
+
+
+def test_clients_change_neither_a_pending_window_nor_a_hold(admin: Admin, host: str) -> None:
+    window = booked(admin, 6, 1, 2)
+    answer = put_allocation(admin, {host: {"VCPU": 1}}, window, generation=1)
+    assert (answer.status_code, "begins later" in answer.text) == (409, True)
+    (hold,) = admin("GET", provider_path(host, "allocations")).json["allocations"]
+    generation = admin("GET", f"/allocations/{hold}").json["consumer_generation"]
+    assert put_allocation(admin, {host: {"VCPU": 1}}, hold, generation=generation).status_code == 409
+    assert admin("DELETE", f"/allocations/{hold}").status_code == 409
+    assert read_usages(admin, host) == {"VCPU": 6}
+    assert admin("DELETE", provider_path(host)).status_code == 409
+
+
+def test_a_consumer_with_the_uuid_of_a_hold_is_reported(admin: Admin, host: str) -> None:
+    booked(admin, 6, 1, 2)
+    (hold,) = admin("GET", provider_path(host, "allocations")).json["allocations"]
+    other = make_provider(admin, "other", VCPU=8)
+    for each in admin("GET", PATH).json["reservations"]:
+        assert admin("DELETE", f"{PATH}/{each['uuid']}").status_code == 204
+    assert put_allocation(admin, {other: {"VCPU": 1}}, hold).status_code == 204
+    answer = book(admin, 8, 1, 2, allowed_hosts=[host])
+    assert answer.status_code == 409
+    assert "has the uuid of the hold" in read_error(answer)[2]
+    assert read_usages(admin, other) == {"VCPU": 1}
+
+
+def test_a_smaller_inventory_keeps_windows_and_admits_no_more(admin: Admin, url: str, host: str) -> None:
+    window = booked(admin, 6, 1, 2)
+    put_inventories(admin, host, admin("GET", provider_path(host)).json["generation"], VCPU=4)
+    assert book(admin, 1, 1, 2).status_code == 409
+    assert book(admin, 4, 3, 4).status_code == 201
+    advance_clock(url, 1.5 * HOUR)
+    assert read_usages(admin, host) == {"VCPU": 6}
+    assert show(admin, window)["state"] == "active"
+    answer = post_claims(
+        admin, new_claim("resources=VCPU:2"), reservation=window, ends_at=show(admin, window)["expires_at"]
+    )
+    assert answer.status_code == 201, answer.text
+
+
+def test_a_window_ends_even_if_no_request_came_between_its_start_and_its_end(
+    admin: Admin, url: str, host: str
+) -> None:
+    booked(admin, 8, 1, 2)
+    advance_clock(url, 3 * HOUR)
+    assert put_allocation(admin, {host: {"VCPU": 8}}).status_code == 204
+    assert admin("GET", PATH).json == {"reservations": []}
+
+
+def test_other_workers_and_new_workers_see_windows(admin: Admin, url: str, host: str) -> None:
+    other = Admin(application(url))
+    assert read_usages(other, host) == {"VCPU": 0}
+    window = booked(admin, 8, 1, 2)
+    assert read_usages(other, host) == {"VCPU": 8}
+    advance_clock(url, 1.5 * HOUR)
+    third = Admin(application(url))
+    assert read_usages(third, host) == {"VCPU": 8}
+    assert third("GET", f"/allocations/{window}").json["allocations"] != {}
+    assert read_scalar(url, "SELECT COUNT(*) FROM planned_allocations") == 0
+
+
+def test_projects_use_nothing_of_pending_windows(admin: Admin, host: str) -> None:
+    booked(admin, 8, 1, 2)
+    assert admin("GET", "/usages?project_id=project").json["usages"] == {}
+
+
+def test_too_many_windows_of_a_provider_are_refused(
+    admin: Admin, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placement.store.time_profile.MAX_TIMED_AMOUNTS", 3)
+    for number in range(3):
+        booked(admin, 1, 1 + number, 2 + number)
+    answer = book(admin, 1, 1, 2)
+    assert answer.status_code == 409
+    assert "which is the maximum" in read_error(answer)[2]
+
+
+def test_the_room_of_a_window_stays_held_until_some_worker_begins_it(
+    admin: Admin, url: str, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = booked(admin, 8, 1, 2)
+    with monkeypatch.context() as patch:
+        # as if each worker died before it begins windows
+        patch.setattr("placement.store.reservations.begin_windows", lambda tx: 0)
+        advance_clock(url, 1.5 * HOUR)
+        assert show(admin, first)["state"] == "active"
+        assert put_allocation(admin, {host: {"VCPU": 1}}).status_code == 409
+        assert book(admin, 1, 0.1, 0.2).status_code == 409
+    assert read_usages(Admin(application(url)), host) == {"VCPU": 8}
+    assert admin("GET", f"/allocations/{first}").json["allocations"] != {}

@@ -1,0 +1,28 @@
+"""Moves the clock for tests by shifting all stored times: the clock of a database server cannot be set."""
+
+import time
+from datetime import UTC, datetime
+
+from placement.db.buckets import RESERVATIONS
+from tests.placement.sql import execute_sql
+
+
+def iso(seconds: float) -> str:
+    """Return a time as the API takes it."""
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def after(seconds: float) -> str:
+    """Return the time some seconds from now, by the clock of the machine, which the databases share."""
+    return iso(time.time() + seconds)
+
+
+def advance_clock(url: str, seconds: float) -> None:
+    """Have some seconds pass for reservations and claims."""
+    execute_sql(
+        url,
+        f"UPDATE reservations SET starts_at = starts_at - {seconds}, expires_at = expires_at - {seconds}",
+        f"UPDATE claim_expiries SET expires_at = expires_at - {seconds}",
+        # workers read the next expiry again, as after each write of a time
+        f"UPDATE change_buckets SET counter = counter + 1 WHERE id = {RESERVATIONS}",
+    )

@@ -1,0 +1,73 @@
+"""Sums over time, compared with a look at each instant, and the worked example of the documentation."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placement.store.time_profile import TimedAmount, TimeWindow, largest_sum, needed_holds, usage_changes
+
+KEY = ("host", "VCPU")
+LAST = 8
+
+
+def amount(used: int, begin: float, end: float, *, has_begun: bool = False) -> TimedAmount:
+    return TimedAmount("consumer", *KEY, used, TimeWindow(begin, end), has_begun)
+
+
+def windows() -> st.SearchStrategy[TimeWindow]:
+    return st.tuples(st.integers(0, LAST - 1), st.integers(1, LAST)).map(
+        lambda pair: TimeWindow(pair[0], pair[0] + pair[1])
+    )
+
+
+def amounts() -> st.SearchStrategy[list[TimedAmount]]:
+    one = st.builds(
+        lambda used, window, has_begun: TimedAmount("consumer", *KEY, used, window, has_begun),
+        st.integers(1, 3),
+        windows(),
+        st.booleans(),
+    )
+    return st.lists(one, max_size=5)
+
+
+def sum_at(some: list[TimedAmount], instant: float) -> int:
+    return sum(each.used for each in some if each.starts_at <= instant < each.window.ends_at)
+
+
+@given(some=amounts(), window=windows())
+def test_the_largest_sum_is_that_of_the_busiest_instant(some: list[TimedAmount], window: TimeWindow) -> None:
+    instants = range(int(window.starts_at), int(window.ends_at))
+    assert largest_sum(some, window) == max(sum_at(some, each) for each in instants)
+
+
+@given(some=amounts(), more=amounts(), now=st.integers(0, LAST))
+def test_a_hold_covers_each_instant_ahead_beside_the_begun_amounts(
+    some: list[TimedAmount], more: list[TimedAmount], now: int
+) -> None:
+    every = [*some, *more]
+    begun = sum(each.used for each in every if each.has_begun)
+    held = needed_holds(every, now).get(KEY, 0)
+    busiest = max(sum_at(every, each) for each in range(now, 2 * LAST + 1))
+    assert held + begun == max(busiest, begun)
+
+
+@given(some=amounts(), window=windows(), capacity=st.integers(0, 8), used=st.integers(1, 3))
+def test_a_new_amount_fits_in_the_changed_usage_exactly_if_no_instant_is_too_full(
+    some: list[TimedAmount], window: TimeWindow, capacity: int, used: int
+) -> None:
+    now = 0.0
+    held = needed_holds(some, now).get(KEY, 0)
+    usage = held + sum(each.used for each in some if each.has_begun)
+    changed = usage + usage_changes(some, [(KEY, held)], window).get(KEY, 0)
+    instants = range(int(window.starts_at), int(window.ends_at))
+    assert (changed + used <= capacity) == all(sum_at(some, each) + used <= capacity for each in instants)
+
+
+def test_the_worked_example() -> None:
+    ten, eleven, twelve = 10.0, 11.0, 12.0
+    first, second = amount(4, ten, eleven), amount(6, eleven, twelve)
+    assert needed_holds([first, second], 9.0) == {KEY: 6}
+    assert needed_holds([amount(4, ten, eleven, has_begun=True), second], ten) == {KEY: 2}
+    assert needed_holds([second], 10.5) == {KEY: 6}
+    assert largest_sum([first, second], TimeWindow(0.0, math.inf)) == 6
