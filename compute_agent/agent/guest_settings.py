@@ -77,7 +77,7 @@ class GuestConfigurator:
         return guest
 
     def set_guest(self, guest: str, values: Mapping[str, Any], unset: Collection[str] = ()) -> str:
-        """Set and unset settings of a guest for the fleet.
+        """Set and unset settings of a guest as the configuration of the fleet says.
 
         :param guest: the uuid of the guest.
         :returns: the reason why the change failed; empty: the change is done.

@@ -58,7 +58,7 @@ class ManualThrottling:
     def limit_cpus(self, guest: Guest, cores: float | None) -> None:
         """Limit the CPU use of a guest, or remove the limit that an operator set before.
 
-        A lower limit of a watermark stays in force.
+        If a watermark has set a stricter limit, that limit stays in force.
 
         :param cores: the limit in CPUs; None: remove the limit.
         :raises RequestError: the guest is preserved, or cannot be limited.

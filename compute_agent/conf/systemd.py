@@ -8,8 +8,8 @@ SYSTEMD_OPTS: Final = [
     cfg.StrOpt(
         "bus_socket",
         default="/run/dbus/system_bus_socket",
-        help="UNIX socket of the message bus (D-Bus) on which systemd answers. Only the driver systemd of"
-        " [guests] drivers uses it.",
+        help="UNIX socket of the message bus (D-Bus) on which systemd answers. The agent uses it"
+        " only if [guests] drivers contains systemd.",
     ),
 ]
 

@@ -131,7 +131,7 @@ class GuestThreads(Protocol):
         ...
 
     def usage_group(self, guest: Guest) -> str:
-        """The cgroup v2 folder that counts this guest alone; empty if the guest has no group of its own."""
+        """The cgroup v2 folder with the counters of this guest only; empty if there is none."""
         ...
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:

@@ -176,7 +176,7 @@ def read_pci_devices(root: Path) -> tuple[PciDevice, ...]:
 
 
 def read_lasting_facts(root: Path) -> tuple[PciDevice, ...]:
-    """Read the PCI devices without facts that change when a guest gets or returns a device.
+    """Read the PCI devices, but leave out facts that change when a guest gets or returns a device.
 
     Mdev types have only their ids, and links are not read, because the kernel may wait for the device or its
     driver to answer.

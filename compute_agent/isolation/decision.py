@@ -167,7 +167,10 @@ class _MaskPlanner:
                 self._count_vector(mask, mask.reached_cpus)
 
     def plan_masks(self) -> MaskPlan:
-        """Decide about all masks in the facts, and keep the originals of masks that cannot be read now."""
+        """Decide the new value of each mask that was read.
+
+        A mask that cannot be read now keeps its stored original value.
+        """
         kept = {
             path: original
             for path, original in self._originals.masks.items()

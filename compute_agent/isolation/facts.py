@@ -302,7 +302,7 @@ class MaskReader:
         return not os.path.lexists(f"{self.root}/{path}")
 
     def _count_loose(self) -> int | None:
-        """The number of processes in the root control group; None if the host has no such groups."""
+        """The number of processes in the root control group; None if the host has no cgroup v2."""
         if not self.groups.has_cpusets:
             return None
         threads = {str(kernel_files.KTHREADD), *(kernel_files.list_kernel_threads(self.root) or ())}

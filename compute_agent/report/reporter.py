@@ -489,7 +489,9 @@ class HostReporter:
         return frozenset(uuid for uuid, provider in seen.items() if provider.inventories)
 
     def reportable_tree(self, tree: ProviderTree, reported: Mapping[str, ReportedProvider]) -> ProviderTree:
-        """``tree`` with the server's class names, and with held amounts reserved.
+        """A copy of ``tree`` with the names of resource classes that the server knows.
+
+        Amounts that must not be offered, because guests hold them, are added to ``reserved`` of inventories.
 
         :raises PlacementError: a request failed.
         """

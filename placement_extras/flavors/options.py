@@ -10,7 +10,8 @@ from oslo_config import cfg, types
 GROUP: Final = cfg.OptGroup(
     "flavors",
     title="Flavors",
-    help="Translation of flavors in bodies of /ext/v1. Set the same values as in nova.conf.",
+    help="How flavors in requests to /ext/v1 become resources and traits. Set the same values as in"
+    " nova.conf.",
 )
 
 _ID: Final = re.compile("[0-9a-fA-F]{4}")

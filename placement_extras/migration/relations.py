@@ -138,8 +138,8 @@ def lock_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
 def rename_tables(conn: sa.Connection, names: Mapping[str, str]) -> None:
     """Rename either all given tables or no table; ``names`` has the new name by the old one.
 
-    When PostgreSQL renames a table, its indexes and sequences keep their names. This function renames them
-    with the same prefix as the table, because the new tables need the names.
+    When PostgreSQL renames a table, its indexes and sequences keep their names. This function gives
+    them the prefix that the table gets, because the tables made next have indexes with the old names.
 
     :raises Unavailable: another program uses one of the tables.
     """

@@ -2,8 +2,8 @@
 
 A request is *plain* if it has only one group, without a suffix and without required traits. Each class
 that is not split has to be at one provider of the host. The split of a guest then depends only on the
-*rooms*: the amounts that the providers in each zone can give. So the split is cached by the rooms. A room
-is limited to the amount of one guest, so that hosts with different usage often have equal rooms.
+*rooms*: the amounts that the providers of each NUMA node can give. So the split is cached by the rooms. A
+room is limited to the amount of one guest, so that hosts with different usage often have equal rooms.
 
 Invariants
     Guests only reduce rooms. So the best split stays the best as long as it fits, and is repeated until one

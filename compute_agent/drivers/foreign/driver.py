@@ -148,7 +148,10 @@ class ForeignDriver(abc.ABC):
         return self._absence or f"{self.peer_name} does not answer"
 
     def outage_reasons(self) -> Mapping[str, str]:
-        """The outage reason by the name of this driver; empty if the peer answers."""
+        """The reason why the program that runs the guests does not answer, with the driver's name as key.
+
+        Empty if the program answers.
+        """
         return {self.name: reason} if (reason := self.outage_reason) else {}
 
     @property

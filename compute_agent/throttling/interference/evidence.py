@@ -1,4 +1,4 @@
-"""Evidence: guests that suffer more than usual, and suspects with a use that rises and falls with it.
+"""Evidence: victims suffer more than usual, and the use of a suspect rises and falls with the suffering.
 
 The baseline of a guest is learnt from its own samples. A suspect is a guest that may be limited for the
 victim, shares the resource, and used more of it whenever the victim suffered more.
