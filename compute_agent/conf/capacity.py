@@ -73,9 +73,10 @@ OPTS: Final = [
         default=4.0,
         min=0.0,
         max=20.0,
-        help="Safety margin in percent of the sum of the peak uses of all guests, which the agent adds to this"
-        " sum. The option percentile defines the peak use of a guest. The expected use is the largest of"
-        " several estimates, and this sum is one of them.",
+        help="Safety margin, as a number of standard deviations. The agent expects that the host and all"
+        " guests without CUSTOM_RECLAIMED_VCPU use at most their mean CPU time plus this number of"
+        " standard deviations. The agent computes mean and standard deviation of the last two hours, and"
+        " also of the hourly peaks of the last day.",
     ),
     cfg.FloatOpt(
         "percentile",
@@ -90,8 +91,9 @@ OPTS: Final = [
         default=5.0,
         min=0.0,
         max=1000.0,
-        help="Safety margin in percent of the sum of the peak uses of all guests, which the agent adds to this"
-        " sum. The option percentile defines the peak use of a guest. The expected use is the largest of several estimates, and this sum is one of them.",
+        help="Margin in percent of the sum of the peak uses of all guests, which the agent adds to this sum."
+        " The option percentile defines the peak use of a guest. The expected use is the largest of"
+        " several estimates, and this sum is one of them.",
     ),
     cfg.FloatOpt(
         "burst",
