@@ -1,6 +1,8 @@
 """Containers of a fake engine and of a real Podman: found, followed and stopped."""
 
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -17,18 +19,20 @@ DB = "db"
 
 
 @pytest.fixture(scope="module")
-def podman(tmp_path_factory):
+def podman():
     if reason := missing_reason():
         pytest.skip(reason)
-    # The socket's path has to be shorter than 108 bytes.
-    real = RealPodman(tmp_path_factory.mktemp("podman"))
-    try:
-        real.start("first", {})
-    except AssertionError as error:
-        real.close()
-        pytest.skip(f"podman cannot run a container here: {error}")
-    yield real
-    real.close()
+    # Podman refuses paths of its state with more than 50 characters, and pytest makes longer ones.
+    with tempfile.TemporaryDirectory(prefix="podman-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        real = RealPodman(Path(folder))
+        try:
+            try:
+                real.start("first", {})
+            except AssertionError as error:
+                pytest.skip(f"podman cannot run a container here: {error}")
+            yield real
+        finally:
+            real.close()
 
 
 @pytest.fixture(params=["fake", pytest.param("podman", marks=pytest.mark.slow)])
