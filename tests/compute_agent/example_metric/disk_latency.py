@@ -11,7 +11,9 @@ from compute_agent.qos.metrics import (
 
 
 def parse_requests(text: str) -> tuple[int, int]:
-    """The requests of all disks since boot, and their milliseconds (Documentation/admin-guide/iostats.rst)."""
+    """The number of requests of all disks since boot, and their duration in milliseconds
+    (Documentation/admin-guide/iostats.rst).
+    """
     lines = [line.split() for line in text.splitlines()]
     disks = [words for words in lines if words[2].startswith(("sd", "vd", "nvme"))]
     return (
