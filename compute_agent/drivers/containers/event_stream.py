@@ -50,7 +50,7 @@ class EventStream:
         :param connect: connects to the engine; raises OSError.
         :param path: the path of the request, with its query.
         :param on_change: called from the thread with the id of a container that may have changed. An empty id
-            stands for all containers, and for the end of the stream.
+            stands for all containers: at the beginning of the stream, after a gap, and at its end.
         :raises OSError: the engine does not answer.
         """
         self._connect = connect
@@ -96,8 +96,6 @@ class EventStream:
                 reason = self._follow_events()
                 if not reason:
                     self._socket = self._request_events()
-                    # Events of the time between the two requests are missed.
-                    self._on_change("")
             except (OSError, http.client.HTTPException, ValueError) as error:
                 reason = f"the stream of events ended: {error}"
         self.reason = self.reason or reason or "it was closed"
@@ -111,6 +109,8 @@ class EventStream:
                 answer.begin()
                 if answer.status != _OK:
                     return f"the engine answers {answer.status} to the request for events"
+                # Events from before this answer are missed.
+                self._on_change("")
                 while line := answer.readline(_MAX_LINE):
                     self._handle_line(line, answer)
             except TimeoutError:

@@ -62,6 +62,7 @@ class FakeEngine:
         self.calls = []
         """The methods and paths of requests, without versions and queries."""
         self.version = {"ApiVersion": "1.41", "MinAPIVersion": "1.24"}
+        self.holds_streams = threading.Event()
         self.hangs = threading.Event()
         """While it is set, the engine answers no request."""
         self.answers = {}
@@ -219,11 +220,12 @@ class FakeEngine:
         request.close_connection = True
 
     def _stream(self, request):
+        while self.holds_streams.is_set():
+            time.sleep(0.02)
         request.send_response(200)
         request.send_header("Transfer-Encoding", "chunked")
-        request.end_headers()
-        request.wfile.flush()
         with self._lock:
+            request.end_headers()
             self._streams.append(request)
         # The client sends nothing more, so this waits for its end.
         with contextlib.suppress(OSError):

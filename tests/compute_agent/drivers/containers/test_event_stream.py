@@ -32,6 +32,7 @@ def follow(engine, changes):
 
         stream = EventStream(connect, "/events", changes.put, **options)
         opened.append(stream)
+        assert changes.get(timeout=5) == ""
         wait_for(engine.stream_count)
         return stream
 
@@ -79,8 +80,19 @@ def test_a_silent_stream_is_opened_again_with_a_look_at_all_containers(engine, f
     assert changes.get(timeout=5) == ""
     wait_for(lambda: engine.calls.count("GET /events") >= 2)
     assert stream.is_open
+
+
+def test_all_containers_are_looked_at_once_the_engine_sends_events(engine, follow, changes):
+    """A container that starts before the engine answers has no event."""
+    follow(silence=0.2)
+    engine.holds_streams.set()
+    asked = engine.calls.count("GET /events")
+    wait_for(lambda: engine.calls.count("GET /events") > asked)
+    while not changes.empty():
+        changes.get()
     engine.start("db", GUEST)
-    wait_for(lambda: changes.get(timeout=5) == engine.named("db").key)
+    engine.holds_streams.clear()
+    assert changes.get(timeout=5) == ""
 
 
 def test_the_end_of_the_engine_ends_the_stream(engine, follow, changes):
