@@ -1,8 +1,8 @@
-"""Tests that ``make check`` leaves out because they take long, which is one of eight.
+"""Tests that ``make check`` leaves out, because they take long: one of eight tests.
 
 ``python -m tests.brief WORDS OF PYTEST`` runs tests, and writes those that take longer than
 :data:`MAX_SECONDS` with all their parameters into ``tests/left_out_of_check.txt``. Tests that did not run
-keep their lines, and tests that are gone lose them. Run the command on a quiet machine, without parallel
+keep their lines, unless their file is gone. Run the command on a quiet machine, without parallel
 processes.
 """
 

@@ -118,7 +118,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Sort slow modules first, so that quick ones fill the gaps at the end of parallel runs."""
     if config.getoption("--brief"):
         left_out = read_left_out()
-        config.hook.pytest_deselected(items=[each for each in items if function_of(each.nodeid) in left_out])
+        deselected = [each for each in items if function_of(each.nodeid) in left_out]
+        config.hook.pytest_deselected(items=deselected)
         items[:] = [each for each in items if function_of(each.nodeid) not in left_out]
     ranks: dict[Path, int] = {}
     tests = Counter(item.path for item in items)

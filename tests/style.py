@@ -61,7 +61,7 @@ EMPTY_FIELD: Final = re.compile(r"^\s*:(?:raises|param|ivar) [^:\n]*:\s*$(?!\n\s
 """A field of a docstring without a text."""
 
 HEADING: Final = re.compile(
-    r"^(Nouns|Imports|Modules|Invariants|A worked example|(?:The )?[Oo]rder of calls) [A-Z*`]", re.MULTILINE
+    r"^(Nouns|Imports|Modules|Invariants|A worked example|(?:The )?[Oo]rder of calls) [A-Z*`:]", re.MULTILINE
 )
 """A heading of a package's document that a rewrapping program has joined with its paragraph."""
 

@@ -13,9 +13,10 @@ Modules
     - ``levels`` lists the options that are beta or experimental
     - ``restart_only`` lists the options that a reload does not change
 
-Order of calls :func:`load` registers all options, reads the files, and registers the sections of families
-    that it finds there. It then reads each value once, because oslo.config checks a value only when it is
-    read. Each package of the agent may import this package.
+Order of calls
+    :func:`load` registers all options, reads the files, and registers the sections of families that it finds
+    there. It then reads each value once, because oslo.config checks a value only when it is read. Each
+    package of the agent may import this package.
 """
 
 import contextlib

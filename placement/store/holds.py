@@ -42,8 +42,8 @@ from placement.db.tables import (
     resource_providers,
 )
 from placement.store import consumers as consumer_store
-from placement.store.claimants import LockedConsumers
-from placement.store.claims import ClaimantHolding, ConsumerClaim, claimed_amounts
+from placement.store.claimants import LockedConsumers, lock_consumers
+from placement.store.claims import ConsumerClaim, claimed_amounts
 from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
 from placement.store.expired import EXPIRES
 from placement.store.time_profile import (
@@ -90,9 +90,8 @@ def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: Lo
     )
     clock_answer = tx.queue(_CLOCK, {})
     amounts_answer = tx.queue(_amounts_of(len(providers)), bind_values("uuid", providers))
-    hold_uuids = [hold_uuid(each) for each in providers]
-    rows_answer = consumer_store.lock(tx, hold_uuids)
-    held_answer = tx.queue(_holdings_of(len(hold_uuids)), bind_values("uuid", hold_uuids))
+    # the four statements are sent together, because no answer is read before the last one is queued
+    held = lock_consumers(tx, [hold_uuid(each) for each in providers])
     # the clock is read once, so that all amounts are compared with the same instant
     now = float(clock_answer.scalars[0])
     others = [each for each in timed_amounts(amounts_answer.rows) if each.consumer not in claimants]
@@ -103,10 +102,9 @@ def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: Lo
     ]
     if new:
         check_counts([*others, *new])
-    rows = consumer_store.rows(rows_answer)
-    _check_types(rows)
+    known = held.consumers
+    _check_types(known.values())
     holds = _hold_claims(providers, needed_holds([*others, *new], now))
-    known = {row.uuid: row for row in rows}
     consumer_store.create_consumers(
         tx, {each.consumer: _OWNER for each in holds if each.takes_anything and each.consumer not in known}
     )
@@ -116,11 +114,10 @@ def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: Lo
         # windows that begin now lose their plans, too: their amounts become allocations
         pending = sorted({locked.consumers[each.consumer].id for each in locked.planned})
         tx.queue(_plan_removal(len(pending)), bind_values("id", pending))
-    holdings = [*locked.holdings, *(ClaimantHolding(*row) for row in held_answer.rows)]
     return TimedWrite(
         [*begun, *(each for each in holds if each.takes_anything or each.consumer in known)],
         planned,
-        replace(locked, consumers={**locked.consumers, **known}, holdings=holdings),
+        replace(locked, consumers={**locked.consumers, **known}, holdings=[*locked.holdings, *held.holdings]),
     )
 
 
@@ -241,23 +238,6 @@ def timed_amounts(rows: Rows) -> list[TimedAmount]:
         )
         for consumer, provider, name, used, starts_at, ends_at, has_begun in rows
     ]
-
-
-@lru_cache(KEPT_SIZES)
-def _holdings_of(count: int) -> PreparedStatement:
-    return PreparedStatement(
-        sa.select(
-            consumers.c.uuid,
-            resource_providers.c.id,
-            resource_providers.c.uuid,
-            allocations.c.resource_class_id,
-            allocations.c.used,
-        )
-        .select_from(allocations)
-        .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
-        .join(consumers, consumers.c.id == allocations.c.consumer_id)
-        .where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
-    )
 
 
 @dataclass(frozen=True, slots=True)

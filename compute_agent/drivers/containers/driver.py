@@ -19,13 +19,13 @@ from compute_agent.drivers.cgroup import IDLE, GuestCgroup
 from compute_agent.drivers.containers.editor import ContainerEditor
 from compute_agent.drivers.containers.engine import CALL_SECONDS, ContainerEngine
 from compute_agent.drivers.containers.table import CONTAINER, ContainerTable
-from compute_agent.drivers.foreign.driver import KILL_SECONDS, ForeignDriver, await_end
+from compute_agent.drivers.foreign.driver import KILL_SECONDS, ForeignDriver
 from compute_agent.drivers.foreign.editor import GoalChoice, HostFolders
 from compute_agent.drivers.foreign.kernel_values import FILES
 from compute_agent.drivers.foreign.records import ValueRecords
 from compute_agent.drivers.foreign.values import CPUS, IO_WEIGHT, QUOTA
 from compute_agent.model.guest import Guest
-from compute_agent.model.messages import DriverError, GuestGoneError
+from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import BlockIo
 from compute_agent.threads import ThreadSpec, start_thread
 
@@ -88,24 +88,13 @@ class ContainerDriver(ForeignDriver):
         )
         return next(inner, "")
 
-    def stop(self, guest: Guest, timeout: float) -> None:
-        """Stop the container through its engine, which kills it after ``timeout`` seconds.
+    def _begin_stop(self, guest: Guest, timeout: float) -> float:
+        # The API counts whole seconds. The answer comes when the container has ended, by force if need be.
+        self._engine.stop_container(guest.details[CONTAINER], math.ceil(timeout))
+        return KILL_SECONDS
 
-        The engine does not start the container again by itself. A service that runs the container may.
-        """
-        try:
-            entry = self._table.find_living(guest)
-        except GuestGoneError:
-            return
-        key = guest.details[CONTAINER]
-        # The API counts whole seconds.
-        self._engine.stop_container(key, math.ceil(timeout))
-        if await_end(entry, KILL_SECONDS):
-            return
-        LOG.warning("Guest %s did not end within %s s, and gets SIGKILL", guest, timeout)
-        self._engine.kill_container(key)
-        if not await_end(entry, KILL_SECONDS):
-            raise DriverError(f"guest {guest} does not end {KILL_SECONDS:g} s after SIGKILL")
+    def _kill_processes(self, guest: Guest) -> None:
+        self._engine.kill_container(guest.details[CONTAINER])
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
         """Write ``cpuset.cpus`` of the group, and read it back; return how many threads changed."""

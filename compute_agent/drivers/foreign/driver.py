@@ -13,7 +13,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from compute_agent.drivers.foreign.editor import GoalChoice, HostFolders, ValueC
 from compute_agent.drivers.foreign.table import GuestEntry, GuestTable
 from compute_agent.drivers.foreign.values import CPUS, NODES
 from compute_agent.drivers.memory_limits import OomScores, OomWatch
+from compute_agent.drivers.undivided import UndividedThreads
 from compute_agent.model import cpuset
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
@@ -87,7 +88,7 @@ class GuestPeer(Protocol):
         ...
 
 
-class ForeignDriver(abc.ABC):
+class ForeignDriver(UndividedThreads):
     """The parts that drivers of guests of other programs share.
 
     A subclass sets the attributes of its peer, starts the thread, and calls :meth:`_await_look`.
@@ -196,9 +197,34 @@ class ForeignDriver(abc.ABC):
             self._oom.look_at_group(entry.guest, entry.running.own_group)
         return self._oom.take_news()
 
-    @abc.abstractmethod
     def stop(self, guest: Guest, timeout: float) -> None:
-        """Stop the guest through its peer; see :meth:`compute_agent.drivers.base.RunningGuests.stop`."""
+        """Stop the guest through its peer, and kill its processes after ``timeout`` seconds.
+
+        The peer does not start the guest again by itself. A service that runs a container may.
+
+        :raises DriverError: the peer does not answer, or the guest does not end.
+        """
+        try:
+            entry = self._table.find_living(guest)
+        except GuestGoneError:
+            return
+        if _await_end(entry, self._begin_stop(guest, timeout)):
+            return
+        LOG.warning("Guest %s did not end within %s s, and gets SIGKILL", guest, timeout)
+        self._kill_processes(guest)
+        if not _await_end(entry, KILL_SECONDS):
+            raise DriverError(f"guest {guest} does not end {KILL_SECONDS:g} s after SIGKILL")
+
+    @abc.abstractmethod
+    def _begin_stop(self, guest: Guest, timeout: float) -> float:
+        """Ask the peer to stop a guest within ``timeout`` seconds.
+
+        :return: the seconds until the guest has to be over, counted from the end of this call.
+        """
+
+    @abc.abstractmethod
+    def _kill_processes(self, guest: Guest) -> None:
+        """Let the peer send SIGKILL to a guest."""
 
     @abc.abstractmethod
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
@@ -296,41 +322,6 @@ class ForeignDriver(abc.ABC):
             raise DriverError(f"guest {guest}: the kernel did not accept the CPUs of {sorted(misplaced)}")
         return len(before)
 
-    def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """Always empty: the guest has no guest CPUs."""
-        self._table.find_living(guest)
-        return {}
-
-    def emulator_affinity(self, guest: Guest) -> frozenset[int]:
-        """Always empty: the guest has no emulator."""
-        self._table.find_living(guest)
-        return frozenset()
-
-    def helper_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """Always empty: the guest has no helpers outside its own processes."""
-        return self.vcpu_affinity(guest)
-
-    def emulator_threads(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """Always empty: the guest has no emulator."""
-        return self.vcpu_affinity(guest)
-
-    def move_emulator(self, guest: Guest, threads: Collection[int], cpus: frozenset[int]) -> int:
-        """Always 0: the guest has no emulator threads to move."""
-        return len(self.vcpu_affinity(guest))
-
-    def moved_emulator(self, guest: Guest, online: frozenset[int]) -> Mapping[int, frozenset[int]]:
-        """Always empty: the guest has no emulator threads."""
-        return self.vcpu_affinity(guest)
-
-    def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
-        """Always 0: the guest has no emulator threads to move back."""
-        return len(self.vcpu_affinity(guest))
-
-    def stuck_helpers(self, guest: Guest) -> Sequence[str]:
-        """Always empty: the guest has no helpers outside its own processes."""
-        self._table.find_living(guest)
-        return ()
-
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
         """Weight and quota of the guest if they differ from ``wanted``.
 
@@ -405,6 +396,9 @@ class ForeignDriver(abc.ABC):
         return self._apply(guest, self._io_choice(wanted))
 
     # Inner parts: one guest
+
+    def _check_running(self, guest: Guest) -> None:
+        self._table.find_living(guest)
 
     def _compare_guest(self, guest: Guest, choose: GoalChoice) -> ValueComparison:
         self._table.find_living(guest)
@@ -512,7 +506,7 @@ class ForeignDriver(abc.ABC):
             self._listener(change)
 
 
-def await_end(entry: GuestEntry, seconds: float) -> bool:
+def _await_end(entry: GuestEntry, seconds: float) -> bool:
     """Wait until the main process of a guest has ended; return whether it has."""
     deadline = time.monotonic() + seconds
     while entry.is_alive:

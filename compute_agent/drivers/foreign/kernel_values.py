@@ -84,19 +84,26 @@ def _value_agrees(name: str, value: Value, texts: Mapping[str, str | None], whol
         if name == QUOTA:
             return _quota_agrees(value, text)
         if name == IO_WEIGHT:
-            return int(text.split("default", 1)[-1].split()[0]) == (
-                DEFAULT_WEIGHT if value == INFINITY else value
-            )
+            return _parse_weight(text) == _kernel_weight(value)
         return (INFINITY if text == "max" else int(text)) == (INFINITY if value >= UNLIMITED else value)
     except (ValueError, LookupError):
         return False
+
+
+def _parse_weight(text: str) -> int:
+    """The weight in ``cpu.weight``, or the default one in ``io.weight``."""
+    return int(text.split("default", 1)[-1].split()[0])
+
+
+def _kernel_weight(value: int) -> int:
+    return DEFAULT_WEIGHT if value == INFINITY else value
 
 
 def _weight_agrees(value: int, text: str, idle: str | None) -> bool:
     if value == IDLE:
         # A kernel without cpu.idle has the lowest weight instead.
         return idle == "1" or (idle is None and text == "1")
-    return idle in (None, "0") and int(text) == (DEFAULT_WEIGHT if value == INFINITY else value)
+    return idle in (None, "0") and int(text) == _kernel_weight(value)
 
 
 def _quota_agrees(value: int, text: str) -> bool:
@@ -132,7 +139,7 @@ def _read_value(name: str, text: str) -> Value:
         quota, period = text.split()[:2]
         return INFINITY if quota == "max" else round(int(quota) * _SECOND / int(period))
     if name in (WEIGHT, IO_WEIGHT):
-        weight = int(text.split("default", 1)[-1].split()[0])
+        weight = _parse_weight(text)
         # Nothing tells a default weight from one that was chosen.
         return INFINITY if weight == DEFAULT_WEIGHT else weight
     return INFINITY if text == "max" else int(text)
@@ -156,7 +163,7 @@ def file_writes(writes: Values, texts: Mapping[str, str | None], whole: Values) 
         elif name == QUOTA:
             found.append((FILES[name], _quota_text(value, texts[FILES[name]] or _NO_QUOTA)))
         elif name == IO_WEIGHT:
-            found.append((FILES[name], f"default {DEFAULT_WEIGHT if value == INFINITY else value}"))
+            found.append((FILES[name], f"default {_kernel_weight(value)}"))
         else:
             found.append((FILES[name], "max" if value >= UNLIMITED else str(value)))
     return found
@@ -167,7 +174,7 @@ def _weight_writes(value: int, idle: str | None) -> list[tuple[str, str]]:
         return [(IDLE_FILE, "1")] if idle is not None else [(FILES[WEIGHT], "1")]
     # The kernel refuses a weight for an idle group (EINVAL).
     before = [(IDLE_FILE, "0")] if idle == "1" else []
-    return [*before, (FILES[WEIGHT], str(DEFAULT_WEIGHT if value == INFINITY else value))]
+    return [*before, (FILES[WEIGHT], str(_kernel_weight(value)))]
 
 
 def _quota_text(value: int, present: str) -> str:

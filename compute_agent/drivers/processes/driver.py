@@ -14,7 +14,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -26,6 +26,7 @@ from compute_agent.drivers.memory_limits import OomScores
 from compute_agent.drivers.processes import guest_cgroup, launch
 from compute_agent.drivers.processes.process_table import ProcessTable
 from compute_agent.drivers.processes.records import DRIVER, ProcessRecord, RecordStore
+from compute_agent.drivers.undivided import UndividedThreads
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
@@ -38,7 +39,7 @@ _POLL_SECONDS: Final = 0.02
 _KILL_SECONDS: Final = 10.0
 
 
-class ProcessDriver:
+class ProcessDriver(UndividedThreads):
     """The driver of process guests with records in one folder. The agent started or adopted each guest."""
 
     name = DRIVER
@@ -384,42 +385,6 @@ class ProcessDriver:
             raise DriverError(f"guest {guest}: the kernel did not accept the affinity of {sorted(misplaced)}")
         return changed
 
-    def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """Always empty: a process has no guest CPUs."""
-        self._table.running_record(guest.uuid)
-        return {}
-
-    def emulator_affinity(self, guest: Guest) -> frozenset[int]:
-        """Always empty: the threads of a process are not divided into guest CPUs and an emulator."""
-        self._table.running_record(guest.uuid)
-        return frozenset()
-
-    def helper_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """Always empty: a process guest has no helpers outside its own processes."""
-        self._table.running_record(guest.uuid)
-        return {}
-
-    def emulator_threads(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """Always empty: the threads of a process are not divided into guest CPUs and an emulator."""
-        return self.helper_affinity(guest)
-
-    def move_emulator(self, guest: Guest, threads: Collection[int], cpus: frozenset[int]) -> int:
-        """Always 0: a process has no emulator threads to move."""
-        return len(self.helper_affinity(guest))
-
-    def moved_emulator(self, guest: Guest, online: frozenset[int]) -> Mapping[int, frozenset[int]]:
-        """Always empty: a process has no emulator threads."""
-        return self.helper_affinity(guest)
-
-    def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
-        """Always 0: a process has no emulator threads to move back."""
-        return len(self.helper_affinity(guest))
-
-    def stuck_helpers(self, guest: Guest) -> Sequence[str]:
-        """Always empty: a process guest has no helpers outside its own processes."""
-        self._table.running_record(guest.uuid)
-        return ()
-
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
         """Weight and quota of the guest's group if they differ from ``wanted``.
 
@@ -434,6 +399,9 @@ class ProcessDriver:
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
         """Sentences about the limits that this kernel, or a guest without a group, cannot have."""
         return guest_cgroup.missing_limits(self._group_of(guest), wanted)
+
+    def _check_running(self, guest: Guest) -> None:
+        self._table.running_record(guest.uuid)
 
     # Memory
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from compute_agent.drivers.base import CpuLimits
-from compute_agent.drivers.foreign.driver import KILL_SECONDS, ForeignDriver, await_end
+from compute_agent.drivers.foreign.driver import ForeignDriver
 from compute_agent.drivers.foreign.editor import HostFolders
 from compute_agent.drivers.foreign.records import ValueRecords
 from compute_agent.drivers.systemd.bus import BusOpener
@@ -20,7 +20,6 @@ from compute_agent.drivers.systemd.editor import UnitEditor
 from compute_agent.drivers.systemd.manager import SystemdManager
 from compute_agent.drivers.systemd.unit_table import UnitTable
 from compute_agent.model.guest import Guest
-from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo
 from compute_agent.threads import ThreadSpec, start_thread
 
@@ -76,22 +75,12 @@ class SystemdDriver(ForeignDriver):
         """
         self._units.find_inner = find_inner
 
-    def stop(self, guest: Guest, timeout: float) -> None:
-        """Stop the service through systemd, and kill its processes after ``timeout`` seconds.
-
-        systemd does not start the service again by itself.
-        """
-        try:
-            entry = self._table.find_living(guest)
-        except GuestGoneError:
-            return
+    def _begin_stop(self, guest: Guest, timeout: float) -> float:
         self._manager.stop_unit(guest.name)
-        if await_end(entry, timeout):
-            return
-        LOG.warning("Guest %s did not end within %s s, and gets SIGKILL", guest, timeout)
+        return timeout
+
+    def _kill_processes(self, guest: Guest) -> None:
         self._manager.kill_unit(guest.name)
-        if not await_end(entry, KILL_SECONDS):
-            raise DriverError(f"guest {guest} does not end {KILL_SECONDS:g} s after SIGKILL")
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
         """Sentences about the limits that systemd does not have."""

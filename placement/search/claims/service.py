@@ -33,7 +33,7 @@ from placement.store import allocations, claim_commit, consumers, expiries, rese
 from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
 from placement.store.holds import TimeSchedule, read_schedule
-from placement.store.time_profile import check_window, overlaps_sentence
+from placement.store.time_profile import TimeWindow, check_window, overlaps_sentence
 
 LOG = logging.getLogger(__name__)
 
@@ -225,17 +225,13 @@ class ClaimService:
         # reserved amounts are read before the view: if another claim takes reserved amounts in between, the
         # write fails and is repeated
         reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
-        # all claims of a call have the same window
-        window = wanted[0].window
-        schedule = None if window is None else self._read_schedule(wanted, empty=reserved is not None)
-        if window is not None and schedule is not None:
-            window = check_window(window, schedule.now)
+        timed = self._read_schedule(wanted, empty=reserved is not None)
         with self._model.fresh_view() as view:
             self._check_names(view, wanted)
             # a consumer may use the amounts that it holds now, because its new claim replaces them
             snapshot = without_allocations(view.snapshot, held) if held else view.snapshot
-            if window is not None and schedule is not None:
-                snapshot = during_window(snapshot, schedule, window)
+            if timed is not None:
+                snapshot = during_window(snapshot, *timed)
             if reserved is not None:
                 snapshot, roots = within_reservation(snapshot, reserved)
                 wanted = [
@@ -249,20 +245,32 @@ class ClaimService:
                     self._limits.explaining, yield_lock=view.yield_after(self._check_awaited)
                 )
                 refusal = claim_refusal(wanted, placed, budget)
-                if window is not None and schedule is not None:
+                if timed is not None:
+                    schedule, window = timed
                     refusal.detail += overlaps_sentence(schedule.amounts, window)
                 raise refusal
         return placed
 
-    def _read_schedule(self, wanted: Sequence[WantedClaim], *, empty: bool) -> TimeSchedule:
-        """Return the schedule of all other consumers.
+    def _read_schedule(
+        self, wanted: Sequence[WantedClaim], *, empty: bool
+    ) -> tuple[TimeSchedule, TimeWindow] | None:
+        """Return the schedule of all other consumers, and the window of the claims from now on.
 
-        :param empty: return only the time, for claims within a reservation.
+        None means that the claims have no end.
+
+        :param empty: return a schedule with only the time, for claims within a reservation.
         """
+        # all claims of a call have the same window
+        window = wanted[0].window
+        if window is None:
+            return None
         with self._database.read() as conn:
-            if empty:
-                return TimeSchedule(expiries.server_time(conn), (), ())
-            return read_schedule(conn, {each.consumer for each in wanted})
+            schedule = (
+                TimeSchedule(expiries.server_time(conn), (), ())
+                if empty
+                else read_schedule(conn, {each.consumer for each in wanted})
+            )
+        return schedule, check_window(window, schedule.now)
 
     def _place_in(
         self,

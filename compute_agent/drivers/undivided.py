@@ -1,0 +1,66 @@
+"""The part of a driver for guests without guest CPUs: process guests, services and containers.
+
+All threads of such a guest are alike. There is no emulator, and there are no helpers outside the guest's own
+processes.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Collection, Mapping, Sequence
+
+from compute_agent.model.guest import Guest
+
+
+class UndividedThreads(abc.ABC):
+    """Answers questions about threads of guest CPUs, emulators and helpers, of which a guest has none.
+
+    Each method raises :class:`~compute_agent.model.messages.GuestGoneError` if the guest has ended.
+    """
+
+    @abc.abstractmethod
+    def _check_running(self, guest: Guest) -> None:
+        """Check that a guest runs.
+
+        :raises GuestGoneError: the guest has ended.
+        """
+
+    def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
+        """Always empty: the guest has no guest CPUs."""
+        self._check_running(guest)
+        return {}
+
+    def emulator_affinity(self, guest: Guest) -> frozenset[int]:
+        """Always empty: the guest has no emulator."""
+        self._check_running(guest)
+        return frozenset()
+
+    def helper_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
+        """Always empty: the guest has no helpers outside its own processes."""
+        self._check_running(guest)
+        return {}
+
+    def emulator_threads(self, guest: Guest) -> Mapping[int, frozenset[int]]:
+        """Always empty: the guest has no emulator."""
+        self._check_running(guest)
+        return {}
+
+    def move_emulator(self, guest: Guest, threads: Collection[int], cpus: frozenset[int]) -> int:
+        """Always 0: the guest has no emulator threads to move."""
+        self._check_running(guest)
+        return 0
+
+    def moved_emulator(self, guest: Guest, online: frozenset[int]) -> Mapping[int, frozenset[int]]:
+        """Always empty: the guest has no emulator threads."""
+        self._check_running(guest)
+        return {}
+
+    def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
+        """Always 0: the guest has no emulator threads to move back."""
+        self._check_running(guest)
+        return 0
+
+    def stuck_helpers(self, guest: Guest) -> Sequence[str]:
+        """Always empty: the guest has no helpers outside its own processes."""
+        self._check_running(guest)
+        return ()
