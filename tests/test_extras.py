@@ -43,7 +43,8 @@ for program, words in asked:
             status = program([*words, "--help"])
         except SystemExit as ended:
             status = ended.code
-    assert status in (0, None) and "usage:" in printed.getvalue().lower(), (program, words, status, printed.getvalue())
+    told = printed.getvalue()
+    assert status in (0, None) and "usage:" in told.lower(), (program, words, status, told)
     print(*words)
 """
 
