@@ -217,7 +217,9 @@ def open_host_driver(
     try:
         state.keep_driver(choice.name)
     except OSError as error:
-        LOG.error("The driver cannot be remembered: %s; the agent tries again with the next guest", error)
+        LOG.error(
+            "The agent cannot store its choice of drivers: %s; it tries again with the next guest", error
+        )
         metrics.state_failures.inc()
     Gauge(
         "compute_agent_driver_up",

@@ -368,7 +368,7 @@ class ConfigReloader:
             except TimeoutError:
                 # The worker will handle the queued event later. The main thread must not wait longer, because
                 # it also serves SIGTERM.
-                LOG.warning("The guests change to the new configuration once the worker is free")
+                LOG.warning("The worker applies the new configuration to guests after its current work")
             self._in_force.reload()
         self._accepted = before
         return ""
@@ -393,7 +393,10 @@ class ConfigReloader:
             try:
                 topology = read_topology(Path(options.host.root))
             except OSError as error:
-                LOG.warning("The agent continues with the hardware that it knows: %s", error)
+                LOG.warning(
+                    "The agent cannot read the changed hardware, and continues with the former state: %s",
+                    error,
+                )
                 return
             try:
                 host_state = build_host_state(

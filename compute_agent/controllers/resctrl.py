@@ -441,12 +441,15 @@ class ResctrlController(KernelController):
             for name, error in unmade.items():
                 if error.errno in _FULL:
                     LOG.warning(
-                        "The kernel has no room for a resctrl group; its guests use a shared one: %s", error
+                        "The kernel has no free resctrl group, so the guests of a group use a shared one: %s",
+                        error,
                     )
                     # The kernel has just shown that not one more group than these fits.
                     max_groups = len(present.groups)
                 else:
-                    LOG.warning("A resctrl group cannot be made; its guests use another one: %s", error)
+                    LOG.warning(
+                        "A resctrl group cannot be created, so its guests use another group: %s", error
+                    )
                     barred[name] = f"its resctrl group cannot be made: {error}"
         return _RoundOutcome(resolution, plan, held_up, not held_up and not barred and max_groups is None)
 

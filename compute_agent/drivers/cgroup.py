@@ -443,7 +443,9 @@ def _remove(folder: Path) -> None:
         except OSError as error:
             if attempt == _REMOVE_ATTEMPTS - 1:
                 LOG.warning(
-                    "Group %s cannot be removed; rmdir removes it once it is empty: %s", folder, error
+                    "The control group %s cannot be removed; remove it with rmdir when it is empty: %s",
+                    folder,
+                    error,
                 )
                 return
             time.sleep(_REMOVE_PAUSE)

@@ -199,9 +199,9 @@ class OomScores:
             except PermissionError as error:
                 self._refused.add(guest.uuid)
                 LOG.warning(
-                    "The oom_score_adj of guest %s cannot be set to %d: %s; a lower value needs"
-                    " CAP_SYS_RESOURCE, a process of another user CAP_SETUID (CapabilityBoundingSet= in a"
-                    " drop-in of the unit)",
+                    "The oom_score_adj of guest %s cannot be set to %d: %s. A lower value than before needs"
+                    " CAP_SYS_RESOURCE, and a process of another user needs CAP_SETUID: add them to"
+                    " CapabilityBoundingSet= in a drop-in of the unit",
                     guest,
                     score,
                     error,

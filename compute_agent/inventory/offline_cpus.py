@@ -194,7 +194,7 @@ def remember_topology(folder: Path, topology: HostTopology) -> HostTopology:
     before = recall_topology(folder)
     if before is not None and not is_consistent(topology, before):
         LOG.warning(
-            "The positions of CPUs in %s are wrong: the agent writes the file again from the online CPUs",
+            "The topology in %s contradicts the online CPUs: the agent writes the file again",
             folder / FILE_NAME,
         )
     after = learn_topology(topology, before)

@@ -47,7 +47,11 @@ class MaskOwnership:
             # the folder.
             problem = f"a second agent of this host would undo the masks, as no lock can be taken: {error}"
             if problem != self.problem:
-                LOG.warning("The masks of quiet CPUs are not locked: %s", problem)
+                LOG.warning(
+                    "The agent changes the masks of quiet CPUs without a lock, so another agent may"
+                    " change them, too: %s",
+                    problem,
+                )
         self.problem = problem
         return ""
 

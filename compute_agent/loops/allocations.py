@@ -248,7 +248,9 @@ class ClaimWatch:
                     expiring[uuid] = self._expiring[uuid]
                 unknown[uuid] = str(error)
                 if self._unknown.get(uuid) != unknown[uuid]:
-                    LOG.warning("Whether the claim of guest %s expires is not known: %s", view.guest, error)
+                    LOG.warning(
+                        "The agent cannot read when the claim of guest %s expires: %s", view.guest, error
+                    )
         self._asked, self._expiring, self._unknown = asked, expiring, unknown
 
     @property

@@ -108,7 +108,7 @@ class FleetGuests:
                 refused[guest] = f"guest {guest}: {reason}"
             else:
                 LOG.info(
-                    "Guest %s has settings of its fleet now: %s, unset: %s",
+                    "The fleet now sets for guest %s: %s; it no longer sets: %s",
                     guest,
                     dict(values) or "nothing",
                     ", ".join(unset) or "nothing",
@@ -264,7 +264,7 @@ class FleetLoop:
             reasons.add(FleetTrouble.GUESTS)
         trouble = "; ".join(filter(None, (trouble, *obstacles)))
         if taken is not None:
-            LOG.info("Settings of the fleet: %s is adopted", taken)
+            LOG.info("The agent has applied the settings of the fleet: %s", taken)
         before = self._state.trouble
         if trouble != before:
             if trouble:

@@ -449,7 +449,7 @@ class ReportLoop:
         """
         if away and self.status.away:
             if reason != self.status.last_error:
-                LOG.info("Report to Placement fails for another reason: %s", reason)
+                LOG.info("Reports to Placement still fail, now for another reason: %s", reason)
         elif self.status.up is not False or reason != self.status.last_error:
             LOG.warning("Report to Placement failed, the agent tries again: %s", reason)
         self._metrics.placement_up.set(0)

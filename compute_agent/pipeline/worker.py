@@ -94,7 +94,7 @@ class GuestOverview:
         for uuid in sorted(unallocated.keys() - self._unallocated):
             entry = unallocated[uuid]
             LOG.warning(
-                "Guest %s has no allocation of this host, and runs%s: see compute-agent audit",
+                "Guest %s has no allocation on this host, and runs%s: see compute-agent audit",
                 entry.guest,
                 place_words(entry),
             )

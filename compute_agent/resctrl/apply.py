@@ -122,4 +122,8 @@ def _restore_schemata(
     except ResctrlError as failure:
         # The failure becomes a note, so that the error keeps the reason of the first failure.
         error.add_note(f"could not be undone: {failure}")
-        LOG.error("Group %s has neither its old nor its new schemata: %s", step.group or "(default)", failure)
+        LOG.error(
+            "The resctrl group %s has neither its old nor its new schemata: %s",
+            step.group or "(default)",
+            failure,
+        )

@@ -55,7 +55,11 @@ def list_all(call: ApiRequest) -> Response:
             # the log reports the ended budget before a possible refusal, because the operator may have set
             # the limit too low
             if budget.ended:
-                LOG.warning("[api] candidates_%s ended a search for candidates.", budget.ended)
+                LOG.warning(
+                    "A search for allocation candidates ended before it found all candidates,"
+                    " because it reached [api] candidates_%s.",
+                    budget.ended,
+                )
         # ordering by topology would undo the random order that the operator has chosen
         if options.candidate_order == "topology" and not options.randomize_allocation_candidates:
             found = topology_first(found, budget)

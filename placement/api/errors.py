@@ -89,7 +89,7 @@ def _http_exception(error: HTTPException) -> Response:
 
 
 def _unexpected_error(error: Exception) -> Response:
-    LOG.exception("unexpected error in %s %s", request.method, request.path)
+    LOG.exception("Unexpected error while the service handled %s %s", request.method, request.path)
     return render(HTTPStatus.INTERNAL_SERVER_ERROR, "The server met an unexpected error; its log says more.")
 
 

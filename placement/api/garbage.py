@@ -93,8 +93,8 @@ class GcScheduler:
             # the remaining objects belong to the read model, so later collections skip them
             gc.freeze()
             LOG.debug(
-                "Python's garbage collection took %.0f ms and freed %d objects; later collections skip"
-                " the others",
+                "Python's garbage collection took %.0f ms and freed %d objects; later collections skip the"
+                " remaining objects",
                 1000 * took,
                 found,
             )

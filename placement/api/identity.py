@@ -141,8 +141,9 @@ class _IdentityOutage(outage.PeerOutage):
     def log_begin(self, error: Exception) -> None:
         """Log the begin of the outage."""
         LOG.error(
-            "The Identity service does not answer. Until it does, one request at a time asks it, and others"
-            " without a cached token are answered 503; see [keystone_authtoken] auth_url: %s",
+            "The Identity service does not answer. Until it answers, one request at a time waits for it, and"
+            " other requests without a cached token get the answer 503. Check [keystone_authtoken]"
+            " auth_url: %s",
             error,
         )
 
@@ -160,9 +161,9 @@ class _SignInOutage(_IdentityOutage):
     def log_begin(self, error: Exception) -> None:
         """Log the begin of the outage."""
         LOG.error(
-            "The Identity service does not answer when users sign in to the console. Until it does, one "
-            "request at a time asks it, and others are refused for a while; see [keystone_authtoken] "
-            "auth_url, and the directories of the domains of users: %s",
+            "The Identity service does not answer when users sign in to the console. Until it answers, one"
+            " user at a time can try, and other users have to wait. Check [keystone_authtoken] auth_url,"
+            " and the directories of the domains of users: %s",
             error,
         )
 
@@ -217,7 +218,7 @@ class _IdentityServer:
             if isinstance(error, ks_exceptions.NotFound) and _is_of_identity(error):
                 raise SignInRefused from None  # there is no such application credential
             if not self._outage.is_unanswered(error):
-                LOG.exception("The Identity service could not be asked to sign a user in")
+                LOG.exception("A user could not sign in, because the request to the Identity service failed")
             raise CannotAsk(str(error)) from error
 
     def invalidate(self) -> None:
@@ -248,7 +249,9 @@ class _IdentityServer:
                 # the token is not dropped after a missing answer, because signing in again would slow down a
                 # slow service even more
                 self.invalidate()
-                LOG.exception("The Identity service could not be asked to validate a token")
+                LOG.exception(
+                    "A token could not be validated, because the request to the Identity service failed"
+                )
             raise CannotAsk(str(error)) from error
 
 

@@ -159,7 +159,7 @@ class ServiceMetrics:
         # all other metrics are shown, and this message has the reason why gauges are missing
         except Unavailable as error:
             # the service logs no warning, because scrapes every few seconds would fill the log
-            LOG.debug("Metrics without the database: %s", error)
+            LOG.debug("The answer has no metrics from the database: %s", error)
             up.add_metric([], 0)
             families = []
         else:

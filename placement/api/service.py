@@ -115,7 +115,10 @@ class EmptyAnswerExplainer:
             budget = SearchBudget(self._deadline, yield_lock=lambda: time.sleep(_PAUSE), first_slice=_SLICE)
             explanation = explain_request(snapshot, request, budget)
         if explanation.fitting:
-            LOG.info("There were no allocation candidates; now %s hosts have some.", explanation.fitting)
+            LOG.info(
+                "There were no allocation candidates, but now %s hosts have candidates for the same request.",
+                explanation.fitting,
+            )
             return
         said = explanation_sentence(explanation)
         with self._lock:
@@ -233,7 +236,9 @@ class PlacementService:
             # database
             if present != migration.newest_revision():
                 LOG.warning(
-                    "The database is at revision %s of a later version; upgrade this service, too", present
+                    "The database is at revision %s, which a later version of this service made; upgrade"
+                    " this service, too",
+                    present,
                 )
             additional = self.conf.placement.additional_resource_classes
             self.database.write(lambda tx: classes.make_standard_names(tx, additional))

@@ -58,8 +58,8 @@ class ChangeProbe:
                 # functions for it; the other values suffice
                 answer = self._asked_for(least)
                 LOG.warning(
-                    "the database server does not show its identity, so only its change counters show"
-                    " that it is another server: %s",
+                    "the database server does not show its identity, so the service detects another server"
+                    " only by the change counters: %s",
                     error,
                 )
                 return answer

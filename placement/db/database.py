@@ -51,8 +51,9 @@ class DatabaseOutage(outage.PeerOutage):
     def log_begin(self, error: Exception) -> None:
         """Log the outage, with the options that limit it."""
         LOG.error(
-            "the database does not answer: until it does, one request at a time waits for it, and others "
-            "are answered 503; see the limits in [placement_database], and the network between"
+            "the database does not answer: until it answers, one request at a time waits for it, and other"
+            " requests get the answer 503. Check the database, the network, and the limits in"
+            " [placement_database]"
         )
 
     def log_end(self, seconds: float) -> None:
@@ -238,7 +239,7 @@ class ServiceDatabase:
                 # the log has a line only if a history replaces another history, not for the first history
                 if known is not None:
                     LOG.info(
-                        "the database has the history %s, and had the history %s before",
+                        "the database has another history than before: now %s, before %s",
                         position.history,
                         known,
                     )
@@ -285,8 +286,8 @@ class ServiceDatabase:
             if not self._is_elsewhere:
                 self._is_elsewhere = True
                 LOG.warning(
-                    "the database server that answers must not be used now, so all connections are closed"
-                    " and opened again: %s",
+                    "the connected database server must not be used now, so the service closes all"
+                    " connections and connects again: %s",
                     error,
                 )
             self._renew_connections()

@@ -219,7 +219,10 @@ def _bring_up_core(conn: sa.Connection, revision: str, present: FoundDatabase) -
     if before is not None and before not in _known_revisions():
         if (reason := _core_obstacle(present)) is not None:
             raise Unavailable(reason)
-        LOG.info("The database is at revision %s of a later version, and stays there", before)
+        LOG.info(
+            "The database is at revision %s, which a later version of this service made; nothing is changed",
+            before,
+        )
         return
     command.upgrade(_alembic_config(conn), revision)
     missing = buckets.missing_buckets(_listed_buckets(conn))

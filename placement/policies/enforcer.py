@@ -138,8 +138,7 @@ def _load(conf: cfg.ConfigOpts) -> policy.Enforcer:
     rules.use_conf = False
     for old_name, name in _old_names(rules):
         LOG.warning(
-            "Rule %s has the value of rule %s in the policy files, which is its former name: rename it"
-            " there.",
+            "Rule %s gets its value from its former name %s in the policy files: rename the rule there.",
             name,
             old_name,
         )

@@ -292,7 +292,9 @@ class ReadModel:
             count = self._give_back_expired(self._database)
             self._in_vain = (math.inf if count else expiry, time.monotonic() + _PAUSE)
         if count:
-            LOG.info("Released the allocations of expired consumers, or began windows: %d consumers", count)
+            LOG.info(
+                "Released the allocations of expired consumers, or started reservations: %d consumers", count
+            )
         return bool(count)
 
     @contextmanager
@@ -347,7 +349,8 @@ class ReadModel:
                     self._give_up(anew)
                 elif self._unproven:
                     LOG.info(
-                        "The read model of %d resource providers continues from its file",
+                        "Loaded the read model of %d resource providers from its file; only later changes"
+                        " come from the database",
                         len(self._state.snapshot),
                     )
             if self._state is None:

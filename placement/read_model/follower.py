@@ -119,7 +119,7 @@ def read_all(conn: sa.Connection) -> ModelState:
         state.counters[bucket] = counter
         state.deletions[bucket] = deletions
     if (reason := buckets.explain_missing(state.counters)) is not None:
-        LOG.error("The database cannot be followed: %s", reason)
+        LOG.error("Changes of the database cannot be read: %s", reason)
         raise Unavailable(reason)
     # garbage collections during the read would repeatedly examine all objects made so far
     with without_collection():
@@ -150,7 +150,7 @@ def follow_database(conn: sa.Connection, state: ModelState) -> FullReread | None
         raise
     except Exception:
         # everything is read again, because the state may differ from the database
-        LOG.exception("The read model could not follow the database")
+        LOG.exception("The read model could not be updated from the database")
         return FullReread("its content is inconsistent")
 
 

@@ -141,14 +141,12 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
         if each["consumer_type"] == reservations.TYPE:
             raise InvalidRequest(
                 f"The consumer {each['consumer_uuid']} cannot have the type of reservations: only POST"
-                " /ext/v1/reservations makes them."
+                " /ext/v1/reservations creates consumers of this type."
             )
     if body["ends_at"] is None:
         return [_wanted_claim(each, forms) for each in body["claims"]]
     if any(each["expires_in"] is not None for each in body["claims"]):
-        raise InvalidRequest(
-            "A claim has either expires_in, until it is confirmed, or ends_at, but not both."
-        )
+        raise InvalidRequest("A claim may have either expires_in or ends_at, but not both.")
     # the claims begin with their creation
     window = TimeWindow(AT_ONCE, parse_time(body["ends_at"], "ends_at"))
     return [replace(_wanted_claim(each, forms), window=window) for each in body["claims"]]
@@ -209,7 +207,9 @@ def _parse_order(given: dict[str, float], group: ConsumerGroup | None) -> Order:
     for name, weight in given.items():
         # a negative weight prefers low numbers, which is only useful for attributes
         if weight < 0 and not name.startswith(ATTRIBUTE):
-            raise InvalidRequest(f"The weight of {name} is below zero, which only attributes may have.")
+            raise InvalidRequest(
+                f"The weight of {name} is below zero; only attributes may have negative weights."
+            )
     if group is None and GROUP in given:
         raise InvalidRequest("The order contains 'group', but the claim has no group.")
     if group is not None and group.policy.is_soft:

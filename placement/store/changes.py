@@ -99,7 +99,7 @@ class ChangeCursor:
 def too_old(why: str) -> Gone:
     """Return the error for a cursor so old that the changes after it are not known any more."""
     return Gone(
-        f"The changes since this cursor are no longer known: {why}. Send a request without since for a new"
+        f"The changes since this cursor are no longer known: {why}. Send a request without 'since' for a new"
         " cursor, read everything that you need again, and continue with the new cursor.",
         CURSOR_TOO_OLD,
     )

@@ -149,7 +149,7 @@ def _check_names(wanted: Sequence[ProviderDescription]) -> None:
         # MariaDB ignores trailing blanks
         other = names_seen.setdefault(each.name.rstrip(" "), each)
         if other is not each:
-            raise InvalidRequest(f"{each}: {other.uuid} is described with the same name.")
+            raise InvalidRequest(f"{each}: {other.uuid} has the same name in the request.")
 
 
 def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[ProviderDescription]]:
@@ -173,7 +173,7 @@ def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[Pro
         for each in below.get(None, ()):
             for one in _described_subtree(each, below):
                 del tops[one.uuid]
-        raise InvalidRequest(f"{next(iter(tops.values()))} is below itself.")
+        raise InvalidRequest(f"{next(iter(tops.values()))} is its own ancestor in the request.")
 
 
 def _described_subtree(
@@ -214,8 +214,8 @@ def _check_places(
             None if each.parent is None else _NOT_THERE if parent is None else parent.id
         ):
             raise ConcurrentUpdate(
-                f"{each} is called {row.name!r}, or is below another parent than described:"
-                " this request neither moves nor renames it."
+                f"{each} has another name (its name is {row.name!r}) or another parent than in the request:"
+                " this request neither moves nor renames providers."
             )
         if row is not None:
             trees.setdefault(row.tree_root, each)
@@ -226,7 +226,7 @@ def _check_places(
             trees.setdefault(each.uuid, each)
     if len(trees) > 1:
         first, second, *_ = trees.values()
-        raise InvalidRequest(f"{second} is not of the same tree as {first.name} ({first.uuid}).")
+        raise InvalidRequest(f"{second} is not in the same tree as {first.name} ({first.uuid}).")
 
 
 def _refuse_taken(wanted: Sequence[ProviderDescription], taken: Mapping[str, str]) -> None:

@@ -73,7 +73,9 @@ def parse(body: dict[str, Any]) -> NovaFlavor:
     specs, properties = body["extra_specs"], image.get("properties", {})
     # the total is limited, because a translation reads each character
     if sum(map(len, chain(*specs.items(), *properties.items()))) > MAX_TEXT:
-        raise InvalidRequest(f"Extra specs and image properties may have {MAX_TEXT} characters together.")
+        raise InvalidRequest(
+            f"Extra specs and image properties together may have at most {MAX_TEXT} characters."
+        )
     # pairs are in tuples, so that the flavor is hashable: translations are cached by flavor
     boots = ImageProperties(**{**image, "properties": tuple(properties.items())})
     return NovaFlavor(**{**body, "extra_specs": tuple(specs.items()), "image": boots})

@@ -144,7 +144,9 @@ def huge_pages(guest: FlavorGuest) -> tuple[str, int] | None:
     # memory of a flavor is in MiB, sizes of pages are in KiB
     pages, left = divmod(guest.flavor.ram * 1024, size)
     if left:
-        raise refusal_error(f"{guest.flavor.ram} MiB are no multiple of pages of {size} KiB")
+        raise refusal_error(
+            f"{guest.flavor.ram} MiB of memory are not a multiple of the page size of {size} KiB"
+        )
     return PAGE_CLASSES[size], pages
 
 

@@ -112,7 +112,8 @@ def _realtime_cpus(guest: FlavorGuest, emulator: str | None) -> int:
     # the emulator needs a CPU that is not realtime, unless a policy gives another CPU to the emulator
     if found == everything and not emulator:
         raise refusal_error(
-            "hw:cpu_realtime_mask must leave a CPU that is not realtime, or hw:emulator_threads_policy be set"
+            "hw:cpu_realtime_mask must leave a CPU that is not realtime, or hw:emulator_threads_policy must"
+            " be set"
         )
     return found
 

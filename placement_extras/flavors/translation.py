@@ -80,7 +80,7 @@ def _check_cpu_topology(guest: FlavorGuest) -> None:
         if wanted > (most_of_image or most or _MAX_TOPOLOGY):
             raise refusal_error(
                 f"hw_cpu_{part} of the image is {wanted}, "
-                f"but it may have {most_of_image or most or _MAX_TOPOLOGY}"
+                f"but the maximum is {most_of_image or most or _MAX_TOPOLOGY}"
             )
 
 

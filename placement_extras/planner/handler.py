@@ -74,9 +74,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCan
     :raises InvalidRequest: a flavor is wrong; the message names the flavor and the error.
     """
     if body["drain"] and not body["excluded_hosts"]:
-        raise InvalidRequest(
-            "'drain' asks about the guests of the hosts in 'excluded_hosts', which is empty."
-        )
+        raise InvalidRequest("'drain' needs hosts in 'excluded_hosts', but this list is empty.")
     found: dict[str, AskedCandidates] = {}
     for flavor in body["flavors"]:
         name = flavor["name"]
@@ -150,7 +148,8 @@ class GuestRelocator:
         held, complete = self._held_amounts(members)
         if not complete:
             raise InvalidRequest(
-                f"Consumers on the hosts of 'excluded_hosts' hold more than {MAX_HELD} amounts: name fewer."
+                f"Consumers on the hosts of 'excluded_hosts' hold more than {MAX_HELD} allocations:"
+                " name fewer hosts."
             )
         # another view is opened, because the model may have changed while the database was read
         with self._model.fresh_view() as view:
@@ -271,9 +270,11 @@ def count_capacity(call: ApiRequest) -> Response:
             what = (
                 f"the limit was reached at flavor {left[0]!r}"
                 if left
-                else "the limit was reached at all together"
+                else "the limit was reached in the count of all flavors together"
             )
-            raise _too_long(deadline, f"{what}: ask for fewer flavors, or for fewer groups in one") from None
+            raise _too_long(
+                deadline, f"{what}: ask for fewer flavors, or for flavors with fewer groups"
+            ) from None
         hosts = len(cloud.hosts)
         warnings = {
             name: [
@@ -322,8 +323,8 @@ def _uncounted_warnings(
     if left:
         yield (
             f"guests were placed on {hosts - left:,} of {hosts:,} hosts in {deadline:g} seconds of work"
-            " ([api] capacity_deadline); the other hosts count 0 in lower_bound, count their free amounts"
-            " in upper_bound, and are not in capable_hosts and candidate_hosts"
+            " ([api] capacity_deadline); the other hosts count as 0 in lower_bound and by their free amounts"
+            " in upper_bound, and capable_hosts and candidate_hosts do not contain them"
         )
 
 

@@ -128,7 +128,10 @@ def _run_processes(
     try:
         ended = wait([stopped, follower.sentinel, server.sentinel])
         if ended == [follower.sentinel]:
-            LOG.error("The comparing process ended: requests are passed on and not compared; start it again")
+            LOG.error(
+                "The comparing process ended: requests are passed on, but not compared. Start"
+                " placement-shadow again"
+            )
             ended = wait([stopped, server.sentinel])
         return 0 if stopped in ended else 1
     finally:

@@ -93,9 +93,9 @@ def copy(databases: CopiedDatabases, is_quiet: Callable[[CopyMoment], bool] = la
                     if number < MAX_MOMENTS:
                         continue
                     LOG.warning(
-                        "The database was copied while clients were writing: a write of that moment may"
-                        " be applied twice to the copy. If the report says that the copy is out of step,"
-                        " start again when clients write less"
+                        "Clients wrote to the database during the copy, so one of these writes may be"
+                        " applied to the copy twice. If the report says that the copy is out of step,"
+                        " start placement-shadow again when clients write less"
                     )
                 importer.run(database, source, databases.classes, skip_orphans=True)
                 break

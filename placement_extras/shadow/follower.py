@@ -165,12 +165,12 @@ class ShadowFollower:
         except ServiceError as error:
             self._report_failure(f"the database of OpenStack Placement was not copied: {error.detail}")
         except Exception as error:
-            LOG.exception("Nothing is compared any more")
+            LOG.exception("Requests are no longer compared")
             # this process continues and reports the failure; the other process still answers clients
             self._report_failure(f"a defect: {error!r}")
 
     def _report_failure(self, why: str) -> None:
-        LOG.error("Requests are passed on and not compared any more: %s", why)
+        LOG.error("Requests are passed on, but no longer compared: %s", why)
         self.status.phase = f"failed: {why}"
         # Copies are removed and dropped, so that they do not fill the memory.
         while self._backlog.get() is not None:

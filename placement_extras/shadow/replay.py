@@ -326,7 +326,9 @@ class RequestReplay:
         try:
             return self._compare_copy(copy, last=last)
         except Exception:
-            LOG.exception("A copy cannot be compared: %s %s", copy.request.method, copy.request.path)
+            LOG.exception(
+                "The answers to a request cannot be compared: %s %s", copy.request.method, copy.request.path
+            )
             return ReplayOutcome(copy, ReplayVerdict.MISSED, DEFECT, parts=copy.is_write)
 
     def _compare_copy(self, copy: MirroredRequest, *, last: bool) -> ReplayOutcome | None:

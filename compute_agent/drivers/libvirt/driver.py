@@ -576,7 +576,7 @@ class LibvirtDriver:
                     if not self._connection.is_refusal(domain, error):
                         raise
                     known.refused = wanted
-                    LOG.warning("The memory of guest %s stays where it is: %s", guest, error)
+                    LOG.warning("The memory of guest %s cannot be moved to its NUMA nodes: %s", guest, error)
                     return False
                 known.binding, known.refused = MemoryBinding(RESTRICTIVE, nodes), None
                 known.note_definition(tuning.persist_binding(known.definition, nodes))

@@ -567,7 +567,7 @@ class DomainTuning:
 
     def _not_persisted(self, what: str, error: Exception) -> None:
         guest = full_name(self._domain.name(), self._domain.UUIDString())
-        LOG.warning("The definition of guest %s keeps its %s: %s", guest, what, error)
+        LOG.warning("The definition of guest %s cannot be changed, and keeps its %s: %s", guest, what, error)
 
     def _bind_memory(self, has: MemoryBinding, nodes: frozenset[int], flag: int) -> None:
         change: dict[str, Any] = {"numa_nodeset": cpuset.format(nodes)}

@@ -424,8 +424,8 @@ class ProcessDriver(UndividedThreads):
         if wanted and not self._warned_of_memory and (group is None or group.memory_nodes() is None):
             self._warned_of_memory = True
             LOG.warning(
-                "The memory of guest %s and others like it stays where it is: only a cgroup v2 group with the"
-                " controller cpuset ([cgroup] root) binds it to NUMA nodes",
+                "The memory of guest %s, and of other process guests, is not bound to NUMA nodes: this needs"
+                " [cgroup] root, a cgroup v2 group with the controller cpuset",
                 guest,
             )
         return guest_cgroup.bind_memory(guest, group, wanted)

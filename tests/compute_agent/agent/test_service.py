@@ -261,7 +261,7 @@ def test_a_reload_does_not_wait_long_for_a_worker_in_a_long_call(rig, monkeypatc
     assert entered.wait(10)
     rig.write_ini(compute="cpu_shared_set = 0\ncpu_dedicated_set = 1")
     rig.agent.reload()
-    assert "change to the new configuration once the worker is free" in caplog.text
+    assert "applies the new configuration to guests after its current work" in caplog.text
     leave.set()
     rig.wait_for(lambda: rig.agent.pipeline.host_state.cpu_sets.dedicated == {1})
 

@@ -22,7 +22,7 @@ def test_guests_and_providers_are_named_beside_their_uuids(agent, claim, client,
 
 def test_a_guest_without_an_allocation_causes_one_warning(agent, claim, client, uid, numa_node):
     agent.ask("guest", "run", "--uuid", uid, "--name", "web-1", "--", "sleep", "100")
-    warning = f"Guest web-1 ({uid}) has no allocation of this host, and runs on shared CPUs 1"
+    warning = f"Guest web-1 ({uid}) has no allocation on this host, and runs on shared CPUs 1"
     agent.wait_for(lambda: warning in agent.log())
     claim(uid, PCPU=1)
     agent.reload()
@@ -30,7 +30,7 @@ def test_a_guest_without_an_allocation_causes_one_warning(agent, claim, client, 
     assert agent.log().count(warning) == 1
     release_resources(client, uid)
     agent.reload()
-    agent.wait_for(lambda: agent.log().count(f"Guest web-1 ({uid}) has no allocation of this host") == 2)
+    agent.wait_for(lambda: agent.log().count(f"Guest web-1 ({uid}) has no allocation on this host") == 2)
 
 
 def test_a_refused_configuration_is_logged_with_its_own_reason_and_no_other(agent, write_ini):

@@ -48,4 +48,4 @@ def test_old_workers_serve_on_a_newer_schema_of_the_same_thousand(
         assert "revision 1000 of a later version" in answer.json()["errors"][0]["detail"]
     log = (tmp_path / "service.log").read_text()
     assert "WARNING placement.api.service" in log
-    assert "at revision 0999 of a later version; upgrade this service, too" in log
+    assert "at revision 0999, which a later version of this service made; upgrade this service, too" in log

@@ -161,7 +161,9 @@ def test_huge_pages_are_counted_by_size(size: str, expected: dict[str, int]) -> 
 
 
 def test_memory_that_is_no_multiple_of_its_pages_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="2048 MiB are no multiple of pages of 16777216 KiB"):
+    with pytest.raises(
+        InvalidRequest, match="2048 MiB of memory are not a multiple of the page size of 16777216 KiB"
+    ):
         translated(**{"hw:mem_page_size": "16GB"})
 
 

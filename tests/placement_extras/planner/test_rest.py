@@ -309,7 +309,7 @@ def test_hosts_are_short_of_what_a_full_pool_had_for_them(crowded):
 def test_hosts_with_too_many_allocations_to_read_are_refused(crowded, monkeypatch):
     monkeypatch.setattr(handler, "MAX_HELD", 1)
     body = {"flavors": [SMALL], "drain": True, "excluded_hosts": [SECOND]}
-    assert "hold more than 1 amounts: name fewer" in read_error(crowded("POST", PATH, json=body))[2]
+    assert "hold more than 1 allocations: name fewer hosts" in read_error(crowded("POST", PATH, json=body))[2]
     # moves are looked for among those that are known
     (flavor,) = crowded("POST", PATH, json={"flavors": [FOUR], "moves": True}).json["flavors"]
     assert flavor["moves"]["lower_bound"] == 1

@@ -159,7 +159,11 @@ def test_clients_are_answered_when_the_comparing_process_dies(small: RunningShad
     with ServiceClient(small.port) as client:
         for number in range(20):
             assert client.send(Request("PUT", f"/traits/CUSTOM_DEAD_{number}")).status == 201
-    wait_for(lambda: "requests are passed on and not compared; start it again" in small.log.read_text())
+    wait_for(
+        lambda: (
+            "requests are passed on, but not compared. Start placement-shadow again" in small.log.read_text()
+        )
+    )
 
 
 def test_a_killed_proxy_answers_again_and_the_report_shows_it(small: RunningShadow) -> None:

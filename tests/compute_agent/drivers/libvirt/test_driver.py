@@ -542,11 +542,11 @@ def test_memory_is_bound_to_its_node_or_left_with_a_log_line(driver, watched, li
     assert driver.memory_nodes(guest, ZERO) is None
     assert not driver.bind_memory(guest, ZERO)
     if not libvirtd.has_cgroups:
-        assert caplog.text.count("stays where it is") == 1
+        assert caplog.text.count("cannot be moved to its NUMA nodes") == 1
         return
     assert domain.numaParameters()["numa_nodeset"] == "0"
     assert "mode='restrictive' nodeset='0'" in domain.XMLDesc(libvirtd.libvirt.VIR_DOMAIN_XML_INACTIVE)
-    assert "stays where it is" not in caplog.text
+    assert "cannot be moved to its NUMA nodes" not in caplog.text
     assert driver.memory_nodes(guest, frozenset()) is None  # the only node is every node
 
 
@@ -576,7 +576,7 @@ def test_memory_that_another_program_bound_stays_there(driver, watched, libvirtd
     assert driver.memory_nodes(guest, frozenset()) == ZERO
     assert not driver.bind_memory(guest, frozenset())
     assert driver.memory_nodes(guest, frozenset()) is None
-    assert f"The memory of guest {guest} stays where it is" in caplog.text
+    assert f"The memory of guest {guest} cannot be moved to its NUMA nodes" in caplog.text
     assert domain.numaParameters()["numa_nodeset"] == "0"
 
 
@@ -586,7 +586,7 @@ def test_memory_for_a_missing_node_stays_with_a_log_line(driver, watched, libvir
     nowhere = frozenset({63})
     for _ in range(3):
         assert not driver.bind_memory(guest, nowhere)
-    assert caplog.text.count(f"The memory of guest {guest} stays where it is") == 1
+    assert caplog.text.count(f"The memory of guest {guest} cannot be moved to its NUMA nodes") == 1
     assert driver.memory_nodes(guest, nowhere) is None
     assert driver.bind_memory(guest, ZERO) is libvirtd.has_cgroups  # another node is tried again
 

@@ -119,7 +119,7 @@ def test_a_cursor_of_another_epoch_or_history_is_gone(admin: Admin, url: str) ->
     status, code, detail = read_error(admin("GET", PATH, query_string={"since": ahead}))
     assert (status, code) == (410, "placement.ext.cursor_too_old")
     assert "another history or epoch" in detail
-    assert "Send a request without since" in detail
+    assert "Send a request without 'since'" in detail
 
 
 def test_a_cursor_from_before_too_many_deletions_is_gone(

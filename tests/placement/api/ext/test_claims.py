@@ -315,7 +315,7 @@ SAME = str(uuid.uuid4())
         ),
         (
             {"claims": [new_claim("resources=VCPU:1", order={"pack": -1})]},
-            "The weight of pack is below zero, which only attributes may have",
+            "The weight of pack is below zero; only attributes may have negative weights",
         ),
         ({"claims": [new_claim("resources=VCPU:1", alternates=101)]}, "greater than the maximum of 100"),
         (

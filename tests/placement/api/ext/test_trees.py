@@ -190,9 +190,12 @@ def test_a_host_beside_another_service_leaves_the_root_alone(admin: Admin) -> No
     ("providers", "sentence"),
     [
         ([described(NODE, ROOT)], f"its parent {ROOT} does not exist"),
-        ([described(NODE, CACHE), described(CACHE, NODE)], "is below itself"),
-        ([described(NODE, NODE)], "is below itself"),
-        ([described(ROOT), described(NODE, CACHE), described(CACHE, NODE)], "is below itself"),
+        ([described(NODE, CACHE), described(CACHE, NODE)], "is its own ancestor in the request"),
+        ([described(NODE, NODE)], "is its own ancestor in the request"),
+        (
+            [described(ROOT), described(NODE, CACHE), described(CACHE, NODE)],
+            "is its own ancestor in the request",
+        ),
         ([described(ROOT), described(OTHER)], "not of the same tree"),
         ([described(ROOT), described(ROOT)], "described twice"),
         ([described(ROOT, name="x"), described(NODE, ROOT, name="x")], "the same name"),
