@@ -173,7 +173,7 @@ class CacheMonitor:
             elif group not in self._failing:
                 # The failure is logged once until the group is readable again, because rounds may come each
                 # second.
-                LOG.warning("The counters of a group cannot be read: %s", found)
+                LOG.warning("The counters of a monitoring group cannot be read: %s", found)
                 self._failing.add(group)
         return samples
 
