@@ -516,7 +516,9 @@ class ApiMethods:
             if known is None:
                 raise RequestError(f"the allocation of guest {guest_uuid} cannot be read: {error}") from error
             LOG.warning(
-                "Guest %s gets its last known allocation, as Placement does not answer: %s", guest_uuid, error
+                "Guest %s gets its last known allocation, because Placement does not answer: %s",
+                guest_uuid,
+                error,
             )
             as_of, resources = 0.0, known.allocation  # each later answer of Placement is newer
         except PlacementError as error:

@@ -317,7 +317,7 @@ class ConfigReloader:
         changed = "the files have changed meanwhile, so the changed options are not known"
         if before is not None and now is not None:
             changed = "; ".join(changed_values(before, now)) or "no option has changed"
-        LOG.info("Options: %s", changed)
+        LOG.info("Changed options: %s", changed)
         self._recorder.record_event(
             LOG.info, EventKind.RELOAD, None, "The configuration and the host were read again", reason=changed
         )

@@ -53,8 +53,8 @@ OPTS: Final = [
         "escalate_after",
         default=3,
         min=1,
-        help="Number of findings within a day after which the agent calls escalate_command. Each finding"
-        " says that the same guest disturbs the same other guest.",
+        help="If the agent finds this number of times within a day that the same guest disturbs the same"
+        " other guest, it calls escalate_command.",
     ),
     cfg.StrOpt(
         "escalate_command",

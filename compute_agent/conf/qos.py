@@ -197,9 +197,9 @@ WATERMARK_OPTS: Final = [
 QOS_CLASS_OPTS: Final = [
     cfg.IntOpt(
         "rank",
-        help="Position among the classes. Guests of classes with a lower rank are throttled and evicted"
-        " first. BE is 0, LS 10, LSR 20. A class with another name needs a rank. Guests of classes with at"
-        " most the rank of BE have the CPU weight of BE, which is a hundredth of the normal weight.",
+        help="Rank of the class. Guests of classes with a lower rank are throttled and evicted first. BE is"
+        " 0, LS 10, LSR 20. A class with another name needs a rank. Guests of classes with at most the"
+        " rank of BE have the CPU weight of BE, which is a hundredth of the normal weight.",
     ),
     cfg.StrOpt(
         "llc_range",

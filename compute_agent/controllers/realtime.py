@@ -258,7 +258,7 @@ class RealtimeController(KernelController):
         self._restore_nice(guest, self._driver.vcpu_threads(guest))
         notes = self._store.kept_notes
         self._store.keep_notes({uuid: note for uuid, note in notes.items() if uuid != guest.uuid})
-        LOG.info("Guest %s has no realtime priority of the agent any more", guest)
+        LOG.info("The agent has removed the realtime priority of guest %s", guest)
 
     def _write(self, tid: int, schedule: ThreadSchedule) -> ThreadSchedule:
         # A thread that has ended needs no schedule.

@@ -351,7 +351,7 @@ class InterferenceLoop:
     def _count_failure(self, is_new: bool) -> None:
         self._executor.telemetry.interference_failures.inc()
         if is_new:
-            LOG.exception("A round of interference failed")
+            LOG.exception("A round of the search for interference failed")
 
     def _keep_limits(self) -> None:
         self._arbiter.replace_limits(self._trigger.limit_owner, self._trigger.state.guest_limits())

@@ -259,7 +259,8 @@ class GuestLifecycle:
         self._awaited, self._saved = awaited, waiting if awaited else None
         if awaited:
             LOG.warning(
-                "Guests of driver %s cannot be listed yet; until then, %d saved guests keep their CPUs: %s",
+                "Guests of driver %s cannot be listed yet. Until they can be, %d guests of the state file"
+                " keep their CPUs: %s",
                 " and ".join(sorted(awaited)),
                 len(waiting),
                 self._driver.outage_reason or "the driver is about to look",

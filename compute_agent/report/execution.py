@@ -193,7 +193,9 @@ class PlanExecution:
         except PlacementError as error:
             if not isinstance(error, ConflictError) and error.status not in _NOT_TOGETHER:
                 raise
-            LOG.info("Placement refused the changes as one tree (%s); they are sent one by one", error)
+            LOG.info(
+                "Placement refused the changes in one request (%s), so the agent sends them one by one", error
+            )
             return 0, actions
         for uuid, provider in one.after.items():
             self._providers[uuid] = replace(provider, generation=generations[uuid])

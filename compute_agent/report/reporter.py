@@ -302,7 +302,9 @@ class HostReporter:
                     if attempt == MAX_ATTEMPTS:
                         raise
                     LOG.info(
-                        "Another program changed a provider meanwhile; the agent reads all again: %s", error
+                        "Another program changed a provider during the report; the agent reads all providers"
+                        " again: %s",
+                        error,
                     )
         except Exception:
             # The remembered providers may be wrong, as after an older database was restored.
@@ -361,7 +363,8 @@ class HostReporter:
                 if attempt == MAX_ATTEMPTS:
                     raise
                 LOG.info(
-                    "Another program changed providers meanwhile; the agent plans the reshape again: %s",
+                    "Another program changed providers before the reshape; the agent plans the reshape"
+                    " again: %s",
                     error,
                 )
         # This line is for the type checker: the last attempt either returns or raises.

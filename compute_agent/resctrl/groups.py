@@ -69,10 +69,12 @@ def read_groups(files: ResctrlFilesystem) -> ResctrlGroups:
             groups[name] = _read_group(files, name)
         # Any program may remove a group between the listing and the reading.
         except ResctrlError as error:
-            LOG.debug("Group %s cannot be read and counts as removed: %s", name, error)
+            LOG.debug("The resctrl group %s cannot be read and counts as removed: %s", name, error)
         except BadSchemataError as error:
             # With empty schemata a foreign group still counts as a CLOSID, but has no ways.
-            LOG.warning("Group %s stays unchanged, because its schemata cannot be parsed: %s", name, error)
+            LOG.warning(
+                "The resctrl group %s stays unchanged, because its schemata cannot be parsed: %s", name, error
+            )
             groups[name] = ControlGroup(name, Schemata())
     return ResctrlGroups(groups)
 

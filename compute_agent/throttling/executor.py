@@ -193,9 +193,12 @@ class ThrottleExecutor:
                 pass  # the first round removes the guest from the state
             except Exception as error:  # the first round corrects or removes the limit
                 subject = self.telemetry.subject_of(one.guest)
-                LOG.error("Guest %s cannot be throttled again: %s", subject, error)
+                LOG.error("The limit of guest %s cannot be set again after the restart: %s", subject, error)
         for eviction in evictions:
-            LOG.info("The eviction of guest %s continues", self.telemetry.subject_of(eviction.guest))
+            LOG.info(
+                "The agent continues the eviction of guest %s after the restart",
+                self.telemetry.subject_of(eviction.guest),
+            )
             self._begin_eviction(eviction.guest, eviction.metric, eviction.grace)
 
     def finished_evictions(self, pending: Iterable[PendingEviction]) -> Mapping[str, Exception | None]:

@@ -265,7 +265,8 @@ def _load_state(path: Path, now: float) -> ThrottlingState:
         lambda content: parse_state(content, now),
         ThrottlingState(),
         lambda aside, error: LOG.warning(
-            "The state of throttling in %s cannot be used and starts empty; the file is now %s: %s",
+            "The state of throttling in %s cannot be used and starts empty; the agent has renamed the file"
+            " to %s: %s",
             path,
             aside,
             error,

@@ -78,8 +78,8 @@ Order in which candidates are generated. The order matters if
 max_allocation_candidates or the limit of the request cuts the list. Some
 candidates of a root are equivalent: they differ only by an exchange of equal
 providers, or of equal groups of the request. If a root has 17 or more
-candidates, only one of several equivalent candidates has its usual position.
-The others come last, after the candidates of all roots.
+candidates, the service first generates only one of several equivalent
+candidates. The others come last, after the candidates of all roots.
 
 """,
     ),

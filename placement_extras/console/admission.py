@@ -136,7 +136,9 @@ class SessionAdmission:
                     return
             database.write(lambda tx: sessions.remove_expired(tx, WINDOW))
         except Unavailable as error:
-            LOG.warning("Expired sessions of the console could not be removed from the database yet: %s", error.detail)
+            LOG.warning(
+                "Expired sessions of the console could not be removed from the database yet: %s", error.detail
+            )
 
     def _show_refusal(
         self, environ: "WSGIEnvironment", start_response: "StartResponse", error: ServiceError

@@ -158,7 +158,10 @@ def test_domains_and_processes_are_managed_together_and_processes_without_libvir
         assert status["driver_status"].startswith(f"away: driver libvirt: libvirtd at {libvirtd.uri} is away")
         assert "Guests of driver process are managed" in status["driver_status"]
         assert status["driver_status"].endswith("start the service of driver libvirt again")
-        assert "Guests of driver libvirt cannot be listed yet; until then, 1 saved guests keep" in agent.log()
+        assert (
+            "Guests of driver libvirt cannot be listed yet. Until they can be, 1 guests of the state file"
+            in agent.log()
+        )
         assert up() == [
             'compute_agent_guest_driver_up{driver="libvirt"} 0.0',
             'compute_agent_guest_driver_up{driver="process"} 1.0',

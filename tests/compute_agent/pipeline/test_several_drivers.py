@@ -149,7 +149,10 @@ class TestAnAgentThatStartsMeanwhile:
         assert host.saved.keys() == {"d", "p"}
         with pytest.raises(GuestRefusedError, match="0 free dedicated CPUs"):
             host.run("q", (0, 1, 0))
-        assert "Guests of driver domains cannot be listed yet; until then, 1 saved guests keep" in caplog.text
+        assert (
+            "Guests of driver domains cannot be listed yet. Until they can be, 1 guests of the state file"
+            in caplog.text
+        )
         assert "libvirtd is away. Guests of driver processes are managed" in caplog.text
         for _ in range(3):
             host.handle(ReconcileGuests())
