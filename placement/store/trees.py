@@ -173,7 +173,7 @@ def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[Pro
         for each in below.get(None, ()):
             for one in _described_subtree(each, below):
                 del tops[one.uuid]
-        raise InvalidRequest(f"{next(iter(tops.values()))} is its own ancestor in the request.")
+        raise InvalidRequest(f"{next(iter(tops.values()))}: its ancestors in the request form a loop.")
 
 
 def _described_subtree(
