@@ -188,7 +188,10 @@ def test_queries_are_in_the_grammar_of_their_microversion(admin):
         ({"flavors": [{**SMALL, "vcpus": 1}]}, "'vcpus' was unexpected"),
         ({"flavors": [SMALL], "excluded_hosts": [RACK]}, f"There is no root provider {RACK}"),
         ({"flavors": [SMALL], "excluded_hosts": [FIRST, FIRST]}, "non-unique"),
-        ({"flavors": [SMALL], "drain": True}, "in 'excluded_hosts', which is empty"),
+        (
+            {"flavors": [SMALL], "drain": True},
+            "'drain' needs hosts in 'excluded_hosts', but this list is empty",
+        ),
         ({"flavors": [SMALL], "excluded_hosts": ["cn1"]}, "is not a 'uuid'"),
         ({"flavors": [SMALL], "microversion": "1.40"}, "'1.40' is not a microversion from 1.10 to 1.39"),
         ({"flavors": [{"name": "x", "query": "resources=CUSTOM_NONE:1"}]}, "No such resource class"),

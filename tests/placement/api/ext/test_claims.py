@@ -472,11 +472,11 @@ def test_a_claim_makes_no_consumer_that_looks_like_a_reservation(admin):
     wanted = new_claim("resources=VCPU:1", consumer_type="RESERVATION")
     status, _, detail = read_error(post_claims(admin, wanted))
     assert status == 400
-    assert "only POST /ext/v1/reservations makes" in detail
+    assert "only POST /ext/v1/reservations creates" in detail
     assert read_allocations(admin, wanted["consumer_uuid"]) == {"allocations": {}}
     assert post_claims(admin, {**wanted, "consumer_type": "INSTANCE"}).status_code == 201
     status, _, detail = read_error(post_claims(admin, {**wanted, "consumer_generation": 1}))
-    assert (status, "only POST /ext/v1/reservations makes" in detail) == (400, True)
+    assert (status, "only POST /ext/v1/reservations creates" in detail) == (400, True)
 
 
 @pytest.mark.parametrize("which", ["allowed_hosts", "excluded_hosts"])
