@@ -121,7 +121,7 @@ def _cancel_plans(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> 
     """Delete planned allocations that have no time, and consumers that then have nothing."""
     subjects = [finding.subject for finding in findings]
     consumer_store.lock(tx, subjects)
-    # searched again under the locks, because clients may have changed the findings
+    # the findings are searched again under the locks, because clients may have changed the findings
     chosen = {finding.id for finding in audit.without_window(tx.conn)}.intersection(
         finding.id for finding in findings
     )
