@@ -58,7 +58,7 @@ def find_broken_promises(url: str, capacity: dict[str, int] | None = None) -> li
     """Return descriptions of instants above the capacity, and of wrong holds; none, if all is right.
 
     :param capacity: capacities by provider that count instead of those of the inventories, for providers
-        whose inventory an operator has lowered.
+        with inventories that an operator has lowered.
     """
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     kind = engine.dialect.name.replace("mariadb", "mysql")
