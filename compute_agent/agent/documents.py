@@ -338,8 +338,8 @@ def watermark_rows(status: WatermarkStatus) -> list[dict[str, Any]]:
     consecutive rounds with usage above the threshold; the agent acts when ``streak`` reaches ``for_samples``.
     ``in_force`` describes the current limits and evictions because of the metric.
 
-    While watermarks keep new guests away, ``in_force`` shows that for each watermark whose threshold is
-    exceeded. If no threshold is exceeded, it shows that for each watermark within its cool-down.
+    While watermarks keep new guests away, ``in_force`` shows that for each watermark with an exceeded
+    threshold. If no threshold is exceeded, it shows that for each watermark within its cool-down.
     """
     rows: list[dict[str, Any]] = []
     for watermark in sorted(status.rules.watermarks, key=lambda one: one.name):

@@ -74,7 +74,7 @@ def make_state_folder(conf: cfg.ConfigOpts) -> Path:
 
 
 def _folder_fault(folder: Path, see_to: Callable[[Path], None]) -> str:
-    """The reason why the state folder, or its folder of guests, is unusable; empty if both are usable.
+    """The reason why the state folder, or its folder of guests, is unusable; empty if they are usable.
 
     :param see_to: checks a folder, and may create it.
     :raises ConfigError: other users may write there.

@@ -397,7 +397,7 @@ def blocked_providers(
     """For each provider that the release must not delete, by uuid: the reason.
 
     The release keeps providers that other programs made, providers with inventories of other programs, and
-    all ancestors of both.
+    all ancestors of these providers.
     """
     reasons: dict[str, str] = {}
     for uuid in children_first(reported):

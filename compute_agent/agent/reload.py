@@ -324,7 +324,7 @@ class ConfigReloader:
         )
 
     def _take_up(self) -> str:
-        """Read the configuration files and the hardware, and apply both.
+        """Read the configuration files and the hardware, and apply the configuration to the hardware.
 
         :returns: the reason why the configuration is refused; empty if it is in force now.
         """

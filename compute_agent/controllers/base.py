@@ -247,7 +247,7 @@ class GuestController(KernelController):
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
     ) -> Iterator[PlannedChange]:
-        """The planned change of each guest whose settings differ from its target.
+        """The planned change of each guest with settings that differ from its target.
 
         If a guest's settings cannot be read, its change contains the error.
         """

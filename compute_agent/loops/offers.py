@@ -424,7 +424,7 @@ def with_kept(tree: ProviderTree, mode: str, state_path: Path) -> ProviderTree:
 
 
 def withhold_cpus(tree: ProviderTree, zones: Mapping[str, StolenReserve]) -> ProviderTree:
-    """Return the provider tree with VCPU reserved at the providers whose uuids are in ``zones``."""
+    """Return the provider tree with VCPU reserved at the providers in ``zones``, which has their uuids."""
     return replace(
         tree,
         nodes=tuple(

@@ -154,7 +154,7 @@ class CpuUse(SingleThreadLoop):
     def _mean_profile(self, guest: str, cores: float) -> LoadProfile:
         """Return a load profile that has ``cores`` in each hour.
 
-        If the mean is about the same as in the profile that was reported last, return that object: profiles
+        If the mean is about the same as in the profile that was reported last, return that profile. Profiles
         compare by identity, so a new object would count as a change.
         """
         told = self._told.get(guest)

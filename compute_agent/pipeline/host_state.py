@@ -114,7 +114,7 @@ class HostState:
 
     @property
     def has_pools(self) -> bool:
-        """Whether the tree has CPU pools, or had pools whose CPUs guests may still hold."""
+        """Whether the tree has CPU pools, or had pools and guests may still hold CPUs of them."""
         return any(zone.pool for zone in self.all_zones)
 
     def surrounding_cpus(self, zone: ProviderNode) -> frozenset[int]:
@@ -188,9 +188,9 @@ class HostState:
 def request_for(host_state: HostState, guest: Guest, allocation: Allocation) -> GuestRequest:
     """Build the placement request of a guest from its settings and its allocation on this host.
 
-    With the legacy ``vcpu_pin_set``, the same CPUs back PCPU and VCPU. A guest whose flavor asks for
-    dedicated CPUs may hold VCPU in place of PCPU: it is older than PCPU, or nova-scheduler used its fall-back
-    query. The guest then gets dedicated CPUs for its VCPU.
+    With the legacy ``vcpu_pin_set``, the same CPUs back PCPU and VCPU. A guest with a flavor for dedicated
+    CPUs may hold VCPU in place of PCPU: it is older than PCPU, or nova-scheduler used its fall-back query.
+    The guest then gets dedicated CPUs for its VCPU.
     """
     settings = guest.settings
     asked = cpu_demands(host_state, allocation)

@@ -314,7 +314,7 @@ class GuestLifecycle:
             self._cache.unclaimed[uuid] = UnclaimedHolding(saved.allocation, time.monotonic())
 
     def reconcile_guests(self) -> None:
-        """Update the cache from the driver's list of guests, and mark guests whose settings have drifted.
+        """Update the cache from the driver's list of guests, and mark guests with drifted settings.
 
         :raises DriverError: the driver cannot list the guests.
         """

@@ -89,7 +89,7 @@ class GuestOverview:
         metrics.remote_memory_guests.set(remote)
 
     def warn_of_unallocated(self) -> None:
-        """Log a warning for each guest whose allocation has become empty."""
+        """Log a warning for each guest that has lost its allocation."""
         unallocated = {entry.guest.uuid: entry for entry in self._cache if entry.allocation == {}}
         for uuid in sorted(unallocated.keys() - self._unallocated):
             entry = unallocated[uuid]

@@ -72,10 +72,7 @@ class GroupPlan:
 
 
 def make_plan(host: ResctrlLayout, present: ResctrlGroups, wanted: GroupResolution) -> GroupPlan:
-    """Plan the steps from the ``present`` to the ``wanted`` groups.
-
-    If both are equal, the plan has no steps.
-    """
+    """Plan the steps from the ``present`` to the ``wanted`` groups; no steps if nothing differs."""
     # The default group counts as the agent's, because the agent writes its masks.
     foreign = sorted(n for n in present.groups if n != DEFAULT_GROUP and not host.is_ours(n))
     conflicts = tuple(

@@ -53,7 +53,7 @@ class GroupSharing:
         return tuple(dict.fromkeys(group for group in self.by_class.values() if group != DEFAULT_GROUP))
 
     def group_with(self, host: ResctrlLayout, share: ShareSpec) -> str | None:
-        """The group of a class whose share has the same effect as ``share``; None if no class has one."""
+        """The group of a class with a share of the same effect as ``share``; None without such a class."""
         key = share_key(host, share)
         return None if key is None else self.by_key.get(key)
 

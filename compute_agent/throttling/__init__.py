@@ -1,6 +1,7 @@
 """Throttling: the agent limits guests to help other guests, and removes the limits later.
 
-Nouns Two *triggers* decide about limits. *Watermarks* act when the whole host is short of a resource, and
+Nouns
+    Two *triggers* decide about limits. *Watermarks* act when the whole host is short of a resource, and
     *interference* acts when one guest disturbs another one. Each trigger has a package of pure functions
     (``watermarks``, ``interference``), which compute actions from frozen values. A *lever* is a way to limit
     a guest, such as a CPU quota or cache ways. A *control* is a lever on one part of the host (domain), such

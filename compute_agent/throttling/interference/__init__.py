@@ -2,7 +2,8 @@
 
 A limit begins as a trial, and stays if it helps.
 
-Nouns A *signal* measures how a guest suffers, such as its time of waiting for CPUs. A greater value is worse.
+Nouns
+    A *signal* measures how a guest suffers, such as its time of waiting for CPUs. A greater value is worse.
     Each signal has a lever: the way of limiting other guests that reduces the signal. A *watch* is a section
     of the configuration: a signal, and the classes of victims. The *baseline* of a guest is the usual value
     of its signal, learnt from its own samples. A sample above the *threshold* is a *violation*. A guest is a

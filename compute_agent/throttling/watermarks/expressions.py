@@ -1,6 +1,7 @@
 """Expressions: metrics computed from other metrics, such as ``memory_pressure > 10 and swap_in > 50M``.
 
-Nouns An *expression* consists of metrics, amounts, ``+ - * /``, comparisons, ``and``, ``or``, ``not`` and
+Nouns
+    An *expression* consists of metrics, amounts, ``+ - * /``, comparisons, ``and``, ``or``, ``not`` and
     parentheses. Its value is either an amount or true or false; in the second case the expression is a
     *condition*. A condition has the value 1 while it holds, and 0 otherwise. An amount is in the unit of its
     metrics. Amounts in an expression have the format of thresholds, such as ``12G``, or ``85%`` of the host's
@@ -165,7 +166,7 @@ def _values_at(
 
 
 def _matching_domain(host: Mapping[str, float], domain: str) -> str | None:
-    """The domain of a metric whose value is combined with the subject's value on ``domain``.
+    """The domain of a metric that is combined with ``domain`` of the expression's subject.
 
     None if the metric has no matching domain. A metric of the whole host matches each domain. ``host`` is the
     usage of the metric by domain.

@@ -50,7 +50,8 @@ def make_plan(
     :param streaks: the number of successive rounds above each threshold, including ``snapshot``.
     :param excluded: uuids of guests on which no action is allowed.
     :param unevictable: uuids of guests that may be throttled but not evicted.
-    :param resting: uuids of guests whose memory must not be reclaimed now, because it was a few seconds ago.
+    :param resting: uuids of guests without another reclaim now, because memory of them was reclaimed a few
+        seconds ago.
     """
     # The use of guests that are being evicted is subtracted, so that no other guest is evicted for it.
     for guest in state.evicting_guests:
