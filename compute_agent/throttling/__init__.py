@@ -21,12 +21,13 @@ Modules
     - ``settings`` has the configuration, ``levers`` computes limits, and ``actions`` has the actions of
       plans.
 
-A worked example The host uses 7.5 cores, and ``[watermark:cpu]`` throttles above 7 cores. The plan lowers the
-    limit of the largest best-effort guest from 4 to 3.2 cores. The executor writes the limit to the state
-    file, and passes it to the arbiter, which passes it to the worker. Then interference limits the same guest
-    to 2.5 cores to protect a neighbour, so 2.5 cores are in force. When interference removes its limit, 3.2
-    cores are in force again. When usage was below the threshold for the cool-down, the guest gets its whole
-    allotment again, and the limit is deleted from the state file.
+A worked example
+    The host uses 7.5 cores, and ``[watermark:cpu]`` throttles above 7 cores. The plan lowers the limit of the
+    largest best-effort guest from 4 to 3.2 cores. The executor writes the limit to the state file, and passes
+    it to the arbiter, which passes it to the worker. Then interference limits the same guest to 2.5 cores to
+    protect a neighbour, so 2.5 cores are in force. When interference removes its limit, 3.2 cores are in
+    force again. When usage was below the threshold for the cool-down, the guest gets its whole allotment
+    again, and the limit is deleted from the state file.
 
 Invariants
     - Protected guests are never limited or evicted: guests with dedicated CPUs, and guests of a class above

@@ -4,13 +4,15 @@ The file is JSON with a version and a checksum, and each write replaces the whol
 does little harm: the first round removes limits that are not in the file, and sets the scheduling switch
 explicitly. Baselines are learnt again.
 
-Former releases A former release kept the state of watermarks in a part of the agent's ``state.json``, and the
-    state of interference in ``interference.json``. At its start, the agent copies both into this file. Once
-    this file is on disk, the agent removes the former parts.
+Former releases
+    A former release kept the state of watermarks in a part of the agent's ``state.json``, and the state of
+    interference in ``interference.json``. At its start, the agent copies both into this file. Once this file
+    is on disk, the agent removes the former parts.
 
-Downgrade After a downgrade, the older release finds neither part and begins with an empty state. Its first
-    round removes all limits, and sets the scheduling switch. It evicts a guest again only if usage is still
-    above the threshold. It learns baselines for five minutes.
+Downgrade
+    After a downgrade, the older release finds neither part and begins with an empty state. Its first round
+    removes all limits, and sets the scheduling switch. It evicts a guest again only if usage is still above
+    the threshold. It learns baselines for five minutes.
 
     The old parts are removed because the older release would otherwise limit and stop guests for outdated
     reasons. This file stays during the downgrade. After the next upgrade, the agent reads the parts of the
