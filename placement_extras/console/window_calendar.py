@@ -282,7 +282,7 @@ def show_calendar(visit: PageRequest) -> str:
     ]
 
     def page_address(**changes: Any) -> str:
-        values = {
+        values: dict[str, Any] = {
             "resource_class": wanted.resource_class,
             "from": _day_text(wanted.start),
             "days": wanted.days,
