@@ -250,12 +250,16 @@ class TimeSchedule:
 
 
 def read_schedule(
-    conn: sa.Connection, without: Collection[str] = (), of_provider: str | None = None
+    conn: sa.Connection, without: Collection[str] = (), of_providers: Collection[str] | None = None
 ) -> TimeSchedule:
-    """Return the schedule of one provider or of all providers, without the amounts of some consumers."""
+    """Return the schedule of some providers or of all providers, without the amounts of some consumers."""
     now = float(conn.execute(sa.select(clock.ServerNow())).scalar_one())
-    query, values = (_ALL_AMOUNTS, {}) if of_provider is None else (_ITS_AMOUNTS, {"provider": of_provider})
-    amounts = timed_amounts(conn.execute(query, values).all())
+    if of_providers is None:
+        amounts = timed_amounts(conn.execute(_ALL_AMOUNTS).all())
+    else:
+        chunks = split_rows(sorted(of_providers))
+        rows = [row for chunk in chunks for row in conn.execute(_THEIR_AMOUNTS, {"providers": chunk})]
+        amounts = timed_amounts(rows)
     # only providers with timed amounts have holds, and their uuids are indexed, unlike the types of consumers
     hold_uuids = sorted({hold_uuid(each.provider) for each in amounts})
     held = [
@@ -267,7 +271,9 @@ def read_schedule(
 
 
 _ALL_AMOUNTS: Final = _amounts_query(sa.true())
-_ITS_AMOUNTS: Final = _amounts_query(resource_providers.c.uuid == sa.bindparam("provider"))
+_THEIR_AMOUNTS: Final = _amounts_query(
+    resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True))
+)
 _SOME_HOLDS: Final = (
     sa.select(resource_providers.c.uuid, resource_classes.c.name, allocations.c.used)
     .select_from(allocations)
