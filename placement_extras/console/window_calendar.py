@@ -16,11 +16,10 @@ from typing import Any, Final
 import sqlalchemy as sa
 from flask import Blueprint, render_template, request, url_for
 
-from placement.db.batch import split_rows
-from placement.db.tables import consumers
 from placement.policies import ext, rest
 from placement.read_model.provider import Provider
 from placement.store.expiries import server_time
+from placement.store.holders import find_projects
 from placement.store.holds import TimeSchedule, read_schedule
 from placement.store.reservations import held_amounts, list_reservations
 from placement.store.time_profile import TimedAmount, TimeWindow, largest_sum
@@ -63,7 +62,7 @@ class CalendarQuestion:
     page: int = 1
 
     @property
-    def window(self) -> TimeWindow:
+    def shown_time(self) -> TimeWindow:
         """The time that the page shows."""
         return TimeWindow(self.start, self.start + self.days * DAY)
 
@@ -132,7 +131,7 @@ def calendar_host(
     begun = sum(each.used for each in amounts if each.has_begun)
     # holds keep room for windows, which the page shows themselves
     endless = max(0, used - held - begun)
-    shown = wanted.window
+    shown = wanted.shown_time
     length = shown.ends_at - shown.starts_at
     inside = [
         each for each in amounts if each.starts_at < shown.ends_at and each.window.ends_at > shown.starts_at
@@ -172,7 +171,7 @@ def _make_bars(
         if not wanted.project or projects.get(each.consumer) == wanted.project:
             by_consumer[each.consumer].append(each)
     ordered = sorted(by_consumer.items(), key=lambda pair: (pair[1][0].starts_at, pair[0]))
-    shown, bars, lane_ends = wanted.window, [], list[float]()
+    shown, bars, lane_ends = wanted.shown_time, [], list[float]()
     for consumer, some in ordered[:_MAX_BARS]:
         first = some[0]
         begin, end = max(first.starts_at, shown.starts_at), min(first.window.ends_at, shown.ends_at)
@@ -306,7 +305,7 @@ def show_calendar(visit: PageRequest) -> str:
         earlier=None
         if wanted.start <= now
         else page_address(**{"from": _day_text(wanted.start - wanted.days * DAY)}),
-        later=page_address(**{"from": _day_text(wanted.window.ends_at)}),
+        later=page_address(**{"from": _day_text(wanted.shown_time.ends_at)}),
         address=lambda number: page_address(page=number),
     )
 
@@ -321,10 +320,5 @@ def _read_windows(
     """Return the timed amounts and holds of these providers, and the projects of the consumers."""
     schedule = read_schedule(conn, of_providers=providers)
     amounts = [each for each in schedule.amounts if each.resource_class == resource_class]
-    query = sa.select(consumers.c.uuid, consumers.c.project_id).where(
-        consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True))
-    )
-    projects: dict[str, str] = {}
-    for chunk in split_rows(sorted({each.consumer for each in amounts})):
-        projects |= {row.uuid: row.project_id for row in conn.execute(query, {"uuids": chunk})}
+    projects = find_projects(conn, {each.consumer for each in amounts})
     return TimeSchedule(schedule.now, amounts, schedule.holds), projects

@@ -118,9 +118,13 @@ class WindowClient(threading.Thread):
     def resize(self) -> None:
         """Lower or raise the inventory of the last host."""
         path = f"/resource_providers/{self.hosts[-1]}"
-        generation = self.service.get(path)["generation"]
-        body = inventories_body(generation, VCPU=self.rng.randint(2, CAPACITY))
-        self.send("resize", "PUT", f"{path}/inventories", body)
+        try:
+            found = self.session.get(self.service.base + path, timeout=60)
+        except requests.RequestException:
+            return
+        if found.ok:
+            body = inventories_body(found.json()["generation"], VCPU=self.rng.randint(2, CAPACITY))
+            self.send("resize", "PUT", f"{path}/inventories", body)
 
     def release(self) -> None:
         chosen = self.rng.choice([self.windows, self.guests])

@@ -138,7 +138,7 @@ def claim(admin: Admin, name: str, amounts: dict[str, dict[str, int]], project: 
 
 
 def book_windows(admin: Admin) -> dict[str, str]:
-    """Create a host with a window and a claim that ends before it; return the uuids of both."""
+    """Create a host with a window and a claim that ends before it; return the two uuids."""
     host = make_provider(admin, "calendar-1", provider=uuid_of("calendar-1"), VCPU=8)
     found = {"window": uuid_of("window"), "claim": uuid_of("claim")}
     query = {"query": "resources=VCPU:6", "allowed_hosts": [host], "user_id": "user"}
