@@ -236,7 +236,7 @@ class CandidateSearch:
         if self._has_too_little(tree):
             return None
         shared, uuids = self._sharing.with_tree(root)
-        plan = self._plan_of(tree, shared, in_use=True)
+        plan = self._plan_of(tree, shared)
         # candidates of sharing providers alone are the same at each tree that these providers share with, so
         # one tree is enough
         if plan is None or (plan.only_shared and not each_root and self._is_repeated(shared)):

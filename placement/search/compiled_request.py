@@ -20,7 +20,9 @@ from typing import Any, Final, Literal, NamedTuple
 from placement.read_model.provider import Provider
 from placement.read_model.trees import HostTree, Places, ProviderSet, TreeStructure
 from placement.search.backtracking import (
+    SMALL_BY_KINDS,
     SMALL_IN_PAIRS,
+    OptionPlaces,
     complete_assignments,
     count_ways,
     pairwise_assignments,
@@ -401,18 +403,22 @@ class CompiledRequest:
         if in_any_order and rules.by_options_alone:
             yield from map(self._pattern_of, product(*options))
             return
-        if in_any_order and rules.pairwise and count_ways(options, SMALL_IN_PAIRS) <= SMALL_IN_PAIRS:
+        places = None
+        limit = SMALL_IN_PAIRS if kinds is None else SMALL_BY_KINDS
+        if rng is None and rules.pairwise and count_ways(options, limit) <= limit:
             # lineages only contain positions of the tree
             lineages = self._shape.lineages
             if not any(options[index][-1] >= len(lineages) for rule in rules.subtrees for index in rule):
-                for found in pairwise_assignments(rules, options, lineages):
-                    yield None if found is None else self._pattern_of(found)
-                return
+                places = OptionPlaces(members, options, lineages)
+        if places and kinds is None:
+            for found in pairwise_assignments(rules, places):
+                yield None if found is None else self._pattern_of(found)
+            return
         # rules and the general search work with providers, so their results are converted to positions
         positions_of = {members[at].id: at for found in options for at in found}
         providers = [[members[at] for at in found] for found in options]
         only = self._searched.distinct_only
-        for chosen in complete_assignments(rules, providers, rng, kinds, distinct_only=only):
+        for chosen in complete_assignments(rules, providers, rng, kinds, distinct_only=only, places=places):
             if chosen is None:
                 yield None
             else:
