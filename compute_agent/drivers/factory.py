@@ -382,7 +382,7 @@ def _assign_groups(opened: Iterable[GuestDriver]) -> None:
 
 
 def foreign_drivers(driver: GuestDriver) -> Mapping[str, ForeignDriver]:
-    """The drivers, among one or several, whose guests other programs start, by name."""
+    """The drivers, by name, of guests that other programs start."""
     drivers = driver.drivers if isinstance(driver, CombinedDriver) else (driver,)
     return {one.name: one for one in drivers if isinstance(one, ForeignDriver)}
 

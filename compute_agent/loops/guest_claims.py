@@ -1,6 +1,6 @@
 """Claims allocations for guests that have none, and gives them back when the guests are gone for good.
 
-The guests are those of drivers whose guests other programs start, such as containers. The thread of reports
+The guests are those that other programs start, such as containers. The thread of reports
 calls :meth:`GuestClaims.settle_claims` after each read of allocations, so failures of Placement cost a report
 and its usual pauses.
 """
@@ -158,7 +158,7 @@ class GuestClaims:
         self._gone: dict[str, float] = {}
         """The time at which a guest was first found gone, by uuid."""
         self._checked: dict[str, int] = {}
-        """The main process of each guest whose claim fits its wishes, by uuid."""
+        """The main process of each guest with a claim that fits its wishes, by uuid."""
         self._found: frozenset[str] | None = None
         """The guests that ran before the first claims; None: there were no claims so far."""
 
@@ -256,7 +256,7 @@ class GuestClaims:
         known, refusal = self._store.notes.get(guest.uuid), self._refusals.get(guest.uuid)
         if driver is None or view.allocation is None or view.migration is not None:
             return None
-        # The allocation of somebody else, or one that fits.
+        # The allocation is not a claim of the agent, or it fits.
         if view.allocation and (known is None or self._checked.get(guest.uuid) == guest.pid):
             return None
         if refusal is not None and refusal.pid == guest.pid and self._clock() < refusal.until:

@@ -1,4 +1,4 @@
-"""Tests of the amounts of claims, of their notes, and of the question whose an allocation is."""
+"""Tests of the amounts of claims, of their notes, and of the claims that are the agent's own."""
 
 import contextlib
 from dataclasses import replace
