@@ -26,7 +26,7 @@ from placement.search.backtracking import (
     pairwise_assignments,
 )
 from placement.search.budget import BudgetExhausted
-from placement.search.candidates import CandidatePattern, PatternBatch, UnusedPatterns
+from placement.search.candidates import CandidatePattern, PatternBatch, PatternForm, UnusedPatterns
 from placement.search.conditions import ProviderNeed
 from placement.search.rules import RequestRules
 from placement.search.symmetry import AssignmentKinds, never_pooled
@@ -71,6 +71,8 @@ class SearchResults:
         self.batches: dict[Hashable, Iterable[PatternBatch]] = {}
         #: patterns by the positions that were chosen for the needs
         self.patterns: dict[tuple[int, ...], CandidatePattern] = {}
+        #: forms of patterns by the index of the first need at the provider of each need
+        self.forms: dict[tuple[int, ...], PatternForm] = {}
 
 
 class _ContestedClass(NamedTuple):
@@ -420,9 +422,11 @@ class CompiledRequest:
         known = self._searched.patterns.get(positions)
         if known is None:
             self._rules.budget.spend(len(positions))
-            known = self._searched.patterns[positions] = CandidatePattern.from_positions(
-                self._rules, positions
-            )
+            firsts = tuple(map(positions.index, positions))
+            form = self._searched.forms.get(firsts)
+            if form is None:
+                form = self._searched.forms[firsts] = PatternForm.from_firsts(self._rules, firsts)
+            known = self._searched.patterns[positions] = CandidatePattern(positions, form)
         return known
 
     def _in_batches(self, patterns: Iterator[CandidatePattern | None]) -> Iterator[PatternBatch]:
