@@ -33,8 +33,8 @@ class Containers:
         self.section = {"podman": f"socket = {fake.path}"}
 
         class FakeGroupsDriver(ContainerDriver):
-            def __init__(self, *arguments):
-                super().__init__(*arguments, group_path=fake.group_path)
+            def __init__(self, *arguments, **options):
+                super().__init__(*arguments, group_path=fake.group_path, **options)
 
         monkeypatch.setattr(factory, "ContainerDriver", FakeGroupsDriver)
 
