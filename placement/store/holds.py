@@ -11,8 +11,9 @@ the bucket, unlike the rows of other consumers, and no deadlock is possible.
 
 from __future__ import annotations
 
+import math
 import uuid as uuids
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -43,7 +44,13 @@ from placement.db.tables import (
 )
 from placement.store import consumers as consumer_store
 from placement.store.claimants import LockedConsumers, lock_consumers
-from placement.store.claims import ConsumerClaim, claimed_amounts
+from placement.store.claims import (
+    ClaimantHolding,
+    ConsumerClaim,
+    ProviderSupply,
+    capacity_exceeded,
+    claimed_amounts,
+)
 from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
 from placement.store.expired import EXPIRES
 from placement.store.time_profile import (
@@ -52,7 +59,9 @@ from placement.store.time_profile import (
     HoldRefusal,
     TimedAmount,
     TimeWindow,
+    by_key,
     check_counts,
+    first_growth,
     needed_holds,
 )
 
@@ -74,6 +83,49 @@ class TimedWrite:
     claims: Sequence[ConsumerClaim]
     planned: Sequence[ConsumerClaim]
     locked: LockedConsumers
+    change: TimedChange
+
+
+@dataclass(frozen=True, slots=True)
+class TimedChange:
+    """The timed amounts of other consumers, and the amounts of the claimants before and after a write.
+
+    ``before`` has only timed amounts. ``untimed`` has the holdings of claimants without an end.
+    """
+
+    now: float
+    others: Sequence[TimedAmount]
+    before: Sequence[TimedAmount]
+    untimed: Sequence[ClaimantHolding]
+    after: Sequence[TimedAmount]
+
+    def check_instants(self, supplies: Mapping[str, ProviderSupply], class_ids: Mapping[str, int]) -> None:
+        """Refuse amounts that increase an excess at some instant.
+
+        The check of the peak alone would accept an amount now if a later window is above the capacity.
+
+        :param supplies: the supplies without the amounts of all claimants and holds.
+        :raises CapacityExceeded: an instant has too little room.
+        """
+        names = {class_id: name for name, class_id in class_ids.items()}
+        untimed = [
+            TimedAmount(each.consumer, each.provider, names[each.class_id], each.used, _ALWAYS, True)
+            for each in self.untimed
+            if each.class_id in names
+        ]
+        others, before, after = map(by_key, (self.others, [*self.before, *untimed], self.after))
+        for (uuid, name), new in after.items():
+            key, beside = (uuid, name), others.get((uuid, name), [])
+            # a provider or an inventory that is gone has no room
+            capacity, used = supplies[uuid].balance_of(class_ids.get(name)) if uuid in supplies else (0, 0)
+            limit = capacity - used + sum(each.used for each in beside if each.has_begun)
+            ahead = TimeWindow(self.now, math.inf)
+            if first_growth([*beside, *before.get(key, [])], [*beside, *new], limit, ahead) < math.inf:
+                raise capacity_exceeded(uuid, name)
+
+
+_ALWAYS: Final = TimeWindow(AT_ONCE, math.inf)
+"""The window of amounts without an end."""
 
 
 def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: LockedConsumers) -> TimedWrite:
@@ -94,12 +146,13 @@ def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: Lo
     held = lock_consumers(tx, [hold_uuid(each) for each in providers])
     # the clock is read once, so that all amounts are compared with the same instant
     now = float(clock_answer.scalars[0])
-    others = [each for each in timed_amounts(amounts_answer.rows) if each.consumer not in claimants]
-    new = [
-        TimedAmount(claim.consumer, uuid, name, amount, claim.window, claim.window.starts_at <= now)
-        for claim, uuid, name, amount in claimed_amounts(claims)
-        if claim.window is not None
-    ]
+    present = timed_amounts(amounts_answer.rows)
+    others = [each for each in present if each.consumer not in claimants]
+    after = []
+    for claim, uuid, name, amount in claimed_amounts(claims):
+        window = claim.window or _ALWAYS
+        after.append(TimedAmount(claim.consumer, uuid, name, amount, window, window.starts_at <= now))
+    new = [each for each in after if each.window != _ALWAYS]
     if new:
         check_counts([*others, *new])
     known = held.consumers
@@ -118,6 +171,13 @@ def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: Lo
         [*begun, *(each for each in holds if each.takes_anything or each.consumer in known)],
         planned,
         replace(locked, consumers={**locked.consumers, **known}, holdings=[*locked.holdings, *held.holdings]),
+        TimedChange(
+            now,
+            others,
+            [each for each in present if each.consumer in claimants],
+            [each for each in locked.holdings if each.consumer not in locked.timed],
+            after,
+        ),
     )
 
 

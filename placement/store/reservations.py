@@ -36,7 +36,14 @@ from placement.store import allocations, claimants, expired, expiries, holds
 from placement.store import consumers as consumer_store
 from placement.store.claims import CapacityExceeded, ConsumerClaim
 from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
-from placement.store.time_profile import TimeWindow, iso_time, overlaps_sentence
+from placement.store.time_profile import (
+    TimedAmount,
+    TimeWindow,
+    by_key,
+    first_growth,
+    iso_time,
+    overlaps_sentence,
+)
 
 T = TypeVar("T")
 
@@ -214,6 +221,53 @@ def change_end(tx: WriteTransaction, uuid: str, generation: int, end: Reservatio
     query = sa.update(reservations).where(reservations.c.consumer_id == row.id)
     tx.conn.execute(query.values(expires_at=_time_of(end)))
     return _read_written(tx, uuid)
+
+
+def move_end(
+    database: ServiceDatabase, uuid: str, generation: int, end: ReservationEnd
+) -> WrittenReservation:
+    """Change the end of a reservation in a transaction of its own, see :func:`change_end`.
+
+    :raises Conflict: the room of a window is not free until its new end; the message has the latest end.
+    """
+    try:
+        return write_with_room(database, lambda tx: change_end(tx, uuid, generation, end))
+    except CapacityExceeded as refusal:
+        # the refused transaction is over, so this one reads the amounts before it
+        latest, others = database.write(lambda tx: _latest_end(tx, uuid))
+        overlaps = overlaps_sentence(others, TimeWindow(latest, math.inf))
+        raise Conflict(
+            f"The room of the reservation {uuid} is not free until then: it may end at {iso_time(latest)} at"
+            f" the latest.{overlaps}"
+        ) from refusal
+
+
+def _latest_end(tx: WriteTransaction, uuid: str) -> tuple[float, list[TimedAmount]]:
+    """Return the latest end of a window, in seconds since 1970, and the timed amounts beside it."""
+    _, found = _lock_reservation(tx, uuid)
+    held = held_amounts(tx.conn, [found])
+    providers = {each.provider for each in held}
+    supplies, class_ids = allocations.read_supplies(tx, providers)
+    schedule = holds.read_schedule(tx.conn, of_providers=providers)
+    by_provider = by_key(schedule.amounts)
+    latest, others = math.inf, []
+    for each in held:
+        key = (each.provider, each.resource_class)
+        some = by_provider.get(key, [])
+        capacity, used = supplies[each.provider].balance_of(class_ids.get(each.resource_class))
+        timed = sum(one.used for one in some if one.has_begun)
+        timed += sum(amount for held_key, amount in schedule.holds if held_key == key)
+        room = capacity - (used - timed)
+        beside = [one for one in some if one.consumer != uuid]
+        longer = [
+            replace(one, window=TimeWindow(one.window.starts_at, math.inf))
+            for one in some
+            if one.consumer == uuid
+        ]
+        ahead = TimeWindow(found.expires_at, math.inf)
+        latest = min(latest, first_growth(some, [*beside, *longer], room, ahead))
+        others += beside
+    return latest, others
 
 
 def delete(tx: WriteTransaction, uuid: str) -> None:

@@ -25,7 +25,7 @@ A worked example
 
 Invariants
     - At each instant, amounts without an end and timed amounts together are at most the capacity, unless an
-      operator reduces the capacity. A write never increases the excess.
+      operator reduces the capacity. A write never increases the excess of any instant, nor that of the peak.
     - A transaction that changes timed amounts also writes the holds of their providers.
     - An amount that has ended but still has its allocation is not a part of the peak, and is begun. So the
       hold is never too small, however late the service removes the allocation.
@@ -126,6 +126,30 @@ def largest_sum(amounts: Iterable[TimedAmount], window: TimeWindow) -> int:
         present += change
         largest = max(largest, present)
     return largest
+
+
+def first_growth(
+    before: Iterable[TimedAmount], after: Iterable[TimedAmount], limit: int, window: TimeWindow
+) -> float:
+    """Return the first instant of a window at which an excess over a limit grows; its end if there is none.
+
+    :param before: the amounts before a write, of which the sum may exceed the limit at some instants.
+    :param after: the amounts after the write.
+    """
+    # at each instant in order: the change of the sum before, and the change of the sum after
+    steps: dict[float, list[int]] = {}
+    for position, amounts in enumerate((before, after)):
+        for each in amounts:
+            begin, end = max(each.starts_at, window.starts_at), min(each.window.ends_at, window.ends_at)
+            if begin < end:
+                steps.setdefault(begin, [0, 0])[position] += each.used
+                steps.setdefault(end, [0, 0])[position] -= each.used
+    sums = [0, 0]
+    for instant, changes in sorted(steps.items()):
+        sums = [present + change for present, change in zip(sums, changes, strict=True)]
+        if sums[1] > max(limit, sums[0]):
+            return instant
+    return window.ends_at
 
 
 def by_key(amounts: Iterable[TimedAmount]) -> dict[HoldKey, list[TimedAmount]]:

@@ -117,7 +117,7 @@ def update(call: ApiRequest, reservation_uuid: str) -> Response:
     known = _known_uuid(reservation_uuid)
     body = call.parse_body(_UPDATE)
     end, generation = schemas.end_of(body), body["generation"]
-    written = call.service.database.write(lambda tx: store.change_end(tx, known, generation, end))
+    written = store.move_end(call.service.database, known, generation, end)
     # the right to change a reservation does not include the right to see it
     if not _allows_project(call, rules.SHOW_RESERVATION, written.reservation.project_id):
         raise store.no_reservation(known)
