@@ -32,6 +32,7 @@ from placement.db.batch import (
 )
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
+    RESERVATION,
     WINDOW_HOLD,
     ConsumerId,
     allocations,
@@ -245,11 +246,17 @@ def _plan_insertion(count: int) -> PreparedStatement:
 
 _CLOCK: Final = PreparedStatement(sa.select(clock.ServerNow()))
 _OF_CLAIMS: Final = claim_expiries.join(consumers, EXPIRES)
+_IS_WINDOW: Final = reservations.c.starts_at.is_not(None)
 _OF_WINDOWS: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
 
 
-def _amounts_query(chosen: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """Return a query for timed amounts of the providers that the condition chooses."""
+def _amounts_query(
+    chosen: sa.ColumnElement[bool], is_window: sa.ColumnElement[bool] = _IS_WINDOW
+) -> sa.Select[Any]:
+    """Return a query for timed amounts of the providers that the condition chooses.
+
+    :param is_window: the condition for reservations.
+    """
 
     def amounts(held: sa.Table, owners: sa.FromClause, ends: sa.Table, *more: Any) -> sa.Select[Any]:
         starts_at = reservations.c.starts_at if ends is reservations else sa.null()
@@ -270,7 +277,6 @@ def _amounts_query(chosen: sa.ColumnElement[bool]) -> sa.Select[Any]:
             .where(chosen, *more)
         )
 
-    is_window = reservations.c.starts_at.is_not(None)
     found = sa.union_all(
         amounts(allocations, _OF_WINDOWS, reservations, is_window),
         amounts(planned_allocations, _OF_WINDOWS, reservations, is_window),
@@ -330,9 +336,20 @@ def read_schedule(
     return TimeSchedule(now, [each for each in amounts if each.consumer not in without], held)
 
 
+def project_amounts(conn: sa.Connection, project_id: str) -> list[TimedAmount]:
+    """Return the amounts of all reservations of a project, and of its claims that end."""
+    return timed_amounts(conn.execute(_PROJECT_AMOUNTS, {"project": project_id}).all())
+
+
 _ALL_AMOUNTS: Final = _amounts_query(sa.true())
 _THEIR_AMOUNTS: Final = _amounts_query(
     resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True))
+)
+# the length is compared, too, because MariaDB ignores trailing blanks in comparisons
+_PROJECT_AMOUNTS: Final = _amounts_query(
+    (consumers.c.project_id == sa.bindparam("project"))
+    & (sa.func.length(consumers.c.project_id) == sa.func.length(sa.bindparam("project"))),
+    consumers.c.consumer_type == RESERVATION,
 )
 _SOME_HOLDS: Final = (
     sa.select(resource_providers.c.uuid, resource_classes.c.name, allocations.c.used)

@@ -32,6 +32,7 @@ Invariants
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -150,6 +151,38 @@ def first_growth(
         if sums[1] > max(limit, sums[0]):
             return instant
     return window.ends_at
+
+
+def largest_integral(amounts: Iterable[TimedAmount], now: float, period: float) -> float:
+    """Return the largest amount multiplied by seconds within any period of some seconds, from now on.
+
+    All amounts have an end.
+    """
+    parts = [
+        (max(each.starts_at, now), each.window.ends_at, each.used)
+        for each in amounts
+        if each.window.ends_at > now
+    ]
+    changes: dict[float, int] = {}
+    for begin, end, used in parts:
+        changes[begin] = changes.get(begin, 0) + used
+        changes[end] = changes.get(end, 0) - used
+    # the sum from each instant on, and the integral until this instant
+    instants, sums, integrals = sorted(changes), [], []
+    level, total, last = 0, 0.0, now
+    for instant in instants:
+        total += level * (instant - last)
+        level, last = level + changes[instant], instant
+        sums.append(level)
+        integrals.append(total)
+
+    def integral_until(instant: float) -> float:
+        at = bisect_right(instants, instant) - 1
+        return 0.0 if at < 0 else integrals[at] + sums[at] * (instant - instants[at])
+
+    # the integral of a moving period is linear while no border of it meets an instant of change
+    starts = {max(now, each) for instant in instants for each in (instant, instant - period)}
+    return max((integral_until(each + period) - integral_until(each) for each in starts), default=0.0)
 
 
 def by_key(amounts: Iterable[TimedAmount]) -> dict[HoldKey, list[TimedAmount]]:
