@@ -96,7 +96,11 @@ class CreateClaim(command.Lister):
             help="Current generation of an existing consumer; the claim then replaces the allocations"
             " of this consumer",
         )
-        parser.add_argument("--reservation", metavar="<uuid>", help="Reservation to take the claim from")
+        parser.add_argument(
+            "--reservation",
+            metavar="<uuid>",
+            help="UUID of the reservation from which the claim gets its resources",
+        )
         parser.add_argument("--group", metavar="<name>", help="Group of the consumer")
         parser.add_argument(
             "--policy",
@@ -109,7 +113,7 @@ class CreateClaim(command.Lister):
             "--alternates",
             metavar="<number>",
             type=int,
-            help="Number of other places for the guest to show after the claim",
+            help="Number of choices on other hosts to show after the claim",
         )
         _add_expires_in(parser, "Seconds after which the claim expires, unless it is confirmed")
         parser.add_argument(
@@ -175,7 +179,7 @@ class ConfirmClaim(command.ShowOne):
             "--generation",
             metavar="<number>",
             type=int,
-            help="Generation from the answer to the claim (default: the current one)",
+            help="Generation of the consumer, from the answer to the claim (default: the current generation)",
         )
         _add_expires_in(parser, "Seconds from now after which the claim expires (default: never)")
         return parser
