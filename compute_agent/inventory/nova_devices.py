@@ -91,7 +91,7 @@ def without_novas(
 ) -> tuple[tuple[PciDevice, ...], tuple[str, ...]]:
     """Leave out the cards that nova-compute gives to guests without Placement.
 
-    If not all options of nova-compute could be read, any card may be such a card.
+    If some options of nova-compute could not be read, all cards are left out.
 
     :param specs: the entries of the agent.
     :return: the devices of all other cards, and messages about left-out cards that the agent would offer.

@@ -1,4 +1,4 @@
-"""Chooses free cores by thread policy: as few cores as possible, and few broken cores.
+"""Chooses free cores by thread policy, such that the guest uses few cores and breaks few cores.
 
 A core is *broken* if only some of its threads are free, because guests use the others.
 """
@@ -42,9 +42,8 @@ class CoreCost(NamedTuple):
 
     :ivar cores: the number of cores of the choice. With thread policy spread, the number of CPUs that share a
         core with another CPU of the guest.
-    :ivar broken: the number of wholly free cores that the choice uses in part, less the number of broken
-        cores of which it takes all free threads. With thread policy spread, the number of cores shared with
-        other guests.
+    :ivar broken: the number of wholly free cores that the choice uses in part, minus the number of broken
+        cores that it fills. With thread policy spread, the number of cores that are shared with other guests.
     """
 
     cores: int
@@ -144,7 +143,7 @@ def _best_plan(amounts: Amounts, want: CoreDemand) -> CorePlan | None:
 
 
 def _with_one_more(amounts: Amounts, plan: CorePlan | None) -> CorePlan | None:
-    """The plan with one more CPU, preferably from the broken core with the fewest free threads."""
+    """The plan with one CPU added, preferably from the broken core with the fewest free threads."""
     if plan is None:
         return None
     filled = dict(plan.filled)
@@ -270,7 +269,7 @@ def core_demand(request: GuestRequest, demand: ProviderDemand) -> CoreDemand:
 def explain_refusal(
     supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet
 ) -> PlacementRefusal:
-    """The refusal of a guest, with the reason why no choice of the free CPUs meets its demand."""
+    """The refusal of a guest, with the reason why its demand cannot be met from the free CPUs."""
     if request.thread_policy is ThreadPolicy.ISOLATE:
         threads = min(len(supply.topology.threads_of(cpu)) for cpu in free)
         emulator = int(request.has_emulator_cpu)

@@ -1,7 +1,4 @@
-"""PCI devices of guests: the devices that a guest has are compared with the devices that it holds.
-
-All functions are pure.
-"""
+"""Pure functions that compare the PCI devices that a guest has with those in its allocation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts guests that are split over NUMA nodes, where only free amounts matter, without a search for each.
+"""Counts guests that are split over NUMA nodes without a search for each, if only free amounts matter.
 
 A request is *plain* if it has only one group, without a suffix and without required traits. Each class
 that is not split has to be at one provider of the host. The split of a guest then depends only on the
@@ -89,7 +89,7 @@ class RepeatedSplits:
         self._known: dict[Hashable, Amounts | None] = {}
 
     def count_guests(self, tree: HostTree, free: Sequence[int], limit: int) -> int | None:
-        """Return how many guests fit, at most ``limit``; None if not only free amounts matter.
+        """Return how many guests fit, at most ``limit``; None if more than free amounts matters at this host.
 
         :param free: the free amounts of the host, by slot.
         :raises placement.search.budget.BudgetExhausted: the budget is spent.
