@@ -61,7 +61,7 @@ class CpuBox:
 
     @property
     def all_lines(self) -> list[str]:
-        """The lines of the parts and of the devices."""
+        """All lines of text in the box: those about its parts, and those about its devices."""
         return [*self.lines, *self.devices]
 
 

@@ -146,9 +146,9 @@ def _lineage_of(provider: str, parents: Mapping[str, str | None]) -> Iterator[st
 def _with_provider(
     tree: ProviderTree, wanted: DeviceSet, above: ProviderNode, branches: set[str]
 ) -> Iterator[ProviderNode]:
-    """The providers of the tree with a new one for the set, between ``above`` and its ``branches``.
+    """Yield all providers of the tree and a new provider for the set, between ``above`` and ``branches``.
 
-    :param above: the provider that gets the new one as a child.
+    :param above: the provider that becomes the parent of the new provider.
     :param branches: the uuids of the children of ``above`` that move below the new provider.
     """
     first = min(wanted.addresses)

@@ -1,4 +1,4 @@
-"""Cold memory: memory that guests do not use. Small reclaims find this memory.
+"""Finds cold memory, which guests do not use, by small reclaims. Pure functions.
 
 The rule is that of Senpai (Weiner et al., "TMO: Transparent Memory Offloading in Datacenters", ASPLOS 2022).
 Every few seconds the kernel reclaims a small part of a guest's memory. The longer the guest waits for memory,

@@ -54,7 +54,7 @@ class StolenReserve:
 
     :ivar readings: pairs of a time and the part of the CPUs' time that was stolen in the minute before.
     :ivar withheld: the number of withheld CPUs, since ``changed``.
-    :ivar less_since: the time since which fewer withheld CPUs would be enough; 0 if they would not be.
+    :ivar less_since: the time since which too many CPUs are withheld; 0 if not too many are.
     :ivar less: the highest number of CPUs that were needed since then.
     """
 

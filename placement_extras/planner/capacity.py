@@ -180,7 +180,7 @@ MAX_EXAMPLES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class StrandedHost:
-    """A full host: its root, its stranded amounts, and the number of guests that they would serve."""
+    """A full host: its root, its stranded amounts, and the number of guests for which these are enough."""
 
     root: Provider
     stranded: Mapping[str, int]
