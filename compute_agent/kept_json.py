@@ -1,6 +1,6 @@
 """Reads and writes the agent's state files, which are JSON with a version; renames unusable files.
 
-Files of which damage could harm guests also have a checksum.
+A file also has a checksum if damage to it could harm guests.
 """
 
 from __future__ import annotations

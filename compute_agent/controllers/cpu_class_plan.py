@@ -96,7 +96,7 @@ class FileSetting:
     """The wanted content of a kernel file.
 
     :ivar cpus: the CPUs that the file concerns.
-    :ivar cpu_class: the class of these CPUs; empty: the content is the former one.
+    :ivar cpu_class: the class of these CPUs; empty if the file gets its former content back.
     """
 
     text: str

@@ -146,7 +146,7 @@ class EventSubject(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NamedSubject:
-    """A guest with a known uuid and name and no other data, such as a guest that has ended."""
+    """A guest of which only uuid and name are known, such as a guest that has ended."""
 
     uuid: str
     name: str = ""

@@ -7,7 +7,7 @@ Nouns
     covers the whole revision.
 
     A host *adopts* a revision, and keeps it in its state folder. The host also keeps the last *refused*
-    revision, which the source offered, but the host did not adopt.
+    revision: one that the source offered and the host did not adopt.
 
 An example
     A file ``edge.conf``::

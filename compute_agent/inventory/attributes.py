@@ -1,7 +1,7 @@
 """Pure functions for attributes of a host's providers, and for the zones that have a provider.
 
 A zone is the host, a NUMA node or an L3 cache. A Placement service with attributes stores them beside
-inventories and traits, for claims and for operators. Attributes with names other than those of this module
+inventories and traits, for claims and for operators. Attributes with any other name than in this module
 belong to other programs.
 """
 

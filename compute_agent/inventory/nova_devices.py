@@ -1,8 +1,9 @@
 """Finds PCI devices that nova-compute gives to guests without Placement.
 
-Nova tracks the devices of its ``[pci] device_spec`` itself. Placement does not know of them with
-``report_in_placement = false``, the default, nor of devices with a ``physical_network``. If the agent offered
-such a device, it would be given twice. So the agent offers no device while it cannot read all these options.
+Nova tracks the devices of its ``[pci] device_spec`` itself. With ``report_in_placement = false``, the
+default, these devices are not in Placement. Devices with a ``physical_network`` are never in Placement. If
+the agent offered such a device, two guests could get it. So the agent offers no device while it cannot read
+all options of nova-compute.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ class GroupReader:
 
 
 def _await_text(file: str, text: str) -> bool:
-    """Whether a file has this content now, or gets it within a moment; a missing file counts as empty."""
+    """Whether a file has this content, or gets it within a moment. A missing file counts as empty."""
     deadline = time.monotonic() + _APPLY_SECONDS
     while True:
         found = (kernel_files.read_optional(file) or "").strip()

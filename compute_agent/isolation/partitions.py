@@ -6,7 +6,7 @@ partition with parents that are no partitions is remote (Linux 6.7): each ancest
 ``cpuset.cpus.exclusive``. Before Linux 6.11 the CPUs must also be in ``cpuset.cpus`` of the ancestors, so an
 empty ``cpuset.cpus`` there gets all CPUs.
 
-A write that the kernel accepts may leave the partition invalid; the file then contains the reason. Partitions
+The kernel may accept a write, but make the partition invalid. The file then contains the reason. Partitions
 are removed from the innermost group to the outermost.
 """
 

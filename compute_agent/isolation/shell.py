@@ -311,7 +311,7 @@ class HostIsolator:
         return self._decide_masks(demand, originals, frozenset(), originals.partitioned)[1].writes
 
     def plan_bans(self, demand: IsolationDemand) -> tuple[CpuSet, ...]:
-        """The CPUs that each irqbalance process would be told to avoid. An empty set lifts a ban.
+        """For each irqbalance process, the CPUs that it would have to avoid. An empty set lifts a ban.
 
         :raises OSError: originals cannot be read.
         """
@@ -423,7 +423,7 @@ def _with_failures(
 
 
 def _unfinished_masks(plan: MaskPlan, quiet: CpuSet, failures: Mapping[str, str]) -> Iterable[StuckMask]:
-    """The masks that the plan should have changed but that still have other content."""
+    """The masks that the plan changes, but that still have another content in the kernel."""
     for write in plan.writes:
         mask = write.mask
         reason = failures.get(mask.path, f"the kernel has {cpuset.format(mask.cpus)} instead")

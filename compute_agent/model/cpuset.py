@@ -112,7 +112,7 @@ class CpuSets:
     :ivar dedicated: CPUs that back PCPU. None of them is in ``shared``, except with the legacy option
         ``vcpu_pin_set`` alone.
     :ivar shared: CPUs that back VCPU.
-    :ivar emulator: CPUs for emulator threads of guests that have no dedicated CPU for these; empty without
+    :ivar emulator: CPUs for emulator threads, unless a guest has a dedicated CPU for them; empty without
         shared CPUs.
     :ivar reserved_vcpus: the number of VCPU that are reserved for the host.
     :ivar warnings: sentences for operators about the options.

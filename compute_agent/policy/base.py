@@ -518,7 +518,7 @@ def _own_positions(assignment: CpuAssignment, own: CpuSet) -> CpuSet:
 def _is_isolated(
     supply: CpuSupply, request: GuestRequest, dedicated: tuple[int, ...], withheld: CpuSet = frozenset()
 ) -> bool:
-    """Whether each pinned guest CPU has a whole core; True unless the thread policy is isolate."""
+    """Whether each pinned guest CPU has a whole core. Always True with other thread policies than isolate."""
     if request.thread_policy is not ThreadPolicy.ISOLATE or not dedicated:
         return True
     used = _used_cpus(supply, request, dedicated, withheld)

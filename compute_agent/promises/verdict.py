@@ -498,7 +498,7 @@ class _GuestJudge:
     def _judge_refused(
         self, kind: PromiseKind, promised: str, faults: Iterable[str], limits: Iterable[str] = ()
     ) -> PromiseVerdict:
-        """The verdict on a promise of which the faults may come from a refusal of the kernel."""
+        """The verdict on a promise. If the kernel refuses a change, the promise is limited and not broken."""
         faults = list(faults)
         refused = self._facts.refused.get((self._promise.uuid, kind))
         if faults and refused:

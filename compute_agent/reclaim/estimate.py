@@ -156,7 +156,7 @@ def _with_peak(peaks: HourlyPeaks, peak: float, percentile: float) -> HourlyPeak
 
 
 def percentile_of(values: tuple[float, ...], percentile: float) -> float:
-    """The smallest of the values that is at least as large as ``percentile`` percent of them."""
+    """The smallest value such that at least ``percentile`` percent of the values are not larger."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * percentile / 100) - 1)]
 

@@ -112,7 +112,7 @@ class HeldBackShare:
 
     :ivar cpus: the highest number of CPUs that were missing within the day.
     :ivar count: the number of broken promises within the day.
-    :ivar remaining: the seconds for which less is offered, counted from ``time``.
+    :ivar remaining: the seconds after ``time`` for which less is still offered.
     :ivar time: the time of the last reading, in seconds since the epoch.
     """
 

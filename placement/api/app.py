@@ -53,7 +53,7 @@ BLUEPRINTS: Final = (
 
 
 class _NoSessions(SessionInterface):
-    """The API has no sessions; Flask would make a signer for each request to find out."""
+    """Says that the API has no sessions. Without this class, Flask would make a signer for each request."""
 
     _shared = NullSession()
 
@@ -67,7 +67,10 @@ class ApiFlask(Flask):
     session_interface = _NoSessions()
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function, because none of ours is a coroutine; Flask would inspect it each time."""
+        """Return the function unchanged.
+
+        Flask would check each time whether it is a coroutine; ours never is.
+        """
         return func
 
 

@@ -14,7 +14,7 @@ LOG = logging.getLogger(__name__)
 
 
 class _KeptConnection(NamedTuple):
-    """The connection of a thread, the history of its database, and the number of earlier ``give_up`` calls."""
+    """A thread's connection, the history of its database, and the number of earlier ``give_up`` calls."""
 
     connection: Any
     history: str
