@@ -180,7 +180,7 @@ def decide_files(power: CpuPower, claims: Sequence[CpuClassClaim]) -> CpuClassPl
     """The wanted content of a host's files for these claims.
 
     :param power: the frequency domains and idle states of the host.
-    :param claims: the strongest first.
+    :param claims: the claims on the CPUs of the host. The strongest claim comes first.
     """
     maker = _PlanBuilder()
     for domain in power.frequency_domains:

@@ -170,8 +170,8 @@ def _fewest_cores(
     def min_cores_from(index: int, missing: int, passed_over: int) -> int:
         """A lower bound of the number of cores that the ``missing`` CPUs still need.
 
-        It counts filled cores of the kinds from ``index`` on, and one core taken in part, which may also be
-        of an earlier kind.
+        It assumes that cores of the kinds from ``index`` on are filled. In addition, one core of any kind,
+        even an earlier one, may be used in part.
         """
         if not missing or index == len(amounts):
             return min(missing, 1)

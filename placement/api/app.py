@@ -62,7 +62,7 @@ class _NoSessions(SessionInterface):
 
 
 class ApiFlask(Flask):
-    """Flask without its work for each request that no handler of the API needs."""
+    """Flask, without the work of each request that no handler of this API needs."""
 
     session_interface = _NoSessions()
 

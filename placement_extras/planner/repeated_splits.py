@@ -60,7 +60,7 @@ class _RepeatLayout:
 
 
 class RepeatedSplits:
-    """Counts the guests of one request at hosts. Splits are cached by the rooms of a host."""
+    """Counts how many guests of one request fit on a host. Splits are cached by the rooms of the host."""
 
     def __init__(
         self,
