@@ -222,8 +222,8 @@ def with_devices(
     """Add the providers of devices to a tree.
 
     A device is below the provider of its NUMA node. If the tree has no such provider, or the kernel does not
-    show the node, the device is below the root. Between a device and that provider is a provider for each
-    switch or root complex that several cards share.
+    show the node, the device is below the root. Each switch or root complex that several cards share has a
+    provider between that provider and the devices.
 
     :return: the tree, and warnings about devices without a node.
     :raises ConfigError: the name of the root is so long that an address does not fit after it.

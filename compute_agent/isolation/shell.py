@@ -87,7 +87,7 @@ class IsolationStatus:
 class HostIsolator:
     """Sets masks, partitions and bans of irqbalance as guests demand.
 
-    One thread calls this object at a time, in the process that locks the state folder.
+    Only one thread at a time may call its methods. The process must have locked the state folder.
     """
 
     def __init__(

@@ -212,8 +212,8 @@ def _place_within(
 def _with_kinds(limits: Limits, request: GuestRequest, floating: CpuSet) -> Limits:
     """The limits, reduced to dedicated CPUs for dedicated guest CPUs, and to shared CPUs for all others.
 
-    The limits stay as they are if the definition does not name the dedicated guest CPUs, or if a limit would
-    become empty.
+    The limits are returned unchanged in two cases: the definition does not name the dedicated guest CPUs, or
+    a limit would become empty.
     """
     named = request.dedicated_vcpus
     if len(named) != request.used_pcpu - request.has_emulator_cpu:

@@ -215,7 +215,7 @@ class RepeatedSplits:
     def _split_guest(
         self, names: Sequence[str], zones: Sequence[_Zone], apart: Sequence[Sequence[int]]
     ) -> Amounts | None:
-        """Return the split of one guest: numbers of rooms with amounts.
+        """Return the split of one guest: the index of each used room, and the amount that it gives.
 
         Return None if the guest does not fit.
         """
