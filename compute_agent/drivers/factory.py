@@ -32,6 +32,7 @@ from compute_agent.drivers.base import GuestDriver, join_names, split_names
 from compute_agent.drivers.cgroup import CgroupRoot
 from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.containers.driver import DOCKER, PODMAN, ContainerDriver
+from compute_agent.drivers.foreign.driver import ForeignDriver
 from compute_agent.drivers.foreign.editor import HostFolders
 from compute_agent.drivers.foreign.records import ValueRecords
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
@@ -380,6 +381,12 @@ def _assign_groups(opened: Iterable[GuestDriver]) -> None:
             )
 
 
+def foreign_drivers(driver: GuestDriver) -> Mapping[str, ForeignDriver]:
+    """The drivers, by name, of guests that other programs start."""
+    drivers = driver.drivers if isinstance(driver, CombinedDriver) else (driver,)
+    return {one.name: one for one in drivers if isinstance(one, ForeignDriver)}
+
+
 def unlimited_reason(name: str, conf: cfg.ConfigOpts) -> str:
     """The reason why the CPU use of guests cannot be limited; empty if the agent can limit some guests.
 
@@ -454,6 +461,7 @@ def _open_engine(
         conf.guests.reconcile_interval,
         _lock_check(lock),
         look_only,
+        guest_names=conf[engine].guest_names,
     )
 
 

@@ -25,8 +25,8 @@ SECTIONS: Final[Mapping[str, str]] = {
     "libvirt": "a connection, which may run programs",
     "cgroup": "a path",
     "systemd": "a path",
-    "podman": "a path",
-    "docker": "a path",
+    "podman": "a path, and the containers that are guests",
+    "docker": "a path, and the containers that are guests",
     "tracing": "where spans are sent",
 }
 """The sections that no revision may have, each with its subject for messages."""
@@ -128,7 +128,7 @@ def _forbidden_reason(section: str, option: str, auth_section: str | None) -> st
 def _former_places(
     options: Iterable[tuple[str, Iterable[Any]]],
 ) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-    """Pairs of names of renamed options: the former section and name, and the present section and name."""
+    """Yield a pair for each renamed option: its former section and name, and its present section and name."""
     for section, some in options:
         for option in some:
             for old in option.deprecated_opts:

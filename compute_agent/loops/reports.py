@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.allocations import ClaimWatch, HistoryWatch, allocations_read, hand_over
 from compute_agent.loops.base import ReloadedConfiguration, TreeAddition, pause
+from compute_agent.loops.guest_claims import GuestClaims
 from compute_agent.loops.root_watch import RootUser, RootWatch
 from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.pipeline.metrics import AgentMetrics
@@ -120,7 +121,7 @@ class ReportMetrics:
 
 
 class ReportLoop:
-    """Reports the host when woken, otherwise each ``interval`` seconds, and earlier after a failure."""
+    """Reports the host each ``interval`` seconds, at once when woken, and earlier after a failure."""
 
     def __init__(
         self,
@@ -137,6 +138,7 @@ class ReportLoop:
         additions: Sequence[TreeAddition] = (),
         history: HistoryWatch | None = None,
         claims: ClaimWatch | None = None,
+        guest_claims: GuestClaims | None = None,
         signal: WakeSignal | None = None,
     ) -> None:
         """Prepare the loop.
@@ -144,19 +146,20 @@ class ReportLoop:
         :param interval: the usual time between two reports to Placement, in seconds.
         :param max_pause: maximum number of seconds between two reports after failures.
         :param locate: reads the CPUs on which guests may run, for reshapes.
-        :param causes: the causes that keep new guests away from the host, each with its state, until
-            switch_scheduling() changes it.
+        :param causes: for each cause that can keep new guests away: whether it is active at the start.
         :param root: finds the root provider; None: the root is the agent's own.
         :param root_user: makes the agent work below the root provider that ``root`` finds.
-        :param additions: parts, such as offers, that are added to the provider tree of each report, in this
-            order.
+        :param additions: objects that add something, such as offers, to the provider tree of each report, in
+            this order.
         :param history: decides whether guests have lost allocations, or Placement has an older copy of its
             database.
         :param claims: confirms claims that expire, or warns of them.
+        :param guest_claims: claims for guests without an allocation; None: the agent claims nothing.
         :param signal: wakes the thread; other objects share it.
         """
         self.history = history or HistoryWatch(metrics)
         self.claims = claims or ClaimWatch()
+        self._guest_claims = guest_claims
         self._root = root
         self._root_user = root_user
         self._reporter = reporter
@@ -208,9 +211,9 @@ class ReportLoop:
         self.wake()
 
     def wait_for_switch(self, timeout: float) -> bool:
-        """Wait at most ``timeout`` seconds until Placement has all causes; return whether it has them.
+        """Wait at most ``timeout`` seconds for Placement to have the switch; return whether it has.
 
-        A cause keeps new guests away from the host, by a trait in Placement.
+        The switch is the trait that keeps new guests away, as set by switch_scheduling().
         """
         with self._switch:
             return self._switch.wait_for(lambda: self._granted == self._causes, timeout)
@@ -254,7 +257,7 @@ class ReportLoop:
         self.wake()
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Stop the thread; wait at most ``timeout`` seconds for a request that hangs."""
+        """Stop the thread. If a request hangs, wait at most ``timeout`` seconds for it."""
         self._thread.stop(timeout)
 
     def _report_round(self) -> None:
@@ -273,7 +276,7 @@ class ReportLoop:
         return seconds
 
     def reshape(self, dry_run: bool) -> ReshapePlan | InfeasibleReshape:
-        """Move allocations to the providers of the present tree, and then report; with ``dry_run`` only plan.
+        """Move allocations to the providers of the present tree, and report; ``dry_run`` only plans.
 
         :raises PlacementError: Placement does not answer, or refuses a request.
         :raises DriverError: the driver does not answer, so that the CPUs of guests are not known.
@@ -294,11 +297,14 @@ class ReportLoop:
         return how(host_state.tree, self._locate(), host_state.zone_cpus)
 
     def _report_host(self) -> ReportOutcome:
-        """Report the tree of the host, unless the tree needs a reshape that only a command may start."""
+        """Report the tree of the host.
+
+        If it needs a reshape that only a command may start, report nothing.
+        """
         tree = self._pipeline.host_state.tree
         if tree != self._derived:
-            # A tree in which held inventories move needs a reshape. The agent reshapes at its start or by
-            # command. Until then, the tree of the last report stays in Placement.
+            # A tree in which inventories with allocations move needs a reshape. The agent reshapes at its
+            # start or by command. Until then, the tree of the last report stays in Placement.
             at_start = self._derived is None and tree == self._tree_at_start
             try:
                 planned = self._plan_reshape(
@@ -414,7 +420,10 @@ class ReportLoop:
             self._tree_at_start = self._pipeline.host_state.tree
 
     def _await_root(self, reason: str) -> None:
-        """Record that nothing can be reported, because the root provider is missing; guests do not change."""
+        """Record that nothing can be reported, because the root provider is missing.
+
+        Guests keep their settings.
+        """
         if reason != self.status.waiting:
             LOG.warning("Nothing can be reported: %s", reason)
         # Placement has answered, and only the root is missing.
@@ -422,6 +431,16 @@ class ReportLoop:
         self._metrics.last_report.set_to_current_time()
         self._metrics.reports.labels("waiting").inc()
         self.status = replace(self.status, up=True, last_error="", away=False, refusals=(), waiting=reason)
+
+    @property
+    def unclaimed_guests(self) -> Mapping[str, str]:
+        """The reasons why the agent has no claim for guests without an allocation, by uuid of the guest."""
+        return {} if self._guest_claims is None else self._guest_claims.refusal_reasons()
+
+    @property
+    def claimed_guests(self) -> frozenset[str]:
+        """The uuids of guests with a claim of the agent, whether they run or not."""
+        return frozenset() if self._guest_claims is None else self._guest_claims.claimed_guests()
 
     def _grant_switches(self) -> None:
         """Set or remove the trait in Placement that keeps new guests away.
@@ -444,8 +463,8 @@ class ReportLoop:
     def _note_failure(self, reason: str, away: bool) -> None:
         """Log a new failure.
 
-        While Placement is away, a connection may be refused, then reset, then hang. Such changes of the error
-        message do not count as new failures.
+        While Placement is away, a connection may be refused, then reset, then hang. Another error message
+        does not count as a new failure then.
         """
         if away and self.status.away:
             if reason != self.status.last_error:
@@ -457,21 +476,28 @@ class ReportLoop:
         self.status = replace(self.status, up=False, last_error=reason, away=away)
 
     def _read_allocations(self) -> None:
-        """Read allocations, and submit the changed ones to the worker; then read claims."""
+        """Read allocations, pass the changed ones to the worker, and then read claims."""
         listing = self._reporter.take_listing()
         evidence, generations = self._reporter.take_evidence()
         self.history.note_evidence(evidence)
         event = allocations_read(
             self._client, self._pipeline, self._reporter.offering_providers, listing, self.history
         )
+        makes_claims = self._guest_claims is not None and self._guest_claims.is_needed
         if event is not None:
-            self._pipeline.submit(event)
+            if makes_claims:
+                # Claims are for guests that hold nothing, as far as the worker knows.
+                hand_over(self._pipeline, event)
+            else:
+                self._pipeline.submit(event)
         self.history.end_read(generations, self._current_holders())
+        if makes_claims and self._guest_claims is not None:
+            self._guest_claims.settle_claims(self._client)
         # Claims are read last, so that a failure with claims does not affect the allocations that were read.
         self.claims.read_claims(self._client, self._pipeline.guest_views())
 
     def _current_holders(self) -> dict[str, ConsumerOwner]:
-        """The owners of all consumers with an allocation on this host; only unknown owners are requested."""
+        """The owners of all consumers with an allocation on this host. Only unknown owners are read again."""
         known = self.history.known_owners
         holding = {view.guest.uuid for view in self._pipeline.guest_views() if view.allocation}
         found = {

@@ -3,18 +3,20 @@
 ``none``
     Guests are counted and listed. The agent does not change their CPUs.
 
-``follow`` Another program, such as Nova, pins guests. The agent moves no guest, and reads assignments from
-the kernel. An assignment has the CPUs of guest CPUs and of other threads, and the NUMA nodes of memory. An
-example: CPUs 0-3 are dedicated and 4-7 shared. A guest with guest CPUs pinned to CPUs 1 and 3, and its
-emulator on 4-7, has the dedicated CPUs 1 and 3. A guest on 4-7 without pins floats there.
+``follow``
+    Another program, such as Nova, pins guests. The agent moves no guest, and reads assignments from the
+    kernel. An assignment has the CPUs of guest CPUs and of other threads, and the NUMA nodes of memory. An
+    example: CPUs 0-3 are dedicated and 4-7 shared. A guest with guest CPUs pinned to CPUs 1 and 3, and its
+    emulator on 4-7, has the dedicated CPUs 1 and 3. A guest on 4-7 without pins floats there.
 
 ``static``, ``static-plus`` and ``static-pools``
     A guest gets the lowest free dedicated CPUs.
 
-``topology-aware`` A guest gets CPUs of few caches and nodes, such that whole cores and caches stay free for
-other guests. Candidates are groups of pieces with free cores. Single pieces are tried first, then pieces of
-one node, then pieces of several nodes. The candidate with the lowest rank is chosen; :func:`_rank_group`
-lists the criteria.
+``topology-aware``
+    A guest gets CPUs of few caches and nodes, such that whole cores and caches stay free for other guests.
+    Candidates are groups of pieces with free cores. Single pieces are tried first, then pieces of one node,
+    then pieces of several nodes. The candidate with the lowest rank is chosen; :func:`_rank_group` lists the
+    criteria.
 """
 
 from __future__ import annotations
@@ -101,8 +103,8 @@ def _is_own(cpus: CpuSet, cpu_sets: CpuSets) -> bool:
 def place_in_order(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | PlacementRefusal:
     """Policies ``static``: place a guest on the lowest free dedicated CPUs of each zone.
 
-    With a thread policy other than prefer, the guest gets the fewest and lowest cores that satisfy it. Caches
-    and nodes do not count.
+    With a thread policy other than prefer, the guest gets the fewest and lowest cores that satisfy the
+    policy. Caches and NUMA nodes do not matter.
     """
     return place_guest(supply, request, _choose_lowest)
 
@@ -129,7 +131,7 @@ Candidate = tuple[Group, CoreCost]
 
 
 def place_by_topology(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | PlacementRefusal:
-    """Policy ``topology-aware``: place a guest on few caches and nodes, so that others stay wholly free."""
+    """Policy ``topology-aware``: place a guest on few caches and nodes, so that other caches stay free."""
     return place_guest(supply, request, _choose_best)
 
 
@@ -237,7 +239,7 @@ def _distinct_pieces(available: Sequence[FreeCores]) -> Iterable[FreeCores]:
 
 
 def _distinct_groups(candidates: Iterable[Candidate | None]) -> Iterator[Candidate]:
-    """The candidates, each group of pieces once."""
+    """The candidates without duplicate groups of pieces."""
     return iter({frozenset(each[0]): each for each in candidates if each is not None}.values())
 
 
@@ -261,7 +263,7 @@ def _collect_pieces(
     start: FreeCores,
     rings: Iterable[Sequence[FreeCores]],
 ) -> Candidate | None:
-    """Add pieces to ``start`` until the group meets the demand; return the group and its cost, or None.
+    """Add pieces to ``start`` until the group meets the demand; return the group with its cost, or None.
 
     ``rings`` are groups of pieces in the order in which they are used up. In a ring, the smallest piece that
     has all missing CPUs is added, or else the largest piece, so that few pieces are used.

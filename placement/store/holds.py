@@ -11,8 +11,9 @@ the bucket, unlike the rows of other consumers, and no deadlock is possible.
 
 from __future__ import annotations
 
+import math
 import uuid as uuids
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -31,6 +32,7 @@ from placement.db.batch import (
 )
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
+    RESERVATION,
     WINDOW_HOLD,
     ConsumerId,
     allocations,
@@ -43,7 +45,13 @@ from placement.db.tables import (
 )
 from placement.store import consumers as consumer_store
 from placement.store.claimants import LockedConsumers, lock_consumers
-from placement.store.claims import ConsumerClaim, claimed_amounts
+from placement.store.claims import (
+    ClaimantHolding,
+    ConsumerClaim,
+    ProviderSupply,
+    capacity_exceeded,
+    claimed_amounts,
+)
 from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
 from placement.store.expired import EXPIRES
 from placement.store.time_profile import (
@@ -52,8 +60,11 @@ from placement.store.time_profile import (
     HoldRefusal,
     TimedAmount,
     TimeWindow,
+    by_key,
     check_counts,
+    first_growth,
     needed_holds,
+    wrong_holds,
 )
 
 # any constant namespace serves; a change would orphan the holds of existing databases
@@ -74,6 +85,49 @@ class TimedWrite:
     claims: Sequence[ConsumerClaim]
     planned: Sequence[ConsumerClaim]
     locked: LockedConsumers
+    change: TimedChange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimedChange:
+    """The timed amounts of other consumers, and the amounts of the claimants before and after a write.
+
+    ``before`` has only timed amounts. ``untimed`` has the holdings of claimants without an end.
+    """
+
+    now: float
+    others: Sequence[TimedAmount]
+    before: Sequence[TimedAmount]
+    untimed: Sequence[ClaimantHolding]
+    after: Sequence[TimedAmount]
+
+    def check_instants(self, supplies: Mapping[str, ProviderSupply], class_ids: Mapping[str, int]) -> None:
+        """Refuse amounts that increase an excess at some instant.
+
+        The check of the peak alone would accept an amount now if a later window is above the capacity.
+
+        :param supplies: the supplies without the amounts of all claimants and holds.
+        :raises CapacityExceeded: an instant has too little room.
+        """
+        names = {class_id: name for name, class_id in class_ids.items()}
+        untimed = [
+            TimedAmount(each.consumer, each.provider, names[each.class_id], each.used, _ALWAYS, True)
+            for each in self.untimed
+            if each.class_id in names
+        ]
+        others, before, after = map(by_key, (self.others, [*self.before, *untimed], self.after))
+        for (uuid, name), new in after.items():
+            key, beside = (uuid, name), others.get((uuid, name), [])
+            # a provider or an inventory that is gone has no room
+            capacity, used = supplies[uuid].balance_of(class_ids.get(name)) if uuid in supplies else (0, 0)
+            limit = capacity - used + sum(each.used for each in beside if each.has_begun)
+            ahead = TimeWindow(self.now, math.inf)
+            if first_growth([*beside, *before.get(key, [])], [*beside, *new], limit, ahead) < math.inf:
+                raise capacity_exceeded(uuid, name)
+
+
+_ALWAYS: Final = TimeWindow(AT_ONCE, math.inf)
+"""The window of amounts without an end."""
 
 
 def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: LockedConsumers) -> TimedWrite:
@@ -88,26 +142,18 @@ def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: Lo
         {each.provider for each in (*locked.holdings, *locked.planned) if each.consumer in locked.timed}
         | {uuid for claim in claims if claim.window is not None for uuid in claim.resources}
     )
-    clock_answer = tx.queue(_CLOCK, {})
-    amounts_answer = tx.queue(_amounts_of(len(providers)), bind_values("uuid", providers))
-    # the four statements are sent together, because no answer is read before the last one is queued
-    held = lock_consumers(tx, [hold_uuid(each) for each in providers])
-    # the clock is read once, so that all amounts are compared with the same instant
-    now = float(clock_answer.scalars[0])
-    others = [each for each in timed_amounts(amounts_answer.rows) if each.consumer not in claimants]
-    new = [
-        TimedAmount(claim.consumer, uuid, name, amount, claim.window, claim.window.starts_at <= now)
-        for claim, uuid, name, amount in claimed_amounts(claims)
-        if claim.window is not None
-    ]
+    state = _lock_holds(tx, providers)
+    now = state.now
+    others = [each for each in state.amounts if each.consumer not in claimants]
+    after = []
+    for claim, uuid, name, amount in claimed_amounts(claims):
+        window = claim.window or _ALWAYS
+        after.append(TimedAmount(claim.consumer, uuid, name, amount, window, window.starts_at <= now))
+    new = [each for each in after if each.window != _ALWAYS]
     if new:
         check_counts([*others, *new])
-    known = held.consumers
-    _check_types(known.values())
-    holds = _hold_claims(providers, needed_holds([*others, *new], now))
-    consumer_store.create_consumers(
-        tx, {each.consumer: _OWNER for each in holds if each.takes_anything and each.consumer not in known}
-    )
+    known = state.locked.consumers
+    holds = _create_holds(tx, providers, needed_holds([*others, *new], now), known)
     planned = [claim for claim in claims if claim.window is not None and claim.window.starts_at > now]
     begun = [claim for claim in claims if claim.window is None or claim.window.starts_at <= now]
     if locked.planned:
@@ -115,10 +161,67 @@ def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: Lo
         pending = sorted({locked.consumers[each.consumer].id for each in locked.planned})
         tx.queue(_plan_removal(len(pending)), bind_values("id", pending))
     return TimedWrite(
-        [*begun, *(each for each in holds if each.takes_anything or each.consumer in known)],
+        [*begun, *holds],
         planned,
-        replace(locked, consumers={**locked.consumers, **known}, holdings=[*locked.holdings, *held.holdings]),
+        replace(
+            locked,
+            consumers={**locked.consumers, **known},
+            holdings=[*locked.holdings, *state.locked.holdings],
+        ),
+        TimedChange(
+            now,
+            others,
+            [each for each in state.amounts if each.consumer in claimants],
+            [each for each in locked.holdings if each.consumer not in locked.timed],
+            after,
+        ),
     )
+
+
+def plan_repair(tx: WriteTransaction, providers: Sequence[str]) -> TimedWrite:
+    """Lock these providers; return a write that gives them the holds that their timed amounts need.
+
+    :raises HoldRefusal: another consumer has the uuid of a hold.
+    """
+    tx.lock(providers)
+    state = _lock_holds(tx, providers)
+    needed = needed_holds(state.amounts, state.now)
+    return TimedWrite(
+        _create_holds(tx, providers, needed, state.locked.consumers), planned=(), locked=state.locked
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _HoldState:
+    """The time of the database, all timed amounts of some providers, and their holds, which are locked."""
+
+    now: float
+    amounts: Sequence[TimedAmount]
+    locked: LockedConsumers
+
+
+def _lock_holds(tx: WriteTransaction, providers: Sequence[str]) -> _HoldState:
+    clock_answer = tx.queue(_CLOCK, {})
+    amounts_answer = tx.queue(_amounts_of(len(providers)), bind_values("uuid", providers))
+    # the four statements are sent together, because no answer is read before the last one is queued
+    locked = lock_consumers(tx, [hold_uuid(each) for each in providers])
+    _check_types(locked.consumers.values())
+    # the clock is read once, so that all amounts are compared with the same instant
+    return _HoldState(float(clock_answer.scalars[0]), timed_amounts(amounts_answer.rows), locked)
+
+
+def _create_holds(
+    tx: WriteTransaction,
+    providers: Iterable[str],
+    needed: dict[HoldKey, int],
+    known: Mapping[str, consumer_store.ConsumerRow],
+) -> list[ConsumerClaim]:
+    """Create the missing holds; return the claims of all holds that exist then."""
+    holds = _hold_claims(providers, needed)
+    consumer_store.create_consumers(
+        tx, {each.consumer: _OWNER for each in holds if each.takes_anything and each.consumer not in known}
+    )
+    return [each for each in holds if each.takes_anything or each.consumer in known]
 
 
 def _hold_claims(providers: Iterable[str], needed: dict[HoldKey, int]) -> list[ConsumerClaim]:
@@ -185,11 +288,17 @@ def _plan_insertion(count: int) -> PreparedStatement:
 
 _CLOCK: Final = PreparedStatement(sa.select(clock.ServerNow()))
 _OF_CLAIMS: Final = claim_expiries.join(consumers, EXPIRES)
+_IS_WINDOW: Final = reservations.c.starts_at.is_not(None)
 _OF_WINDOWS: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
 
 
-def _amounts_query(chosen: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """Return a query for timed amounts of the providers that the condition chooses."""
+def _amounts_query(
+    chosen: sa.ColumnElement[bool], is_window: sa.ColumnElement[bool] = _IS_WINDOW
+) -> sa.Select[Any]:
+    """Return a query for timed amounts of the providers that the condition chooses.
+
+    :param is_window: the condition for reservations.
+    """
 
     def amounts(held: sa.Table, owners: sa.FromClause, ends: sa.Table, *more: Any) -> sa.Select[Any]:
         starts_at = reservations.c.starts_at if ends is reservations else sa.null()
@@ -210,7 +319,6 @@ def _amounts_query(chosen: sa.ColumnElement[bool]) -> sa.Select[Any]:
             .where(chosen, *more)
         )
 
-    is_window = reservations.c.starts_at.is_not(None)
     found = sa.union_all(
         amounts(allocations, _OF_WINDOWS, reservations, is_window),
         amounts(planned_allocations, _OF_WINDOWS, reservations, is_window),
@@ -270,17 +378,34 @@ def read_schedule(
     return TimeSchedule(now, [each for each in amounts if each.consumer not in without], held)
 
 
+def project_amounts(conn: sa.Connection, project_id: str) -> list[TimedAmount]:
+    """Return the amounts of all reservations of a project, and of its claims that end."""
+    return timed_amounts(conn.execute(_PROJECT_AMOUNTS, {"project": project_id}).all())
+
+
+def find_wrong_holds(conn: sa.Connection) -> dict[HoldKey, tuple[int, int]]:
+    """Return wrong holds of all providers, with the present and the needed amount."""
+    schedule = read_schedule(conn)
+    held = [((provider, name), int(used)) for provider, name, used in conn.execute(_ALL_HOLDS)]
+    return wrong_holds(schedule.amounts, held, schedule.now)
+
+
 _ALL_AMOUNTS: Final = _amounts_query(sa.true())
 _THEIR_AMOUNTS: Final = _amounts_query(
     resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True))
 )
-_SOME_HOLDS: Final = (
+# the length is compared, too, because MariaDB ignores trailing blanks in comparisons
+_PROJECT_AMOUNTS: Final = _amounts_query(
+    (consumers.c.project_id == sa.bindparam("project"))
+    & (sa.func.length(consumers.c.project_id) == sa.func.length(sa.bindparam("project"))),
+    consumers.c.consumer_type == RESERVATION,
+)
+_ALL_HOLDS: Final = (
     sa.select(resource_providers.c.uuid, resource_classes.c.name, allocations.c.used)
     .select_from(allocations)
     .join(consumers, consumers.c.id == allocations.c.consumer_id)
     .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
     .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
-    .where(
-        consumers.c.uuid.in_(sa.bindparam("holds", expanding=True)), consumers.c.consumer_type == WINDOW_HOLD
-    )
+    .where(consumers.c.consumer_type == WINDOW_HOLD)
 )
+_SOME_HOLDS: Final = _ALL_HOLDS.where(consumers.c.uuid.in_(sa.bindparam("holds", expanding=True)))

@@ -68,6 +68,8 @@ class FakeEngine:
         self.answers = {}
         """Status and content of the answers to paths, in place of the usual ones."""
         self.stops = True
+        self.removed = 0
+        """The number of containers that were removed."""
         self._streams = []
         self._lock = threading.RLock()
         self.groups = ContainerGroups(folder / "cgroup", monkeypatch)
@@ -121,7 +123,8 @@ class FakeEngine:
 
     def start(self, name, labels=GUEST, processes=1, **changes):
         """Start a container; with an event, if it is meant to be a guest."""
-        key = hashlib.sha256(name.encode()).hexdigest()
+        key = next((key for key, it in self.containers.items() if it.name == name), "")
+        key = key or hashlib.sha256(f"{name} {self.removed}".encode()).hexdigest()
         with self._lock:
             container = self.containers.setdefault(key, FakeContainer(name, dict(labels), key))
             container.group = self.group_format.format(key)
@@ -142,6 +145,13 @@ class FakeEngine:
         shutil.rmtree(self.folder_of(container), ignore_errors=True)
         if event:
             self.emit(container, event)
+
+    def remove(self, name):
+        """Remove a container that does not run; the next one of this name has another id."""
+        container = self.named(name)
+        del self.containers[container.key]
+        self.removed += 1
+        self.emit(container, "remove")
 
     def restart(self, name):
         self.stop(name)
@@ -173,12 +183,11 @@ class FakeEngine:
             "Action": action,
             "Actor": {"ID": container.key, "Attributes": {"name": container.name, **container.labels}},
         }
-        if container.labels.get("compute-agent.guest") == "true":
-            self.send_event(json.dumps(event).encode() + b"\n")
+        self.send_event(json.dumps(event).encode() + b"\n", container.labels.get("compute-agent.guest"))
 
-    def send_event(self, line):
+    def send_event(self, line, label="true"):
         with self._lock:
-            streams = list(self._streams)
+            streams = [one for one in self._streams if label == "true" or "label" not in one.path]
         for stream in streams:
             with contextlib.suppress(OSError):
                 stream.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
@@ -239,11 +248,11 @@ class FakeEngine:
         if path == "/version":
             return 200, self.version
         if path == "/containers/json":
-            (label,) = json.loads(query["filters"])["label"]
+            labels = json.loads(query["filters"]).get("label", [])
             return 200, [
                 {"Id": it.key, "Names": [f"/{it.name}"], "ImageID": it.image, "Labels": it.labels}
                 for it in self.containers.values()
-                if it.processes and label in it.labels
+                if it.processes and it.labels.keys() >= set(labels)
             ]
         _, kind, key, *rest = path.split("/")
         if kind == "images":

@@ -1,5 +1,6 @@
 """Reservations that begin later, and claims that end: which consumer gets which room at which time."""
 
+import time
 import uuid
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.placement.builders import (
 from tests.placement.moving_clock import advance_clock, after
 from tests.placement.running import Admin, application
 from tests.placement.sql import read_scalar
+from tests.placement.workers.window_tables import find_broken_promises
 
 PATH = "/ext/v1/reservations"
 HOUR = 3600.0
@@ -233,6 +235,29 @@ def test_the_end_of_a_window_moves_if_its_room_is_free(admin: Admin, url: str, h
     assert read_usages(admin, host) == {"VCPU": 6}
 
 
+def test_a_refused_extension_names_the_latest_end_and_what_follows(admin: Admin, host: str) -> None:
+    window = booked(admin, 6, 1, 2)
+    following = booked(admin, 6, 3, 4)
+    body = {"generation": 1, "expires_at": after(3.5 * HOUR)}
+    status, _, detail = read_error(admin("PUT", f"{PATH}/{window}", json=body))
+    latest = show(admin, following)["starts_at"]
+    assert status == 409
+    assert f"{window} is not free until then: it may end at {latest} at the latest" in detail
+    assert f"overlap this time: {following} from {latest}" in detail
+    assert admin("PUT", f"{PATH}/{window}", json=body | {"expires_at": latest}).status_code == 200
+
+
+def test_an_extension_into_a_full_hour_is_refused_even_if_a_later_hour_is_fuller(
+    admin: Admin, host: str
+) -> None:
+    put_inventories(admin, host, generation_of(admin, host), VCPU=12)
+    first, _, _ = booked(admin, 4, 1, 2), booked(admin, 8, 2.2, 3), booked(admin, 12, 4, 5)
+    put_inventories(admin, host, generation_of(admin, host), VCPU=8)
+    body = {"generation": 1, "expires_at": after(2.4 * HOUR)}
+    assert admin("PUT", f"{PATH}/{first}", json=body).status_code == 409
+    assert admin("PUT", f"{PATH}/{first}", json=body | {"expires_at": after(2.1 * HOUR)}).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("begin", "end", "message"),
     [
@@ -364,6 +389,40 @@ def test_the_room_of_a_window_stays_held_until_some_worker_begins_it(
         assert book(admin, 1, 0.1, 0.2).status_code == 409
     assert read_usages(Admin(application(url)), host) == {"VCPU": 8}
     assert admin("GET", f"/allocations/{first}").json["allocations"] != {}
+
+
+@pytest.mark.parametrize("skew", [-HOUR, HOUR])
+def test_clocks_of_workers_do_not_matter_to_windows(
+    admin: Admin, url: str, host: str, skew: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early, late = booked(admin, 8, 0.5, 1), booked(admin, 8, 1, 3)
+    real = time.time
+    # the client of these requests uses its own clock, which is right
+    times = {"starts_at": after(HOUR), "expires_at": after(1.5 * HOUR)}
+    ends_at = after(0.25 * HOUR)
+    monkeypatch.setattr(time, "time", lambda: real() + skew)
+    skewed = Admin(application(url))
+    assert [show(skewed, each)["state"] for each in (early, late)] == ["pending", "pending"]
+    body = {"query": "resources=VCPU:1", "project_id": "project", "user_id": "user", **times}
+    assert skewed("POST", PATH, json=body).status_code == 409
+    assert post_claims(skewed, new_claim("resources=VCPU:8"), ends_at=ends_at).status_code == 201
+    advance_clock(url, 0.75 * HOUR)
+    assert [show(skewed, each)["state"] for each in (early, late)] == ["active", "pending"]
+    assert read_usages(skewed, host) == {"VCPU": 8}
+    assert find_broken_promises(url) == []
+
+
+@pytest.mark.parametrize("skew", [-HOUR, HOUR])
+def test_a_client_with_a_wrong_clock_gets_the_times_that_it_names(
+    admin: Admin, host: str, skew: float
+) -> None:
+    # such a client means other times, and the answer has the time of the database where these are impossible
+    answer = book(admin, 8, skew / HOUR + 0.5, skew / HOUR + 0.75)
+    if skew > 0:
+        assert answer.json["reservation"]["state"] == "pending"
+    else:
+        assert "the time of the database is" in read_error(answer)[2]
+    assert book(admin, 8, 0, 1).status_code == 201
 
 
 def test_windows_above_a_lowered_capacity_are_degraded(admin: Admin, url: str, host: str) -> None:
