@@ -5,23 +5,29 @@ comes or goes. Beside the reference it is both services with their databases. Ev
 """
 
 import argparse
+import hashlib
+import random
 import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl
 
+import orjson
+
 from benchmarks import table
+from benchmarks.clouds_beside import compare_versions
 from benchmarks.clouds_reference import measure
 from benchmarks.measure import MIN_REPEATS, Result
 from benchmarks.mixed import CLOUDS, Cloud
 from benchmarks.mixed_queries import FAMILIES, paths
 from benchmarks.models import Inventories, snapshot_of
 from benchmarks.worlds import Provider
-from placement.microversion import MAX
+from placement.microversion import MAX, Microversion
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query_candidates import parse_candidates
 from placement.search.budget import SearchBudget
@@ -45,6 +51,11 @@ def parser() -> argparse.ArgumentParser:
         "--repeats", type=int, default=MIN_REPEATS, help="beside the reference; default: %(default)s"
     )
     top.add_argument("--reference", action="store_true", help="beside the reference, at the first of --hosts")
+    top.add_argument(
+        "--seeds", type=_words, default=("18",), help="of clouds and questions, or random; default: 18"
+    )
+    top.add_argument("--beside", type=Path, metavar="FOLDER", help="another checkout, measured in turn")
+    top.add_argument("--versions", type=_words, default=("1.39",), help="of answers, with --beside")
     top.add_argument("--seconds", type=float, default=60.0, help="to wait for an answer of a service")
     return top
 
@@ -60,7 +71,7 @@ class Asked:
     parts: Mapping[str, float]
     clock: float
     candidates: int
-    size: int
+    body: bytes
 
     @property
     def cpu(self) -> float:
@@ -77,8 +88,11 @@ class Alone:
         self._changing = [each.id for each in self.snapshot if "VCPU" in each.inventories]
         self._changes = 0
 
-    def ask(self, path: str) -> Asked:
-        """Answer a question as the service does, without anything of HTTP."""
+    def ask(self, path: str, version: Microversion = MAX) -> Asked:
+        """Answer a question as the service does, without anything of HTTP.
+
+        :param version: the microversion of the answer; the question is of the newest one.
+        """
         self._change()
         clock = time.perf_counter()
         stamps = [time.thread_time()]
@@ -88,14 +102,14 @@ class Alone:
         stamps.append(time.thread_time())
         found = topology_first(found)
         stamps.append(time.thread_time())
-        body = render(self.snapshot, found, MAX, self._summaries)
+        body = render(self.snapshot, found, version, self._summaries)
         stamps.append(time.thread_time())
         clock = time.perf_counter() - clock
         parts = {
             part: 1000 * (end - begin)
             for part, begin, end in zip(_PARTS, stamps[:-1], stamps[1:], strict=True)
         }
-        return Asked(parts, 1000 * clock, sum([len(batch) for _, batch in found]), len(body))
+        return Asked(parts, 1000 * clock, sum([len(batch) for _, batch in found]), body)
 
     def _change(self) -> None:
         """Somewhere a guest starts, and later it ends."""
@@ -124,22 +138,43 @@ def model_of(cloud: Cloud, hosts: int) -> ModelSnapshot:
     return snapshot_of(trees, used)
 
 
+def answer_lines(name: str, seed: str, hosts: str) -> None:
+    """Answer the questions of :mod:`benchmarks.clouds_beside` on the standard input until it ends."""
+    model = Alone(replace(CLOUDS[name], seed=int(seed)), int(hosts))
+    for line in sys.stdin.buffer:
+        path, version = orjson.loads(line)
+        asked = model.ask(path, tuple(version))
+        digest = hashlib.sha256(asked.body).hexdigest()
+        print(orjson.dumps([asked.cpu, asked.candidates, digest]).decode(), flush=True)
+
+
+def _seeded_clouds(options: argparse.Namespace) -> Iterator[Cloud]:
+    for name in options.clouds:
+        for seed in options.seeds:
+            yield replace(CLOUDS[name], seed=random.randrange(10**6) if seed == "random" else int(seed))
+
+
 def alone(options: argparse.Namespace) -> Iterator[str]:
     """The lines of the tables of this service alone."""
-    for name in options.clouds:
+    for cloud in _seeded_clouds(options):
         for hosts in map(int, options.hosts):
-            model = Alone(CLOUDS[name], hosts)
+            model = Alone(cloud, hosts)
             for limit in map(int, options.limits):
-                yield f"\n{name}, {hosts:,} hosts, {len(model.snapshot):,} providers, limit={limit}\n"
+                providers = len(model.snapshot)
+                yield f"\n{_title(cloud, hosts)}, {providers:,} providers, limit={limit}\n"
                 yield "| query | candidates | kB | CPU ms | p95 | clock ms | " + " | ".join(_PARTS) + " |"
                 yield "| --- |" + " ---: |" * (5 + len(_PARTS))
                 of_all = []
                 for query in options.queries:
-                    questions = paths(query, CLOUDS[name], limit)
+                    questions = paths(query, cloud, limit, cloud.seed)
                     asked = [model.ask(path) for path in islice(questions, _WARM + options.count)][_WARM:]
                     of_all.append(statistics.median([each.cpu for each in asked]))
                     yield _line(query, asked)
                 yield f"\nMedian {statistics.median(of_all):.2f}, highest {max(of_all):.2f} ms of CPU."
+
+
+def _title(cloud: Cloud, hosts: int) -> str:
+    return f"{cloud.name}, seed {cloud.seed}, {hosts:,} hosts"
 
 
 def _line(query: str, asked: Sequence[Asked]) -> str:
@@ -150,7 +185,7 @@ def _line(query: str, asked: Sequence[Asked]) -> str:
     cells = [
         query,
         f"{median(each.candidates for each in asked):.0f}",
-        f"{median(each.size for each in asked) / 1000:.0f}",
+        f"{median(len(each.body) for each in asked) / 1000:.0f}",
         f"{median(cpu):.2f}",
         f"{cpu[int(len(cpu) * 0.95)]:.2f}",
         f"{median(each.clock for each in asked):.2f}",
@@ -162,7 +197,10 @@ def _line(query: str, asked: Sequence[Asked]) -> str:
 def main() -> None:
     """Measure and print."""
     options = parser().parse_args()
-    lines = _beside(options) if options.reference else alone(options)
+    if options.beside:
+        lines = _versions(options)
+    else:
+        lines = _beside(options) if options.reference else alone(options)
     for line in lines:
         print(line, flush=True)
 
@@ -170,14 +208,27 @@ def main() -> None:
 def _beside(options: argparse.Namespace) -> Iterator[str]:
     """The lines of the tables beside the reference, at the first number of hosts and the first limit."""
     hosts, limit = int(options.hosts[0]), int(options.limits[0])
-    for name in options.clouds:
+    for cloud in _seeded_clouds(options):
         results = []
-        for result in measure(CLOUDS[name], hosts, limit, options.queries, options.repeats, options.seconds):
+        for result in measure(cloud, hosts, limit, options.queries, options.repeats, options.seconds):
             print(f"{result.section}: {result.name}", file=sys.stderr, flush=True)
             results.append(result)
+        yield f"\n{_title(cloud, hosts)}, limit={limit}\n"
         yield table.text(results)
         for what, ratios in _ratios(results).items():
             yield f"\n{what}: median {statistics.median(ratios):.1f}x, lowest {min(ratios):.1f}x\n"
+
+
+def _versions(options: argparse.Namespace) -> Iterator[str]:
+    """The lines of the tables beside another checkout, for each cloud, microversion and limit."""
+    for cloud in _seeded_clouds(options):
+        for hosts in map(int, options.hosts):
+            for version in options.versions:
+                for limit in map(int, options.limits):
+                    yield f"\n{_title(cloud, hosts)}, microversion {version}, limit={limit}\n"
+                    major, _, minor = version.partition(".")
+                    asked = (int(major), int(minor)), options.queries, options.count
+                    yield from compare_versions(options.beside, cloud, hosts, limit, *asked)
 
 
 def _ratios(results: Sequence[Result]) -> Mapping[str, Sequence[float]]:

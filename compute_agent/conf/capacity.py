@@ -91,9 +91,9 @@ OPTS: Final = [
         default=5.0,
         min=0.0,
         max=1000.0,
-        help="Margin in percent of the sum of the peak uses of all guests, which the agent adds to this sum."
-        " The option percentile defines the peak use of a guest. The expected use is the largest of"
-        " several estimates, and this sum is one of them.",
+        help="Margin, in percent, that the agent adds to the sum of the peak uses of all guests. The option"
+        " percentile defines the peak use of a guest. The agent makes several estimates of the future use,"
+        " of which this sum is one, and expects the largest.",
     ),
     cfg.FloatOpt(
         "burst",

@@ -100,10 +100,10 @@ COMPUTE_OPTS: Final = [
                 " nova-compute does not offer",
             ),
         ],
-        help="Shape of the provider tree: the providers that have the inventories. LLC and MBA are always on"
-        " the provider of their L3 domain."
-        " Default: beside if nova-compute owns the provider of this host, else numa. If nova-compute will"
-        " run on the host later, set the option to beside before the agent starts for the first time.",
+        help="Shape of the provider tree, that is, which of the host's providers have the inventories. LLC"
+        " and MBA are always on the provider of their L3 domain. Default: beside if nova-compute owns the"
+        " provider of this host, else numa. If nova-compute will run on the host later, set the option to"
+        " beside before the agent starts for the first time.",
     ),
     cfg.StrOpt(
         "resource_provider_name",
@@ -130,9 +130,9 @@ COMPUTE_OPTS: Final = [
         "huge_pages",
         default=False,
         help="Whether huge pages of the host are offered to guests, as CUSTOM_HUGE_PAGES_2MB and similar"
-        " classes on the provider of their NUMA node. MEMORY_MB then does not contain this memory. If"
-        " guests have allocations of more than the smaller amount of MEMORY_MB, the agent waits until the"
-        " allocations fit.",
+        " classes on the provider of their NUMA node. MEMORY_MB then does not contain this memory. While"
+        " the allocations of guests exceed the smaller amount of MEMORY_MB, the agent does not offer huge"
+        " pages yet.",
     ),
     cfg.MultiStrOpt(
         "reserved_huge_pages",

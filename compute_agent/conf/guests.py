@@ -29,17 +29,18 @@ GUESTS_OPTS: Final = [
         "drivers",
         item_type=types.String(choices=["libvirt", "process", "systemd", "podman", "docker"]),
         deprecated_name="driver",
-        help="Kinds of guests on this host, separated by commas. The kind libvirt stands for QEMU domains"
-        " of the libvirtd on this host. The kind process stands for plain processes that the agent has"
+        help="Kinds of guests on this host, separated by commas. The kind libvirt stands for QEMU domains of"
+        " the libvirtd on this host. The kind process stands for plain processes that the agent has"
         " started or adopted. The kind systemd (experimental) stands for services with a section"
-        " [X-ComputeAgent], and needs the Python package jeepney. The kinds podman and docker (experimental)"
-        " stand for containers of root with the label compute-agent.guest=true. Two drivers may report"
-        " guests with the same uuid. The agent then manages the guest of the driver that comes first in this"
-        " list. If the option is not set, the agent keeps the"
-        " drivers of its last start. At its first start the agent chooses libvirt if libvirt-python is"
-        " installed and the socket of [libvirt] uri exists, else process. At a later start the agent"
-        " changes from process to libvirt by itself, if libvirtd runs and no process guest does. Any other"
-        " change needs this option and a restart.",
+        " [X-ComputeAgent], and needs the Python package jeepney. The kinds podman and docker"
+        " (experimental) stand for containers of root with the label compute-agent.guest=true, or with a"
+        " name of guest_names in [podman] or [docker]. If two"
+        " drivers report guests with the same uuid, the agent manages only the guest of the driver that"
+        " comes first in this list. If the option is not set, the agent keeps the drivers of its last"
+        " start. At its first start the agent chooses libvirt if libvirt-python is installed and the"
+        " socket of [libvirt] uri exists, else process. At a later start the agent changes from process to"
+        " libvirt by itself, if libvirtd runs and there is no process guest. Any other change needs this"
+        " option and a restart.",
     ),
     cfg.StrOpt(
         "unallocated",
@@ -48,8 +49,8 @@ GUESTS_OPTS: Final = [
             ("shared", "the agent moves the guests to the shared CPUs"),
             ("ignore", "the guests keep their current CPUs"),
         ],
-        help="CPUs of guests that have no allocation on this host. With each of the values the agent"
-        " reports such guests.",
+        help="CPUs of guests that have no allocation on this host. The agent always reports such guests,"
+        " whatever the value of this option.",
     ),
     cfg.StrOpt(
         "unplaced",
@@ -63,8 +64,9 @@ GUESTS_OPTS: Final = [
         ],
         help="Treatment of guests for which the agent finds no CPUs. The agent finds no CPUs if Placement"
         " has allocated more CPUs than the host has. On hosts without cpu_shared_set, the agent also finds"
-        " none for guests without an allocation. Such a guest shares CPUs that another guest holds only if"
-        " guests hold all CPUs of the host. The agent never stops guests that already run.",
+        " none for guests without an allocation. The agent lets a guest without CPUs of its own use the"
+        " CPUs of another guest only if guests hold all CPUs of the host. The agent never stops guests"
+        " that already run.",
     ),
     cfg.StrOpt(
         "default_qos_class",

@@ -22,8 +22,8 @@ OPTS: Final = [
         help="Treatment of a guest's helper threads on its dedicated CPUs, with [policy] name = follow."
         " Helper threads are emulator threads, I/O threads, workers of vhost, and programs such as swtpm."
         " Nova leaves helper threads on dedicated CPUs, unless cpu_shared_set and"
-        " hw:emulator_threads_policy move them. With policies other than follow, helper threads always run"
-        " on shared CPUs.",
+        " hw:emulator_threads_policy move them. With any other value of [policy] name, helper threads"
+        " always run on shared CPUs.",
     ),
 ]
 

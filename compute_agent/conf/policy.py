@@ -60,11 +60,12 @@ POLICY_OPTS: Final = [
         help="Whether the agent considers the load of dedicated CPUs. The agent learns the mean CPU use of"
         " each guest for each hour of the week. For a guest with less than a day of measurements, the"
         " agent takes the mean over load_minutes. If other criteria are equal, a guest shares cores with"
-        " guests that are busy at other hours. For rebalance_gain, a core that two guests share counts 0"
-        " to 4 points instead of 1. The points are 4 times the share of time in which the two guests are"
-        " busy together, in their 24 busiest common hours of the week. If the agent knows these hours for"
-        " all guests of the cores, a sixteenth of rebalance_gain is enough for a move. If no such move"
-        " exists, the agent separates guests that are busy together now.",
+        " guests that are busy at other hours. With this option, a core that two guests share costs 0 to 4"
+        " points instead of 1 in the count of rebalance_gain. The number is 4 times the share of time in"
+        " which both guests are busy, in the 24 hours of the week in which they are busiest together. If"
+        " the agent has learned these hours for all guests of the cores, a gain of a sixteenth of"
+        " rebalance_gain is enough for a move. If no such move exists, the agent separates guests that are"
+        " busy together now.",
     ),
     cfg.FloatOpt(
         "load_minutes",

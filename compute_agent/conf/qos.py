@@ -38,9 +38,9 @@ OPTS: Final = [
         default=10.0,
         min=0.0,
         max=100.0,
-        help="Percent that throttling and eviction free in addition to the usage above the watermark."
-        " Usage then falls well below the watermark, so that throttling does not start and stop all the"
-        " time.",
+        help="Percent of the usage above the watermark that throttling and eviction free in addition to this"
+        " usage. The usage then falls well below the watermark, so that throttling does not start and stop"
+        " all the time.",
     ),
     cfg.FloatOpt(
         "step",
@@ -92,7 +92,8 @@ WATERMARK_OPTS: Final = [
         " memory_pressure > 10 and swap_in > 50M. `compute-agent watermark list --metrics` lists all"
         " metrics. An expression can contain + - * /, comparisons, and, or, not, and parentheses. The"
         " agent throttles and evicts guests in the same way as for the first metric of the expression. If"
-        " the expression is true or false, set throttle_down and evict to true, and throttle_up to false.",
+        " the result of the expression is true or false, set throttle_down and evict to true, and"
+        " throttle_up to false.",
     ),
     cfg.StrOpt(
         "throttle_down",

@@ -68,13 +68,15 @@ how many long searches a worker runs at the same time.
         default=True,
         help="""
 Whether the log explains each empty answer to GET /allocation_candidates. The
-explanation is a line at INFO. The line has the ids of the request, the
-number of hosts that fail each condition first, and the change of the request
-that would help. A worker computes one explanation at a time, after it has
-sent the answer, with at most a twentieth of a processor. The worker reuses
-the explanation for equal requests until a resource provider changes. During
-another explanation, and in the pause after that explanation, the worker only
-counts empty answers. The next line has their number.
+explanation is a line at INFO. The line has the ids of the request. For each
+condition, the line has the number of hosts for which this condition is the
+first that fails. The line also names a change of the request that would give
+candidates. A worker sends the answer first, and computes the explanation
+afterwards. A worker computes one explanation at a time, and uses at most 5
+percent of a CPU for explanations. The worker reuses the explanation for
+equal requests until a resource provider changes. While a worker computes an
+explanation, and in the pause afterwards, it explains no other empty answer.
+The worker counts these answers, and its next line has their number.
 
 """,
     ),
@@ -85,11 +87,11 @@ counts empty answers. The next line has their number.
         help="""
 Maximum number of requests for changes (GET /ext/v1/changes) that wait in a
 worker at the same time. Such a request waits until a resource changes, and
-occupies a thread for at most a minute. A request above this number gets an
-answer at once, with the header Retry-After. The default is a quarter of the
-threads of a worker (placement-api --threads), rounded down. Under another
-web server the default is 0, because the service does not know the number of
-threads there.
+occupies a thread for at most a minute. If this number of requests is already
+waiting, a worker answers a further request at once, with the header
+Retry-After. The default is a quarter of the threads of a worker
+(placement-api --threads), rounded down. Under another web server the default
+is 0, because the service does not know the number of threads there.
 
 """,
     ),
@@ -100,9 +102,9 @@ threads there.
         help="""
 Approximate maximum size, in MiB, of a list of allocation candidates. A
 longer list is cut at this size, and the answer has the header
-Placement-Ext-Incomplete: size. A worker needs up to six times as much memory
-for each list while it makes the list. Answers to requests with a limit, as
-Nova sends them, are far smaller.
+Placement-Ext-Incomplete: size. While a worker makes a list, it needs up to
+six times the size of the list as memory. Requests of Nova have a limit, so
+the answers to them are far smaller.
 
 """,
     ),

@@ -36,9 +36,9 @@ web servers with several processes need this option.
         help="""
 Maximum number of series of resource providers, four for each inventory
 (openstack_placement_resource_total, _reserved, _allocation_ratio and
-_usage). If the service has more of these series, /metrics shows none of the
-series of providers, and the metric placement_provider_series_left_out has
-their number. At each scrape a worker needs about 7 microseconds for each
+_usage). If the service has more of these series, /metrics shows none of
+them. The metric placement_provider_series_left_out then has the number of
+missing series. At each scrape a worker needs about 7 microseconds for each
 series, and serves no other request during this time.
 
 """,

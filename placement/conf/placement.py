@@ -75,10 +75,11 @@ from at most this number of candidates.
         ],
         help="""
 Order in which candidates are generated. The order matters if
-max_allocation_candidates or the limit of the request cuts the list. If a
-root has 17 or more candidates, some of these candidates differ from another
-candidate only by an exchange of equal providers or groups. Such candidates
-come last, after the other candidates of all roots.
+max_allocation_candidates or the limit of the request cuts the list. Some
+candidates of a root are equivalent: they differ only by an exchange of equal
+providers, or of equal groups of the request. If a root has 17 or more
+candidates, only one of several equivalent candidates has its usual position.
+The others come last, after the candidates of all roots.
 
 """,
     ),
@@ -130,8 +131,8 @@ as /var/lib/placement/model. One of the workers writes the file every five
 minutes if there were changes.
 
 A worker compares the file with the database before it uses the file. If the
-file is damaged, belongs to another database, or is older than a restore of
-the database, the worker removes the file and logs a line. An operator may
+file is damaged, belongs to another database, or was written before a restore
+of the database, the worker removes the file and logs a line. An operator may
 remove the file at any time. Without this option no file is written.
 
 """,

@@ -71,11 +71,11 @@ server's workers.
         # libpq waits at least two seconds
         min=2,
         help="""
-Seconds that the database may take to accept a connection, or to answer the
-check for changes before each answer of the service. A network connection
-counts as broken if the machine of the database does not react for this time.
-Requests then get the answer 503, and one request at a time tests whether the
-database answers again.
+Maximum time, in seconds, in which the database accepts a connection. The
+same limit applies to the query for changes that the service sends before
+each of its answers. If the machine of the database sends nothing for this
+time, a network connection counts as broken. Requests then get the answer
+503, and one request at a time tests whether the database answers again.
 
 """,
     ),
@@ -112,12 +112,12 @@ starts the transaction again. Keep this value below lock_timeout.
         # these are bits of MariaDB; the bit 8 is for SHOW, which the service does not use
         max=15,
         help="""
-Kinds of statements, for a Galera cluster. Before such a statement, a node
-waits until it has applied the commits of the other nodes. The value is a sum
-of 1 (SELECT), 2 (UPDATE and DELETE) and 4 (INSERT). With 7, each answer
-contains all writes that any node has confirmed, even if the workers are
-connected to different nodes. Use a smaller sum only if all workers always
-use the same node. Other databases ignore the option.
+Kinds of statements before which a node of a Galera cluster waits until it
+has applied the commits of the other nodes. The value is a sum of 1 (SELECT),
+2 (UPDATE and DELETE) and 4 (INSERT). With 7, each answer contains all writes
+that any node has confirmed, even if the workers are connected to different
+nodes. Use a smaller sum only if all workers always use the same node. Other
+databases ignore the option.
 
 """,
     ),

@@ -42,8 +42,8 @@ OTEL_RESOURCE_ATTRIBUTES.
         help="""
 Share of the requests that the service traces, from 0 to 1. The option
 applies to requests without the header traceparent, or without an
-authenticated client. For all other requests the header says whether the
-request is traced.
+authenticated client. If an authenticated client sends the header, the header
+decides whether the service traces the request.
 
 """,
     ),

@@ -1,4 +1,4 @@
-"""Finds contradictions in the database: in trees, consumers, allocations and usage."""
+"""Finds contradictions in the database: in trees, consumers, allocations, usage and windows."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from placement.db.tables import (
+    RESERVATION,
     allocations,
     consumers,
     inventories,
     planned_allocations,
+    reservations,
     resource_classes,
     resource_providers,
 )
 from placement.read_model.provider import Inventory
 from placement.read_model.rows import INVENTORY_COLUMNS
+from placement.store import holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +96,18 @@ class AuditProblem(StrEnum):
     LOOP = "provider below itself"
     OVER_CAPACITY = "usage above capacity"
     NO_INVENTORY = "allocations without inventory"
+    NO_WINDOW = "planned allocations without window"
+    WRONG_HOLD = "wrong hold for windows"
 
     @property
     def is_healable(self) -> bool:
         """Return whether the problem can be repaired without a decision of the operator."""
-        return self in (AuditProblem.NO_CONSUMER, AuditProblem.NO_ALLOCATIONS, AuditProblem.WRONG_ROOT)
+        return self not in (
+            AuditProblem.NO_PARENT,
+            AuditProblem.LOOP,
+            AuditProblem.OVER_CAPACITY,
+            AuditProblem.NO_INVENTORY,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +131,13 @@ def find_contradictions(conn: sa.Connection) -> list[DatabaseFinding]:
         *wrong_trees(conn),
         *over_capacity(conn),
         *without_inventory(conn),
+        *without_window(conn),
+        *wrong_holds(conn),
     ]
 
 
 _c, _a, _p, _i = consumers.c, allocations.c, resource_providers.c, inventories.c
+_plan = planned_allocations.c
 
 _without_consumer: Final = (
     sa.select(_a.consumer_id, _p.uuid, resource_classes.c.name, _a.used)
@@ -241,4 +254,54 @@ def without_inventory(conn: sa.Connection) -> list[DatabaseFinding]:
     return [
         DatabaseFinding(AuditProblem.NO_INVENTORY, provider_id, uuid, f"{name}: {used} used, no inventory")
         for provider_id, uuid, name, used in conn.execute(_without_inventory)
+    ]
+
+
+_without_window: Final = (
+    sa.select(_plan.consumer_id, _c.uuid, sa.func.count())
+    .select_from(planned_allocations)
+    .outerjoin(consumers, _c.id == _plan.consumer_id)
+    .outerjoin(reservations, reservations.c.consumer_id == _plan.consumer_id)
+    .where(
+        sa.or_(
+            _c.id.is_(None),
+            sa.func.coalesce(_c.consumer_type, "") != RESERVATION,
+            reservations.c.starts_at.is_(None),
+        )
+    )
+    .group_by(_plan.consumer_id, _c.uuid)
+    .order_by(_plan.consumer_id)
+)
+
+
+def without_window(conn: sa.Connection) -> list[DatabaseFinding]:
+    """Return planned allocations without a reservation that begins later.
+
+    They would never begin, and hold no room.
+    """
+    return [
+        DatabaseFinding(
+            AuditProblem.NO_WINDOW,
+            consumer_id,
+            uuid or f"consumer number {consumer_id}",
+            f"{count} without a time",
+        )
+        for consumer_id, uuid, count in conn.execute(_without_window)
+    ]
+
+
+def wrong_holds(conn: sa.Connection) -> list[DatabaseFinding]:
+    """Return holds that differ from the amounts that windows and claims with an end need.
+
+    A hold that is too small lets other consumers take promised room.
+    """
+    found = holds.find_wrong_holds(conn)
+    if not found:
+        return []
+    ids = {uuid: provider_id for provider_id, uuid in conn.execute(sa.select(_p.id, _p.uuid))}
+    return [
+        DatabaseFinding(
+            AuditProblem.WRONG_HOLD, ids[uuid], uuid, f"{name}: {held} held, windows need {needed}"
+        )
+        for (uuid, name), (held, needed) in found.items()
     ]

@@ -15,6 +15,8 @@ from placement.db.tables import allocations, consumers, planned_allocations, res
 from placement.maintenance import audit
 from placement.maintenance.audit import AuditProblem, DatabaseFinding
 from placement.store import consumers as consumer_store
+from placement.store import holds
+from placement.store.allocations import write_claims
 from placement.store.consumers import ConsumerOwnership
 
 
@@ -33,6 +35,9 @@ def advance_sequence(conn: sa.Connection, table: sa.Table) -> None:
 # SQLite allows 32,766 values in one statement
 _CHUNK: Final = 10_000
 """Maximum number of ids in one statement."""
+# a repair of holds locks buckets, so a long one would make claims wait
+_HOLDS_CHUNK: Final = 100
+"""Maximum number of holds that one transaction repairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +62,15 @@ def heal_database(
     if dry_run:
         return HealOutcome(healable, [finding for finding in found if not finding.problem.is_healable])
     database.write(lambda tx: _adopt_allocations(tx, owner))
-    for problem, repair in (
-        (AuditProblem.NO_ALLOCATIONS, _delete_idle),
-        (AuditProblem.WRONG_ROOT, _set_roots),
+    for problem, repair, chunk in (
+        (AuditProblem.NO_WINDOW, _cancel_plans, _CHUNK),
+        (AuditProblem.NO_ALLOCATIONS, _delete_idle, _CHUNK),
+        (AuditProblem.WRONG_ROOT, _set_roots, _CHUNK),
+        (AuditProblem.WRONG_HOLD, _set_holds, _HOLDS_CHUNK),
     ):
         findings = [finding for finding in found if finding.problem is problem]
-        for start in range(0, len(findings), _CHUNK):
-            database.write(partial(repair, findings=findings[start : start + _CHUNK]))
+        for start in range(0, len(findings), chunk):
+            database.write(partial(repair, findings=findings[start : start + chunk]))
     # the database is read again, because the service may have caused or removed a finding meanwhile
     with database.read() as conn:
         remaining = audit.find_contradictions(conn)
@@ -108,6 +115,27 @@ def _delete_idle(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> N
     if idle:
         tx.renew_epoch()
         consumer_store.remove(tx, idle)
+
+
+def _cancel_plans(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
+    """Delete planned allocations that have no time, and consumers that then have nothing."""
+    subjects = [finding.subject for finding in findings]
+    consumer_store.lock(tx, subjects)
+    # the findings are searched again under the locks, because clients may have changed the findings
+    chosen = {finding.id for finding in audit.without_window(tx.conn)}.intersection(
+        finding.id for finding in findings
+    )
+    if chosen:
+        tx.conn.execute(
+            sa.delete(planned_allocations).where(planned_allocations.c.consumer_id.in_(sorted(chosen)))
+        )
+        _delete_idle(tx, findings)
+
+
+def _set_holds(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
+    """Give these providers the holds that their windows need, even above the capacity."""
+    repair = holds.plan_repair(tx, sorted({finding.subject for finding in findings}))
+    write_claims(tx, repair.claims, repair.locked, are_promised=True)
 
 
 def _set_roots(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:

@@ -1,5 +1,6 @@
 """The bodies and the query of ``/ext/v1/reservations``."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -26,6 +27,8 @@ MAX_SECONDS: Final = 10 * 366 * 86_400.0
 """Maximum seconds until a reservation expires: ten years."""
 MAX_PAGE: Final = 1000
 """Maximum number of reservations in one answer."""
+DEGRADED: Final = "degraded"
+"""The filter for reservations of any state with amounts that their providers cannot give."""
 
 
 class _EndingSchema(StrictSchema):
@@ -67,16 +70,28 @@ class _ListQuery(StrictSchema):
         metadata=since_version(microversion.INITIAL),
     )
     marker = UuidField(metadata=since_version(microversion.INITIAL))
+    state = StringField(
+        pattern=f"^(pending|active|{DEGRADED})$",
+        meaning=f"pending, active or {DEGRADED}",
+        metadata=since_version(microversion.INITIAL),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationsPage:
-    """A page of reservations: project, group, marker and limit; None means no filter."""
+    """A page of reservations: project, group, marker, state and limit; None means no filter."""
 
     project_id: str | None = None
     group: str | None = None
     marker: str | None = None
+    state: str | None = None
     limit: int = MAX_PAGE
+
+    def has_state(self, document: Mapping[str, Any]) -> bool:
+        """Return whether the page shows a reservation with this document."""
+        if self.state == DEGRADED:
+            return bool(document["degraded"])
+        return self.state in (None, document["state"])
 
 
 def parse_list(params: Params, version: Microversion) -> ReservationsPage:

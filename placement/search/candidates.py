@@ -7,6 +7,7 @@ few branches of a tree. Ordering neither adds nor removes candidates.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -15,24 +16,28 @@ from placement.search.budget import SearchBudget
 from placement.search.rules import RequestRules
 
 
-class CandidatePattern(NamedTuple):
-    """One way to serve a request, as positions of providers in a provider set.
+@dataclass(frozen=True, eq=False, slots=True)
+class PatternForm:
+    """The part of a pattern that depends only on which needs have the same provider, not on its position.
 
-    ``resources`` is a dict from each used position to its amounts by resource class. ``mappings`` has for
-    each suffix the positions that serve its group, in the order of the request.
+    Few forms exist, so patterns share them, and an answer renders each form once. In a form, the index of the
+    first need at a provider stands for this provider. ``resources`` is a dict from providers to their amounts
+    by resource class. ``mappings`` has for each suffix the providers of its group, in the order of the
+    request. ``all_give`` tells whether each provider gives some amount.
     """
 
     resources: Mapping[int, Mapping[str, int]]
     mappings: Mapping[str, tuple[int, ...]]
+    all_give: bool
 
     @classmethod
-    def from_positions(cls, rules: RequestRules, chosen: Sequence[int]) -> CandidatePattern:
-        """Return the pattern in which the provider at ``positions[i]`` serves the need with index i."""
+    def from_firsts(cls, rules: RequestRules, firsts: Sequence[int]) -> PatternForm:
+        """Return the form in which the need with index i has the same provider as the need ``firsts[i]``."""
         resources: dict[int, Mapping[str, int]] = {}
         mappings: dict[str, tuple[int, ...]] = {}
-        for need, amounts, at in zip(rules.needs, rules.amounts, chosen, strict=True):
+        for need, amounts, at in zip(rules.needs, rules.amounts, firsts, strict=True):
             suffix = need.suffix
-            # the positions are a tuple instead of a set, because answers list the providers of a group in the
+            # the providers are a tuple instead of a set, because answers list the providers of a group in the
             # order of the request
             served = mappings.get(suffix)
             if served is None:
@@ -42,9 +47,33 @@ class CandidatePattern(NamedTuple):
             # a group named by same_subtree may ask for no resources, and only state conditions on its
             # provider
             if amounts:
-                before = resources.get(at)
-                resources[at] = amounts if before is None else rules.sum_of(before, amounts)
-        return cls(resources, mappings)
+                before = resources.get(at, {})
+                more = {name: before.get(name, 0) + amount for name, amount in amounts.items()}
+                resources[at] = {**before, **more}
+        return cls(resources, mappings, resources.keys() == {*firsts})
+
+
+class CandidatePattern(NamedTuple):
+    """One way to serve a request: the provider at ``positions[i]`` of a provider set serves need i."""
+
+    positions: tuple[int, ...]
+    form: PatternForm
+
+    @property
+    def resources(self) -> dict[int, Mapping[str, int]]:
+        """A dict from each used position to its amounts by resource class."""
+        return {self.positions[first]: amounts for first, amounts in self.form.resources.items()}
+
+    @property
+    def mappings(self) -> dict[str, tuple[int, ...]]:
+        """For each suffix, the positions that serve its group, in the order of the request."""
+        served = self.form.mappings.items()
+        return {suffix: tuple([self.positions[first] for first in firsts]) for suffix, firsts in served}
+
+    @property
+    def giving(self) -> Iterable[int]:
+        """The positions that give some amount; a position may occur twice."""
+        return self.positions if self.form.all_give else self.resources
 
 
 class PatternBatch(tuple[CandidatePattern, ...]):
@@ -182,10 +211,9 @@ def _order_batches(
     last, in_order = (0, 0), True
     for batch in batches:
         for pattern in batch:
-            used = pattern.resources
             # The value None stands for the root and for sharing providers, which are not branches
-            found = {*map(branch, used)}
-            spread = (len(found) - (None in found), len(used))
+            found = {*map(branch, pattern.giving)}
+            spread = (len(found) - (None in found), len(pattern.form.resources))
             in_order, last = in_order and last <= spread, spread
             by_spread.setdefault(spread, []).append(pattern)
         budget.spend_anyway(len(batch))

@@ -18,7 +18,7 @@ from placement.read_model.provider import Provider, in_order
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
-from placement.search.candidates import CandidatePattern, Offer, PatternBatch, candidates_of
+from placement.search.candidates import CandidatePattern, Offer, PatternBatch, PatternForm, candidates_of
 
 # dropping outdated summaries takes a loop over all trees, so it waits until a tenth of the summaries is
 # outdated
@@ -167,7 +167,7 @@ _Template = tuple[bytes, Callable[[tuple[bytes, ...]], Any]]
 
 
 class _CandidateTemplates:
-    """Makes the JSON templates of batches. Each pattern and each set of amounts is rendered once.
+    """Makes the JSON templates of batches. Each form of patterns is rendered once.
 
     Templates need no escaping, because names and uuids contain no characters that JSON escapes.
     """
@@ -175,43 +175,36 @@ class _CandidateTemplates:
     def __init__(self, version: Microversion, budget: SearchBudget) -> None:
         self._version = version
         self._budget = budget
-        #: rendered parts, by the identity of a pattern or of its amounts, which outlive this object
-        self._patterns: dict[int, tuple[str, list[int]]] = {}
-        self._allocations: dict[int, str] = {}
+        #: the text of each form, and a function that picks the positions of its gaps from those of a pattern
+        self._forms: dict[PatternForm, tuple[str, Callable[[tuple[int, ...]], Any]]] = {}
 
-    def __call__(self, patterns: Iterable[CandidatePattern]) -> _Template:
+    def __call__(self, patterns: Sequence[CandidatePattern]) -> _Template:
         """Return the template of a batch."""
-        # the parts are joined as text and encoded once, because batches share the rendered patterns
+        # the parts are joined as text and encoded once, because batches share the rendered forms
         gaps: list[int] = []
         requests = []
-        for pattern in patterns:
-            known = self._patterns.get(id(pattern))
+        self._budget.spend_anyway(len(patterns))
+        for positions, form in patterns:
+            known = self._forms.get(form)
             if known is None:
-                known = self._patterns[id(pattern)] = self._of_one(pattern)
-                self._budget.spend_anyway(1 + len(known[1]) // 4)
+                known = self._forms[form] = self._of_form(form)
             requests.append(known[0])
-            gaps += known[1]
+            gaps += known[1](positions)
         return ",".join(requests).encode(), itemgetter(*gaps)
 
-    def _of_one(self, pattern: CandidatePattern) -> tuple[str, list[int]]:
+    def _of_form(self, form: PatternForm) -> tuple[str, Callable[[tuple[int, ...]], Any]]:
         version = self._version
-        gaps = [*pattern.resources]
-        allocations = ",".join([self._known_allocation(amounts) for amounts in pattern.resources.values()])
+        gaps = [*form.resources]
+        allocations = ",".join([_allocation_template(each, version) for each in form.resources.values()])
+        text = f'{{"allocations":{{{allocations}}}}}'
         if version < microversion.ALLOCATIONS_BY_PROVIDER:
-            return f'{{"allocations":[{allocations}]}}', gaps
-        if version < microversion.MAPPINGS:
-            return f'{{"allocations":{{{allocations}}}}}', gaps
-        gaps += chain.from_iterable(pattern.mappings.values())
-        mappings = ",".join([_mapping_template(suffix, len(at)) for suffix, at in pattern.mappings.items()])
-        return f'{{"allocations":{{{allocations}}},"mappings":{{{mappings}}}}}', gaps
-
-    def _known_allocation(self, amounts: Mapping[str, int]) -> str:
-        # the key is the identity, because candidates share a few objects with amounts (see
-        # RequestRules.sum_of)
-        known = self._allocations.get(id(amounts))
-        if known is None:
-            known = self._allocations[id(amounts)] = _allocation_template(amounts, self._version)
-        return known
+            text = f'{{"allocations":[{allocations}]}}'
+        elif version >= microversion.MAPPINGS:
+            gaps += chain.from_iterable(form.mappings.values())
+            mappings = ",".join([_mapping_template(suffix, len(at)) for suffix, at in form.mappings.items()])
+            text = f'{{"allocations":{{{allocations}}},"mappings":{{{mappings}}}}}'
+        # a slice instead of an index makes itemgetter return a sequence for a single gap, too
+        return text, itemgetter(*gaps) if len(gaps) > 1 else itemgetter(slice(gaps[0], gaps[0] + 1))
 
 
 def _allocation_template(amounts: Mapping[str, int], version: Microversion) -> str:
@@ -266,7 +259,7 @@ def _used_trees(snapshot: ModelSnapshot, offers: Iterable[Offer]) -> Iterable[Ho
             continue
         used = used_by.get(patterns)
         if used is None:
-            used = used_by[patterns] = sorted({at for pattern in patterns for at in pattern.resources})
+            used = used_by[patterns] = sorted({at for pattern in patterns for at in pattern.giving})
         # positions are collected once for each batch, because equivalent trees share batches; positions of
         # sharing providers come last
         members, own = provider_set.members, provider_set.own_count

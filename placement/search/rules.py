@@ -240,12 +240,11 @@ class RequestRules:
         ]
         #: for each need, its amounts by class, as candidates have them
         self.amounts: list[Mapping[str, int]] = [dict(need.resources) for need in needs]
-        #: cached sums; the keys are the identities of both summands. The cache keeps the sums alive, because
-        #: Python may reuse the identity of a freed object
-        self._sums: dict[tuple[int, int], Mapping[str, int]] = {}
         #: for each need, the index of the first need with the same terms, which the same providers can serve
         first: dict[Hashable, int] = {}
         self.first_alike = [first.setdefault(need.serving_terms, index) for index, need in enumerate(needs)]
+        #: the indexes of the needs of which no earlier need has the same terms
+        self.distinct = sorted(set(self.first_alike))
         #: whether several groups with a suffix have the same options
         self.any_alike = any(
             like < index and not needs[index].unsuffixed for index, like in enumerate(self.first_alike)
@@ -279,19 +278,6 @@ class RequestRules:
         )
         #: for each need, the same_subtree rules that name its group
         self.subtrees_of = [[rule for rule in subtrees if index in rule] for index in range(len(needs))]
-
-    def sum_of(self, one: Mapping[str, int], other: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the sum of two mappings of :attr:`amounts` or sums; equal calls return the same object."""
-        # equal sums have to be one object, because templates of candidates are cached by the identity of
-        # amounts
-        key = (id(one), id(other))
-        known = self._sums.get(key)
-        if known is None:
-            known = self._sums[key] = {
-                **one,
-                **{name: one.get(name, 0) + amount for name, amount in other.items()},
-            }
-        return known
 
     def traits_settled(self, options: Sequence[Sequence[Provider]]) -> bool | None:
         """Return whether the providers of the group without a suffix have its traits.

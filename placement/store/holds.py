@@ -12,7 +12,7 @@ the bucket, unlike the rows of other consumers, and no deadlock is possible.
 from __future__ import annotations
 
 import uuid as uuids
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -54,6 +54,7 @@ from placement.store.time_profile import (
     TimeWindow,
     check_counts,
     needed_holds,
+    wrong_holds,
 )
 
 # any constant namespace serves; a change would orphan the holds of existing databases
@@ -88,13 +89,9 @@ def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: Lo
         {each.provider for each in (*locked.holdings, *locked.planned) if each.consumer in locked.timed}
         | {uuid for claim in claims if claim.window is not None for uuid in claim.resources}
     )
-    clock_answer = tx.queue(_CLOCK, {})
-    amounts_answer = tx.queue(_amounts_of(len(providers)), bind_values("uuid", providers))
-    # the four statements are sent together, because no answer is read before the last one is queued
-    held = lock_consumers(tx, [hold_uuid(each) for each in providers])
-    # the clock is read once, so that all amounts are compared with the same instant
-    now = float(clock_answer.scalars[0])
-    others = [each for each in timed_amounts(amounts_answer.rows) if each.consumer not in claimants]
+    state = _lock_holds(tx, providers)
+    now = state.now
+    others = [each for each in state.amounts if each.consumer not in claimants]
     new = [
         TimedAmount(claim.consumer, uuid, name, amount, claim.window, claim.window.starts_at <= now)
         for claim, uuid, name, amount in claimed_amounts(claims)
@@ -102,12 +99,8 @@ def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: Lo
     ]
     if new:
         check_counts([*others, *new])
-    known = held.consumers
-    _check_types(known.values())
-    holds = _hold_claims(providers, needed_holds([*others, *new], now))
-    consumer_store.create_consumers(
-        tx, {each.consumer: _OWNER for each in holds if each.takes_anything and each.consumer not in known}
-    )
+    known = state.locked.consumers
+    holds = _create_holds(tx, providers, needed_holds([*others, *new], now), known)
     planned = [claim for claim in claims if claim.window is not None and claim.window.starts_at > now]
     begun = [claim for claim in claims if claim.window is None or claim.window.starts_at <= now]
     if locked.planned:
@@ -115,10 +108,60 @@ def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: Lo
         pending = sorted({locked.consumers[each.consumer].id for each in locked.planned})
         tx.queue(_plan_removal(len(pending)), bind_values("id", pending))
     return TimedWrite(
-        [*begun, *(each for each in holds if each.takes_anything or each.consumer in known)],
+        [*begun, *holds],
         planned,
-        replace(locked, consumers={**locked.consumers, **known}, holdings=[*locked.holdings, *held.holdings]),
+        replace(
+            locked,
+            consumers={**locked.consumers, **known},
+            holdings=[*locked.holdings, *state.locked.holdings],
+        ),
     )
+
+
+def plan_repair(tx: WriteTransaction, providers: Sequence[str]) -> TimedWrite:
+    """Lock these providers; return a write that gives them the holds that their timed amounts need.
+
+    :raises HoldRefusal: another consumer has the uuid of a hold.
+    """
+    tx.lock(providers)
+    state = _lock_holds(tx, providers)
+    needed = needed_holds(state.amounts, state.now)
+    return TimedWrite(
+        _create_holds(tx, providers, needed, state.locked.consumers), planned=(), locked=state.locked
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _HoldState:
+    """The time of the database, all timed amounts of some providers, and their holds, which are locked."""
+
+    now: float
+    amounts: Sequence[TimedAmount]
+    locked: LockedConsumers
+
+
+def _lock_holds(tx: WriteTransaction, providers: Sequence[str]) -> _HoldState:
+    clock_answer = tx.queue(_CLOCK, {})
+    amounts_answer = tx.queue(_amounts_of(len(providers)), bind_values("uuid", providers))
+    # the four statements are sent together, because no answer is read before the last one is queued
+    locked = lock_consumers(tx, [hold_uuid(each) for each in providers])
+    _check_types(locked.consumers.values())
+    # the clock is read once, so that all amounts are compared with the same instant
+    return _HoldState(float(clock_answer.scalars[0]), timed_amounts(amounts_answer.rows), locked)
+
+
+def _create_holds(
+    tx: WriteTransaction,
+    providers: Iterable[str],
+    needed: dict[HoldKey, int],
+    known: Mapping[str, consumer_store.ConsumerRow],
+) -> list[ConsumerClaim]:
+    """Create the missing holds; return the claims of all holds that exist then."""
+    holds = _hold_claims(providers, needed)
+    consumer_store.create_consumers(
+        tx, {each.consumer: _OWNER for each in holds if each.takes_anything and each.consumer not in known}
+    )
+    return [each for each in holds if each.takes_anything or each.consumer in known]
 
 
 def _hold_claims(providers: Iterable[str], needed: dict[HoldKey, int]) -> list[ConsumerClaim]:
@@ -250,12 +293,16 @@ class TimeSchedule:
 
 
 def read_schedule(
-    conn: sa.Connection, without: Collection[str] = (), of_provider: str | None = None
+    conn: sa.Connection, without: Collection[str] = (), of_providers: Collection[str] | None = None
 ) -> TimeSchedule:
-    """Return the schedule of one provider or of all providers, without the amounts of some consumers."""
+    """Return the schedule of some providers or of all providers, without the amounts of some consumers."""
     now = float(conn.execute(sa.select(clock.ServerNow())).scalar_one())
-    query, values = (_ALL_AMOUNTS, {}) if of_provider is None else (_ITS_AMOUNTS, {"provider": of_provider})
-    amounts = timed_amounts(conn.execute(query, values).all())
+    if of_providers is None:
+        amounts = timed_amounts(conn.execute(_ALL_AMOUNTS).all())
+    else:
+        chunks = split_rows(sorted(of_providers))
+        rows = [row for chunk in chunks for row in conn.execute(_THEIR_AMOUNTS, {"providers": chunk})]
+        amounts = timed_amounts(rows)
     # only providers with timed amounts have holds, and their uuids are indexed, unlike the types of consumers
     hold_uuids = sorted({hold_uuid(each.provider) for each in amounts})
     held = [
@@ -266,15 +313,23 @@ def read_schedule(
     return TimeSchedule(now, [each for each in amounts if each.consumer not in without], held)
 
 
+def find_wrong_holds(conn: sa.Connection) -> dict[HoldKey, tuple[int, int]]:
+    """Return wrong holds of all providers, with the present and the needed amount."""
+    schedule = read_schedule(conn)
+    held = [((provider, name), int(used)) for provider, name, used in conn.execute(_ALL_HOLDS)]
+    return wrong_holds(schedule.amounts, held, schedule.now)
+
+
 _ALL_AMOUNTS: Final = _amounts_query(sa.true())
-_ITS_AMOUNTS: Final = _amounts_query(resource_providers.c.uuid == sa.bindparam("provider"))
-_SOME_HOLDS: Final = (
+_THEIR_AMOUNTS: Final = _amounts_query(
+    resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True))
+)
+_ALL_HOLDS: Final = (
     sa.select(resource_providers.c.uuid, resource_classes.c.name, allocations.c.used)
     .select_from(allocations)
     .join(consumers, consumers.c.id == allocations.c.consumer_id)
     .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
     .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
-    .where(
-        consumers.c.uuid.in_(sa.bindparam("holds", expanding=True)), consumers.c.consumer_type == WINDOW_HOLD
-    )
+    .where(consumers.c.consumer_type == WINDOW_HOLD)
 )
+_SOME_HOLDS: Final = _ALL_HOLDS.where(consumers.c.uuid.in_(sa.bindparam("holds", expanding=True)))

@@ -389,7 +389,7 @@ def _describe_overlaps(conn: sa.Connection, conflict: Conflict) -> str:
     """Return a sentence with the windows that need the amounts of a refused write; mostly there are none."""
     if not isinstance(conflict, CapacityExceeded):
         return ""
-    schedule = holds.read_schedule(conn, of_provider=conflict.provider)
+    schedule = holds.read_schedule(conn, of_providers=[conflict.provider])
     # the write has no end, so each later window matters
     some = [each for each in schedule.amounts if each.resource_class == conflict.resource_class]
     return overlaps_sentence(some, TimeWindow(schedule.now, math.inf))

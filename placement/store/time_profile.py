@@ -32,7 +32,7 @@ Invariants
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -144,6 +144,25 @@ def needed_holds(amounts: Iterable[TimedAmount], now: float) -> dict[HoldKey, in
             largest_sum(some, TimeWindow(now, math.inf)) - sum(each.used for each in some if each.has_begun),
         )
         for key, some in by_key(amounts).items()
+    }
+
+
+def wrong_holds(
+    amounts: Sequence[TimedAmount], holds: Iterable[tuple[HoldKey, int]], now: float
+) -> dict[HoldKey, tuple[int, int]]:
+    """Return the holds that no write can have left: the present amount and the needed one.
+
+    :param amounts: all timed amounts of the providers.
+    :param holds: the present holds of the providers; other holds are 0.
+    """
+    needed, present = needed_holds(amounts, now), dict(holds)
+    # a hold was computed in the past, and later some amounts may have ended without a release
+    largest = needed_holds(amounts, -math.inf)
+    found = {key: (present.get(key, 0), needed.get(key, 0)) for key in sorted({*needed, *present})}
+    return {
+        key: (held, wanted)
+        for key, (held, wanted) in found.items()
+        if not wanted <= held <= largest.get(key, 0)
     }
 
 

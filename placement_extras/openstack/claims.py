@@ -5,6 +5,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
 
 from osc_lib import exceptions
 from osc_lib.command import command
@@ -43,9 +44,15 @@ RESERVATION_COLUMNS: Final = (
     "starts_at",
     "expires_at",
     "state",
+    "degraded",
     "allocations",
 )
 """Columns of a reservation."""
+_LISTED_COLUMNS: Final = (
+    *("uuid", "project_id", "group", "expires_at", "resources"),
+    *("starts_at", "state", "degraded"),
+)
+"""Columns of the list of reservations."""
 CLAIM_COLUMNS: Final = (
     *("#", "host", "resource_provider", "resources", "score"),
     *("consumer", "generation", "expires_at"),
@@ -95,7 +102,11 @@ class CreateClaim(command.Lister):
             help="Current generation of an existing consumer; the claim then replaces the allocations"
             " of this consumer",
         )
-        parser.add_argument("--reservation", metavar="<uuid>", help="Reservation to take the claim from")
+        parser.add_argument(
+            "--reservation",
+            metavar="<uuid>",
+            help="UUID of the reservation from which the claim gets its resources",
+        )
         parser.add_argument("--group", metavar="<name>", help="Group of the consumer")
         parser.add_argument(
             "--policy",
@@ -108,7 +119,7 @@ class CreateClaim(command.Lister):
             "--alternates",
             metavar="<number>",
             type=int,
-            help="Number of other places for the guest to show after the claim",
+            help="Number of choices on other hosts to show after the claim",
         )
         _add_expires_in(parser, "Seconds after which the claim expires, unless it is confirmed")
         parser.add_argument(
@@ -174,7 +185,7 @@ class ConfirmClaim(command.ShowOne):
             "--generation",
             metavar="<number>",
             type=int,
-            help="Generation from the answer to the claim (default: the current one)",
+            help="Generation of the consumer, from the answer to the claim (default: the current generation)",
         )
         _add_expires_in(parser, "Seconds from now after which the claim expires (default: never)")
         return parser
@@ -240,20 +251,26 @@ class ListReservations(command.Lister):
         parser.add_argument(
             "--group", metavar="<name>", help="List reservations for this group of claims only"
         )
+        parser.add_argument(
+            "--state",
+            choices=("pending", "active", "degraded"),
+            help="List reservations of this state only. Degraded ones, pending or active, have amounts that"
+            " their hosts cannot give any more",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
         """List reservations, page by page."""
-        asked = {"limit": _PAGE_SIZE, **_given_fields(parsed_args, "project_id", "group")}
+        asked = {"limit": _PAGE_SIZE, **_given_fields(parsed_args, "project_id", "group", "state")}
         rows: list[TableRow] = []
         while True:
             page = request_extension(self, "GET", _RESERVATIONS, params=asked)
             rows += [_reservation_row(each) for each in page["reservations"]]
             if "links" not in page:
-                return ("uuid", "project_id", "group", "expires_at", "resources"), rows
-            # the marker is used instead of the link, because the host in the link may not be reachable from
-            # here
-            asked["marker"] = page["reservations"][-1]["uuid"]
+                return _LISTED_COLUMNS, rows
+            # only the marker of the link is used, because its host may not be reachable from here
+            following = parse_qs(urlsplit(page["links"][0]["href"]).query)
+            asked["marker"] = following["marker"][0]
 
 
 class ShowReservation(command.ShowOne):
@@ -468,7 +485,7 @@ def _reservation_columns(
     names = HostNames(asking)
     hosts = sorted({name for provider in reservation["allocations"] if (name := names.host_name(provider))})
     return (*RESERVATION_COLUMNS, "hosts"), (
-        # an earlier service has no times of a start
+        # an earlier service has no times of a start, no states and no causes
         *(reservation.get(name) for name in RESERVATION_COLUMNS),
         hosts,
     )
@@ -477,8 +494,11 @@ def _reservation_columns(
 def _reservation_row(reservation: Mapping[str, Any]) -> TableRow:
     held = _sum_amounts(each["resources"] for each in reservation["allocations"].values())
     return (
-        *(reservation[name] for name in ("uuid", "project_id", "group", "expires_at")),
+        *(reservation[name] for name in _LISTED_COLUMNS[:4]),
         amounts_text(held),
+        # an earlier service has none of these
+        *(reservation.get(name) for name in ("starts_at", "state")),
+        bool(reservation.get("degraded")),
     )
 
 

@@ -56,6 +56,14 @@ def test_the_program_measures_every_question() -> None:
         assert done.stdout.count(f"| {name} |") == len(CLOUDS)
 
 
+def test_a_version_beside_itself_gives_equal_answers() -> None:
+    command = [sys.executable, "-m", "benchmarks.clouds", "--hosts", "24", "--count", "1", "--limits", "10"]
+    beside = ["--beside", str(CHECKOUT), "--clouds", "unlike", "--seeds", "random", "--versions", "1.10,1.39"]
+    done = subprocess.run([*command, *beside], cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("| equal |") == 2 * len(FAMILIES)
+
+
 @pytest.mark.parametrize("name", WORLDS)
 def test_the_worst_question_of_a_few_ends_with_candidates_or_says_why_not(name: str) -> None:
     found = worst(name, count=4, seed=2, seconds=0.05, max_size=1 << 20)

@@ -1,7 +1,9 @@
 """The resources ``/ext/v1/reservations`` and ``/ext/v1/reservations/{uuid}``."""
 
 import uuid as uuids
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -15,10 +17,12 @@ from placement.exceptions import Forbidden
 from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
 from placement.schemas.base import canonical_uuid
+from placement.search.claims.degradation import DegradationCause, PromisingProviders, find_causes
 from placement.store import reservations as store
 from placement.store.allocations import Allocation
+from placement.store.holds import TimeSchedule, read_schedule
 from placement.store.reservations import CapacityReservation, WrittenReservation
-from placement.store.time_profile import iso_time
+from placement.store.time_profile import TimeWindow, iso_time
 
 blueprint = Blueprint("ext_reservations", __name__)
 
@@ -47,10 +51,7 @@ def create_reservation(call: ApiRequest) -> Response:
 
     claim_service(call).claim_places([wanted], also=make_written)
     (written,) = made
-    shown = {
-        "reservation": _reservation_document(written.reservation, written.held),
-        "warnings": wanted.warnings,
-    }
+    shown = {"reservation": _written_document(call, written), "warnings": wanted.warnings}
     return call.add_location(call.json_answer(shown, status=201), f"{PATH}/{uuid}")
 
 
@@ -68,15 +69,19 @@ def list_some(call: ApiRequest) -> Response:
         )
     if project_id is not None:
         call.authorize(rules.LIST_RESERVATIONS, {"project_id": project_id})
+    _release_due(call)
     with call.service.database.read() as conn:
         # one more than the limit of the page is read, to find out whether there is a next page
         found = store.list_reservations(conn, project_id, page.group, page.marker, page.limit + 1)
-        shown = found[: page.limit]
-        held = store.held_amounts(conn, shown)
-    document: dict[str, Any] = {"reservations": [_reservation_document(each, held) for each in shown]}
+        read = found[: page.limit]
+        held = store.held_amounts(conn, read)
+    shown = _documents(call, read, held)
+    # states depend on the clock and on providers, so a page is filtered after it is read: its price is
+    # limited, and it may have fewer reservations than its limit
+    document: dict[str, Any] = {"reservations": [each for each in shown if page.has_state(each)]}
     if len(found) > page.limit:
-        asked = {"project_id": page.project_id, "group": page.group}
-        following = {"limit": page.limit, "marker": shown[-1].uuid}
+        asked = {"project_id": page.project_id, "group": page.group, "state": page.state}
+        following = {"limit": page.limit, "marker": read[-1].uuid}
         following |= {name: value for name, value in asked.items() if value is not None}
         document["links"] = [{"rel": "next", "href": f"{mount_prefix()}{PATH}?{urlencode(following)}"}]
     return call.json_answer(document)
@@ -89,13 +94,14 @@ def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     # reservations exist
     call.authorize(rules.SHOW_RESERVATION, {"project_id": call.project_id or _ANY_PROJECT})
     uuid = _known_uuid(reservation_uuid)
+    _release_due(call)
     with call.service.database.read() as conn:
         found = store.find_reservation(conn, uuid)
         held = [] if found is None else store.held_amounts(conn, [found])
     # 404 instead of 403, because 403 would show that the reservation exists
     if found is None or not _allows_project(call, rules.SHOW_RESERVATION, found.project_id):
         raise store.no_reservation(uuid)
-    return call.json_answer({"reservation": _reservation_document(found, held)})
+    return call.json_answer({"reservation": _documents(call, [found], held)[0]})
 
 
 @api_operation(
@@ -115,7 +121,7 @@ def update(call: ApiRequest, reservation_uuid: str) -> Response:
     # the right to change a reservation does not include the right to see it
     if not _allows_project(call, rules.SHOW_RESERVATION, written.reservation.project_id):
         raise store.no_reservation(known)
-    return call.json_answer({"reservation": _reservation_document(written.reservation, written.held)})
+    return call.json_answer({"reservation": _written_document(call, written)})
 
 
 @api_operation(blueprint, "DELETE", _ONE, rules.DELETE_RESERVATION)
@@ -146,12 +152,48 @@ def _allows_project(call: ApiRequest, rule: str, project_id: str) -> bool:
     return True
 
 
-def _reservation_document(reservation: CapacityReservation, held: Iterable[Allocation]) -> dict[str, Any]:
+def _release_due(call: ApiRequest) -> None:
+    """Begin windows that are due before their reservations are read, because this changes generations."""
+    with call.service.model.fresh_view():
+        pass
+
+
+def _written_document(call: ApiRequest, written: WrittenReservation) -> dict[str, Any]:
+    return _documents(call, [written.reservation], written.held)[0]
+
+
+def _documents(
+    call: ApiRequest, found: Sequence[CapacityReservation], held: Sequence[Allocation]
+) -> list[dict[str, Any]]:
+    """Return the documents of reservations, with the causes why they are degraded.
+
+    :param held: the amounts of these reservations.
+    """
+    with call.service.model.fresh_view() as view:
+        providers = PromisingProviders.from_snapshot(view.snapshot, {each.provider for each in held})
+    schedule = TimeSchedule(0.0, (), ())
+    # mostly no provider is overfull, and no schedule is read
+    if overfull := providers.overfull_uuids(held):
+        with call.service.database.read() as conn:
+            schedule = read_schedule(conn, of_providers=overfull)
+    amounts: dict[str, list[Allocation]] = defaultdict(list)
+    for amount in held:
+        amounts[amount.consumer].append(amount)
+    documents = []
+    for each in found:
+        own = amounts[each.uuid]
+        window = TimeWindow(max(each.now, each.starts_at or each.now), each.expires_at)
+        documents.append(_reservation_document(each, own, find_causes(own, window, providers, schedule)))
+    return documents
+
+
+def _reservation_document(
+    reservation: CapacityReservation, held: Sequence[Allocation], causes: Sequence[DegradationCause]
+) -> dict[str, Any]:
     by_provider: dict[str, Any] = {}
     for each in held:
-        if each.consumer == reservation.uuid:
-            entry = by_provider.setdefault(each.provider, {"resources": {}})
-            entry["resources"][each.resource_class] = each.used
+        entry = by_provider.setdefault(each.provider, {"resources": {}})
+        entry["resources"][each.resource_class] = each.used
     return {
         "uuid": reservation.uuid,
         "project_id": reservation.project_id,
@@ -161,5 +203,6 @@ def _reservation_document(reservation: CapacityReservation, held: Iterable[Alloc
         "starts_at": None if reservation.starts_at is None else iso_time(reservation.starts_at),
         "expires_at": iso_time(reservation.expires_at),
         "state": "active" if reservation.has_begun else "pending",
+        "degraded": [asdict(each) for each in causes],
         "allocations": by_provider,
     }

@@ -19,6 +19,7 @@ Modules
     - ``topology`` splits amounts over zones; ``split_choices`` combines splits with candidates for the rest.
     - ``service`` acts: it places claims, writes them (``placement.store``), and repeats both after a lost
       race.
+    - ``degradation`` finds the amounts of reservations that their providers cannot give any more.
     - ``refusal`` explains why no host has a place, and which changes would help.
 
 A worked example

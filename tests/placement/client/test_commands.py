@@ -57,7 +57,16 @@ def url(tmp_path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["1.0", "1.14", "1.24", "1.29", "1.39"])
+@pytest.mark.parametrize(
+    "version",
+    [
+        "1.0",
+        pytest.param("1.14", marks=pytest.mark.long),
+        "1.24",
+        pytest.param("1.29", marks=pytest.mark.long),
+        "1.39",
+    ],
+)
 def test_every_command_shows_the_state_of_the_service(url, version, tmp_path):
     with client() as driver:
         shell = Shell(driver, url, version)

@@ -7,8 +7,10 @@ from placement.db import buckets
 from placement.db.tables import change_buckets
 from placement.maintenance.audit import AuditProblem, DatabaseFinding, find_contradictions
 from placement.maintenance.heal import heal_database
+from placement.store.holds import hold_uuid
 from tests.placement.builders import claim_body, inventories_body
 from tests.placement.maintenance.conftest import OWNER
+from tests.placement.moving_clock import advance_clock, after
 from tests.placement_extras.migration.reference_world import uuid
 
 ROOT, CHILD, GRANDCHILD, OTHER = (uuid("a", number) for number in range(1, 5))
@@ -231,3 +233,75 @@ def test_a_provider_moved_in_between_gets_its_present_root(damage, world, databa
     )
     heal_database(database, OWNER)
     assert world.get(f"/resource_providers/{GRANDCHILD}")["root_provider_uuid"] == ROOT
+
+
+@pytest.fixture
+def window(world):
+    """A window of 3 VCPU that begins in an hour, on a provider without other consumers."""
+    body = inventories_body(0, VCPU=8)
+    assert world.put(f"/resource_providers/{OTHER}/inventories", body) == 200
+    body = {"uuid": VOLUME.replace("c", "e"), "query": "resources=VCPU:3", "project_id": "red"}
+    body |= {"user_id": "ann", "starts_at": after(3600), "expires_at": after(7200)}
+    assert world.post("/ext/v1/reservations", body) == 201
+    return body["uuid"]
+
+
+def used_of_other(service):
+    return service.get(f"/resource_providers/{OTHER}/usages")["usages"]["VCPU"]
+
+
+@pytest.mark.parametrize(("held", "needed_text"), [(1, "1 held"), (7, "7 held"), (0, "0 held")])
+def test_a_wrong_hold_gets_the_amount_that_windows_need(damage, window, world, database, held, needed_text):
+    assert findings(database) == []
+    if held:
+        damage(f"UPDATE allocations SET used = {held} WHERE used = 3")
+    else:
+        uuid_of_hold = hold_uuid(OTHER)
+        damage(
+            "DELETE FROM allocations WHERE used = 3", f"DELETE FROM consumers WHERE uuid = '{uuid_of_hold}'"
+        )
+    expected = [(AuditProblem.WRONG_HOLD, OTHER, f"VCPU: {needed_text}, windows need 3")]
+    assert shown(findings(database)) == expected
+    assert shown(heal_database(database, OWNER, dry_run=True).repaired) == expected
+    healed = heal_database(database, OWNER)
+    assert (shown(healed.repaired), healed.remaining) == (expected, [])
+    assert used_of_other(world) == 3
+
+
+def test_a_hold_without_windows_is_removed(damage, window, world, database):
+    damage("DELETE FROM planned_allocations", "DELETE FROM reservations")
+    assert [each.problem for each in findings(database)] == [
+        AuditProblem.NO_ALLOCATIONS,
+        AuditProblem.WRONG_HOLD,
+    ]
+    assert heal_database(database, OWNER).remaining == []
+    assert used_of_other(world) == 0
+    assert world.answer(f"/resource_providers/{OTHER}/allocations").json["allocations"] == {}
+
+
+def test_a_hold_that_is_too_large_since_a_window_has_ended_is_no_finding(
+    window, world, database, database_url
+):
+    advance_clock(database_url, 7201)
+    assert findings(database) == []
+    assert heal_database(database, OWNER).repaired == []
+
+
+def test_planned_allocations_without_a_window_are_cancelled(damage, window, world, database):
+    damage("DELETE FROM reservations")
+    assert shown(findings(database)) == [
+        (AuditProblem.NO_WINDOW, window, "1 without a time"),
+        (AuditProblem.WRONG_HOLD, OTHER, "VCPU: 3 held, windows need 0"),
+    ]
+    assert heal_database(database, OWNER).remaining == []
+    assert used_of_other(world) == 0
+
+
+def test_a_repaired_hold_is_above_the_capacity_if_its_room_is_taken(damage, window, world, database):
+    damage("UPDATE allocations SET used = 1 WHERE used = 3")
+    taken = claim_body({OTHER: {"VCPU": 7}}, project_id="red", user_id="ann")
+    assert world.put(f"/allocations/{uuid('c', 9)}", taken) == 204
+    assert shown(heal_database(database, OWNER).remaining) == [
+        (AuditProblem.OVER_CAPACITY, OTHER, "VCPU: 10 used of 8")
+    ]
+    assert used_of_other(world) == 10

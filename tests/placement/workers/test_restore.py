@@ -8,12 +8,15 @@ from sqlalchemy.engine import make_url
 
 from placement.db import buckets
 from placement.db.database import ServiceDatabase
+from placement.maintenance.audit import find_contradictions
 from tests import databases
 from tests.databases import DatabaseServer
 from tests.databases.proxy import Proxy
 from tests.placement.builders import inventories_body, make_provider, put_allocation
+from tests.placement.moving_clock import advance_clock, after
 from tests.placement.running import Admin, application
 from tests.placement.sql import execute_sql
+from tests.placement.workers.window_tables import find_broken_promises
 
 HOSTS = [f"{number:08d}-0000-4000-8000-000000000000" for number in (1, 2, 3)]
 
@@ -204,6 +207,33 @@ def test_a_new_epoch_reveals_a_history_with_the_same_counters(
     operator.close()
     for worker in workers:
         assert read_used(worker) == [0, 30, 0]
+
+
+def test_restored_windows_have_their_room_again(
+    workers: list[Admin], database_server: DatabaseServer, database_url: str
+) -> None:
+    first, second = workers
+    body = {"query": "resources=VCPU:40", "project_id": "p", "user_id": "u", "allowed_hosts": [HOSTS[0]]}
+    times = {"starts_at": after(3600), "expires_at": after(7200)}
+    window = first("POST", "/ext/v1/reservations", json=body | times).json["reservation"]["uuid"]
+    backup = database_server.backup(database_url)
+    assert second("DELETE", f"/ext/v1/reservations/{window}").status_code == 204
+    hold_vcpus(second, 1, HOSTS[0], 60)
+    database_server.restore(database_url, backup)
+    operator = ServiceDatabase(database_url)
+    operator.write(lambda tx: tx.renew_epoch())
+    with operator.read() as conn:
+        assert find_contradictions(conn) == []
+    operator.close()
+    assert find_broken_promises(database_url) == []
+    for worker in workers:
+        assert read_used(worker) == [40, 0, 0]
+        hold = {HOSTS[0]: {"VCPU": 21}}
+        assert put_allocation(worker, hold).status_code == 409
+    # the window ended while the database was away
+    advance_clock(database_url, 7201)
+    for worker in workers:
+        assert read_used(worker) == [0, 0, 0]
 
 
 def test_a_replaced_database_is_detected_with_any_counters(

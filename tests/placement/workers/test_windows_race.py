@@ -13,12 +13,12 @@ from tests.placement.builders import (
     make_provider,
     new_claim,
     post_claims,
-    provider_path,
     put_allocation,
-    read_usages,
 )
 from tests.placement.moving_clock import iso
 from tests.placement.running import Admin, application
+from tests.placement.sql import execute_sql
+from tests.placement.workers.window_tables import find_broken_promises
 
 PATH = "/ext/v1/reservations"
 CAPACITY = 6
@@ -27,10 +27,15 @@ HOUR = 3600.0
 
 
 @pytest.fixture
-def workers(database_server: DatabaseServer, database_template: str) -> Iterator[list[Admin]]:
+def url(database_server: DatabaseServer, database_template: str) -> Iterator[str]:
     url = database_server.clone(database_template)
-    yield [Admin(application(url)) for _ in range(2)]
+    yield url
     database_server.drop_database(url)
+
+
+@pytest.fixture
+def workers(url: str) -> list[Admin]:
+    return [Admin(application(url)) for _ in range(2)]
 
 
 def work_randomly(admin: Admin, host: str, seed: int, begin: float, failures: list[str]) -> None:
@@ -59,7 +64,9 @@ def work_randomly(admin: Admin, host: str, seed: int, begin: float, failures: li
             made.append(key)
 
 
-def test_racing_writes_of_windows_keep_every_instant_below_the_capacity(workers: list[Admin]) -> None:
+def test_racing_writes_of_windows_keep_every_instant_below_the_capacity(
+    url: str, workers: list[Admin]
+) -> None:
     admin = workers[0]
     host = make_provider(admin, "cn", VCPU=CAPACITY)
     begin, failures = datetime.now().timestamp(), list[str]()
@@ -73,29 +80,17 @@ def test_racing_writes_of_windows_keep_every_instant_below_the_capacity(workers:
         thread.join(timeout=240)
         assert not thread.is_alive()
     assert not failures
-    assert busiest_instant(admin, host) == read_usages(workers[1], host)["VCPU"] <= CAPACITY
+    assert find_broken_promises(url) == []
 
 
-def busiest_instant(admin: Admin, host: str) -> int:
-    """Return the largest sum of all amounts at an instant ahead, from what the API shows of each consumer."""
-    ends: dict[str, float] = {}
-    amounts: dict[str, tuple[int, float]] = {}
-    for consumer, held in admin("GET", provider_path(host, "allocations")).json["allocations"].items():
-        if admin("GET", f"/allocations/{consumer}").json["consumer_type"] != "WINDOW_HOLD":
-            shown = admin("GET", f"/ext/v1/claims/{consumer}").json
-            if "claim" in shown:
-                ends[consumer] = datetime.fromisoformat(shown["claim"]["expires_at"]).timestamp()
-            amounts[consumer] = held["resources"]["VCPU"], 0.0
-    for each in admin("GET", PATH).json["reservations"]:
-        begin = datetime.fromisoformat(each["starts_at"]).timestamp()
-        amounts[each["uuid"]] = each["allocations"][host]["resources"]["VCPU"], begin
-        ends[each["uuid"]] = datetime.fromisoformat(each["expires_at"]).timestamp()
-    instants = [datetime.now().timestamp(), *(begin for _, begin in amounts.values())]
-    return max(
-        sum(
-            amount
-            for consumer, (amount, begin) in amounts.items()
-            if begin <= instant < ends.get(consumer, float("inf"))
-        )
-        for instant in instants
-    )
+def test_the_check_finds_a_full_instant_and_a_wrong_hold(url: str, workers: list[Admin]) -> None:
+    host, begin = make_provider(workers[0], "cn", VCPU=CAPACITY), datetime.now().timestamp()
+    times = {"starts_at": iso(begin + HOUR), "expires_at": iso(begin + 2 * HOUR)}
+    body = {"query": f"resources=VCPU:{CAPACITY}", "project_id": "p", "user_id": "u"}
+    assert workers[0]("POST", PATH, json=body | times).status_code == 201
+    assert find_broken_promises(url) == []
+    execute_sql(url, "UPDATE planned_allocations SET used = used + 1")
+    assert find_broken_promises(url) == [
+        f"{CAPACITY + 1} of {CAPACITY}.0 VCPU at an instant of {host}",
+        f"hold of VCPU of {host}: {CAPACITY}, not {CAPACITY + 1} to {CAPACITY + 1}",
+    ]

@@ -1,5 +1,6 @@
 """Reservations that begin later, and claims that end: which consumer gets which room at which time."""
 
+import time
 import uuid
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.placement.builders import (
 from tests.placement.moving_clock import advance_clock, after
 from tests.placement.running import Admin, application
 from tests.placement.sql import read_scalar
+from tests.placement.workers.window_tables import find_broken_promises
 
 PATH = "/ext/v1/reservations"
 HOUR = 3600.0
@@ -364,3 +366,100 @@ def test_the_room_of_a_window_stays_held_until_some_worker_begins_it(
         assert book(admin, 1, 0.1, 0.2).status_code == 409
     assert read_usages(Admin(application(url)), host) == {"VCPU": 8}
     assert admin("GET", f"/allocations/{first}").json["allocations"] != {}
+
+
+@pytest.mark.parametrize("skew", [-HOUR, HOUR])
+def test_clocks_of_workers_do_not_matter_to_windows(
+    admin: Admin, url: str, host: str, skew: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early, late = booked(admin, 8, 0.5, 1), booked(admin, 8, 1, 3)
+    real = time.time
+    # the client of these requests uses its own clock, which is right
+    times = {"starts_at": after(HOUR), "expires_at": after(1.5 * HOUR)}
+    ends_at = after(0.25 * HOUR)
+    monkeypatch.setattr(time, "time", lambda: real() + skew)
+    skewed = Admin(application(url))
+    assert [show(skewed, each)["state"] for each in (early, late)] == ["pending", "pending"]
+    body = {"query": "resources=VCPU:1", "project_id": "project", "user_id": "user", **times}
+    assert skewed("POST", PATH, json=body).status_code == 409
+    assert post_claims(skewed, new_claim("resources=VCPU:8"), ends_at=ends_at).status_code == 201
+    advance_clock(url, 0.75 * HOUR)
+    assert [show(skewed, each)["state"] for each in (early, late)] == ["active", "pending"]
+    assert read_usages(skewed, host) == {"VCPU": 8}
+    assert find_broken_promises(url) == []
+
+
+@pytest.mark.parametrize("skew", [-HOUR, HOUR])
+def test_a_client_with_a_wrong_clock_gets_the_times_that_it_names(
+    admin: Admin, host: str, skew: float
+) -> None:
+    # such a client means other times, and the answer has the time of the database where these are impossible
+    answer = book(admin, 8, skew / HOUR + 0.5, skew / HOUR + 0.75)
+    if skew > 0:
+        assert answer.json["reservation"]["state"] == "pending"
+    else:
+        assert "the time of the database is" in read_error(answer)[2]
+    assert book(admin, 8, 0, 1).status_code == 201
+
+
+def test_windows_above_a_lowered_capacity_are_degraded(admin: Admin, url: str, host: str) -> None:
+    first, second, third = booked(admin, 6, 1, 2), booked(admin, 4, 3, 4), booked(admin, 2, 3, 4)
+    put_inventories(admin, host, generation_of(admin, host), VCPU=5)
+    cause = {"reason": "capacity_exceeded", "provider": host, "resource_class": "VCPU", "missing": 1}
+    assert [show(admin, each)["degraded"] for each in (first, second, third)] == [[cause]] * 3
+    advance_clock(url, 1.5 * HOUR)
+    assert (show(admin, first)["state"], show(admin, first)["degraded"]) == ("active", [cause])
+    assert admin("DELETE", f"{PATH}/{third}").status_code == 204
+    assert show(admin, second)["degraded"] == []
+    put_inventories(admin, host, generation_of(admin, host), VCPU=6)
+    assert show(admin, first)["degraded"] == []
+
+
+def test_a_disabled_host_degrades_its_reservations(admin: Admin, host: str) -> None:
+    window, now = booked(admin, 6, 1, 2), reserve(admin, 2)
+    body = {"resource_provider_generation": generation_of(admin, host), "traits": ["COMPUTE_STATUS_DISABLED"]}
+    assert admin("PUT", provider_path(host, "traits"), json=body).status_code == 200
+    for each, missing in ((window, 6), (now, 2)):
+        (cause,) = show(admin, each)["degraded"]
+        assert (cause["reason"], cause["missing"]) == ("host_disabled", missing)
+    assert {each["uuid"] for each in listed(admin, "state=degraded")} == {window, now}
+
+
+def test_a_list_has_only_reservations_of_a_state_page_by_page(admin: Admin, host: str) -> None:
+    pending = {booked(admin, 1, 1, 2) for _ in range(3)}
+    active = {reserve(admin, 1) for _ in range(3)}
+    assert {each["uuid"] for each in listed(admin, "state=pending&limit=2")} == pending
+    assert {each["uuid"] for each in listed(admin, "state=active&limit=2")} == active
+    assert listed(admin, "state=degraded&limit=2") == []
+    assert admin("GET", f"{PATH}?state=ended").status_code == 400
+
+
+def listed(admin: Admin, query: str) -> list[dict[str, Any]]:
+    """Read all pages of a list."""
+    found: list[dict[str, Any]] = []
+    path = f"{PATH}?{query}"
+    while True:
+        page = admin("GET", path).json
+        found += page["reservations"]
+        if "links" not in page:
+            return found
+        path = page["links"][0]["href"].removeprefix("/placement")
+
+
+def reserve(admin: Admin, amount: int) -> str:
+    """Reserve VCPUs from now on."""
+    body = {
+        "query": f"resources=VCPU:{amount}",
+        "project_id": "project",
+        "user_id": "user",
+        "expires_in": HOUR,
+    }
+    answer = admin("POST", PATH, json=body)
+    assert answer.status_code == 201, answer.text
+    found: str = answer.json["reservation"]["uuid"]
+    return found
+
+
+def generation_of(admin: Admin, provider: str) -> int:
+    found: int = admin("GET", provider_path(provider)).json["generation"]
+    return found

@@ -1,0 +1,106 @@
+"""Finds the amounts of reservations that their providers cannot give any more; a pure function decides.
+
+A reservation is an old promise. Afterwards an operator may reduce an inventory, delete it, or disable the
+host. The reservation stays, but is *degraded*: it has causes, one for each amount that is in danger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from placement.read_model.provider import DISABLED, Provider
+from placement.read_model.snapshot import ModelSnapshot
+from placement.store.allocations import Allocation
+from placement.store.holds import TimeSchedule
+from placement.store.time_profile import TimeWindow, usage_changes
+
+
+class DegradationReason(StrEnum):
+    """The reason why a provider cannot give an amount of a reservation."""
+
+    CAPACITY = "capacity_exceeded"
+    DISABLED = "host_disabled"
+    INVENTORY = "inventory_missing"
+    PROVIDER = "provider_missing"
+
+
+@dataclass(frozen=True, slots=True)
+class DegradationCause:
+    """An amount of a reservation that its provider (a uuid) cannot give.
+
+    ``missing`` is the largest part of the amount that is missing at an instant of the reservation's time.
+    """
+
+    reason: DegradationReason
+    provider: str
+    resource_class: str
+    missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromisingProviders:
+    """Providers of reservations by uuid, and the uuids of those that are disabled."""
+
+    by_uuid: Mapping[str, Provider]
+    disabled: Collection[str]
+
+    @classmethod
+    def from_snapshot(cls, snapshot: ModelSnapshot, uuids: Iterable[str]) -> PromisingProviders:
+        """Return the providers with these uuids that exist. A disabled host disables its whole tree."""
+        found = {uuid: each for uuid in uuids if (each := snapshot.get(uuid)) is not None}
+        disabled = {
+            uuid
+            for uuid, provider in found.items()
+            if any(DISABLED in each.traits for each in snapshot.lineage_of(provider))
+        }
+        return cls(found, disabled)
+
+    def overfull_uuids(self, held: Iterable[Allocation]) -> set[str]:
+        """Return the uuids of providers that use more than their capacity of a class of these amounts."""
+        return {
+            each.provider
+            for each in held
+            # the usage includes the holds, so it is at least that of the busiest instant ahead
+            if (provider := self.by_uuid.get(each.provider)) is not None
+            and each.resource_class in provider.inventories
+            and provider.free(each.resource_class) < 0
+        }
+
+
+def find_causes(
+    held: Iterable[Allocation], window: TimeWindow, providers: PromisingProviders, schedule: TimeSchedule
+) -> list[DegradationCause]:
+    """Return the causes why a reservation with these amounts is degraded; none if all are available.
+
+    :param window: the time of the reservation from now on.
+    :param schedule: the timed amounts of the overfull providers at least.
+    """
+    causes = []
+    for each in held:
+        provider = providers.by_uuid.get(each.provider)
+        if provider is None:
+            reason, missing = DegradationReason.PROVIDER, each.used
+        elif each.resource_class not in provider.inventories:
+            reason, missing = DegradationReason.INVENTORY, each.used
+        elif each.provider in providers.disabled:
+            reason, missing = DegradationReason.DISABLED, each.used
+        else:
+            reason, missing = DegradationReason.CAPACITY, _excess(each, provider, window, schedule)
+        if missing > 0:
+            causes.append(DegradationCause(reason, each.provider, each.resource_class, missing))
+    return causes
+
+
+def _excess(held: Allocation, provider: Provider, window: TimeWindow, schedule: TimeSchedule) -> int:
+    """Return the part of an amount above the capacity, at the busiest instant of the window."""
+    key, free = (held.provider, held.resource_class), provider.free(held.resource_class)
+    if free >= 0:
+        return 0
+    changes = usage_changes(
+        (each for each in schedule.amounts if each.key == key),
+        (each for each in schedule.holds if each[0] == key),
+        window,
+    )
+    return min(held.used, changes.get(key, 0) - free)
