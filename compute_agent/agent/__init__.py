@@ -1,7 +1,7 @@
 """The process of the agent: its assembly, main thread, sockets, signals and reloads.
 
-The package is separate from :mod:`compute_agent.loops`, so that loops can be read, created and tested without
-a process. This package creates, starts and queries the loops, and the loops import nothing of it.
+This package creates, starts and queries the loops of :mod:`compute_agent.loops`. The loops import nothing of
+this package, so that they can be read, created and tested without a process.
 
 - :mod:`~compute_agent.agent.assembly` makes all parts in one function, from top to bottom. New readers should
   start with this function.
@@ -19,6 +19,6 @@ thread lets the reloader read the files. A configuration that is refused changes
 gets the new host state and controllers. Then :class:`~compute_agent.loops.base.ConfigurationInForce` passes
 the configuration to each loop, which uses it from its next round on.
 
-Invariants: a part is made after the parts that it needs. Before start(), only threads of the driver run. A
-refused start leaves the host unchanged.
+Invariants: an object is made after the objects that it uses. Before start(), only threads of the driver run.
+If the agent refuses to start, the host stays unchanged.
 """

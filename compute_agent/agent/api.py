@@ -179,11 +179,11 @@ class AgentParts(Protocol):
         ...
 
     def verify_promises(self) -> list[PromiseVerdict]:
-        """The verdicts on the promises to all guests, after a comparison with the kernel."""
+        """Check in the kernel whether guests have what they were promised; return a verdict per promise."""
         ...
 
     def survey_release(self, options: release.ReleaseOptions) -> list[release.ReleaseRow]:
-        """List all that a release of this host would give back."""
+        """List all settings that a release of this host would undo."""
         ...
 
     def end_agent(self) -> None:
@@ -345,7 +345,10 @@ class ApiMethods:
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
 
     def guest_limit(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Limit the CPU use of a guest, or remove the limit; this is in effect when the method answers."""
+        """Limit the CPU use of a guest, or remove the limit.
+
+        The change is in effect when the method answers.
+        """
         body = load(LimitSchema(), params)
         guest = self._agent.configurator.find_guest(body["guest"]).guest
         with _refuse_request():
@@ -353,13 +356,16 @@ class ApiMethods:
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
 
     def guest_evict(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Start the eviction of a guest, in the same way as a watermark. An event records the outcome."""
+        """Start the eviction of a guest, as a watermark with the action evict does.
+
+        An event records the outcome.
+        """
         guest = self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]).guest
         self._agent.manual_throttling.evict_guest(guest)
         return {"uuid": guest.uuid, "name": guest.name}
 
     def guest_move(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Move a guest off CPUs outside the current CPU sets, or only report its new CPUs."""
+        """Move a guest into the configured CPU sets, or only report its new CPUs."""
         body = load(MoveSchema(), params)
         view = self._agent.configurator.find_guest(body["guest"])
         moving = MoveGuest(view.guest.uuid, body["dry_run"])
@@ -385,7 +391,7 @@ class ApiMethods:
         return {"uuid": guest.uuid, "name": guest.name}
 
     def inventory(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Show the provider tree as the agent derives it and as Placement has it."""
+        """Show the provider tree twice: as the agent derives it, and as it is stored in Placement."""
         load(EmptySchema(), params)
         tree = self._agent.reports.offered_tree
         # A new reader is made, because only the thread of the reports may use the reader of the reports.
@@ -449,9 +455,9 @@ class ApiMethods:
         )
 
     def allocations_accept(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Accept Placement's allocations, although its database may be an older copy.
+        """Accept the allocations in Placement, even if its database was restored from an older backup.
 
-        Return the guests that hold less than before.
+        Return the guests with smaller allocations than before.
         """
         load(EmptySchema(), params)
         with _refuse_request(PlacementError, DriverError, OSError):
@@ -490,7 +496,7 @@ class ApiMethods:
         return self._agent.maintenance.switch_host(False)
 
     def release_survey(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """List all that a release of this host would give back."""
+        """List all settings that a release of this host would undo."""
         options = release.ReleaseOptions(**load(ReleaseSchema(), params))
         return [asdict(row) for row in self._agent.survey_release(options)]
 
@@ -506,7 +512,7 @@ class ApiMethods:
         self, body: Mapping[str, Any]
     ) -> tuple[str, float, Allocation, ConsumerOwner | None]:
         guest_uuid = str(body.get("uuid") or uuid.uuid4())
-        # The time is taken before the request, so the allocation in the answer is at least as new.
+        # The time is read before the request, so the allocation in the answer is not older than this time.
         as_of, owner = time.monotonic(), None
         try:
             record = self._agent.client.get_allocations(guest_uuid)
@@ -536,7 +542,7 @@ class ApiMethods:
         return guest_document(view, self._agent.reports.claims.claim_end(view.guest.uuid))
 
     def _begin_guest(self, event: StartGuest | AdoptGuest) -> GuestView:
-        """Start or adopt a guest, and wake the reports, which read the generations of its allocation."""
+        """Start or adopt a guest, and wake the loop of reports, so that it reads the guest's allocation."""
         with _refuse_request(GuestRefusedError, DriverError):
             view: GuestView = self._agent.pipeline.submit(event).result(ANSWER_SECONDS)
         self._agent.reports.wake()
@@ -545,7 +551,7 @@ class ApiMethods:
 
 @contextmanager
 def _refuse_request(*kinds: type[Exception], intro: str = "") -> Iterator[None]:
-    """Turn errors of the given classes, and a timeout of the worker, into a RequestError.
+    """Raise a RequestError in place of an error of the given classes or a timeout of the worker.
 
     :param intro: the beginning of the error's text.
     """

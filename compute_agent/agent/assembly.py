@@ -71,7 +71,7 @@ from compute_agent.usage.subjects import open_allotments
 
 @dataclass(frozen=True, slots=True)
 class AssembledAgent:
-    """The objects of the agent that are used after the assembly. So far, only the driver has running threads.
+    """The objects of the agent that are used after the assembly. Only the driver has running threads yet.
 
     :ivar early: the loops that start before the listeners, because requests need them.
     :ivar late: the loops that start after the listeners. All loops stop in reverse order.
@@ -108,7 +108,9 @@ class AssembledAgent:
 
 
 def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, folder: Path) -> AssembledAgent:
-    """Make all objects of an agent. The caller has locked the state folder, and starts the threads.
+    """Make all objects of an agent.
+
+    The caller must lock the state folder before, and start the threads after.
 
     :param load_conf: reads the configuration again at a reload.
     :param options: the options that ``load_conf`` returned first.
@@ -190,7 +192,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         promises = PromiseWatch(conf, verifier.verify_all, recorder, metrics.registry, changed.wake)
         monitored = MonitoredGuests(driver, pipeline, in_force)
         monitoring = CacheMonitoring(conf, monitored, metrics.registry)
-        # One arbiter serves all triggers and limits by hand: the lowest limit of a guest applies.
+        # All triggers, and the limits that operators set by hand, share one arbiter: it applies a guest's
+        # lowest limit.
         limits = LimitArbiter(pipeline)
         reports = ReportLoop(
             HostReporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),

@@ -15,10 +15,11 @@ _CAP_SYS_PTRACE: Final = 19
 
 
 def class_warnings(classes: Mapping[str, QosClass], realtime_limit: str, status: str) -> list[str]:
-    """The warnings about options of QoS classes that this host cannot apply, or that delay its own work.
+    """The warnings about options of QoS classes that cannot be applied here, or that delay the host's work.
 
     :param classes: the QoS classes by name.
-    :param realtime_limit: a message about the kernel's limit for realtime threads; empty: no limit.
+    :param realtime_limit: a message about the kernel's limit for realtime threads; empty if there is no
+        limit.
     :param status: the content of /proc/self/status.
     """
     found = [

@@ -1,4 +1,4 @@
-"""Makes warnings about valid options that have no effect, or an unexpected effect, on this host.
+"""Warns about valid options that have no effect, or an unexpected effect, on this host.
 
 Watermarks and interference sections are checked against the metrics that the host can measure, and against
 the levers that can throttle its guests.
@@ -70,8 +70,8 @@ def interference_warnings(
 ) -> Iterator[str]:
     """One warning for each interference section that has no effect on this host.
 
-    :param unmeasured_metrics: the metrics that cannot be measured here: the reason by metric.
-    :param unusable_levers: the levers that cannot throttle a guest here: the reason by lever.
+    :param unmeasured_metrics: the reason for each metric that this host cannot measure.
+    :param unusable_levers: the reason for each lever that cannot throttle a guest on this host.
     """
     for name, options in interference_sections(conf):
         section, signal = f"[{INTERFERENCE}{name}]", SIGNALS.get(options.signal or "")
@@ -88,7 +88,7 @@ def interference_warnings(
 
 
 def _without_counters() -> str:
-    """The reason why the agent cannot read hardware counters of cycles; empty: it can."""
+    """The reason why the agent cannot read hardware counters of cycles; empty if it can read them."""
     counters = PerfEvents()
     try:
         counters.read((os.getpid(),))
@@ -98,9 +98,9 @@ def _without_counters() -> str:
 
 
 def cold_memory_warnings(conf: cfg.ConfigOpts, unusable_levers: Mapping[str, str]) -> Iterator[str]:
-    """The warnings about ``[capacity] cold_memory`` on a host where it has no effect, a sentence for each.
+    """Yield a sentence for each reason why ``[capacity] cold_memory`` has no effect on this host.
 
-    :param unusable_levers: the levers that cannot throttle a guest here: the reason by lever.
+    :param unusable_levers: the reason for each lever that cannot throttle a guest on this host.
     """
     if not conf.capacity.cold_memory:
         return
@@ -126,7 +126,7 @@ _PRESSURES: Final = ("cpu", "memory", "io")
 
 
 def unmeasured_metrics(conf: cfg.ConfigOpts, control: ResctrlHandle | None) -> dict[str, str]:
-    """A dict from each metric of watermarks that this host cannot measure to the reason and the remedy.
+    """For each metric of watermarks that this host cannot measure: the reason and the remedy, in one text.
 
     :param control: the resctrl mount; None: the host has no usable mount.
     """
@@ -153,9 +153,9 @@ def unmeasured_metrics(conf: cfg.ConfigOpts, control: ResctrlHandle | None) -> d
 
 
 def unusable_levers(conf: cfg.ConfigOpts, resctrl: HostResctrl, driver: str) -> dict[str, str]:
-    """A dict from each lever that cannot throttle guests on this host to the reason and the remedy.
+    """For each lever that cannot throttle guests on this host: the reason and the remedy, in one text.
 
-    :param driver: the name of the driver of guests, or of several with commas between.
+    :param driver: the name of the driver of guests; several names are separated by commas.
     """
     found = {}
     platform = None if resctrl.control is None or resctrl.off else resctrl.control.platform
@@ -176,7 +176,7 @@ def unusable_levers(conf: cfg.ConfigOpts, resctrl: HostResctrl, driver: str) -> 
 def cpu_class_warnings(
     classes: Mapping[str, CpuClass], power: CpuPower, named: Collection[str]
 ) -> Iterator[str]:
-    """The warnings about classes of CPUs without effect on this host.
+    """The warnings about sections ``[cpu_class:NAME]`` that have no effect on this host.
 
     :param named: the names of the classes that guests may have.
     """
@@ -203,7 +203,7 @@ def _named_cpu_classes(conf: cfg.ConfigOpts, classes: Mapping[str, CpuClass], dr
 
 
 def _asks_quiet(conf: cfg.ConfigOpts) -> bool:
-    """Whether a QoS class or a guest rule has an isolation level that needs quiet CPUs."""
+    """Whether a QoS class or a guest rule asks for a level that keeps other work off guests' CPUs."""
     sections = (*qos_class_sections(conf), *guest_rule_sections(conf))
     return any(IsolationLevel(options.isolation or "").is_quiet for _, options in sections)
 
@@ -213,9 +213,9 @@ def config_warnings(
 ) -> list[str]:
     """The warnings about the options of a configuration; each names the section, the option and the remedy.
 
-    :param rules: the watermarks; None: the sections of watermarks are wrong, which another check reports.
+    :param rules: the watermarks; None if their sections are wrong, which another check reports.
     :param resctrl: the resctrl mount of this host.
-    :param driver: the name of the driver of guests, or of several with commas between.
+    :param driver: the name of the driver of guests; several names are separated by commas.
     :raises cfg.Error: an option has an invalid value.
     :raises ConfigError: a class of block I/O or of CPUs is wrong.
     :raises OSError: a file of the host has disappeared.

@@ -108,7 +108,7 @@ def policy_of(conf: cfg.ConfigOpts, beside: bool) -> str:
 
 
 def check_options(conf: cfg.ConfigOpts) -> None:
-    """Check that no option needs a missing collector, a missing pool, or an action the policy never takes.
+    """Check that options do not contradict each other.
 
     :raises ConfigError: an option needs a missing collector or pool, or an action the policy never takes.
     """
@@ -133,7 +133,7 @@ def check_options(conf: cfg.ConfigOpts) -> None:
 
 
 def steal_warnings(conf: cfg.ConfigOpts, beside: bool) -> list[str]:
-    """A list with the warning that ``[capacity] steal`` has no effect; empty if it has an effect.
+    """Return one warning if ``[capacity] steal`` has no effect; an empty list if it has an effect.
 
     :param beside: whether nova-compute owns the root provider.
     """
@@ -152,7 +152,7 @@ def pools_of(
     topology: HostTopology,
     beside: bool,
 ) -> tuple[tuple[CpuPool, ...], Positions, list[str]]:
-    """The pools of the host, the CPUs of each pool by its name, and warnings about unusable pools.
+    """Return the pools of the host, the CPUs of each pool by its name, and warnings about unusable pools.
 
     :param guest_classes: the names of the QoS classes that pools may name.
     :param beside: whether nova-compute owns the root provider; pools have no effect then.
@@ -174,7 +174,7 @@ class DerivedTree:
 
     :ivar pools: the CPU pools of the configuration.
     :ivar positions: the CPUs of each pool, by its name.
-    :ivar warnings: warnings about options without an effect, and about devices and boot options.
+    :ivar warnings: warnings about options without effect, about devices and about boot options.
     """
 
     tree: ProviderTree
@@ -208,9 +208,9 @@ def derive_tree(
 
     The function writes nothing, so checks of a configuration can call it.
 
-    :param guest_classes: the names of the QoS classes that pools may name; None: the classes are wrong, and
-        the check of the configuration continues without pools.
-    :param platform: the caches and bandwidth of resctrl; None: the tree offers no caches and bandwidth.
+    :param guest_classes: the names of the QoS classes that pools may name. None if the sections of classes
+        are wrong; the tree then has no pools.
+    :param platform: the caches and the memory bandwidth of resctrl; None if the tree offers neither.
     :param own_uuid: the uuid of the agent's own root provider; unused if nova-compute owns the root.
     :raises ConfigError: an option is wrong; the error names section and option.
     :raises IdentityError: the name of the agent's own root provider cannot be determined.
@@ -379,11 +379,11 @@ def build_controllers(
 ) -> tuple[KernelController, ...]:
     """Make the controllers of a configuration, in the order in which they act.
 
-    If another program pins guests, as nova-compute does by default, no controller pins guests. Memory is then
-    bound only for guests with a memory type.
+    If another program pins guests (by default nova-compute), no controller pins guests. The controllers then
+    bind memory only for guests with a memory type.
 
     :param resctrl: the resctrl mount of this host.
-    :raises ConfigError: a section of the configuration that defines a class is invalid.
+    :raises ConfigError: a section that defines a class is invalid.
     """
     guest_classes = parse_classes(conf)
     known = guest_classes.classes
@@ -435,7 +435,7 @@ def build_controllers(
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """The settings of all controllers. The defaults describe a configuration without classes and options.
+    """The settings of all controllers. The defaults are those of an empty configuration.
 
     The mappings are by the name of a QoS class or of a class of block I/O, unless stated otherwise.
 
@@ -508,8 +508,8 @@ def make_controllers(
 
     :param control: the resctrl mount that the controllers may change; None: there is no cache control.
     :param root: the folder with ``sys`` and ``proc``.
-    :param drift_counter: takes the name of a controller, and returns a function to call for each file or mask
-        that another program has changed.
+    :param drift_counter: takes the name of a controller and returns a function. The controller calls that
+        function for each file or mask that another program has changed.
     """
     files = KernelFiles(root)
     pinning: KernelController = EmulatorController(driver, settings.emulator)
@@ -586,9 +586,9 @@ class ControllerFactory:
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredHost:
-    """The objects that ``options`` and this host give before the driver is open.
+    """The objects that are built from ``options`` and this host before the driver of guests is opened.
 
-    Controllers, which need the driver, come later.
+    Controllers are built later, because they need the driver.
     """
 
     options: cfg.ConfigOpts
@@ -626,7 +626,7 @@ def configured_host(
     See :func:`build_host_state` for ``topology``, ``root`` and ``root_uuid``.
 
     :param registry: the metrics that watermarks may name.
-    :param acting: whether the caller is the agent, which may mount resctrl and writes there.
+    :param acting: whether the caller is the agent. Only the agent may mount resctrl and write there.
     :raises ConfigError: the configuration is wrong, or does not fit this host.
     :raises cfg.Error: an option has an invalid value.
     :raises IdentityError: the uuid or the name of the root provider cannot be determined.

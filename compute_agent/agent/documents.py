@@ -153,7 +153,7 @@ def guests_document(views: Iterable[GuestView]) -> dict[str, Any]:
 
 
 def guest_reason(view: GuestView) -> str:
-    """The reason why a guest does not run on the CPUs of its own allocation; empty if the guest does."""
+    """The reason why a guest runs on other CPUs than those of its allocation; empty if it runs on these."""
     unknown = "" if view.allocation is not None else "Placement has not said yet what it holds"
     migrating = "" if view.migration is None else str(view.migration)
     return "; ".join(filter(None, (migrating, view.refusal or unknown, view.stray)))
@@ -163,7 +163,7 @@ def move_document(view: GuestView, to: CpuAssignment | None, outcome: str) -> di
     """The JSON document of a guest's move into the present CPU sets.
 
     :param view: the guest before the move.
-    :param to: the CPUs after the move; None: the guest stays where it is.
+    :param to: the CPUs after the move; None if the guest stays on its CPUs.
     :param outcome: a text about the outcome of the move; unused if the guest stays.
     """
     held = frozenset[int]() if view.assignment is None else view.assignment.held_cpus
@@ -200,7 +200,7 @@ def provider_document(
 
 
 def origin_document(settled: SettledInventory) -> dict[str, str]:
-    """The origin of the value of each inventory field: the agent, or a client of the Placement API."""
+    """Whether each field of an inventory comes from the agent or from a client of Placement."""
     others = {one.field: f"set through the API, {one.verdict}" for one in settled.adjustments}
     return {field: others.get(field, "agent") for field in FIELDS}
 
@@ -333,13 +333,13 @@ def rehearsal_rows(actions: Iterable[WatermarkAct], names: Mapping[str, str]) ->
 def watermark_rows(status: WatermarkStatus) -> list[dict[str, Any]]:
     """The rows of all thresholds: one row for each watermark section, domain and action, by section.
 
-    ``usage``, ``amount`` (the threshold) and ``gap`` (the excess) are in the metric's unit. None means: not
-    known. ``gap`` is also None while the threshold is not exceeded. ``streak`` is the number of consecutive
-    rounds in breach; the agent acts once it reaches ``for_samples``. ``in_force`` lists texts about the
-    limits and evictions that the agent has for the metric.
+    ``usage``, ``amount`` (the threshold) and ``gap`` (the excess) are in the metric's unit. None means that
+    the value is unknown. ``gap`` is also None while usage is below the threshold. ``streak`` counts the
+    consecutive rounds with usage above the threshold; the agent acts when ``streak`` reaches ``for_samples``.
+    ``in_force`` describes the current limits and evictions because of the metric.
 
-    While watermarks keep new guests away, ``in_force`` says so for the watermarks in breach. If no watermark
-    is in breach, ``in_force`` says so for the watermarks within their cool-down.
+    While watermarks keep new guests away, ``in_force`` shows that for each watermark with an exceeded
+    threshold. If no threshold is exceeded, it shows that for each watermark within its cool-down.
     """
     rows: list[dict[str, Any]] = []
     for watermark in sorted(status.rules.watermarks, key=lambda one: one.name):
@@ -400,10 +400,10 @@ def _in_force(
 
 
 def _kept_away(status: WatermarkStatus, watermark: WatermarkSection, domain: str) -> Iterator[str]:
-    """Yield a text if this watermark is a cause for which the agent keeps new guests away.
+    """Yield a text if the agent keeps new guests away because of this watermark.
 
-    The cause is a watermark in breach or, if no watermark is in breach, a watermark within its cool-down.
-    Before the first round, each watermark counts as a cause, because nothing was measured.
+    The causes are the watermarks with an exceeded threshold. If there are none, the causes are the watermarks
+    within their cool-down. Before the first measurement, each watermark counts as a cause.
     """
     switch = WatermarkAction.DISABLE_SCHEDULING
     streak = status.streaks.get(WatermarkWatch(watermark.name, switch, domain))
@@ -421,7 +421,7 @@ def _rounded_amount(amount: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class StatusSources:
-    """The objects of an agent from which ``status`` is made."""
+    """The objects of an agent that ``status`` describes."""
 
     options: cfg.ConfigOpts
     pipeline: GuestPipeline
@@ -482,9 +482,9 @@ def _parked_cpus(shown: StatusSources) -> CpuSet:
 
 
 def health_document(shown: StatusSources) -> tuple[bool, dict[str, Any]]:
-    """Whether the worker is alive, and the JSON document of ``/healthz``.
+    """Return whether the worker is alive, and the JSON document of ``/healthz``.
 
-    The agent counts as healthy while Placement does not answer, because a restart of the agent would not
+    The agent counts as healthy even if Placement does not answer, because a restart of the agent would not
     help.
     """
     alive = shown.pipeline.is_alive

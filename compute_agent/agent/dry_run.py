@@ -1,8 +1,8 @@
 """Dry runs: list the changes that the agent would make at its next start, without writing anything.
 
-The real worker decides, from the present state of the driver, the kernel and Placement. A recorder replaces
-each controller and notes the targets; the driver and Placement are only read. ``try_configuration`` checks
-whether the host can use a configuration at all.
+The same worker as in the agent decides, from the present state of the driver, the kernel and Placement. In
+place of each controller, a recorder notes the target values. The driver and Placement are only read.
+``try_configuration`` checks whether an agent would accept a configuration on this host.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ def of_action(
         case SetTraits(uuid, traits):
             had = reported[uuid].traits if uuid in reported else frozenset[str]()
             signs = [*(f"+{name}" for name in sorted(traits - had)), *(f"-{n}" for n in sorted(had - traits))]
-            # The list contains the same iterator several times, so that each row takes the next few traits.
+            # The list contains one iterator several times, so that zip() puts the next few traits into each
+            # row.
             for few in zip_longest(*[iter(signs)] * _TRAITS_IN_A_ROW, fillvalue=""):
                 yield PlannedChange(PLACEMENT, names.get(uuid, uuid), f"traits {' '.join(few).strip()}")
 
@@ -146,8 +147,7 @@ def look_up_owner(
     """Find the owner of the root provider, without changing anything.
 
     :param own: the uuid of the agent's own root.
-    :returns: the owner, its description, and the reason why Placement did not answer (empty if Placement
-        answered).
+    :returns: the owner, a text about it, and the reason why Placement did not answer (empty if it answered).
     """
     shape = conf.compute.provider_tree
     name = hypervisor_name(conf)
@@ -179,8 +179,8 @@ def try_configuration(
     """Check a configuration on this host: build everything that depends on it, and change nothing.
 
     :param owner: the owner of the root provider; None: the owner that the configuration names.
-    :param factory: builds the controllers with the driver of a running agent; None: controllers are not
-        checked.
+    :param factory: builds the controllers with the driver of a running agent. None: no controller is built,
+        and so none is checked.
     :raises ConfigError: an agent would refuse the configuration.
     :raises OSError: the host cannot be read.
     """
@@ -226,9 +226,9 @@ _SECONDS: Final = 60.0
 def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     """List all changes that a start with this configuration would make.
 
-    They are changes in Placement and, for each guest, in the kernel and in libvirt. The function raises the
-    errors with which an agent would refuse to start: ConfigError, IdentityError, DriverError, PlacementError
-    (unusable options) and OSError.
+    The list has the changes in Placement and, for each guest, the changes in the kernel and in libvirt. The
+    function raises the error with which an agent would refuse to start: ConfigError, IdentityError,
+    DriverError, PlacementError (unusable options) or OSError.
     """
     folder = Path(conf.state_path)
     resctrl = open_resctrl(conf)
@@ -293,8 +293,7 @@ def _in_placement(
 ) -> Iterator[PlannedChange]:
     """List the changes in Placement, and submit the allocations of guests to the worker.
 
-    :param nameless: the state folder, if it has no uuid of the root provider yet; None: the state folder has
-        a uuid.
+    :param nameless: the state folder if it does not contain the root provider's uuid yet; otherwise None.
     """
     host_state = pipeline.host_state
     first = first_tree(host_state.tree, conf)
@@ -328,7 +327,7 @@ def _in_placement(
 
 
 class RecordingController(KernelController):
-    """Replaces a controller in a dry run, and remembers the targets that the worker passes."""
+    """Stands in for a controller in a dry run, and remembers the target values that the worker passes."""
 
     def __init__(self, controller: KernelController) -> None:
         self.name, self.acts_early = controller.name, controller.acts_early
@@ -350,7 +349,7 @@ class RecordingController(KernelController):
         return False
 
     def planned_changes(self) -> Iterator[PlannedChange]:
-        """The changes that the controller would make, where the kernel differs from the targets."""
+        """The changes that the replaced controller would make, where the kernel differs from the targets."""
         return self._controller.plan_changes(*self._together)
 
     def plan_changes(
@@ -377,8 +376,7 @@ class _KeptValues:
 class _ReadOnlyDriver:
     """Forwards only those methods of a driver that change nothing.
 
-    The object reports no ends of guests, because a driver that reports an end also deletes the guest's
-    record.
+    The ends of guests are not reported, because with the report a driver also deletes the guest's record.
     """
 
     def __init__(self, driver: GuestDriver) -> None:

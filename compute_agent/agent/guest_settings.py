@@ -1,6 +1,6 @@
 """Checks requested settings of guests against the host and the configuration, and changes running guests.
 
-The methods of the UNIX socket and the fleet change guests by the same code.
+The methods of the UNIX socket and the settings from the fleet's file use the same code.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class GuestConfigurator:
         """Set and unset settings of a running guest; the changes are in effect when this method returns.
 
         :param params: the parameters of ``guest.set``.
-        :param source: the source that the settings get.
+        :param source: the source that is recorded for the settings.
         :raises RequestError: the settings cannot be changed, or the guest does not exist.
         :raises TimeoutError: the worker has not answered in time.
         """
@@ -89,9 +89,9 @@ class GuestConfigurator:
         return ""
 
     def list_views(self) -> list[GuestView]:
-        """The views of all known guests. Guests of a driver that has not listed them yet are missing.
+        """The views of all known guests. If a driver has not listed its guests yet, these guests are missing.
 
-        :raises RequestError: the worker has not taken over the running guests of any driver yet.
+        :raises RequestError: no driver has listed its running guests yet.
         """
         try:
             self._pipeline.check_taken_over(in_part=True)

@@ -50,7 +50,7 @@ _NEEDED: Final = "the agent needs a folder there that it can write to"
 def check_state_folder(conf: cfg.ConfigOpts) -> str:
     """The reason why this user cannot use the state folder; empty if it is usable. Nothing is created.
 
-    :raises ConfigError: other users may write there, for which an agent refuses the folder.
+    :raises ConfigError: other users may write to the folder, so an agent would refuse it.
     """
     folder = Path(conf.state_path)
     if reason := _folder_fault(folder, check_folder):
@@ -65,7 +65,7 @@ def check_state_folder(conf: cfg.ConfigOpts) -> str:
 def make_state_folder(conf: cfg.ConfigOpts) -> Path:
     """Create the state folder if it is absent, and return its path.
 
-    :raises ConfigError: the folder cannot be used, or other users may write there.
+    :raises ConfigError: the folder cannot be used, or other users may write to it.
     """
     folder = Path(conf.state_path)
     if reason := _folder_fault(folder, secure_folder):
@@ -74,7 +74,7 @@ def make_state_folder(conf: cfg.ConfigOpts) -> Path:
 
 
 def _folder_fault(folder: Path, see_to: Callable[[Path], None]) -> str:
-    """The reason why the state folder, or its folder of guests, is not usable; empty without a reason.
+    """The reason why the state folder, or its folder of guests, is unusable; empty if they are usable.
 
     :param see_to: checks a folder, and may create it.
     :raises ConfigError: other users may write there.
@@ -97,8 +97,7 @@ class HostResctrl:
     """The resctrl mount of this host.
 
     :ivar control: the mount; None: resctrl is not mounted, or cannot be read.
-    :ivar off: the reason why the agent does not control caches with the mount; empty: the agent controls
-        them.
+    :ivar off: the reason why the agent does not control caches; empty if it controls them.
     """
 
     control: ResctrlHandle | None
@@ -108,8 +107,8 @@ class HostResctrl:
 def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> HostResctrl:
     """Open the resctrl mount according to the configuration.
 
-    :param acting: whether the caller is the agent, which mounts resctrl if configured, and has to write
-        there.
+    :param acting: whether the caller is the agent. The agent must be able to write to resctrl, and mounts it
+        if configured.
     """
     root, options = Path(conf.host.root), conf.resctrl
     try:
@@ -128,7 +127,7 @@ def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> HostResctrl:
 
 
 def offered_platform(control: ResctrlHandle | None, classes: Mapping[str, ShareSpec]) -> CachePlatform | None:
-    """The caches and bandwidth that inventories offer; None without a readable mount.
+    """The caches and the memory bandwidth that inventories offer; None if resctrl cannot be read.
 
     ``classes`` are the shares of the QoS classes.
     """
@@ -143,7 +142,7 @@ def offered_platform(control: ResctrlHandle | None, classes: Mapping[str, ShareS
 
 
 def resctrl_signature(conf: cfg.ConfigOpts) -> Any:
-    """A value that changes if the resctrl mount changes, or if the groups of other programs change."""
+    """A value that differs after each change of the resctrl mount or of other programs' groups."""
     mount = find_mount(Path(conf.host.root))
     if mount is None:
         return None
@@ -160,7 +159,7 @@ def resctrl_signature(conf: cfg.ConfigOpts) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class HostDriver:
-    """A driver of guests, with the locks that reserve its guests for this agent.
+    """A driver of guests, with the locks that keep other agents from managing the same guests.
 
     ``notice`` is a message about an unusual choice of the driver; empty for a usual choice.
     """

@@ -56,7 +56,7 @@ class _MetricsHandler(WSGIRequestHandler):
             LOG.debug("The connection from %s ended: %s", self.client_address[0], error)
 
     def get_stderr(self) -> TextIO:
-        """Return a buffer that is never read: wsgiref writes there only about clients that disconnected."""
+        """Return a buffer that is never read. wsgiref writes to it only about clients that disconnected."""
         return io.StringIO()
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -87,7 +87,10 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The TCP port on which the server listens; it differs from a configured port 0."""
+        """The TCP port on which the server listens.
+
+        With the configured port 0, the kernel has chosen the port.
+        """
         return self._server.server_port
 
     def close(self) -> None:

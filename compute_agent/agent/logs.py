@@ -1,4 +1,4 @@
-"""Sets up the agent's log: oslo.log with repeated warnings limited, and events for systemd's journal.
+"""Sets up the agent's log: oslo.log, a limit on repeated warnings, and events for systemd's journal.
 
 systemd.io/JOURNAL_NATIVE_PROTOCOL describes the protocol of the journal: a datagram of ``NAME=value`` lines.
 Values with line breaks would need another encoding; no value here contains one.
@@ -59,7 +59,7 @@ class EventHandler(logging.Handler):
         self.setFormatter(rest.formatter)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send an event to the journal; write it to standard error if the journal does not accept it."""
+        """Send an event to the journal; if the journal does not accept it, write it to standard error."""
         event = getattr(record, FIELDS, None)
         if isinstance(event, AgentEvent):
             try:
@@ -143,8 +143,8 @@ def set_level(conf: cfg.ConfigOpts) -> None:
 class _LogFormatter(ContextFormatter):
     """Formats records like oslo.log, but without the exception that oslo.log adds to warnings and errors.
 
-    oslo.log adds the exception that is being handled at that moment. This exception repeats the reason in the
-    message, or is unrelated to the message, such as the queue.Empty of a timer.
+    oslo.log adds the exception that Python handles at the moment of the log call. Its text repeats the reason
+    in the message, or has nothing to do with the message, such as the queue.Empty of a timer.
 
     Control characters are replaced, because messages of libraries quote texts of peers, such as the address
     of a redirection. Each message becomes one line: a peer's text must not look like a line of the log. A
@@ -163,7 +163,7 @@ class _LogFormatter(ContextFormatter):
 class RateLimitedHandler(logging.Handler):
     """Passes records to another handler.
 
-    A repeated record passes once per PAUSE_SECONDS, short and with a count.
+    A repeated record passes once per PAUSE_SECONDS, shortened and with the number of repetitions.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ If the change takes longer, a later report completes it.
 
 
 class MaintenanceStore(Protocol):
-    """Stores an operator's last order about new guests."""
+    """Stores whether an operator last ordered to keep new guests away or to let them in."""
 
     def keep_maintenance(self, said: HostMaintenance) -> None:
         """Store the order durably.
@@ -86,7 +86,7 @@ class MaintenanceMode:
 
         :param off: whether new guests are kept away.
         :param reason: the operator's reason, for ``status`` and the event.
-        :raises RequestError: the order cannot be stored, or the root provider is nova-compute's.
+        :raises RequestError: the order cannot be stored, or nova-compute owns the root provider.
         """
         if off and self._reports.is_beside:
             raise RequestError(f"nothing is changed: {DISABLE_SERVICE}")
@@ -147,9 +147,9 @@ def _switch_verb(off: bool) -> str:
 
 
 def causes_kept(state: AgentState, scheduling_off: bool | None, has_watermarks: bool) -> Causes:
-    """The causes that keep new guests away when the agent starts: True for active, False for ended.
+    """For each cause that can keep new guests away: whether it is active when the agent starts.
 
-    A cause is missing if the state folder contains no information about it.
+    A cause is left out if the state folder contains no information about it.
 
     :param scheduling_off: whether watermarks kept new guests away when the last agent ended; None: unknown.
     :param has_watermarks: whether the configuration has watermarks.

@@ -1,6 +1,6 @@
 """Limits and evictions of guests by an operator's command.
 
-Each command is recorded as an event. The arbiter applies limits, and the evictor of watermarks evicts guests.
+Each command is recorded as an event. Limits and evictions use the same code as those of watermarks.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class GuestLeaving(Protocol):
     """Evicts guests; :class:`compute_agent.throttling.evictions.GuestEvictions` implements this protocol."""
 
     def stop_guest(self, uuid: str) -> None:
-        """Stop a guest or have the operator's command move it, and check that it has left the host."""
+        """Stop a guest, or run the operator's command that moves it, and check that it has left the host."""
         ...
 
     def give_back(self, uuid: str) -> None:
-        """Delete the allocation of a guest on this host's providers."""
+        """Delete the part of a guest's allocation that is on this host's providers."""
         ...
 
 

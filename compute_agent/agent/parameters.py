@@ -37,13 +37,13 @@ def _check_annotation(text: str) -> None:
 
 
 def _check_printable(text: str) -> None:
-    """Check that a name or a reason can be shown in terminals, in the log and as a label of metrics."""
+    """Check that a text is safe in terminals, in the log and in labels of metrics."""
     if not text.isprintable():
         raise ValidationError("only characters that can be printed")
 
 
 def _check_argument(text: str) -> None:
-    """Check that the kernel can take a text as an argument, a path or a value of the environment."""
+    """Check that the kernel accepts a text as a program's argument, a path or an environment variable."""
     try:
         usable = b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:

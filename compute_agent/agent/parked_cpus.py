@@ -3,10 +3,10 @@
 A CPU of ``[compute] cpu_dedicated_set`` that the agent has seen online counts as present while it is offline.
 Thus the inventory does not depend on the moment of a start or a reload.
 
-A power manager may have taken such a CPU offline because no guest holds the CPU. nova-compute is the power
-manager if the agent works below nova-compute's root provider. Otherwise the agent is the power manager, with
-``[cpu_class:idle] park = offline``, or if its state file shows that the agent had this option before. All
-other CPUs stay offline until an operator brings them online.
+A power manager may have taken the CPU offline because no guest holds the CPU. If nova-compute owns the root
+provider, nova-compute is the power manager. Otherwise the agent is the power manager if its configuration has
+``[cpu_class:idle] park = offline``, or if its state file shows that it had this option before. If a CPU is
+offline for another reason, an operator has to bring it online.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def dedicated_cpus(conf: cfg.ConfigOpts) -> CpuSet:
 
 
 def park_mode(conf: cfg.ConfigOpts) -> ParkMode | None:
-    """The way in which the agent parks idle cores; None: the agent parks no cores.
+    """The way in which the agent parks idle cores, or None if it parks no cores.
 
     The agent parks only with a policy that pins guests.
 
@@ -69,7 +69,7 @@ def park_mode(conf: cfg.ConfigOpts) -> ParkMode | None:
 def parking_rules(
     conf: cfg.ConfigOpts, topology: HostTopology, cpu_sets: CpuSets, beside: bool
 ) -> ParkingRules | None:
-    """The rules by which the agent parks idle cores of this host; None: the agent parks no cores.
+    """The rules by which the agent parks idle cores of this host, or None if it parks no cores.
 
     Shared CPUs, emulator CPUs and the CPUs of pools are never parked.
 
@@ -87,7 +87,7 @@ def parking_rules(
 
 
 def park_warnings(conf: cfg.ConfigOpts, beside: bool) -> list[str]:
-    """A list with the warning that ``[cpu_class:idle] park`` has no effect; empty if it has an effect.
+    """Return one warning if ``[cpu_class:idle] park`` has no effect; an empty list if it has an effect.
 
     :param beside: whether nova-compute owns the root provider.
     :raises ConfigError: a section ``[cpu_class:NAME]`` is wrong.
@@ -123,7 +123,7 @@ def known_topology(conf: cfg.ConfigOpts, topology: HostTopology) -> HostTopology
 
 
 def learned_topology(conf: cfg.ConfigOpts, topology: HostTopology) -> HostTopology:
-    """Add the remembered offline CPUs to ``topology``, and store what was seen in the state folder."""
+    """Add the remembered offline CPUs to ``topology``, and store the seen CPUs in the state folder."""
     dedicated = dedicated_cpus(conf)
     # If a CPU went offline while sysfs was read, some of its files were missing. An incomplete topology must
     # not be stored.

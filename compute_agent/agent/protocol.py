@@ -2,8 +2,9 @@
 
 A request is a line of JSON, ``{"method": "guest.list", "params": {...}}``. The answer is ``{"result": ...}``
 or ``{"error": "what went wrong"}``. Methods that change something are for root and the agent's own user;
-other users that may open the socket can call the other methods. Each connection has a thread. The number of
-threads is limited. The time for which a connection may use a thread is limited, too.
+other users that may open the socket can call the other methods. Each connection has a thread. The server
+limits the number of threads, and the seconds for which a connection may keep its thread without a complete
+request.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ class LimitedThreads(socketserver.ThreadingMixIn):
     """Mixin for a TCP or UNIX server of socketserver that limits its threads.
 
     A client must send its request within ``receive_timeout`` seconds; the handler calls end_reading() when
-    the request is complete. If all threads are in use, a new connection replaces the connection that has been
-    silent for longest, so that silent clients do not block others. A new connection is refused only if each
-    thread serves a request.
+    the request is complete. If all threads are in use, the server ends the connection that has waited longest
+    without a complete request, and accepts the new one. If each thread serves a request, the server refuses
+    the new connection.
     """
 
     daemon_threads = True
@@ -74,12 +75,12 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         super().__init__(*arguments, **options)
 
     def end_reading(self, connection: socket.socket) -> None:
-        """Note that the request of a connection is complete; its answer may take any time."""
+        """Note that the request of a connection is complete: from now on, no time limit applies."""
         with self._guard:
             self._waited_for.pop(connection, None)
 
     def refuse_connection(self, connection: socket.socket) -> None:
-        """Answer a refused connection that all threads are busy, without waiting; by default send nothing.
+        """Tell a refused client that all threads are busy, without waiting. This base class sends nothing.
 
         :raises OSError: the answer cannot be sent.
         """
@@ -91,7 +92,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
 
     def shutdown(self) -> None:
         """Stop accepting connections, and wait for the end of the thread that accepts them."""
-        # The kernel then ends the thread's wait, which would last for seconds.
+        # This ends the thread's wait for a connection at once; otherwise the wait would last for seconds.
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]  # as above
         super().shutdown()  # type: ignore[misc]  # as above
@@ -128,7 +129,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
                 self._hang_up(connection)
 
     def shutdown_request(self, request: Any) -> None:
-        """Note and carry out the end of a connection; socketserver calls it for each connection."""
+        """End a connection and forget it. socketserver calls this for each connection."""
         with self._guard:
             self._waited_for.pop(request, None)
             self._open.discard(request)
@@ -299,7 +300,7 @@ def _user_of(connection: socket.socket) -> int:
 
 
 def _remove_left(path: Path) -> None:
-    """Remove a socket on which no process listens, and which an ended agent has left.
+    """Remove the socket of an agent that has ended. No process listens on the socket any more.
 
     :raises OSError: the path is no socket, or another process listens on it.
     """
@@ -333,7 +334,7 @@ def _is_listened_on(path: Path) -> bool:
 
 
 def socket_path(conf: cfg.ConfigOpts) -> Path:
-    """The path of the agent's UNIX socket, by the configuration."""
+    """The path of the agent's UNIX socket, from the configuration."""
     return Path(conf.daemon.socket) if conf.daemon.socket else Path(conf.state_path) / "agent.sock"
 
 
@@ -344,7 +345,7 @@ def call_agent(
 
     :param timeout: seconds to wait for each step of the exchange.
     :raises DaemonUnreachableError: no agent answers.
-    :raises RequestError: the agent refuses the request; the text is that of the agent.
+    :raises RequestError: the agent refuses the request; the error has the agent's text.
     """
     try:
         with socket.socket(socket.AF_UNIX) as connection:

@@ -1,9 +1,9 @@
 """Releases a host: undoes every setting that the agent has made, and reports the settings that remain.
 
-Each release searches the host and Placement for settings to undo, because no list of settings is stored. So a
-second release completes an interrupted release: the second release finds only the settings that are left. A
-mark in the state folder, written before the first change, keeps an agent from making the settings again. No
-agent may run on the state folder during a release.
+A release searches the host and Placement for settings to undo, because no list of settings is stored. So
+after an interruption, a second release finds the remaining settings and undoes them. Before the first change,
+the release writes a mark into the state folder. No agent starts on a folder with the mark, so no agent makes
+the settings again. No agent may run on the state folder during a release.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class ReleasedError(Exception):
 
 
 def mark_released(folder: Path) -> None:
-    """Write the mark that keeps agents from starting on this state folder, durably.
+    """Write the mark that keeps agents from starting on this state folder, and sync it to the disk.
 
     :raises OSError: the mark cannot be written.
     """
@@ -108,8 +108,8 @@ def mark_released(folder: Path) -> None:
 def remove_mark(folder: Path, lock_timeout: float) -> None:
     """Remove the mark, so that an agent may start on this state folder again.
 
-    The remembered limits of aggressors are removed from the state folder, because the release has lifted
-    them. If the release itself kept new guests away, the next agent lets them in again.
+    The limits of guests are also removed from the state folder, because the release has undone them. If the
+    release itself kept new guests away, the next agent lets them in again.
 
     :param lock_timeout: the seconds to wait for the end of an agent or a release on the folder.
     :raises LockedError: an agent or a release still runs.
@@ -218,7 +218,8 @@ class HostRelease:
     def carry_out(self) -> list[ReleaseRow]:
         """Undo all requested settings, and list them with their outcomes; a failure does not stop the rest.
 
-        New guests are kept away before the first change, and let in after the last one if nothing failed.
+        Before the first change, new guests are kept away. After the last change, they are let in if nothing
+        failed.
         """
         rows = self._keep_guests_away()
         open_again = not rows
@@ -393,10 +394,10 @@ def children_first(reported: dict[str, ReportedProvider]) -> list[str]:
 def blocked_providers(
     reported: dict[str, ReportedProvider], owned: Ownership, root_uuid: str
 ) -> dict[str, str]:
-    """A dict from the uuid of each provider that the release must not delete to the reason.
+    """For each provider that the release must not delete, by uuid: the reason.
 
-    These are the providers of other programs, the providers with inventories of other programs, and all
-    ancestors of these.
+    The release keeps providers that other programs made, providers with inventories of other programs, and
+    all ancestors of these providers.
     """
     reasons: dict[str, str] = {}
     for uuid in children_first(reported):
@@ -414,7 +415,7 @@ def blocked_providers(
 
 
 def combine_items(items: Iterable[ReleaseItem]) -> list[ReleaseItem]:
-    """Merge the release items of the same kind and name, because several controllers bind one guest.
+    """Merge the items with the same kind and name, because several controllers may have pinned one guest.
 
     If one of the items cannot be read, the merged item fails: otherwise a half-undone setting would count as
     undone.
@@ -446,11 +447,10 @@ def _release_row(item: ReleaseItem, outcome: str) -> ReleaseRow:
 def releasing_controllers(
     driver: GuestDriver, control: ResctrlHandle | None, state: StateFile, root: Path, given: bool
 ) -> tuple[KernelController, ...]:
-    """Make the controllers for a release. With an empty configuration, controllers undo all their settings.
+    """Make the controllers for a release. Their configuration is empty, so they undo all their settings.
 
-    :param control: the resctrl mount, even if cache control is off by now; None: the host has no usable
-        mount.
-    :param given: whether another program pins guests; the other program's pins stay.
+    :param control: the resctrl mount, even if cache control is off now; None if the host has no usable mount.
+    :param given: whether another program pins guests. If so, a release keeps the pins.
     """
     stores = open_stores(state, state.path.parent)
     return make_controllers(driver, control, ControllerSettings(pins=not given), stores, root)
@@ -470,7 +470,7 @@ def survey_host(
     options: ReleaseOptions,
     root: Path,
 ) -> list[ReleaseRow]:
-    """List the settings that a release would undo, while the agent works on the host.
+    """List the settings that a release would undo. The agent may run on the host meanwhile.
 
     :param root: the folder with ``sys`` and ``proc``.
     """

@@ -57,7 +57,7 @@ SETTLE_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """The facts that show whether a file was written.
+    """Attributes of a file that differ after each write.
 
     The modification time alone is not enough: two writes within one tick of the kernel's clock have the same
     time.
@@ -110,8 +110,8 @@ class HostSignature:
         An editor empties a file before it writes the new text. Between these steps, the file can be read
         without an error, but options are missing.
 
-        :param now: the time in seconds since the epoch. A file that is newer than ``now`` counts as settled,
-            because a clock that was set back must not keep changes away.
+        :param now: the time in seconds since the epoch. A file that is newer than ``now`` counts as settled.
+            Otherwise, after the clock is set back, its changes would not be read for a long time.
         """
         return not any(stamp and 0 <= now - stamp.modified / 1e9 < SETTLE_SECONDS for _, stamp in self.files)
 
@@ -119,7 +119,7 @@ class HostSignature:
 def host_signature(conf: cfg.ConfigOpts, devices: tuple[PciDevice, ...] = ()) -> HostSignature:
     """Read the signature of this host.
 
-    :param devices: the PCI devices of the host; empty: the configuration offers none.
+    :param devices: the PCI devices of the host; empty if the configuration does not offer any.
     """
     system = Path(conf.host.root) / "sys/devices/system"
     pools = sorted(system.glob(_HUGE_PAGES)) if conf.compute.huge_pages else ()
@@ -140,8 +140,8 @@ class DeviceSurvey:
 
     Only one thread may use the object.
 
-    Devices come and go with hotplug, and virtual functions with ``sriov_numvfs``. Addresses alone are not
-    enough: a device that was replaced between two calls has the same address, but causes an event.
+    Devices come and go with hotplug, and virtual functions with ``sriov_numvfs``. A comparison of addresses
+    alone would miss a device that was replaced by another at the same address; an event reports it.
     """
 
     def __init__(self) -> None:
@@ -267,13 +267,13 @@ class ConfigReloader:
         self._accepted = self._signature.files
         """The stamps of the files of the configuration in force."""
         self._recorder = recorder
-        # The values are stored now, because option_values() reads the files, which may change before the
-        # next reload.
+        # The values are stored now, because option_values() reads files that may change before the next
+        # reload.
         self._values = option_values(host.options)
 
     @property
     def all_warnings(self) -> list[str]:
-        """The warnings about the chosen driver, options that need a restart, and options without effect."""
+        """The warnings about the driver, about options that need a restart, and about useless options."""
         return [*filter(None, [self._driver.notice]), *self._waiting, *self._config_warnings]
 
     def reload_changes(self) -> None:
@@ -297,7 +297,8 @@ class ConfigReloader:
     def reload(self) -> None:
         """Read the configuration and the host again, and apply them.
 
-        If the configuration is refused, the old one stays in force; an event and a metric report that.
+        If the configuration is refused, the old one stays in force, and an event and a metric report the
+        refusal.
         """
         self.error = self._take_up()
         self._refused.set(bool(self.error))
@@ -323,9 +324,9 @@ class ConfigReloader:
         )
 
     def _take_up(self) -> str:
-        """Apply the configuration of the files and the present hardware.
+        """Read the configuration files and the hardware, and apply the configuration to the hardware.
 
-        :returns: the reason why the configuration is refused; empty: it is in force.
+        :returns: the reason why the configuration is refused; empty if it is in force now.
         """
         before = file_stamps(self._in_force.current.options)
         try:
@@ -374,9 +375,9 @@ class ConfigReloader:
         return ""
 
     def _find_unfinished(self, before: FileStamps) -> str:
-        """The reason why the files just read may be incomplete; empty: they are complete.
+        """The reason why a file may have been incomplete when it was read; empty if all were complete.
 
-        :param before: the stamps from before the files were read.
+        :param before: the stamps that were taken before the files were read.
         """
         now = file_stamps(self._in_force.current.options)
         if now != before:
@@ -387,7 +388,7 @@ class ConfigReloader:
         return ""
 
     def _follow_hardware(self) -> None:
-        """Apply the present hardware with the options in force, because the changed options are refused."""
+        """Apply the present hardware, but keep the old options, because the changed options are refused."""
         with self._lock:
             options = self._in_force.current.options
             try:
@@ -407,7 +408,7 @@ class ConfigReloader:
             self._pipeline.submit(HostStateChanged(host_state))
 
     def use_root(self, owner: RootOwner) -> None:
-        """Apply another owner of the root provider, with the controllers that this owner requires.
+        """Change to another owner of the root provider, and to the controllers for that owner.
 
         The thread of reports calls this method.
 

@@ -139,8 +139,8 @@ class HostAgent:
         :raises OSError: the agent cannot listen on the UNIX socket or on the HTTP address.
         """
         parts, saved = self._parts, self._parts.state.state
-        # The worker gets the remembered limits when it starts, because controllers remove limits that they do
-        # not know.
+        # The worker gets the remembered limits when it starts; otherwise the controllers would remove these
+        # limits.
         limits = parts.limits.combined_limits()
         self.pipeline.start(
             saved.guests,
@@ -234,7 +234,8 @@ class HostAgent:
     def reload(self) -> None:
         """Read the configuration and the host again, and apply them.
 
-        If the configuration is refused, the old one stays in force; an event and a metric report that.
+        If the configuration is refused, the old one stays in force, and an event and a metric report the
+        refusal.
         """
         self._parts.reloader.reload()
 
@@ -262,7 +263,7 @@ class HostAgent:
         return agent_document(self._status_sources())
 
     def check_health(self) -> tuple[bool, dict[str, Any]]:
-        """Whether the worker is alive, and the JSON document of ``/healthz``."""
+        """Return whether the worker is alive, and the JSON document of ``/healthz``."""
         return health_document(self._status_sources())
 
     def _status_sources(self) -> StatusSources:
@@ -320,11 +321,11 @@ class HostAgent:
         )
 
     def capacity(self) -> list[dict[str, Any]]:
-        """The rows that show, term by term, how the reclaimed capacity and the stolen CPUs are computed."""
+        """The terms of the sums that give the reclaimed capacity and the stolen CPUs: one row per term."""
         return self._parts.reclaimed.list_rows(self.reports.status.not_offered.withheld)
 
     def list_interference(self) -> list[dict[str, Any]]:
-        """The rows of limited aggressors with their victims, and of the remembered verdicts."""
+        """One row for each guest that is limited because it disturbs another, and for each past verdict."""
         return self._parts.interference.list_rows()
 
     def audit(self, options: HealOptions) -> list[AuditOutcome]:
@@ -350,7 +351,7 @@ class HostAgent:
         return self._parts.devices.list_uses()
 
     def verify_promises(self) -> list[PromiseVerdict]:
-        """The verdicts on the promises to all guests, after a comparison with the kernel."""
+        """Check in the kernel whether guests have what they were promised; return a verdict per promise."""
         return self._parts.verifier.verify_all()
 
     def survey_release(self, options: release.ReleaseOptions) -> list[release.ReleaseRow]:

@@ -14,6 +14,12 @@ ENGINE_OPTS: Final = {
             help=f"UNIX socket of {name.capitalize()}, which root or the user of the agent has to run. Only"
             f" the driver {name} of [guests] drivers uses it.",
         ),
+        cfg.ListOpt(
+            "guest_names",
+            default=[],
+            help="Names of containers that are guests without the label compute-agent.guest: a list of texts"
+            " or patterns (*, ?, [abc]). A container with compute-agent.guest=false is no guest.",
+        ),
     ]
     for name, path in _SOCKETS.items()
 }

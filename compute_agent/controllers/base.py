@@ -30,8 +30,8 @@ class GuestTarget:
     :ivar limits: the temporary limits that throttling has set, by control, in the unit of the control's
         lever.
     :ivar spare: the online CPUs on which the guest may run while all its own CPUs are offline.
-    :ivar starting_mems: the NUMA nodes for the memory of a guest that is still starting; empty: any node, or
-        the guest runs.
+    :ivar starting_mems: the NUMA nodes for the memory of a guest that is still starting. Empty means any
+        node; it is also empty once the guest runs.
     """
 
     guest: Guest
@@ -79,7 +79,7 @@ class ReleaseItem:
     :ivar kind: the kind of the setting, such as :data:`PINS`.
     :ivar name: the guest, or the files of the host, that have the setting.
     :ivar detail: a text that describes the current value.
-    :ivar give_back: undoes the setting; None: the setting stays, for ``reason``.
+    :ivar give_back: undoes the setting; None if the setting stays.
     :ivar reason: the reason why the setting stays.
     """
 
@@ -91,7 +91,7 @@ class ReleaseItem:
 
     @property
     def cannot_be_released(self) -> bool:
-        """Whether the setting was to be removed, and the attempt failed."""
+        """Whether an attempt to undo the setting has failed."""
         return self.give_back is None and self.reason.startswith(FAILED)
 
 
@@ -154,8 +154,8 @@ class KernelController(Protocol):
 
         :param targets: the targets of all guests.
         :param zones: the resource providers of this host that have zones.
-        :raises DriverError: the work is not possible now; the worker calls again.
-        :raises OSError: the work is not possible now; the worker calls again.
+        :raises DriverError: the values cannot be set now; the worker calls again.
+        :raises OSError: the values cannot be set now; the worker calls again.
         """
         ...
 
@@ -202,13 +202,13 @@ class KernelController(Protocol):
         ...
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """All settings of the controller's kind that an agent wrote and that are still in the kernel.
+        """The settings in the kernel that this agent, or an earlier one, wrote with this controller.
 
-        The present configuration does not matter, because an earlier agent may have had another
-        configuration.
+        Settings that the present configuration does not contain are included: an earlier agent may have had
+        another configuration.
 
         :param guests: the running guests.
-        :param online: the online CPUs, all of which an unpinned guest may use.
+        :param online: the online CPUs. A guest that is not pinned may use all of them.
         """
         ...
 
@@ -217,7 +217,7 @@ ControllerT = TypeVar("ControllerT", bound=KernelController)
 
 
 def find_controller(controllers: Iterable[KernelController], kind: type[ControllerT]) -> ControllerT | None:
-    """The controller of class ``kind`` among these; None without such a controller."""
+    """The controller of class ``kind`` in ``controllers``; None if there is none."""
     return next((one for one in controllers if isinstance(one, kind)), None)
 
 
@@ -241,13 +241,13 @@ class GuestController(KernelController):
     refused: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Return at once: this controller has nothing that guests share."""
+        """Do nothing: this controller sets nothing that several guests share."""
         return
 
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
     ) -> Iterator[PlannedChange]:
-        """The difference of each guest from its target.
+        """The planned change of each guest with settings that differ from its target.
 
         If a guest's settings cannot be read, its change contains the error.
         """

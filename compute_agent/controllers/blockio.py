@@ -1,8 +1,9 @@
 """Controller ``blockio``: the weight and limits of each guest on block devices, by its block I/O class.
 
-A class is a section ``[blockio_class:NAME]``. A guest names its class (``guest run --blockio-class``,
-metadata of a domain). A guest without a class keeps the kernel's default, and values that another program set
-stay. While a watermark throttles a guest, the guest gets a percentage of the weight and rates of its class.
+A class is a section ``[blockio_class:NAME]``. The class of a guest comes from ``guest run --blockio-class``
+or from the metadata of its domain. A guest without a class keeps the values of the kernel or of another
+program. While a watermark throttles a guest, the guest gets a percentage of the weight and rates of its
+class.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class BlockIoController(GuestController):
         self._read_classes()
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Read the block devices again, and note limits of a guest's class that the guest cannot have."""
+        """Read the block devices again, and note the limits of each guest's class that cannot be set."""
         self._read_classes()
         found = {target.guest.uuid: self._missing_parts(target) for target in targets}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
@@ -72,7 +73,7 @@ class BlockIoController(GuestController):
     def apply(self, target: GuestTarget) -> bool:
         """Set the block I/O settings that differ; return whether any differed.
 
-        :raises DriverError: a throttle is wanted, and the kernel supports none for this guest.
+        :raises DriverError: a watermark throttles the guest, but the kernel cannot limit this guest's I/O.
         """
         wanted = self._wanted_blockio(target)
         limited = wanted if ThrottleControl(BLOCKIO) in target.limits else None
@@ -97,11 +98,11 @@ class BlockIoController(GuestController):
     def _wanted_blockio(self, target: GuestTarget) -> BlockIo | None:
         wanted = self._resolved.get(target.guest.settings.blockio_class)
         percent = target.limits.get(ThrottleControl(BLOCKIO))
-        # The kernel's default weight is the base for the percentage of a guest without a class.
+        # For a guest without a class, a percentage refers to the kernel's default weight.
         return wanted if percent is None else (wanted or BlockIo()).scaled_limits(percent)
 
     def _missing_parts(self, target: GuestTarget) -> list[str]:
-        """Messages about limits of a guest's class that the guest cannot have."""
+        """Messages about the limits of a guest's class that cannot be set for the guest."""
         name = target.guest.settings.blockio_class
         if not name:
             return []

@@ -1,4 +1,4 @@
-"""Controller ``core_scheduling``: guests of different groups never run on one core at the same time.
+"""Controller ``core_scheduling``: prevents guests of different groups from sharing a core at any time.
 
 The kernel lets threads run on the two hyperthreads of a core only if they have the same core scheduling
 cookie. :mod:`compute_agent.schedules` decides and sets cookies. The controller passes groups of guests to
@@ -59,11 +59,11 @@ class CoreCookieController(KernelController):
         cookies: KernelCookies,
         count_drift: Callable[[], object] = lambda: None,
     ) -> None:
-        """Begin with these scopes for the classes of guests.
+        """Begin with the scopes of the classes of guests.
 
         :param scopes: for each class, whether each guest of the class has its own cookie, or all guests of
             the class share one cookie.
-        :param store: keeps notes of the guests that have a cookie of the agent, durably.
+        :param store: stores on disk which guests have a cookie that the agent set.
         :param cookies: the kernel's interface for cookies.
         :param count_drift: called for each guest with threads that lost their cookie.
         """
@@ -116,7 +116,7 @@ class CoreCookieController(KernelController):
         self._own_problem = problem
 
     def _bring_about(self, guests: Sequence[Guest], groups: Mapping[str, str]) -> None:
-        """Plan and change cookies until the plan is empty, for a limited number of passes.
+        """Plan and change cookies until nothing is left to change, with a limited number of passes.
 
         :raises OSError: the notes cannot be written.
         :raises NoSiblingsError: no core has two threads online, so there is nothing to separate.
@@ -166,7 +166,7 @@ class CoreCookieController(KernelController):
                     self._cookies.grant_cookie(pid, grant.threads)
 
     def _keep_notes(self, notes: RunNotes, guests: Sequence[Guest], failed: Collection[str]) -> None:
-        """Write the notes of the plan, and keep the notes of other guests that are still alive.
+        """Write the notes of the plan, and keep the notes of all other running guests.
 
         Notes of guests with unreadable cookies are kept, too.
 
@@ -237,8 +237,8 @@ class CoreCookieController(KernelController):
     def _give_back(self, uuid: str, guests: Sequence[Guest]) -> None:
         """Remove the cookie of a guest. The guest's note is removed after its last cookie.
 
-        :raises DriverError: the kernel refuses, or the guest makes threads faster than the agent changes
-            them.
+        :raises DriverError: the kernel refuses the change, or the guest creates threads faster than the agent
+            changes them.
         :raises OSError: the notes cannot be written.
         """
         failed: dict[str, str] = {}
@@ -266,7 +266,7 @@ class CoreCookieController(KernelController):
         return {target.guest.uuid: self.group_of(target.guest) for target in without_preserved(targets)}
 
     def group_of(self, guest: Guest) -> str:
-        """A text that names the guests with which a guest may share cores; empty: all guests."""
+        """A text that names the guests with which a guest may share cores; empty for all guests."""
         name = guest.settings.qos_class
         scope = self._scopes.get(name, CoreScope.NONE)
         return {CoreScope.GUEST: f"guest {guest.uuid}", CoreScope.CLASS: f"class {name}"}.get(scope, "")
@@ -314,7 +314,7 @@ class CoreCookieController(KernelController):
 
 @contextlib.contextmanager
 def _noted_refusal(uuid: str, failed: dict[str, str]) -> Iterator[None]:
-    """Note in ``failed``, for one guest, that the kernel refused a call in the context's block."""
+    """A context. If the kernel refuses a call in its block, note the refusal for the guest in ``failed``."""
     try:
         yield
     except CookieError as error:

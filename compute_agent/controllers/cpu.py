@@ -7,14 +7,14 @@ The weight follows the allocation, so that two guests that compete for the same 
 proportion to the CPUs that they hold. Each VCPU and each PCPU counts as much as the kernel's default for a
 group. The default is 100 as ``cpu.weight`` of cgroup v2, and 1024 as ``cpu.shares`` of cgroup v1, which
 equals Nova's 1024 shares a VCPU. Guests with dedicated CPUs have a weight, too, because their emulator
-threads compete on the shared CPUs. A guest of a class that ranks no higher than best effort gets a hundredth
-of that weight. A guest that holds nothing counts as one CPU.
+threads compete on the shared CPUs. A best-effort guest, or one of a lower class, gets a hundredth of that
+weight. A guest with no CPU in its allocation gets the weight of one CPU.
 
 A class may set its own weight for each CPU that a guest holds. A class may also make its guests idle
 (``cpu.idle``), which ranks below all weights.
 
-The quota is the temporary limit that throttling sets, or the cap of a guest on reclaimed CPUs, whichever is
-lower. A guest with a quota may have a burst.
+The quota is the lower of two limits: the temporary limit that throttling sets, and the cap of a guest on
+reclaimed CPUs. A guest with a quota may have a burst.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class CpusetController(GuestController):
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """A text about threads that are not on the wanted CPUs, or about a definition with other pins.
+        """A text about threads on other CPUs than wanted, or about other pins in the definition.
 
         None if threads and definition agree with the target.
         """
@@ -94,7 +94,7 @@ class CpusetController(GuestController):
         return True
 
     def describe_change(self, target: GuestTarget, difference: str) -> str:
-        """A text with the CPUs before and after the change, which tell an operator more than thread ids."""
+        """A text with the CPUs before and after the change."""
         goes = target.assignment
         if goes is None:
             return difference
@@ -171,7 +171,7 @@ class CpuController(GuestController):
         best_effort: Collection[str],
         shares: Mapping[str, CpuShare] = MappingProxyType({}),
     ) -> None:
-        """Begin with these settings of the classes of guests.
+        """Begin with the settings of the classes of guests.
 
         :param best_effort: the names of the classes of best-effort guests, which get a hundredth of the usual
             weight.
@@ -185,7 +185,7 @@ class CpuController(GuestController):
         self._uncapped: set[str] = set()
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note for each guest the CPU settings of its class that the guest cannot have."""
+        """Note for each guest which CPU settings of its class cannot be set."""
         self._uncapped.clear()
         found = {target.guest.uuid: self._list_missing(target) for target in without_preserved(targets)}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
@@ -220,7 +220,10 @@ class CpuController(GuestController):
         return self._driver.apply_cpu_limits(target.guest, self._wanted_limits(target))
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The quotas of guests, as limits, and their weights, which a release handles like pins."""
+        """The quotas and the weights of guests.
+
+        A release undoes a quota like a limit, and a weight like pins.
+        """
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
             # Quota and weight are separate items: a release that keeps pins removes the quota and leaves the
@@ -267,9 +270,9 @@ class CpuController(GuestController):
         return CpuLimits(weight, quota, share.cpu_idle, self._saved_cores(target, quota))
 
     def _saved_cores(self, target: GuestTarget, quota: float | None) -> float:
-        """The burst of a guest in cores: the percentage of the guest's quota that the guest's class allows.
+        """The burst of a guest in cores: the percentage of its quota that its class allows.
 
-        0 without a quota.
+        The result is 0 without a quota.
         """
         share = self._shares.get(target.guest.settings.qos_class, CpuShare())
         return (quota or 0.0) * (share.cpu_burst or 0) / 100
@@ -287,7 +290,7 @@ def cpu_weight(allocation: Allocation, per_cpu: int = _PER_CPU) -> int:
 def reclaimed_cores(allocation: Allocation, percent: int | None) -> float | None:
     """The cap in cores of a guest that holds only reclaimed CPUs.
 
-    None if the guest holds any other CPUs, holds no reclaimed CPUs, or if ``percent`` is None.
+    None if the guest also holds other CPUs, if it holds no reclaimed CPUs, or if ``percent`` is None.
     """
     held = {name: sum(one.get(name, 0) for one in allocation.values()) for name in CPU_CLASSES}
     reclaimed = held.pop(RECLAIMED_VCPU, 0)

@@ -2,11 +2,11 @@
 
 A CPU class is a section ``[cpu_class:NAME]``. A QoS class may name a CPU class for the dedicated CPUs of its
 guests. CPU class ``idle`` applies to dedicated CPUs that no guest holds, and CPU class ``shared`` applies to
-shared CPUs. Before the first write to a kernel file its content is saved durably. The saved content is
-written back when no CPU class sets the file any more.
+shared CPUs. The content of a kernel file is saved to disk before the first write. It is written back when no
+CPU class sets the file any more.
 
-:mod:`compute_agent.controllers.cpu_class_plan` decides the content of files. CPUs that are parked offline are
-brought online before any other file is written.
+:mod:`compute_agent.controllers.cpu_class_plan` decides the content of files. The controller brings the CPUs
+that it needs online before it writes any other file.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _DRIVER: Final = "sys/devices/system/cpu/cpufreq/policy0/scaling_driver"
 
 
 class FormerStore(Protocol):
-    """Keeps the former content of kernel files, durably; the agent's state file does this."""
+    """Stores the former content of kernel files on disk. The agent's state file implements it."""
 
     @property
     def former_values(self) -> FormerValues:
@@ -91,7 +91,7 @@ class FormerStore(Protocol):
         ...
 
     def keep_former_values(self, former: FormerValues) -> None:
-        """Replace all saved content; it is durable when this returns.
+        """Replace all saved content. It is on disk when this method returns.
 
         :raises OSError: the content cannot be saved.
         """
@@ -105,7 +105,7 @@ class CpuClasses:
     :ivar classes: the CPU classes by name.
     :ivar bindings: the rank and the CPU class of each class of guests, by its name.
     :ivar cpu_sets: the dedicated, shared and emulator CPUs of the host.
-    :ivar parking: how idle cores are parked; None: idle cores are not parked.
+    :ivar parking: how idle cores are parked; None if they are not parked.
     """
 
     classes: Mapping[str, CpuClass]
@@ -166,7 +166,7 @@ class CpuClassController(KernelController):
         count_drift: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with these classes.
+        """Begin with the configured CPU classes.
 
         :param configured: the configured CPU classes.
         :param store: saves the former content of files.
@@ -257,7 +257,7 @@ class CpuClassController(KernelController):
         return False
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """All files that the agent wrote, as one item, because their former values belong together."""
+        """One item for all files that the agent wrote, because their former values belong together."""
         if values := self._store.former_values.values:
             detail = f"{len(values)} files of frequencies and idle states"
             if parked := parked_offline(self._store.former_values):
@@ -291,7 +291,7 @@ class CpuClassController(KernelController):
             yield PlannedChange(self.name, named_cpus(frozenset(cpus)) if cpus else "host", change)
 
     def _decide_files(self, targets: Sequence[GuestTarget]) -> tuple[CpuClassPlan, dict[str, FileSetting]]:
-        """The plan, and the wanted content of all files: those of the plan and those to restore."""
+        """Return the plan, and the wanted content of the files of the plan and of the files to restore."""
         former = self._former_values()
         configured = self._configured
         if not configured.classes and not former.values:
@@ -315,7 +315,7 @@ class CpuClassController(KernelController):
         return plan, {**back, **plan.settings}
 
     def _choose_parked(self, targets: Sequence[GuestTarget], lost: bool) -> frozenset[int]:
-        """The CPUs to park. While a guest is lost, no more CPUs are parked than already are."""
+        """The CPUs to park. While the driver cannot manage some guest (lost), no further CPUs are parked."""
         rules = self._configured.parking
         if rules is None:
             return frozenset()
@@ -343,7 +343,7 @@ class CpuClassController(KernelController):
         return pins if rules.cpus - self._offline_cpus() <= seen else pins | seen
 
     def _offline_cpus(self) -> frozenset[int]:
-        """The offline CPUs among those that may be parked; empty unless parking takes CPUs offline."""
+        """The offline CPUs that may be parked. Empty if parking does not take CPUs offline."""
         rules = self._configured.parking
         if rules is None or rules.mode is not ParkMode.OFFLINE:
             return frozenset()
@@ -355,8 +355,8 @@ class CpuClassController(KernelController):
 
         Content from before the last boot is left out, because a reboot resets all these files.
 
-        CPUs that may be parked and are offline count as parked by the agent. So parked CPUs come online again
-        even if the state file was lost.
+        An offline CPU that may be parked counts as parked by the agent. So parked CPUs come online again even
+        if the state file was lost.
         """
         boot = kernel_files.read_boot_id(self._files.root)
         former = self._store.former_values
@@ -412,7 +412,7 @@ class CpuClassController(KernelController):
     def _show_status(
         self, plan: CpuClassPlan, failures: Iterable[tuple[str, str]], targets: Sequence[GuestTarget]
     ) -> None:
-        """Set the status, log new refusals, and note the refusals that concern each guest."""
+        """Set the status, log new refusals of the kernel, and note the refusals that concern each guest."""
         by_class: dict[str, list[str]] = {name: list(reasons) for name, reasons in plan.missing.items()}
         for name, sentence in failures:
             by_class.setdefault(name, []).append(sentence)
@@ -438,11 +438,11 @@ class CpuClassController(KernelController):
 
 
 class ObservedGuests(RunningGuests, CpuTuning, Protocol):
-    """The methods of a driver that this controller needs: lost guests, and the CPUs that guests may use."""
+    """The part of a driver that this controller needs: lost guests, and the CPUs that guests may use."""
 
 
 def cpu_class_status(controllers: Iterable[KernelController]) -> CpuClassStatus:
-    """The status of controller ``cpu_class`` among these; an empty status without the controller."""
+    """The status of controller ``cpu_class``; an empty status if ``controllers`` does not have it."""
     found = find_controller(controllers, CpuClassController)
     return CpuClassStatus({}) if found is None else found.status
 
@@ -478,7 +478,7 @@ def _refusal_sentences(
 
 
 def _file_name(path: str) -> str:
-    """The name of a file, after the name of the idle state if the file belongs to an idle state."""
+    """The name of a file. For a file of an idle state, the name of the idle state comes first."""
     name = path.rpartition("/")[2]
     return f"{path.split('/')[-2]}/{name}" if name == cpu_power.DISABLE else name
 

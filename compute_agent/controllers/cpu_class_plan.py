@@ -1,6 +1,4 @@
-"""Decides the CPU class of each CPU, and the content of the CPU's kernel files: :func:`decide_files`.
-
-Pure functions.
+"""Pure functions that decide the CPU class of each CPU and the content of its kernel files.
 
 Nouns:
 
@@ -14,8 +12,8 @@ A worked example: the claims are ``2-3 fast`` and ``4-7 idle``. With the frequen
 ``6-7`` each claim gets its own class. With the single frequency domain ``2-7`` the frequencies of all its
 CPUs are those of ``fast``, and CPUs 4-7 have the idle states of ``idle``.
 
-Invariants: a file for which no claim has a class gets its former content. Equal claims always lead to equal
-contents of files.
+Invariants: a file gets its former content if no claim on its CPUs has a class. Equal claims always lead to
+equal contents of files.
 
 Parked idle cores (see :mod:`compute_agent.controllers.idle_cores`) are the weakest claim.
 """
@@ -75,7 +73,7 @@ NO_BINDING: Final = ClassBinding(0)
 class CpuClassClaim:
     """A set of CPUs and the class that they ask for.
 
-    :ivar cpu_class: the class that the CPUs ask for; None: the files of the CPUs get their former content.
+    :ivar cpu_class: the class that the CPUs ask for; None if their files get their former content.
     :ivar frozen: whether the files of these CPUs stay unchanged.
     :ivar parked: whether these CPUs are parked.
     """
@@ -87,7 +85,7 @@ class CpuClassClaim:
 
     @property
     def wanted_governor(self) -> str | None:
-        """The governor that the CPUs should have; None: the governor that they had before."""
+        """The governor that the CPUs should have; None if they get the governor from before the agent."""
         if self.cpu_class is None or self.cpu_class.park is not ParkMode.GOVERNOR:
             return None if self.cpu_class is None else self.cpu_class.governor
         return (self.cpu_class.governor or _PARKED_GOVERNOR) if self.parked else None
@@ -134,8 +132,7 @@ def make_claims(
 ) -> list[CpuClassClaim]:
     """The claims of a host: guests by rank, then shared CPUs, then dedicated CPUs that no guest holds.
 
-    :param lost: whether there are guests that may run and that the driver cannot manage. Their CPUs are
-        unknown.
+    :param lost: whether the driver cannot manage some guests that may still run. Their CPUs are unknown.
     :param parked: the CPUs to park, all of which no guest holds.
     """
     # CPUs of preserved guests and of guests of unknown classes come before all ranks, because their files
@@ -157,7 +154,8 @@ def make_claims(
     of_guests = [claim for _, claim in sorted(held, key=lambda each: each[0])]
     rest = [CpuClassClaim(shared, classes.get(SHARED)), unheld]
     asleep = [CpuClassClaim(parked, None if lost else idle_class, lost, parked=True)] if parked else []
-    # While a guest is lost, unheld CPUs win over shared ones, because a lost guest may hold one of them.
+    # While a guest is lost, CPUs that no guest holds come before shared CPUs, because the lost guest may hold
+    # one.
     return [*of_guests, *(reversed(rest) if lost else rest), *asleep]
 
 
@@ -222,7 +220,7 @@ class _PlanBuilder:
         self._parked: set[int] = set()
 
     def build_plan(self) -> CpuClassPlan:
-        """The plan with everything that was noted."""
+        """Return the plan with all noted fields."""
         return CpuClassPlan(
             self._settings,
             frozenset(self._frozen),
@@ -260,7 +258,7 @@ class _PlanBuilder:
                 self._classes[claim.cpu_class.name] |= cpus
 
     def frequency_texts(self, domain: FrequencyDomain, claim: CpuClassClaim) -> Iterator[tuple[str, str]]:
-        """The names of the files of a frequency domain, with the content that the claim asks for."""
+        """The file names of a frequency domain, each with the content that the claim asks for."""
         wanted = claim.cpu_class
         if wanted is None:
             return
@@ -291,7 +289,7 @@ class _PlanBuilder:
         )  # fmt: skip
 
     def uncore_texts(self, domain: UncoreDomain, wanted: CpuClass | None) -> Iterator[tuple[str, str]]:
-        """File names and contents for an uncore domain, which sets frequencies of caches and interconnect."""
+        """The file names and contents for an uncore domain (frequencies of caches and interconnect)."""
         if wanted is not None:
             yield from self._bound_texts(
                 wanted, domain, None, ("uncore_", wanted.min_uncore, wanted.max_uncore),
@@ -339,7 +337,7 @@ class _PlanBuilder:
                 self._settings[online_file(cpu)] = FileSetting(OFF, frozenset({cpu}), wanted.name)
 
     def without_frequency(self, cpu: int, wanted: CpuClass) -> None:
-        """Note a CPU without cpufreq, as in most virtual machines, and the settings that it cannot have."""
+        """Note that a CPU has no cpufreq (as in most virtual machines), and which settings it cannot have."""
         self._classes[wanted.name].add(cpu)
         if wanted.governor or wanted.energy_preference or wanted.min_frequency or wanted.max_frequency:
             self.note_missing(wanted, "governor, frequencies: this kernel has no cpufreq", [cpu])
@@ -352,7 +350,7 @@ class _PlanBuilder:
         bounds: tuple[str, Bound, Bound],
         files: tuple[str, str],
     ) -> Iterator[tuple[str, str]]:
-        """File names and contents for the lowest and the highest frequency, within the domain's range.
+        """The file names and contents for the lowest and the highest frequency, within the domain's range.
 
         :param base_khz: the base frequency in kHz; None: not known.
         :param bounds: the prefix of the option names, and the wanted lowest and highest frequency.

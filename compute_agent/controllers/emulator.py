@@ -1,8 +1,7 @@
 """Controller ``emulator``: moves threads that run no guest CPU away from dedicated CPUs.
 
 The controller is for hosts where another program pins guests. It acts only with ``[isolation] emulator =
-move``, and only on threads for which the definition of their domain has pins. A release pins these threads as
-the definition says.
+move``, and only on threads that the definition of their domain pins. A release restores these pins.
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ class EmulatorController(GuestController):
         return find_misplaced(threads, target.assignment, self._held)
 
     def _find_movable(self, target: GuestTarget) -> dict[int, CpuSet]:
-        """The dedicated CPUs on which a movable thread may run, by thread id.
+        """The dedicated CPUs on which each thread that can be moved may run, by thread id.
 
         Empty if no shared CPU is available, or if an earlier attempt could not move the same threads.
         """

@@ -9,10 +9,10 @@ Nouns:
 A worked example: the cores are ``2-3``, ``4-5`` and ``6-7``, CPU 4 is used, and the wait is 60 seconds. After
 60 seconds the cores ``2-3`` and ``6-7`` are parked. A guest on CPU 6 wakes the core ``6-7``.
 
-Invariants: no core is parked that has a used CPU, or a CPU outside :attr:`ParkingRules.cpus`. Where parking
-takes CPUs offline, CPU 0 and one core of each L3 cache and NUMA node stay online. If the last CPU of a cache
-went offline, the kernel would drop the resctrl masks of the cache. If the last CPU of a node went offline, no
-CPU would be near the node's memory.
+Invariants: a core with a used CPU, or with a CPU outside :attr:`ParkingRules.cpus`, is not parked. Where
+parking takes CPUs offline, CPU 0 and one core of each L3 cache and NUMA node stay online. If the last CPU of
+a cache went offline, the kernel would drop the resctrl masks of the cache. If the last CPU of a node went
+offline, no CPU would be near the node's memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_CPUS: CpuSet = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class ParkingRules:
-    """The ways to park idle cores.
+    """How, when and which idle cores are parked.
 
     :ivar mode: how CPUs are parked: offline, in a deep idle state, or with a slow governor.
     :ivar after: the seconds without use after which a core is parked.
@@ -73,7 +73,7 @@ def choose_parked(
     """The CPUs to park.
 
     :param used: the CPUs that guests use.
-    :param parked: the CPUs that are parked already. For them the wait does not start again.
+    :param parked: the CPUs that are parked already. They stay parked until they are used.
     :param since: the start of the idle time by CPU, in monotonic seconds.
     :param now: the present time in monotonic seconds.
     """

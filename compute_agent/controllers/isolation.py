@@ -87,7 +87,7 @@ class IsolationController(KernelController):
         ownership: MaskOwnership | None = None,
         own_threads: OwnThreads | None = None,
     ) -> None:
-        """Begin with these settings.
+        """Begin with the configured levels.
 
         :param reader: reads the masks of the host.
         :param store: keeps the original masks, durably.
@@ -108,11 +108,11 @@ class IsolationController(KernelController):
 
     @property
     def status(self) -> IsolationStatus:
-        """The quiet CPUs, and the work that could not be moved off them, at the last sync()."""
+        """The quiet CPUs at the last sync(), and the work that could not be moved away from them."""
         return self._isolator.status
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Correct all masks that differ from what guests ask for.
+        """Correct the CPU masks that let interrupts or kernel work run on quiet CPUs.
 
         :raises OSError: the original masks cannot be saved; nothing is written then.
         """
@@ -162,10 +162,7 @@ class IsolationController(KernelController):
         return None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Make the CPUs of a guest a cpuset partition, after the guest is pinned.
-
-        Masks are left to sync().
-        """
+        """Make the CPUs of a guest a cpuset partition, after the guest is pinned; sync() sets masks."""
         if not (realtime := self._realtime_cpus([target])) <= self._realtime:
             self._realtime |= realtime
             self._move_own_threads()
@@ -195,7 +192,7 @@ class IsolationController(KernelController):
             yield PlannedChange(self.name, named_few(subjects, 1), change)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """All masks that the agent wrote, as one item."""
+        """One item for all masks that the agent wrote."""
         try:
             changed = self._count_changes()
         except OSError as error:
@@ -252,7 +249,7 @@ class IsolationController(KernelController):
 
 
 def isolation_status(controllers: Iterable[KernelController]) -> IsolationStatus:
-    """The status of controller ``isolation`` among these; an empty status without the controller."""
+    """The status of controller ``isolation``; an empty status if ``controllers`` does not have it."""
     found = find_controller(controllers, IsolationController)
     return IsolationStatus() if found is None else found.status
 
@@ -264,7 +261,7 @@ def isolation_level(controllers: Iterable[KernelController], settings: GuestSett
 
 
 def count_isolation(registry: CollectorRegistry, controllers: ControllersInForce) -> None:
-    """Register the gauges of quiet CPUs, cpuset partitions, refusing irqbalance instances and stuck masks."""
+    """Register the gauges of quiet CPUs, cpuset partitions, irqbalance, and masks that cannot be set."""
     Gauge(
         "compute_agent_quiet_cpus",
         "Dedicated CPUs without interrupts and other work of the kernel, as their guests request.",

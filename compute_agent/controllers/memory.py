@@ -1,14 +1,14 @@
 """Controllers ``memory`` and ``memory_limit``: the NUMA nodes of a guest's memory, and its limits.
 
 Controller ``memory`` binds the memory of a guest to the NUMA nodes of the providers of its ``MEMORY_MB``. The
-CPUs of the guest do not matter: the guest may float over CPUs of other nodes, and a node may have no CPUs. In
-a flat tree the allocation names no node. There, a guest with dedicated CPUs gets memory of the NUMA nodes of
-its CPUs, and any other guest gets memory of any node. Huge pages that a guest has already taken stay where
-they are: the kernel chooses their node when the guest starts.
+CPUs of the guest do not matter: the guest may float over CPUs of other nodes, and a node may have no CPUs. If
+the provider tree has no NUMA nodes, the allocation names no node. A guest with dedicated CPUs then gets
+memory of the NUMA nodes of its CPUs, and any other guest gets memory of any node. Huge pages that a guest has
+already taken stay where they are: the kernel chooses their node when the guest starts.
 
-A domain that libvirt's hook has announced is bound as soon as its process exists. QEMU maps the memory of a
-domain with passed devices for the IOMMU before the first guest CPU runs. The kernel then pins the pages, and
-no binding can move them afterwards (mm/gup.c, FOLL_LONGTERM).
+If libvirt's hook has announced a domain, the agent binds its memory as soon as its process exists. The reason
+is PCI passthrough: QEMU maps the memory for the IOMMU before the first guest CPU runs. From then on, the
+kernel pins the pages, and no binding can move them (mm/gup.c, FOLL_LONGTERM).
 
 Controller ``memory_limit`` limits how much memory a guest gets, and decides which guests give way when memory
 runs out. ``memory.max`` of a process guest is its ``MEMORY_MB`` plus ``[compute] memory_overhead``. The class
@@ -23,8 +23,7 @@ On a host that offers huge pages, a process guest may use as many pages of each 
 contains (``hugetlb.*.max``).
 
 The kernel would kill a guest for a limit below its current use. So the agent sets the limit only when the
-guest uses less, and the status shows the delay. Limits that another program has set stay; the drivers know
-which limits are the agent's.
+guest uses less, and the status shows the delay. Limits that another program has set stay.
 """
 
 from __future__ import annotations
@@ -127,12 +126,12 @@ class MemoryController(GuestController):
         return self._driver.bind_memory(target.guest, target.assignment.mems)
 
     def _is_bound(self, target: GuestTarget) -> bool:
-        """Whether the agent decides on the NUMA nodes of the guest's memory."""
+        """Whether the agent binds the guest's memory to NUMA nodes."""
         place = target.assignment
         return self._decides_on(target.guest, frozenset() if place is None else place.mems)
 
     def _decides_on(self, guest: Guest, nodes: frozenset[int]) -> bool:
-        """Whether the agent decides on the NUMA nodes of the guest's memory, which are to be ``nodes``."""
+        """Whether the agent binds the guest's memory; ``nodes`` are the NUMA nodes that it would choose."""
         if self._binds_all:
             return True
         # If the host has no memory of the type, the guest stays where the other program bound it.
@@ -230,7 +229,7 @@ class MemoryLimitController(GuestController):
                 )
 
     def _used_beyond(self, target: GuestTarget, limits: MemoryLimits) -> int:
-        """The bytes that a guest uses if this is more than its limit; otherwise 0."""
+        """The bytes that a guest uses, if it uses more than its limit; otherwise 0."""
         if limits.maximum is None or limits.maximum == UNLIMITED:
             return 0
         used = self._driver.memory_use(target.guest) or 0

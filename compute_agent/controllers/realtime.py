@@ -1,8 +1,8 @@
-"""Controller ``realtime``: gives threads of guest CPUs a realtime schedule, as the guest's class says.
+"""Controller ``realtime``: gives the threads that run guest CPUs the realtime priority of the guest's class.
 
 Only guest CPUs that run on dedicated CPUs get a realtime schedule. The controller acts in each sync(),
-because a guest makes threads all the time, and new threads start with the usual schedule. If another program
-changes a schedule that the agent set, this counts as drift.
+because a guest may create threads at any time, and new threads start with the usual schedule. A schedule that
+another program changes counts as drift.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class GuestPlan:
     """The changes of schedules that a guest needs.
 
     :ivar changes: the new schedules by thread id.
-    :ivar reasons: sentences about what the guest does not get.
+    :ivar reasons: sentences about settings that the guest cannot have.
     :ivar threads: the ids of all threads that run guest CPUs.
     """
 
@@ -206,7 +206,7 @@ class RealtimeController(KernelController):
         return bool(done), reasons
 
     def _restore_nice(self, guest: Guest, tids: Collection[int]) -> None:
-        """Set the nice value of new threads, which is 0, to the nice value of the main thread.
+        """Give new threads, which start with nice value 0, the nice value of the main thread.
 
         :raises OSError: the kernel refuses it.
         """
@@ -230,14 +230,14 @@ class RealtimeController(KernelController):
                 self._write(tid, USUAL)
 
     def _is_noted(self, guest: Guest) -> bool:
-        """Whether, by the agent's note, the agent may have set priorities in this run of the guest."""
+        """Whether the agent's note says that it may have set priorities since the guest was started."""
         notes = self._store.kept_notes
-        # Usually no guest has a note, and to identify a process costs reads of /proc.
+        # Notes are checked first: usually no guest has one, and identifying a process costs reads of /proc.
         main = procfs.identify_process(guest.pid) if guest.uuid in notes else None
         return main is not None and note_of(notes, guest.uuid, main) is not None
 
     def _keep_note(self, guest: Guest, priority: int | None) -> None:
-        """Record in the guest's note the realtime priority that the agent gives; None removes the priority.
+        """Record the realtime priority of a guest in its note; None records that it has no priority.
 
         :raises GuestGoneError: the guest has ended.
         :raises OSError: the note cannot be written.
@@ -267,7 +267,7 @@ class RealtimeController(KernelController):
         return schedule
 
     def _plan_guest(self, target: GuestTarget, noted: bool) -> GuestPlan:
-        """The threads that need another schedule.
+        """Plan the schedules of a guest's threads.
 
         :param noted: whether the guest may have priorities of the agent.
         :raises GuestGoneError: the guest has ended.
@@ -305,7 +305,7 @@ class RealtimeController(KernelController):
 
 
 def _is_bound(guest: Guest, cpus: CpuSet) -> bool:
-    """Whether the guest's cpuset keeps all its threads on these CPUs, whatever affinity they ask for."""
+    """Whether the guest's cpuset keeps all its threads on ``cpus``, even if they ask for another affinity."""
     allowed = GuestCgroup(Path(guest.cgroup)).allowed_cpus() if guest.cgroup else None
     return bool(allowed and allowed <= cpus)
 

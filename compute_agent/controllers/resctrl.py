@@ -69,9 +69,9 @@ class CacheDemands:
 def cache_demands(
     targets: Iterable[GuestTarget], zones: Sequence[ProviderNode], host: ResctrlLayout, present: ResctrlGroups
 ) -> CacheDemands:
-    """The demands of guests.
+    """Return the demands of guests.
 
-    If the allocation of a guest is not known, its demand is what its group has now.
+    While the allocation of a guest is unknown, its demand is the share that its group has now.
 
     :param zones: the providers of this host that allocations name.
     :param host: the layout of resctrl on this host.
@@ -125,7 +125,7 @@ def _guest_demand(
 
 
 def _at_its_caches(demand: GuestDemand, cpus: CpuSet, domains: Mapping[int, CpuSet]) -> GuestDemand:
-    """The demand of a guest, moved to the caches of the CPUs on which it runs."""
+    """The demand of a guest, with its amounts moved to the caches of the CPUs on which it runs."""
     shares = {cache: len(cpus & inside) for cache, inside in domains.items() if cpus & inside}
     ways, bandwidth = at_its_caches(demand.ways, shares), at_its_caches(demand.bandwidth, shares)
     return replace(demand, ways=ways, bandwidth=bandwidth)
@@ -134,9 +134,9 @@ def _at_its_caches(demand: GuestDemand, cpus: CpuSet, domains: Mapping[int, CpuS
 def at_its_caches(amounts: Mapping[int, int], shares: Mapping[int, int]) -> dict[int, int]:
     """The amounts of a guest by L3 cache, moved to the caches on which it runs.
 
-    Amounts of caches on which the guest runs stay there. The other amounts move together to one cache: to the
-    cache with most of the guest's CPUs among those where the guest has no amount yet. If the guest runs on no
-    known cache, its amounts stay unchanged.
+    Amounts of caches on which the guest runs stay there. All other amounts move to one cache: among the
+    caches where the guest runs but has no amount, the one with most of its CPUs. If the guest runs on no
+    known cache, nothing changes.
 
     :param amounts: the amounts of the allocation by cache.
     :param shares: the number of the guest's CPUs by cache, without caches where it has no CPU.
@@ -221,7 +221,7 @@ class _RoundOutcome:
     :ivar resolution: the groups that the demands lead to, and the group of each guest.
     :ivar plan_changes: the changes that the last attempt planned.
     :ivar held_up: by group, the error that prevents its wanted state.
-    :ivar complete: whether the kernel has all groups as they were first resolved.
+    :ivar complete: whether the kernel has all groups of the first attempt, without a fallback.
     """
 
     resolution: GroupResolution
@@ -244,8 +244,8 @@ class _RoundOutcome:
 class ResctrlController(KernelController):
     """Keeps the groups of one resctrl mount, and the threads of guests in them.
 
-    All state is in the kernel. The copy in memory saves work when nothing has changed, and shows whether
-    another program changed a group.
+    All state is in the kernel. A copy in memory saves work when nothing has changed. It also shows whether
+    another program has changed a group.
     """
 
     name = "resctrl"
@@ -352,7 +352,7 @@ class ResctrlController(KernelController):
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
         """One release item for each monitoring group of the agent, and one for all its other groups.
 
-        The default group gets the cache ways of removed groups.
+        The default group gets the cache ways of the removed groups.
         """
         try:
             yield from self._release_groups()
@@ -376,9 +376,9 @@ class ResctrlController(KernelController):
             yield ReleaseItem(_GROUPS_KIND, ours or "default group", detail, give_back)
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """A change that another program made to the guest's group or its threads, in words.
+        """A text about a change that another program made to the guest's group or its threads.
 
-        None if no other program made a change.
+        None if there is no change.
         """
         group = self.membership.get(target.guest.uuid)
         if group is None:
@@ -395,7 +395,7 @@ class ResctrlController(KernelController):
     def apply(self, target: GuestTarget) -> bool:
         """Move the guest's threads into its group until no new thread appears; return whether any moved.
 
-        :raises DriverError: a throttle is wanted, and the guest has no group of its own.
+        :raises DriverError: the guest is to be throttled, but has no group of its own.
         """
         guest = target.guest
         group = self.membership.get(guest.uuid)
@@ -416,11 +416,10 @@ class ResctrlController(KernelController):
             raise DriverError(f"resctrl cannot be understood: {error}") from error
 
     def _carry_out(self, wanted: Iterable[GuestDemand], present: ResctrlGroups) -> _RoundOutcome:
-        """Plan and write the groups for these demands.
+        """Plan and write the groups for the ``wanted`` demands.
 
-        If the kernel refuses to make a group, the plan is made and written again.
-
-        A guest without a group of its own gets the group that the next rule of the resolution gives.
+        If the kernel refuses to make a group, the groups are planned and written again without it. A guest
+        that gets no group of its own gets the next suitable group.
         """
         control, max_groups = self.control, None
         barred: dict[str, str] = {}
@@ -514,7 +513,7 @@ class ResctrlController(KernelController):
         return outside
 
     def _warn_once(self, plan: GroupPlan) -> None:
-        """Log conflicts with foreign groups and refusals of classes that are new since the last sync()."""
+        """Log new conflicts with other programs' groups, and new refusals of classes, once each."""
         texts = {
             f"resctrl group {printable_text(one.foreign)} of another program can fill ways of L3 cache"
             f" {one.cache} that only {one.group} may fill"

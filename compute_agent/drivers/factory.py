@@ -454,6 +454,7 @@ def _open_engine(
         conf.guests.reconcile_interval,
         _lock_check(lock),
         look_only,
+        guest_names=conf[engine].guest_names,
     )
 
 

@@ -25,8 +25,8 @@ SECTIONS: Final[Mapping[str, str]] = {
     "libvirt": "a connection, which may run programs",
     "cgroup": "a path",
     "systemd": "a path",
-    "podman": "a path",
-    "docker": "a path",
+    "podman": "a path, and the containers that are guests",
+    "docker": "a path, and the containers that are guests",
     "tracing": "where spans are sent",
 }
 """The sections that no revision may have, each with its subject for messages."""

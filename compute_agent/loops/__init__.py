@@ -1,7 +1,7 @@
 """The periodic work of the agent. Each loop is a thread that runs one part of the agent in rounds.
 
-A loop uses the configuration in force, the worker and the part of the agent that it drives. Sockets, signals
-and the code that makes all parts are in :mod:`compute_agent.agent`, and no loop uses them. Two loops
+A loop uses the configuration in force, the worker and the objects that do the loop's work. No loop uses
+sockets, signals or the code that makes all objects; these are in :mod:`compute_agent.agent`. Two loops
 communicate through an object that is made before these loops, such as a
 :class:`~compute_agent.threads.WakeSignal` or the arbiter of limits.
 

@@ -49,10 +49,13 @@ LOG = logging.getLogger(__name__)
 
 
 class HistoryStore(Protocol):
-    """Stores what the agent knows about the history of Placement's database: generations and owners."""
+    """Stores facts by which the agent recognises an older copy of Placement's database.
+
+    The facts are the generations of providers and the owners of consumers.
+    """
 
     def keep_history(self, history: PlacementHistory) -> None:
-        """Store the history, which is on disk when this returns.
+        """Store the history. It is on disk when this method returns.
 
         :raises OSError: the history cannot be written.
         """
@@ -60,7 +63,7 @@ class HistoryStore(Protocol):
 
 
 class HistoryWatch:
-    """Decides whether a guest has lost its allocation, or Placement uses an older copy of its database.
+    """Decides if a missing allocation is lost, or only missing in an older copy of Placement's database.
 
     The thread of reports decides; any thread may read the properties.
     """
@@ -89,7 +92,7 @@ class HistoryWatch:
 
     @property
     def older_copy(self) -> OlderCopy | None:
-        """The older copy of its database that Placement uses, with time and reason; None without one."""
+        """When and why Placement was found to use an older copy of its database; None if it does not."""
         return self._history.older
 
     @property
@@ -205,7 +208,7 @@ class ClaimWatch:
         self._unknown: Mapping[str, str] = {}
 
     def claim_end(self, uuid: str) -> float | None:
-        """The time at which a guest's claim expires, in seconds since the epoch; None: no expiry."""
+        """The time at which a guest's claim expires, in seconds since the epoch; None if it never does."""
         return self._expiring.get(uuid)
 
     @property
@@ -214,7 +217,7 @@ class ClaimWatch:
         return min(self._expiring.values(), default=None)
 
     def read_claims(self, client: PlacementClient, views: Iterable[GuestView]) -> None:
-        """Read the claims of guests with a new allocation, read expiring claims again, and confirm them.
+        """Read the claims of guests with a new allocation and all expiring claims, and confirm expiring ones.
 
         :raises UnavailableError: Placement does not answer.
         """
@@ -256,7 +259,10 @@ class ClaimWatch:
         return self._in_force is not None and bool(self._in_force.current.options.guests.confirm_claims)
 
     def _confirm_claim(self, client: PlacementClient, view: GuestView, claim: ExpiringClaim) -> bool:
-        """Confirm a claim; return False after a concurrent change, which the next read examines."""
+        """Confirm a claim; return False if another client has changed it meanwhile.
+
+        The next read examines it.
+        """
         try:
             client.confirm_claim(view.guest.uuid, claim.generation)
         except NotFoundError:
@@ -295,12 +301,12 @@ def allocations_read(
     listing: HoldingsListing | None = None,
     watch: HistoryWatch | None = None,
 ) -> AllocationsRead | None:
-    """Read the allocations on this host's providers; return the changes for the worker, or None without any.
+    """Read the allocations on this host's providers; return the changes, or None if nothing changed.
 
     :param offering: the uuids of this host's providers with inventories.
     :param listing: the allocations that a report has just read; None: they are read here.
-    :param watch: decides whether guests have lost allocations, or Placement has an older copy; None: all
-        losses count.
+    :param watch: decides whether a missing allocation is lost, or only missing in an older copy of the
+        database; None: each counts as lost.
     :raises PlacementError: Placement does not answer, or refuses a request.
     :raises OSError: the decision about losses cannot be saved.
     """
@@ -367,7 +373,7 @@ def hand_over(pipeline: GuestPipeline, event: AllocationsRead) -> None:
 
 
 def _find_losses(views: Iterable[GuestView], changed: Mapping[str, GuestHolding]) -> list[AllocationLoss]:
-    """Find the guests that lost an allocation: the guest, or its migration, held more before."""
+    """Find the guests that lost an allocation: the guest or its migration held larger amounts before."""
     return [
         AllocationLoss(view.guest.uuid, view.guest.name, view.allocation, now)
         for view in views
@@ -393,7 +399,7 @@ def _find_holdings(
     held: Held,
     known: Held,
 ) -> dict[str, GuestHolding]:
-    """Find the allocation of each guest in ``records``; it may be held by a migration instead of the guest.
+    """Find the allocation of each guest in ``records``. A migration may hold it in place of the guest.
 
     :param records: the records of guests' own consumers, by uuid.
     :param held: all allocations on this host's providers, by consumer.

@@ -1,4 +1,4 @@
-"""Guests that start: reads their allocations, and prepares the cache groups of announced guests in time.
+"""Handles guests that start: reads their allocations, and makes the cache groups of announced guests.
 
 libvirt's hook announces the start of a guest, and waits for an answer. The agent makes the cache group of the
 guest before it answers. Then the agent looks for the QEMU process every few milliseconds, and moves the
@@ -81,7 +81,7 @@ class PreStartHook:
     def __init__(
         self, pipeline: GuestPipeline, expecting: ExpectingDriver | None, client: PlacementClient
     ) -> None:
-        """``expecting`` is the driver's part for announced guests; None: the driver has no announcements."""
+        """``expecting`` is the driver if it supports announced guests, otherwise None."""
         self._pipeline = pipeline
         self._expecting = expecting
         self._client = client
@@ -116,7 +116,7 @@ class PreStartHook:
         :param description: the XML definition of the guest's domain.
         :param seconds: the maximum time to wait for the cache group of the guest.
         :raises ValueError: the description is invalid, or the driver has no announced guests.
-        :raises TimeoutError: the group was not made in time; the worker will still make it.
+        :raises TimeoutError: the group was not made in time. The worker still makes it later.
         """
         if self._expecting is None:
             raise ValueError("guests of this driver are not announced")
@@ -167,7 +167,7 @@ class PreStartHook:
         return run_aside(HELD_THREAD, ask_placement)
 
     def _move_appeared(self) -> None:
-        """Have the worker move processes of announced guests that have appeared into their cache groups."""
+        """Have the worker move the processes of announced guests that run now into their cache groups."""
         if self._expecting is None:
             return
         self._troubled = True  # reset below, unless the driver raises an error
@@ -198,7 +198,10 @@ class GuestEvents:
     """Turns changes of guests that the driver reports into events of the worker, in their order."""
 
     def __init__(self, pipeline: GuestPipeline, client: PlacementClient, missed: WakeReport) -> None:
-        """``missed`` requests a report; it is called after a guest with an allocation has started."""
+        """``missed`` requests a report to Placement.
+
+        It is called after a guest with an allocation has started.
+        """
         self._pipeline = pipeline
         self._client = client
         self._missed = missed
@@ -226,7 +229,7 @@ class GuestEvents:
         self._thread.wake()
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Handle queued changes, then stop; wait at most ``timeout`` seconds for a request that hangs."""
+        """Handle queued changes, then stop. If a request hangs, wait at most ``timeout`` seconds for it."""
         self._thread.stop(timeout)
 
     def _hand_over(self) -> None:
@@ -282,7 +285,7 @@ class GuestEvents:
         return any(view.guest.uuid == uuid and view.allocation for view in self._pipeline.guest_views())
 
     def _is_news(self, uuid: str, allocation: Allocation) -> bool:
-        """Whether the allocation of a guest, as read, can be used: it is not empty, and the guest is new.
+        """Whether an allocation that was read can be used: it is not empty, and its guest is new.
 
         The allocation of a known guest may have moved to its migration, which only a read of all allocations
         finds.
@@ -291,7 +294,7 @@ class GuestEvents:
 
 
 def _is_for_reports(event: Event) -> bool:
-    """Whether a report should follow soon: a start for which the allocation is unknown, or not empty."""
+    """Whether a report should follow soon: a guest has started that may have an allocation."""
     # The report reads the generations of the providers together with allocations. By the generations, the
     # report recognises an older copy of the database.
     return isinstance(event, GuestStarted) and event.as_of > 0 and event.allocation != {}

@@ -72,7 +72,7 @@ def locate_guests(driver: GuestDriver, host_state: HostState) -> dict[str, CpuLo
 
 
 def by_consumer(locations: Mapping[str, CpuLocation], views: Iterable[GuestView]) -> dict[str, CpuLocation]:
-    """Return the CPUs of guests by the consumer that holds the allocation in use: the guest or its migration.
+    """Return the CPUs of guests by consumer: the guest or, while it migrates, its migration.
 
     While a guest migrates or is resized on its host, its migration holds the allocation that is in use. The
     allocation of the guest itself is for the time afterwards.
@@ -103,9 +103,9 @@ def from_affinities(
 ) -> dict[str, CpuLocation]:
     """Derive the dedicated and shared CPUs that guests use from the CPU sets of their threads.
 
-    If a thread may run on dedicated CPUs only, these CPUs belong to its guest, unless a thread of another
-    guest is bound to them, too. Threads that may also run on other CPUs, such as emulator threads, count as
-    floating.
+    If a thread may run on dedicated CPUs only, these CPUs belong to its guest. CPUs to which threads of two
+    guests are bound belong to neither. Threads that may also run on other CPUs, such as emulator threads,
+    count as floating.
 
     :param affinities: the different CPU sets of the threads of each guest, by uuid.
     """
@@ -183,8 +183,8 @@ class HostAuditor:
 
         :param changed: called after the audit has changed an allocation.
         :param holders: the owners (project and user) of guests, by uuid.
-        :param moves_emulator: whether the agent moves emulator threads off dedicated CPUs of guests that
-            another program has placed.
+        :param moves_emulator: whether the agent moves emulator threads away from dedicated CPUs if another
+            program pins guests.
         :param root: the folder that contains ``sys``, usually ``/``.
         """
         self._root = root
@@ -201,7 +201,7 @@ class HostAuditor:
         """Compare guests with allocations, and repair the differences that ``options`` allow.
 
         :raises PlacementError: Placement does not answer, or refuses a request.
-        :raises DriverError: the running guests are not known, so that nothing was repaired.
+        :raises DriverError: the running guests are not known. Nothing was repaired.
         """
         self._pipeline.check_taken_over()
         host_state = self._pipeline.host_state
@@ -250,7 +250,7 @@ class HostAuditor:
     # Reading
 
     def _read_migrations(self, offering: frozenset[str]) -> None:
-        """Submit guests that have begun to migrate since the last report to the worker.
+        """Report to the worker the guests that have begun to migrate since the last report.
 
         :raises PlacementError: Placement does not answer, or refuses a request.
         :raises DriverError: the worker does not answer in time.
@@ -292,7 +292,7 @@ class HostAuditor:
         return found
 
     def _tell_misplaced(self, view: GuestView | None, held: CpuSet) -> str:
-        """A sentence about emulator threads on dedicated CPUs; empty unless another program pins guests."""
+        """A sentence about emulator threads on dedicated CPUs; empty if the agent itself pins guests."""
         if view is None or view.assignment is None or not self._pipeline.host_state.follows_kernel:
             return ""
         threads = self._driver.emulator_threads(view.guest)
@@ -371,7 +371,7 @@ class HostAuditor:
         asked_for: bool,
         dry_run: bool,
     ) -> str:
-        """Decide about a consumer and write its allocation; return the outcome as text.
+        """Write the allocation that ``decide`` returns for a consumer; return the outcome as text.
 
         :param verb: the effect on the allocation of this host, for the log: ``created`` or ``deleted``.
         :param asked_for: whether the operator has requested this kind of repair.
@@ -432,7 +432,7 @@ def _audited_guest(
 
 
 def _pinned_vcpus(assignment: CpuAssignment) -> CpuSet:
-    """The numbers of the guest CPUs that may run on dedicated CPUs of their guest only."""
+    """The numbers of the guest CPUs that may run only on CPUs dedicated to their guest."""
     return frozenset(
         number for number, cpus in enumerate(assignment.vcpu_cpus) if cpus <= assignment.held_cpus
     )

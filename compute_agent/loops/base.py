@@ -1,7 +1,7 @@
-"""Base classes of loops: the configuration in force, the interface of a loop, and the pause between reports.
+"""The base classes of loops, the configuration in force, and the length of the pause between reports.
 
-Pauses between reports are random within limits. Otherwise all hosts that lost Placement at one moment would
-send their reports at the same moments afterwards.
+Pauses between reports are random within limits. Otherwise, after an outage of Placement, all hosts would send
+their reports at the same time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class AgentLoop(Protocol):
         ...
 
     def stop(self) -> None:
-        """Stop the thread; wait at most a few seconds for a round that hangs."""
+        """Stop the thread. If a round hangs, wait at most a few seconds for it."""
         ...
 
 
@@ -87,8 +87,7 @@ class SingleThreadLoop(AgentLoop):
 class ConfigurationInForce:
     """The configuration in force, which any thread may read, and the loops that follow it.
 
-    The object is made before the loops. Code that reloads the configuration therefore needs this object only,
-    and no loop.
+    Code that reloads the configuration needs this object only, and no loop.
     """
 
     def __init__(self, conf: ReloadedConfiguration) -> None:

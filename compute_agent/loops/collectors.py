@@ -1,8 +1,7 @@
-"""Calls collectors, which are measurements by installed packages, and offers amounts by their answers.
+"""Calls collectors, and offers the amounts that they measure. Installed packages bring the collectors.
 
-A collector that hangs blocks only its own thread, and its values expire. Collectors run in the process of the
-agent, however. A collector that uses all memory, or never releases the interpreter's lock, therefore stops
-the agent.
+A collector that hangs blocks only its own thread, and its values expire. But collectors run in the process of
+the agent: a collector that uses all memory, or never releases the interpreter's lock, stops the agent.
 """
 
 from __future__ import annotations
@@ -313,7 +312,7 @@ class CollectorLoops:
         self._file.save(dump(self.known), self._clock())
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Add the collectors' resource classes to the provider tree. Amounts not offered now are reserved."""
+        """Add the collectors' resource classes to the provider tree; amounts not offered now are reserved."""
         return withhold_classes(tree, self._current_classes, self._clock())
 
     def list_rows(self, tree: ProviderTree) -> list[dict[str, Any]]:
@@ -337,7 +336,7 @@ class CollectorLoops:
 def _merge_answer(
     tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer, before: CollectedClasses, now: float
 ) -> dict[tuple[str, str], CollectedAmount]:
-    """The amounts after another answer of a collector, by resource class and uuid of the provider."""
+    """The new amounts after another answer of a collector, by resource class and uuid of the provider."""
     found = {}
     for node, resource_class in _provided_classes(tree, classes):
         key = resource_class, node.uuid
@@ -366,16 +365,13 @@ def _find_misplaced(tree: ProviderTree, classes: frozenset[str], heard: _Collect
 
 
 def with_kept(tree: ProviderTree, names: Sequence[str], state_path: Path, now: float) -> ProviderTree:
-    """Return the provider tree with the amounts that an agent withholds at its start, from a saved file."""
+    """Return the provider tree without the amounts that an agent withholds at its start by its saved file."""
     kept = (_kept_file(state_path).peek_content() or {}) if names else {}
     return withhold_classes(tree, {name: one for name, one in kept.items() if name in names}, now)
 
 
 def withhold_classes(tree: ProviderTree, known: Mapping[str, CollectedClasses], now: float) -> ProviderTree:
-    """Return the tree with the collectors' classes withheld, except for amounts offered at ``now``.
-
-    The tree is the tree of resource providers that the agent reports to Placement.
-    """
+    """Return the provider tree with the collectors' classes withheld, except for current offers."""
     more: dict[str, dict[str, int]] = {}
     for one in known.values():
         for node, resource_class in _provided_classes(tree, one.classes):
@@ -389,7 +385,7 @@ def withhold_classes(tree: ProviderTree, known: Mapping[str, CollectedClasses], 
 
 
 def zone_of(tree: ProviderTree, node: ProviderNode) -> str:
-    """The name by which collectors name a provider: the end of its name; empty for the root."""
+    """The name that collectors use for a provider: the last part of its full name; empty for the root."""
     return node.name.removeprefix(tree.root.name).lstrip("_")
 
 

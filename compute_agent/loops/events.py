@@ -39,7 +39,7 @@ EVENTS_THREAD: Final = ThreadSpec(
 class EventLog:
     """Queues events without waiting, and writes them in a thread of its own.
 
-    If writes fail, events are lost.
+    If writes fail for long, events are lost.
     """
 
     def __init__(self, options: cfg.ConfigOpts, registry: CollectorRegistry) -> None:
@@ -81,7 +81,7 @@ class EventLog:
         self._store.max_events, self._store.max_bytes = _store_limits(conf.options)
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Write queued events, and stop; wait at most ``timeout`` seconds for a disk that hangs."""
+        """Write queued events, and stop. If the disk hangs, wait at most ``timeout`` seconds for it."""
         self._thread.stop(timeout)
 
     def flush(self) -> None:
@@ -219,7 +219,10 @@ class OomEvents:
         return list(self._recent)
 
     def report_kills(self) -> None:
-        """Report new kills. Guests are read only if the host's counter of kills has changed."""
+        """Report new kills.
+
+        The counters of guests are read only if the host's counter of kills has changed.
+        """
         on_host = kills_on_host(self._vmstat)
         # On a kernel without this counter, guests are read each time.
         if on_host is None or on_host != self._on_host:

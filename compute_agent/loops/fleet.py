@@ -1,7 +1,7 @@
-"""The settings of the fleet (a group of hosts): follows their source, stores and applies new revisions.
+"""Follows the settings of the fleet (a group of hosts): stores and applies their new revisions.
 
-A new revision is only stored in the state folder. The main thread notices the changed file, as it does for
-all configuration files, and reloads the configuration.
+This module only stores a new revision in the state folder. The main thread notices that the file has changed,
+and reloads the configuration.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class GuestApplier(Protocol):
 
 
 class FleetGuests:
-    """Applies the settings of single guests that a revision contains; ``set_guest`` changes one guest."""
+    """Applies the settings of single guests that a revision contains, by calls of ``set_guest``."""
 
     def __init__(self, pipeline: GuestPipeline, set_guest: GuestSetter) -> None:
         self._pipeline = pipeline
@@ -83,8 +83,8 @@ class FleetGuests:
             return []
         planned = plan_settings(wanted, applied, self._present_settings())
         refused = self._change_guests(planned)
-        # Guests are changed before the record is written. After a crash in between, a setting without a
-        # record is already as wanted. A record without its setting would look like a change by hand.
+        # Guests are changed before the record is written. A setting without a record does no harm after a
+        # crash. But a record without its setting would look like a change by hand.
         after = {
             guest: applied.get(guest, {}) if guest in refused else each
             for guest, each in planned.applied.items()
@@ -221,7 +221,7 @@ class FleetLoop:
         self._thread.wake()
 
     def stop(self) -> None:
-        """Stop the thread; wait at most two seconds for a source that hangs."""
+        """Stop the thread. If the source hangs, wait at most two seconds for it."""
         self._thread.stop(STOP_SECONDS)
 
     def status_fields(self) -> dict[str, object]:
@@ -320,7 +320,7 @@ class _FleetState:
     :ivar revision: the stored revision; None without a stored revision.
     :ivar overruled: options of the revision for which the host's own configuration files have another value.
     :ivar trouble: the reason as text why the host does not follow its fleet; empty: the host follows it.
-    :ivar reasons: the kinds of trouble, by which the host does not follow its fleet.
+    :ivar reasons: the kinds of trouble for which the host does not follow its fleet.
     """
 
     group: str = ""

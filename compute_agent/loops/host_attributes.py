@@ -1,4 +1,4 @@
-"""Attributes of the host in reports to Placement: CPUs of guests, thresholds of watermarks, heartbeats."""
+"""Adds attributes of the host to reports: CPUs of guests, thresholds of watermarks, heartbeats."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PositionReporter:
         self._views = views
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the provider tree with these attributes at the agent's first provider."""
+        """Return the provider tree with the attributes added to the agent's first provider."""
         conf = self._in_force.current
         if not conf.options.compute.report_positions or not tree.ours:
             return tree
@@ -100,7 +100,7 @@ class AgentHeartbeats:
         self._clock = clock
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the provider tree with the heartbeat at the agent's first provider, if heartbeats are on."""
+        """Return the provider tree. If heartbeats are on, the agent's first provider has the heartbeat."""
         options = self._in_force.current.options.compute
         interval = options.heartbeat_interval
         if not interval:

@@ -33,7 +33,7 @@ METRIC_SOURCE_THREAD: Final = ThreadSpec(
 
 @dataclass(frozen=True, slots=True)
 class _SourceReading:
-    """The last read of a metric's source: its time (monotonic seconds), and its value or the failure."""
+    """The last read of a metric's source: the time (monotonic seconds), and the value or the failure."""
 
     time: float
     value: float | None = None
@@ -100,7 +100,7 @@ class _SourceRunner:
 
     @property
     def failure_text(self) -> str:
-        """The reason why the source has no value; empty with a value, or while the first read is not late."""
+        """The reason why the source has no value; empty if it has one, or if its first read still runs."""
         latest = self._latest
         if self._is_late(self._began if latest is None else latest.time):
             return "it does not answer"

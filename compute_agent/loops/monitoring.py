@@ -1,4 +1,4 @@
-"""Builds the monitoring of caches from the configuration and the resctrl mount. Guests are its targets."""
+"""Builds the monitoring of guests' use of caches, from the configuration and the resctrl mount."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CPU: Final = MetricSeries("cpu_usage")
 
 
 class MonitorTargets:
-    """Builds the targets of monitoring: guests and classes, each with its control group of resctrl."""
+    """Builds the list of guests and classes to monitor, each with its control group of resctrl."""
 
     def __init__(self, driver: GuestThreads) -> None:
         self._driver = driver
@@ -41,8 +41,8 @@ class MonitorTargets:
     ) -> tuple[MonitorTarget, ...] | None:
         """Build the targets, or return the last ones if nothing has changed.
 
-        Without a controller of resctrl, all guests are in the default group. After a new controller has been
-        added, the result is None until this controller has made its groups.
+        Without a controller of resctrl, all guests are in the default group. While a new controller has not
+        made its groups, the result is None.
 
         :param snapshot: the latest snapshot of watermarks, which may have the CPU use of guests.
         """
@@ -95,7 +95,7 @@ class MonitoredGuests:
     def use_usage(self, usage: UsageSource) -> None:
         """Add the CPU use of guests, which ``usage`` measures, to the stored samples.
 
-        This is no argument of the constructor, because ``usage`` itself needs monitoring and is made later.
+        The constructor cannot take ``usage``, because ``usage`` needs monitoring and is made later.
         """
         self._usage = usage
 
@@ -111,8 +111,8 @@ class CacheMonitoring:
     def __init__(self, conf: ReloadedConfiguration, targets: Targets, registry: CollectorRegistry) -> None:
         """Prepare monitoring.
 
-        :param targets: returns the targets, or None while they are not known. The thread calls this function
-            in each round. A guest that is missing among the targets loses its monitoring group.
+        :param targets: returns the guests and classes to monitor, or None while they are not known. The
+            thread calls this function in each round. A guest that is not returned loses its monitoring group.
         """
         settings = MonitoringSettings.from_options(conf.options)
         store = SampleStore(Path(conf.options.state_path) / FILE, settings.retention, settings.store_bytes)
@@ -162,6 +162,6 @@ class CacheMonitoring:
 
 
 def _monitor_key(control: ResctrlHandle) -> tuple[Any, ...]:
-    """The properties of a resctrl mount with which a monitor stays usable after a reload."""
+    """The properties of a resctrl mount. If a reload does not change them, the monitor stays usable."""
     platform = control.platform
     return control.files.root, platform.monitoring, platform.max_groups, control.options.prefix

@@ -20,7 +20,8 @@ from compute_agent.throttling.triggers import InterferenceTrigger
 class NeighbourReporter:
     """Adds attributes to a report: the cache use of the host and its guests, and the limits of guests.
 
-    The values change once in an interval. Bandwidths are means over the interval. Any thread may use it.
+    The values change once in an interval. Bandwidths are means over the interval. Any thread may use the
+    object.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class NeighbourReporter:
         self._lacks_rates = False
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree with these attributes at the agent's first provider, if these reports are on."""
+        """Return the tree. If these reports are on, the agent's first provider has the attributes."""
         options = self._in_force.current.options.compute
         interval = options.neighbours_interval
         if not interval:
@@ -87,7 +88,7 @@ def cache_loads(
     sizes: Mapping[int, int],
     max_bandwidth: float | None,
 ) -> dict[int, CacheLoad]:
-    """The use of each cache by the host, by cache id, with mean bandwidths between two readings.
+    """The use of each cache, by cache id. Bandwidths are means over the time between two readings.
 
     :param sizes: the sizes of caches in bytes, as far as known.
     :param max_bandwidth: the bandwidth of the memory of each cache, in bytes a second; None: unknown.
@@ -104,7 +105,7 @@ def cache_loads(
 
 
 def guest_loads(before: MonitorReading | None, now: MonitorReading | None) -> list[GuestLoad]:
-    """The use of all caches by each monitored guest, with mean bandwidths between two readings."""
+    """Each monitored guest's use of all caches. Bandwidths are means over the time between two readings."""
     if now is None:
         return []
     known, found = rates_of_targets(before, now), []
@@ -118,14 +119,14 @@ def guest_loads(before: MonitorReading | None, now: MonitorReading | None) -> li
 
 
 def _is_later(before: MonitorReading | None, now: MonitorReading) -> bool:
-    """Whether one monitor took both readings, so that the bytes between them are known."""
+    """Whether the same monitor took both readings. Only then the transferred bytes between them are known."""
     return before is not None and before.begun == now.begun and before.time < now.time
 
 
 def limits_of_guests(
     requested: Mapping[str, GuestLimits], cases: Iterable[InterferenceCase]
 ) -> dict[str, list[RequestedLimit]]:
-    """The limited resources of each guest; for limits by interference, also the guests that they protect."""
+    """The limited resources of each guest. Limits by interference also name the guests that they protect."""
     victims: dict[tuple[str, str], set[str]] = {}
     for case in cases:
         if case.limit is not None:

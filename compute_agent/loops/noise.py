@@ -1,4 +1,4 @@
-"""Metrics of noise on dedicated CPUs of guests: interrupts, and time that guests wait for their CPU."""
+"""Metrics of noise on dedicated CPUs: interrupts, and the time for which guests wait for their CPU."""
 
 from __future__ import annotations
 

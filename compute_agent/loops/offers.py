@@ -1,4 +1,4 @@
-"""Offers reclaimed CPUs and memory in each zone, and withholds VCPU because of steal time.
+"""Offers CPUs and memory that guests leave unused, and withholds VCPU because of steal time.
 
 A zone is the host, NUMA node or cache with a provider of its own.
 """
@@ -57,7 +57,7 @@ class MeasuredZone:
     """A host, NUMA node or cache with a provider of its own, with its capacity and its measured use.
 
     :ivar capacity: the whole amount in the unit of the resource.
-    :ivar reading: the CPU or memory use measured in the zone; None: unknown.
+    :ivar reading: the measured CPU or memory use of the zone; None if it is unknown.
     :ivar entitlements: the amounts of the resource that guests hold in the zone, by uuid of the guest.
     """
 
@@ -103,7 +103,7 @@ class ReclaimGauges:
 class ReclaimEstimator:
     """Estimates the unused part of one resource, and decides how much of it is offered.
 
-    A single thread calls take_round(). Other threads may read offers and count broken promises.
+    A single thread calls take_round(). Other threads may read offers and call count_blame().
     """
 
     def __init__(self, resource: ReclaimedResource, recorder: EventRecorder, gauges: ReclaimGauges) -> None:
@@ -145,14 +145,15 @@ class ReclaimEstimator:
         self._file.save(dump(self.zones), now)
 
     def count_blame(self, provider: str, cause: str) -> None:
-        """Count that the offer of a provider (by uuid) was too large: a guest there lost reclaimed capacity.
+        """Count that a provider's offer was too large: a guest on it was throttled or evicted.
 
-        ``cause`` is the metric or signal because of which the guest was throttled or evicted.
+        ``provider`` is the uuid. ``cause`` is the metric or signal because of which the guest was throttled
+        or evicted.
         """
         self._blamed.append((provider, cause))
 
     def list_offers(self, now: float) -> dict[str, int]:
-        """The offered amounts by uuid of the provider, except for offers with readings that are too old."""
+        """The offered amounts by uuid of the provider. Offers from readings that are too old are left out."""
         known = {uuid: one for uuid, one in dict(self.zones).items() if _is_of_now(one, now)}
         return {uuid: one.offer.published for uuid, one in known.items()}
 
@@ -240,7 +241,7 @@ class ReclaimEstimator:
         acts: bool,
         now: float,
     ) -> HeldBackShare:
-        """Record the promises broken since the last round, and return the share of capacity to hold back."""
+        """Record offers that were too large; return the share of capacity to hold back."""
         published, unit = before.offer.published, self.resource.unit
         missing = 0.0 if reading is None else missing_cpus(reading.total, published, found.capacity)
         causes = [*(["use"] if missing else []), *blamed]
@@ -288,7 +289,7 @@ class ReclaimEstimator:
 
 def _is_of_now(zone: ZoneState, now: float) -> bool:
     """Whether the readings behind an offer are recent. After a start they may come from a former agent."""
-    # If the readings are too old, the estimate is untold for any guests and any capacity.
+    # If the readings are too old, guests and capacity may have changed, so the estimate cannot be used.
     return not estimate_use(zone.history, {}, 0.0, EstimateLimits(), now).untold
 
 
@@ -304,7 +305,7 @@ VCPU: Final = "VCPU"
 
 
 class StolenTime:
-    """Withholds VCPU for steal time: CPU time that a hypervisor below takes from this virtual host.
+    """Withholds VCPU for steal time: CPU time that a hypervisor takes from this host, a virtual machine.
 
     One thread may use it; any thread may call add_to_tree() and list_rows().
     """
@@ -396,7 +397,7 @@ class StolenTime:
     def list_rows(self, tree: ProviderTree, withheld: Mapping[str, WithheldUnits]) -> list[dict[str, Any]]:
         """Rows with the stolen CPUs and the withheld VCPU of each provider, for commands.
 
-        ``withheld`` is the amount that the last report could withhold in Placement, by uuid of the provider.
+        ``withheld``, by uuid of the provider, is the amount that the last report withheld in Placement.
         """
         if self.mode == OFF:
             return []
@@ -415,15 +416,15 @@ class StolenTime:
 
 
 def with_kept(tree: ProviderTree, mode: str, state_path: Path) -> ProviderTree:
-    """Return the provider tree with the VCPU that an agent withholds at its start, from a file.
+    """Return the provider tree without the VCPU that an agent withholds at its start.
 
-    The file has the steal time that a former agent has measured.
+    The amount comes from a file with the steal time that a former agent has measured.
     """
     return withhold_cpus(tree, (_kept_file(state_path).peek_content() or {}) if mode == ACT else {})
 
 
 def withhold_cpus(tree: ProviderTree, zones: Mapping[str, StolenReserve]) -> ProviderTree:
-    """Return the provider tree with all VCPU reserved at the providers with these uuids."""
+    """Return the provider tree with VCPU reserved at the providers in ``zones``, which has their uuids."""
     return replace(
         tree,
         nodes=tuple(

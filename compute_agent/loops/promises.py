@@ -74,7 +74,7 @@ class PromiseWatch(SingleThreadLoop):
 
     @property
     def _verify_interval(self) -> float:
-        """Seconds between two verifications; 0: verification is off."""
+        """The seconds between two verifications; 0 if verification is off."""
         return float(self._conf.options.guests.verify_interval)
 
     def reload(self, conf: ReloadedConfiguration) -> None:

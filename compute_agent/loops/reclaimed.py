@@ -96,7 +96,7 @@ class ReclaimSettings:
 
 
 class ReclaimLoop:
-    """Measures unused capacity each minute. Offers end after a quarter of an hour without a measurement."""
+    """Measures unused capacity each minute. An offer ends 15 minutes after the last measurement."""
 
     def __init__(
         self,
@@ -183,7 +183,10 @@ class ReclaimLoop:
         return self._thread.is_running
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Stop the thread, and save the history; wait at most ``timeout`` seconds for a round that hangs."""
+        """Stop the thread, and save the history.
+
+        If a round hangs, wait at most ``timeout`` seconds for it.
+        """
         self._thread.stop(timeout)
 
     def save_estimates(self) -> None:
@@ -209,7 +212,8 @@ class ReclaimLoop:
     def read_oversold(self, resource_class: str) -> OversoldCapacity | None:
         """The amount of a reclaimed class that guests hold beyond the present offers, in cores or bytes.
 
-        None if nothing is offered, or if no measurement is recent. An expired offer breaks no promise.
+        None if nothing is offered, or if no measurement is recent: an expired offer does not count as too
+        small.
         """
         found = [one for one in self._active_estimators if one.resource.name == resource_class]
         if self._settings.mode != ACT or not found:
@@ -227,12 +231,13 @@ class ReclaimLoop:
         return oversold_capacity(offers, held, unit)
 
     def count_blame(self, guest: str, metric: str, cause: str = "") -> None:
-        """Count a broken promise, if a throttled or evicted guest runs on reclaimed capacity.
+        """Count that an offer was too large, if a throttled or evicted guest runs on reclaimed capacity.
 
         :param guest: the uuid of the guest that was throttled or evicted.
         :param metric: the metric because of which the guest was throttled or evicted. A metric of CPUs counts
             only for guests on reclaimed CPUs, and a metric of memory only for guests on reclaimed memory. The
-            metric of oversold capacity never counts, because it follows from the offer.
+            metric of oversold capacity never counts: a smaller offer raises it, so it says nothing about the
+            offer.
         :param cause: the signal of another guest that was the cause; empty: the metric was the cause.
         """
         registry = self._conf.settings.rules.registry
@@ -256,7 +261,7 @@ class ReclaimLoop:
     def list_rows(self, withheld: Iterable[WithheldUnits] = ()) -> list[dict[str, Any]]:
         """Rows that explain the offers and withheld amounts of each zone, term by term, for commands.
 
-        ``withheld`` are the amounts that the last report could withhold in Placement.
+        ``withheld`` are the amounts that the last report withheld in Placement.
         """
         tree, mode = self._pipeline.host_state.tree, self._settings.mode
         rows = [
@@ -311,7 +316,7 @@ class ReclaimLoop:
         return self.memory.take_round(self.measure_memory(now), settings.limits, settings.mode == ACT, now)
 
     def _promise_cpus(self) -> bool:
-        """Update offers of CPUs and withheld VCPU from one measurement; return whether they have changed."""
+        """Update offers of CPUs and withheld VCPU from one measurement; return whether any has changed."""
         settings, now = self._settings, self._clock()
         if settings.mode == OFF and settings.steal == OFF:
             return False
@@ -326,7 +331,7 @@ class ReclaimLoop:
         return changed
 
     def measure_cpus(self, use: HostUse) -> Iterator[MeasuredZone]:
-        """The zones of shared CPUs with their capacity, use and entitlements."""
+        """The zones with shared CPUs: capacity, use, and the amounts that guests hold."""
         host_state = self._pipeline.host_state
         for node in host_state.tree.providers_of(RECLAIMED_VCPU):
             shared = reclaimable_cpus(node, host_state.cpu_sets)
@@ -334,7 +339,10 @@ class ReclaimLoop:
             yield MeasuredZone(node, float(len(shared)), read_zone(use, shared), entitled)
 
     def measure_memory(self, now: float) -> Iterator[MeasuredZone]:
-        """Measure capacity, use and entitlements of zones of memory; ``now`` is seconds since the epoch."""
+        """Measure each zone's memory: capacity, use, and held amounts.
+
+        ``now`` is in seconds since the epoch.
+        """
         tree, use = self._pipeline.host_state.tree, self.memory_reader.read(now)
         for node in tree.providers_of(RECLAIMED_MEMORY):
             nodes = node.numa_nodes
@@ -381,7 +389,7 @@ def oversold_capacity(
 
 
 def first_tree(tree: ProviderTree, conf: cfg.ConfigOpts) -> ProviderTree:
-    """Return the provider tree with the amounts that an agent withholds at its start, by its saved files."""
+    """Return the provider tree without the amounts that an agent withholds at its start (saved files)."""
     found, folder = conf.capacity, Path(conf.state_path)
     tree = offers.with_kept(tree, found.steal, folder)
     return collectors.with_kept(tree, found.collectors, folder, time.time())

@@ -120,7 +120,7 @@ class ReportMetrics:
 
 
 class ReportLoop:
-    """Reports the host when woken, otherwise each ``interval`` seconds, and earlier after a failure."""
+    """Reports the host each ``interval`` seconds, at once when woken, and earlier after a failure."""
 
     def __init__(
         self,
@@ -144,12 +144,11 @@ class ReportLoop:
         :param interval: the usual time between two reports to Placement, in seconds.
         :param max_pause: maximum number of seconds between two reports after failures.
         :param locate: reads the CPUs on which guests may run, for reshapes.
-        :param causes: the causes that keep new guests away from the host, each with its state, until
-            switch_scheduling() changes it.
+        :param causes: for each cause that can keep new guests away: whether it is active at the start.
         :param root: finds the root provider; None: the root is the agent's own.
         :param root_user: makes the agent work below the root provider that ``root`` finds.
-        :param additions: parts, such as offers, that are added to the provider tree of each report, in this
-            order.
+        :param additions: objects that add something, such as offers, to the provider tree of each report, in
+            this order.
         :param history: decides whether guests have lost allocations, or Placement has an older copy of its
             database.
         :param claims: confirms claims that expire, or warns of them.
@@ -208,9 +207,9 @@ class ReportLoop:
         self.wake()
 
     def wait_for_switch(self, timeout: float) -> bool:
-        """Wait at most ``timeout`` seconds until Placement has all causes; return whether it has them.
+        """Wait at most ``timeout`` seconds for Placement to have the switch; return whether it has.
 
-        A cause keeps new guests away from the host, by a trait in Placement.
+        The switch is the trait that keeps new guests away, as set by switch_scheduling().
         """
         with self._switch:
             return self._switch.wait_for(lambda: self._granted == self._causes, timeout)
@@ -254,7 +253,7 @@ class ReportLoop:
         self.wake()
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Stop the thread; wait at most ``timeout`` seconds for a request that hangs."""
+        """Stop the thread. If a request hangs, wait at most ``timeout`` seconds for it."""
         self._thread.stop(timeout)
 
     def _report_round(self) -> None:
@@ -273,7 +272,7 @@ class ReportLoop:
         return seconds
 
     def reshape(self, dry_run: bool) -> ReshapePlan | InfeasibleReshape:
-        """Move allocations to the providers of the present tree, and then report; with ``dry_run`` only plan.
+        """Move allocations to the providers of the present tree, and report; ``dry_run`` only plans.
 
         :raises PlacementError: Placement does not answer, or refuses a request.
         :raises DriverError: the driver does not answer, so that the CPUs of guests are not known.
@@ -294,11 +293,14 @@ class ReportLoop:
         return how(host_state.tree, self._locate(), host_state.zone_cpus)
 
     def _report_host(self) -> ReportOutcome:
-        """Report the tree of the host, unless the tree needs a reshape that only a command may start."""
+        """Report the tree of the host.
+
+        If it needs a reshape that only a command may start, report nothing.
+        """
         tree = self._pipeline.host_state.tree
         if tree != self._derived:
-            # A tree in which held inventories move needs a reshape. The agent reshapes at its start or by
-            # command. Until then, the tree of the last report stays in Placement.
+            # A tree in which inventories with allocations move needs a reshape. The agent reshapes at its
+            # start or by command. Until then, the tree of the last report stays in Placement.
             at_start = self._derived is None and tree == self._tree_at_start
             try:
                 planned = self._plan_reshape(
@@ -414,7 +416,10 @@ class ReportLoop:
             self._tree_at_start = self._pipeline.host_state.tree
 
     def _await_root(self, reason: str) -> None:
-        """Record that nothing can be reported, because the root provider is missing; guests do not change."""
+        """Record that nothing can be reported, because the root provider is missing.
+
+        Guests keep their settings.
+        """
         if reason != self.status.waiting:
             LOG.warning("Nothing can be reported: %s", reason)
         # Placement has answered, and only the root is missing.
@@ -444,8 +449,8 @@ class ReportLoop:
     def _note_failure(self, reason: str, away: bool) -> None:
         """Log a new failure.
 
-        While Placement is away, a connection may be refused, then reset, then hang. Such changes of the error
-        message do not count as new failures.
+        While Placement is away, a connection may be refused, then reset, then hang. Another error message
+        does not count as a new failure then.
         """
         if away and self.status.away:
             if reason != self.status.last_error:
@@ -457,7 +462,7 @@ class ReportLoop:
         self.status = replace(self.status, up=False, last_error=reason, away=away)
 
     def _read_allocations(self) -> None:
-        """Read allocations, and submit the changed ones to the worker; then read claims."""
+        """Read allocations, pass the changed ones to the worker, and then read claims."""
         listing = self._reporter.take_listing()
         evidence, generations = self._reporter.take_evidence()
         self.history.note_evidence(evidence)
@@ -471,7 +476,7 @@ class ReportLoop:
         self.claims.read_claims(self._client, self._pipeline.guest_views())
 
     def _current_holders(self) -> dict[str, ConsumerOwner]:
-        """The owners of all consumers with an allocation on this host; only unknown owners are requested."""
+        """The owners of all consumers with an allocation on this host. Only unknown owners are read again."""
         known = self.history.known_owners
         holding = {view.guest.uuid for view in self._pipeline.guest_views() if view.allocation}
         found = {

@@ -1,4 +1,4 @@
-"""The watch over the root provider of the host, which may belong to nova-compute and may move."""
+"""Watches the root provider of the host, which may belong to nova-compute and may be replaced."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NovaRootStore(Protocol):
     """Stores the identity of nova-compute's root provider, below which the agent works."""
 
     def keep_nova_root(self, root: NovaRoot | None) -> None:
-        """Store the root (None: the root is the agent's own), which is on disk when this returns.
+        """Store the root; None means the agent's own root. It is on disk when this method returns.
 
         :raises OSError: the root cannot be written.
         """
@@ -43,7 +43,7 @@ class RootUser(Protocol):
     """Makes the whole agent work below another root provider."""
 
     def use_root(self, owner: RootOwner) -> None:
-        """Work below the owner's root from now on; the worker has the new tree when this returns.
+        """Work below the owner's root from now on. The worker has the new tree when this method returns.
 
         :raises ConfigError: the configuration does not fit this root.
         :raises TimeoutError: the worker does not answer in time.
@@ -56,7 +56,7 @@ HypervisorName = Callable[[], str]
 
 
 class RootWatch:
-    """Finds the root provider before each report, and warns where two services write the same root.
+    """Finds the root provider before each report, and warns if nova-compute writes the agent's root, too.
 
     The thread of reports uses it; any thread may read ``owner``.
     """
@@ -69,7 +69,7 @@ class RootWatch:
         decided: bool,
         store: NovaRootStore,
     ) -> None:
-        """Take the known roots: the agent's own, and the root of nova-compute that was used last.
+        """Begin with the known roots: the agent's own, and the root of nova-compute that was used last.
 
         :param own: the uuid of the root provider that the agent makes if there is no nova-compute.
         :param last: the root of nova-compute that was saved last in ``store``.
@@ -99,7 +99,7 @@ class RootWatch:
     def follow_root(
         self, client: PlacementClient, reporter: HostReporter, host_state: HostState
     ) -> RootOwner | None:
-        """Find the root provider; return its owner if the owner of ``host_state`` is another one, else None.
+        """Find the root provider; return its owner if it is not the owner in ``host_state``, otherwise None.
 
         :raises RootMissingError: nova-compute has to create the root first.
         :raises PlacementError: Placement does not answer, or refuses a request.

@@ -78,7 +78,7 @@ class WatermarkStatus:
 
 
 class WatermarkLoop:
-    """Runs rounds of watermarks while watermarks exist, or while a limit of watermarks is in force."""
+    """Runs rounds of watermarks while a watermark is configured, or a limit of watermarks is in force."""
 
     def __init__(
         self,
@@ -105,7 +105,8 @@ class WatermarkLoop:
         :param cache_allotments: the allotments of caches and bandwidth; None: caches and bandwidth cannot be
             limited.
         :param read_source: returns the last value of a metric from a source outside the kernel, by its name.
-        :param read_oversold: returns the reclaimed amount that guests hold beyond the present offers.
+        :param read_oversold: returns the amount of a reclaimed class that guests hold beyond the present
+            offers.
         :param moment: returns the present minute of the week, for thresholds that depend on it.
         :param clock: returns monotonic seconds.
         """
@@ -145,7 +146,7 @@ class WatermarkLoop:
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Use another configuration from the next round on.
 
-        The round is not earlier than planned, because rates over a shorter time would mean little.
+        The next round keeps its time, because rates over a shorter time would mean little.
         """
         self.use_options(conf)
         self._thread.start()
@@ -160,7 +161,7 @@ class WatermarkLoop:
         self._settings = conf.settings
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Stop the thread; wait at most ``timeout`` seconds for a round that hangs.
+        """Stop the thread. If a round hangs, wait at most ``timeout`` seconds for it.
 
         Limits stay in force, and the next agent continues the evictions.
         """
@@ -188,7 +189,7 @@ class WatermarkLoop:
 
     @property
     def _is_owed(self) -> bool:
-        """Whether limits, evictions or the switch of scheduling are in force, and have to be undone later."""
+        """Whether a limit, an eviction or the switch of scheduling is in force and has to be undone later."""
         state = self._trigger.state
         return bool(state.throttles or state.evictions or state.scheduling_off)
 
@@ -266,7 +267,8 @@ class InterferenceLoop:
     ) -> None:
         """Prepare the loop, and pass the limits that a former agent saved to the arbiter.
 
-        :param reader: reads the measured values of guests; this loop tells it the guests' cache allotments.
+        :param reader: reads the measured values of guests. The loop passes the guests' cache allotments to
+            it.
         """
         self._conf = conf
         self._file = file
@@ -312,7 +314,7 @@ class InterferenceLoop:
         self.start()
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Stop the thread, and save the state; wait at most ``timeout`` seconds for a round that hangs.
+        """Stop the thread, and save the state. If a round hangs, wait at most ``timeout`` seconds for it.
 
         Limits stay in force for the next agent.
         """
@@ -381,7 +383,7 @@ class InterferenceLoop:
         self._keep_limits()
 
     def _warn_missing_signals(self, sample: GuestSamples) -> None:
-        """Log each signal that no guest has although some guest uses CPU time, when this begins and ends."""
+        """Log when a signal has no value for any guest although guests use CPU time, and when that ends."""
         if not any((one.cpu or 0.0) >= MIN_CPU for one in sample.readings.values()):
             return  # idle guests have no values of signals, which is no fault
         signals = {watch.signal.name: watch.signal for watch in self._conf.settings.watches}

@@ -84,7 +84,7 @@ CPU_USE_THREAD: Final = ThreadSpec(
 class CpuUse(SingleThreadLoop):
     """Reports the CPU use of guests by hour of the week to the worker while ``[policy] load_aware`` is on.
 
-    A guest that was measured for less than a day has its mean of the last ``load_minutes`` in each hour.
+    For a guest that was measured for less than a day, each hour has the mean of the last ``load_minutes``.
     """
 
     def __init__(self, conf: ReloadedConfiguration, pipeline: GuestPipeline, driver: GuestThreads) -> None:
@@ -152,10 +152,10 @@ class CpuUse(SingleThreadLoop):
             self._told_use, self._told = use, recent
 
     def _mean_profile(self, guest: str, cores: float) -> LoadProfile:
-        """The profile of a mean.
+        """Return a load profile that has ``cores`` in each hour.
 
-        If the mean is about the same as in the profile that was reported last, the result is that profile.
-        Profiles compare by identity, so a new object would count as a change.
+        If the mean is about the same as in the profile that was reported last, return that profile. Profiles
+        compare by identity, so a new object would count as a change.
         """
         told = self._told.get(guest)
         close = told is not None and abs(told.hours[0] - cores) < MIN_CHANGE
@@ -199,7 +199,7 @@ class HostUseReader:
         self._before: _CounterReading | None = None
 
     def read(self, wall: float) -> HostUse | None:
-        """Measure the use since the last read; None at the first read, or if the last read is too long ago.
+        """Measure the use since the last read; return None at the first read, or if the last is too long ago.
 
         :param wall: the present time in seconds since the epoch.
         """
@@ -274,7 +274,7 @@ class _MemoryHeld:
     parts: Mapping[int, float] = field(default_factory=dict)
 
     def without_cold(self, mib: float) -> _MemoryHeld:
-        """The memory without ``mib`` of swap that the guest does not use."""
+        """A copy that leaves out ``mib`` MiB of swap, because the guest does not use that memory any more."""
         return replace(self, swapped=max(0.0, self.swapped - mib)) if mib else self
 
 
@@ -302,7 +302,7 @@ class MemoryReader:
         self._root = root
 
     def read(self, wall: float) -> HostUse:
-        """Measure the used memory in MiB by NUMA node; a node without a readable ``meminfo`` is left out.
+        """Measure the used memory by NUMA node, in MiB. A node without a readable ``meminfo`` is left out.
 
         :param wall: the present time in seconds since the epoch.
         """
@@ -355,7 +355,10 @@ class MemoryReader:
 def _with_swapped(
     used: Mapping[int, float], swapped: float, guests: Sequence[tuple[GuestUse, float]]
 ) -> dict[int, float]:
-    """Add swapped memory to the use of each node in MiB, except for swap of guests on reclaimed memory."""
+    """Add the swapped memory to the use of each node (MiB).
+
+    Swap of guests on reclaimed memory is left out.
+    """
     # Swap that belongs to no guest is divided evenly, because its former node is unknown.
     of_none = max(0.0, swapped - sum(mib for _, mib in guests)) / max(1, len(used))
     return {

@@ -65,13 +65,13 @@ guest."""
 
 @dataclass(frozen=True, slots=True)
 class CacheState:
-    """The resctrl groups of the host, and the demands of guests.
+    """The resctrl groups of the host, and the caches and bandwidth that guests should have.
 
     :ivar membership: the control group of each guest, by uuid.
     :ivar demands: the cache ways and the bandwidth that each guest should have, by uuid.
     :ivar present: the control groups in the kernel, as read.
     :ivar layout: the layout of the mount; None if the groups cannot be read.
-    :ivar problem: the reason why the groups cannot be read; empty: they were read.
+    :ivar problem: the reason why the groups cannot be read; empty if they were read.
     """
 
     control: ResctrlHandle
@@ -141,7 +141,7 @@ def read_caches(
 class ScheduleDemand:
     """The scheduling that a guest's class demands: a realtime priority, and a core scheduling group.
 
-    :ivar group: the guests that may share the guest's cores, in words; empty: all guests.
+    :ivar group: a text that names the guests that may share the guest's cores; empty for all guests.
     """
 
     priority: int | None = None
@@ -199,7 +199,7 @@ def make_promises(
 def _read_refusals(
     controllers: Sequence[KernelController],
 ) -> dict[tuple[str, PromiseKind], Sequence[str]]:
-    """Sentences of the scheduling controllers about promised settings that they could not give to a guest."""
+    """Sentences about promised settings that a controller of scheduling could not give to a guest."""
     kinds = {RealtimeController: PromiseKind.REALTIME, CoreCookieController: PromiseKind.CORE_SCHEDULING}
     return {
         (uuid, kind): sentences
@@ -237,8 +237,8 @@ class PromiseVerifier:
     def verify_all(self) -> list[PromiseVerdict]:
         """Verify all promises, and return the verdicts.
 
-        If a promise is broken, all promises are read a second time, because a guest may be placed during the
-        first reading. A promise that is broken only at the second reading counts as unknown.
+        If a promise is broken, all promises are verified a second time, because a guest may have been moved
+        during the first time. A promise that is broken only the second time counts as unknown.
         """
         with self._lock:
             found = self._read_verdicts()
@@ -329,7 +329,7 @@ class PromiseVerifier:
     def _with_host(
         self, facts: HostFacts, promises: Collection[GuestPromises], guests: Sequence[Guest]
     ) -> HostFacts:
-        """Add facts of the host to the facts with which promises are compared.
+        """Add further facts about the host, which promises of isolation need.
 
         Promises of isolation also need the CPUs of interrupts.
         """

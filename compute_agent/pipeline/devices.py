@@ -27,7 +27,7 @@ class HeldDeviceWatch:
     def compare_trees(self, before: ProviderTree, now: ProviderTree, guests: Iterable[CachedGuest]) -> None:
         """Record held devices that are in the tree ``before`` and not in ``now``, and devices that returned.
 
-        A device that the configuration does not select any more counts as vanished, too.
+        A device that the configuration no longer selects also counts as vanished.
         """
         had, has = offered_devices(before), offered_devices(now)
         for uuid, address in had.items():

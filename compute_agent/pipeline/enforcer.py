@@ -2,8 +2,8 @@
 
 A failure of one controller does not stop the next.
 
-For a guest that is about to start, only controllers of cache groups and of memory nodes run, before the
-driver reports the guest. Its CPUs are set when it runs, because libvirt still sets them during the start.
+Before the driver reports the start of a guest, only the controllers of cache groups and of memory nodes run
+for it. The CPUs of the guest are set when it runs, because libvirt itself sets them during the start.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class ExpectedGuest:
 
     :ivar guest: the guest, with pid 0 until its process exists.
     :ivar until: the time, in monotonic seconds, after which the guest is not expected any more.
-    :ivar delay: the age of the guest's process, in seconds, when it was put into its cache group; None: not
-        yet.
+    :ivar delay: the age of the guest's process, in seconds, when it was put into its cache group; None if it
+        is not in its cache group yet.
     """
 
     guest: Guest
@@ -74,7 +74,7 @@ class ExpectedGuests:
         return found
 
     def waiting_guests(self) -> list[ExpectedGuest]:
-        """The expected guests outside the cache, without guests that are late or have ended."""
+        """The expected guests that the worker's cache does not have. Late and ended guests are left out."""
         now = self._now()
         # Late and ended guests are dropped at each call, because no event reports a start that has failed.
         self._expected = {
@@ -92,10 +92,9 @@ class ExpectedGuests:
     def delay_of(self, guest: Guest) -> float | None:
         """The age of a guest's process, in seconds, when it was put into its cache group.
 
-        None if it has ended.
-
-        For a guest that was not expected, the result is the present age. An expected guest is not expected
-        any more after the call. Another start of the guest that was announced meanwhile stays expected.
+        None if the guest has ended. For a guest that was not expected, the result is the present age. After
+        the call, the guest does not count as expected any more, except for another start that was announced
+        meanwhile.
         """
         age, one = procfs.process_age(guest.pid), self._expected.get(guest.uuid)
         if one is None or (one.guest.pid or guest.pid) != guest.pid or (age is None and not one.guest.pid):
@@ -119,9 +118,10 @@ class GuestEnforcer:
         recorder: EventRecorder,
         read_online: Callable[[], CpuSet] | None = None,
     ) -> None:
-        """Run these controllers, in their order.
+        """Run ``controllers``, in their order.
 
-        :param read_online: reads the CPUs that are online now; None: the CPUs of the host state count.
+        :param read_online: reads the CPUs that are online now; None: the online CPUs of the host state are
+        used.
         """
         self._read_online = read_online
         self._controllers = controllers
@@ -144,9 +144,8 @@ class GuestEnforcer:
     def compare_all(self, host_state: HostState) -> None:
         """Compare the kernel with the wanted settings of each guest.
 
-        Controllers with a difference become pending.
-
-        A controller is left out until its ``compare_rounds`` have passed.
+        If they differ, the controller becomes pending for the guest. Each controller compares only once in
+        ``compare_rounds`` calls.
         """
         # Each controller begins at another round, so that the work is spread over the rounds.
         due = [
@@ -161,9 +160,9 @@ class GuestEnforcer:
             self._compare_guest(entry, self._controllers if entry.limits else due, host_state)
 
     def apply(self, host_state: HostState, but: CachedGuest | None = None) -> None:
-        """Run the controllers for all pending changes. A change that fails is logged, and stays pending.
+        """Run the controllers for all pending changes. If a change fails, it is logged and stays pending.
 
-        Floating guests come first, because they have to leave CPUs to which other guests will be pinned.
+        Floating guests come first, because they have to leave the CPUs to which other guests will be pinned.
 
         :param but: a guest that is left out; None for no guest.
         """
@@ -216,7 +215,7 @@ class GuestEnforcer:
                 self._note_failure(controller, error)
 
     def expect_guest(self, guest: Guest, allocation: Allocation | None, host_state: HostState) -> None:
-        """Prepare for a guest that is about to start: make its cache group, and bring its CPUs online."""
+        """Prepare the start of a guest: make its cache group, and bring its CPUs online."""
         self._expected.add(guest, allocation)
         self._sync(host_state)
 
@@ -240,7 +239,7 @@ class GuestEnforcer:
         self._expected.note_delay(guest)
 
     def note_cache_delay(self, guest: Guest) -> None:
-        """Record the age of a started guest's process when it got its cache group, if it has one now."""
+        """Record how old a started guest's process was when it got its cache group, if it has one now."""
         entry, early = self.cache.get(guest.uuid), self._early_controllers()
         if entry is None or not early or any(controller.name in entry.pending for controller in early):
             return
@@ -277,7 +276,7 @@ class GuestEnforcer:
         self._log_refused()
 
     def _log_refused(self) -> None:
-        """Note the requests of guests that controllers refused, and record each new refusal as an event."""
+        """Note settings that controllers could not give to guests, and record each new one as an event."""
         for entry in self.cache:
             uuid = entry.guest.uuid
             refused = tuple(

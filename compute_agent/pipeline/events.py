@@ -1,8 +1,8 @@
 """Events of the worker's queue.
 
-An event contains all data that the worker needs. So the worker sends no requests to Placement. ``as_of`` is
-the time, in monotonic seconds, of the request that read the event's allocations. The *answer* to an event is
-the result of the future that ``submit()`` returns.
+An event contains all data that the worker needs, so that the worker sends no requests to Placement. ``as_of``
+is the time, in monotonic seconds, at which the event's allocations were requested from Placement. The
+*answer* to an event is the result of the future that ``submit()`` returns.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class GuestStarted:
 class GuestExpected:
     """A guest is about to start.
 
-    The answer comes when the cache group of the guest exists, if the guest can have a cache group.
+    If the guest can have a cache group, the answer comes when the group exists.
 
     :ivar allocation: the guest's allocation; None: Placement did not answer.
     :ivar owner: project, user and type of the guest's consumer; None: Placement did not answer.
@@ -120,9 +120,9 @@ class AllocationsRead:
     """The allocations of guests were read from Placement.
 
     :ivar allocations: the allocation of each guest by uuid. While a guest migrates, this may be the
-        allocation of the migration. Empty: the guest holds nothing any more.
-    :ivar held: the allocations of all consumers on this host, with or without a guest, by consumer; None:
-        unchanged.
+        allocation of the migration. An empty allocation means that the guest holds nothing any more.
+    :ivar held: the allocations of all consumers on this host, with or without a guest, by consumer; None if
+        they have not changed.
     :ivar migrations: the migrations that hold the allocation of a guest, by uuid of the guest.
     :ivar owners: changed owners of consumers, by uuid of the guest.
     """
@@ -138,7 +138,7 @@ class AllocationsRead:
 class HostStateChanged:
     """The configuration or the hardware has changed.
 
-    :ivar controllers: the new controllers; None: the present ones stay.
+    :ivar controllers: the new controllers; None if the present controllers stay.
     """
 
     host_state: HostState
@@ -179,10 +179,10 @@ class LimitGuest:
 
 @dataclass(frozen=True, slots=True)
 class MoveGuest:
-    """An order to move a guest that holds CPUs outside of the current CPU sets to CPUs within them.
+    """An order to move a guest from CPUs outside of the configured CPU sets to CPUs within them.
 
-    The answer is the new assignment, or None if the guest has no such CPUs. The answer is GuestRefusedError
-    if there are no free CPUs within the sets, and GuestGoneError if there is no such guest.
+    The answer is the new assignment, or None if the guest has no CPUs outside. The answer is
+    GuestRefusedError if there are no free CPUs within the sets, and GuestGoneError if there is no such guest.
 
     :ivar dry_run: whether the move is only computed.
     """

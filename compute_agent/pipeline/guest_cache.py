@@ -1,4 +1,4 @@
-"""The cache of guests: allocations, assignments, and changes that the kernel does not have yet."""
+"""The cache of guests: their allocations and assignments, and the changes still to make in the kernel."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class CachedGuest:
     :ivar allocation: the guest's allocation on this host in the last answer of Placement; None: no answer
         yet.
     :ivar assignment: the CPUs of the guest; None: the agent does not place the guest.
-    :ivar refusal: the reason why the policy refused the guest; empty: it did not. The assignment of a refused
-        guest contains no CPUs that other guests hold.
+    :ivar refusal: the reason why the policy refused the guest; empty if it did not. A refused guest is
+        assigned only CPUs that no other guest holds.
     :ivar stray: a text about CPUs that the guest holds outside of the current CPU sets; empty: none.
     :ivar refused: messages about requests of the guest that controllers have refused.
     :ivar limits: the limits that throttling has set, by control, in the unit of the control's lever.
     :ivar pending: the names of the controllers that have not applied the present state of the guest yet.
     :ivar as_of: the time, in monotonic seconds, of the request that read the allocation from Placement.
-    :ivar migration: the consumer of the migration that holds the guest's allocation; None: the guest's own
+    :ivar migration: the consumer of the migration that holds the guest's allocation; None if the guest's own
         consumer holds it.
     :ivar cache_delay: the age of the guest's process, in seconds, when it was put into its cache group; None:
         unknown.
@@ -116,7 +116,7 @@ class GuestCache:
             self.remove(uuid)
 
     def lose_guest(self, uuid: str, saved: SavedGuest) -> None:
-        """Keep the CPUs of a guest that may still run but that the driver cannot manage."""
+        """Keep the CPUs of a lost guest: one that may still run, but that the driver cannot manage."""
         self.lost[uuid] = saved
         self._holdings = None
 
@@ -126,7 +126,7 @@ class GuestCache:
         self._holdings = None
 
     def hold_for(self, allocations: Mapping[str, Allocation], now: float) -> None:
-        """Replace the allocations of consumers without a guest; drop the migrations that hold nothing here.
+        """Replace the allocations of consumers without a guest, and drop migrations without an allocation.
 
         :param allocations: the allocations of all consumers on this host, by consumer.
         :param now: the present time in monotonic seconds, from which new and changed allocations count as
@@ -160,7 +160,7 @@ class GuestCache:
             self.mark_pending(entry)
 
     def pending_for(self, controller: str) -> Iterator[CachedGuest]:
-        """The guests for which the controller of this name has changes that are not applied yet."""
+        """The guests for which the controller with this name still has to apply changes."""
         return (entry for entry in self if controller in entry.pending)
 
     def held_cpus(self) -> Mapping[str, frozenset[int]]:
@@ -198,7 +198,7 @@ class GuestView:
 
     @property
     def remote_memory(self) -> frozenset[int]:
-        """The NUMA nodes of the guest's memory on which none of its CPUs is."""
+        """The NUMA nodes that have memory of the guest, but none of its CPUs."""
         return frozenset() if self.assignment is None else self.assignment.mems - self.cpu_nodes
 
 

@@ -1,8 +1,8 @@
-"""Resolves the settings of running guests from all sources, and stores those set by hand and by the fleet.
+"""Resolves the settings of guests from all sources, and stores settings made by hand and by the fleet.
 
-Settings by hand cannot be stored in domain metadata, because Nova writes a domain's definition again at each
-hard reboot and resize. A file of the agent keeps them, by uuid of the guest, until they are unset or the
-guest has left this host for good.
+Settings made by hand cannot be stored in the metadata of a domain, because Nova writes the domain's
+definition again at each hard reboot and resize. A file of the agent keeps them by uuid of the guest. They
+stay there until they are unset, or the guest has left this host for good.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ _Texts = Mapping[str, Mapping[SettingSource, Mapping[str, str]]]
 
 
 class ManualSettings:
-    """The settings by hand and by the fleet, in a file. Only the worker changes them; any thread may read."""
+    """The file with the settings made by hand and by the fleet.
+
+    Only the worker changes it; any thread may read it.
+    """
 
     def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """Read the file. Without a file there are no settings. A damaged file is renamed.
@@ -85,7 +88,7 @@ class ManualSettings:
         return frozenset(self._texts)
 
     def setting_texts(self, uuid: str, source: SettingSource) -> Mapping[str, str]:
-        """A dict from the name of each setting of a guest to its value as text, for one source."""
+        """The settings of a guest from one source: the value as text, by name of the setting."""
         return self._texts.get(uuid, {}).get(source, {})
 
     def values(self, uuid: str) -> ManualValues:
@@ -117,7 +120,7 @@ class ManualSettings:
         self._absent.pop(uuid, None)
 
     def absent_guests(self, present: Collection[str]) -> list[str]:
-        """The uuids of guests with settings that have not been on this host for :data:`GONE_SECONDS`.
+        """The uuids of guests that have settings, but were not on this host for :data:`GONE_SECONDS`.
 
         :param present: the uuids of the guests on this host.
         """
@@ -211,7 +214,7 @@ class ChangedSettings:
 
 @dataclass(frozen=True, slots=True)
 class ResolutionInput:
-    """A guest with everything that decides its settings: its facts, and settings by hand and by the fleet."""
+    """The inputs from which a guest's settings are resolved: facts, and settings by hand and by the fleet."""
 
     guest: Guest
     facts: GuestFacts
@@ -258,7 +261,7 @@ class GuestClassifier:
     def resolution_input(
         self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, host_state: HostState
     ) -> ResolutionInput:
-        """The inputs of a guest's settings. A caller can resolve them with other rules."""
+        """The inputs from which a guest's settings are resolved. A caller can use them with other rules."""
         return ResolutionInput(
             guest, guest_facts(guest, allocation, owner, host_state), self.manual.values(guest.uuid)
         )

@@ -1,4 +1,4 @@
-"""The host state: the hardware and the configuration in a frozen object that the worker decides by."""
+"""The host state: one frozen object with the hardware and the configuration, for the worker's decisions."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class HostState:
     :ivar policy: the function that assigns CPUs to guests, selected by ``[policy] name``.
     :ivar place_unallocated: whether guests without an allocation run on the shared CPUs. Otherwise the agent
         does not place them.
-    :ivar former: zones of an earlier shape of the provider tree. A guest with an allocation at a provider of
-        such a zone stays in the zone until it is moved.
+    :ivar former: zones of an earlier shape of the provider tree. A guest with an allocation in a former zone
+        stays there until it is moved.
     :ivar rebalance_gain: the minimum gain of a move of a running guest (see
         :mod:`compute_agent.policy.running_guests`); None: guests are not moved.
     :ivar refuse_unplaced: whether a guest that is refused at its start is stopped.
-    :ivar root_known: whether the root provider is known. Until then, no amount of an allocation counts as an
-        amount on this host.
+    :ivar root_known: whether the root provider is known. While it is not, no allocation counts as one on this
+        host.
     :ivar pools: the CPU pools of the configuration.
     :ivar warnings: messages about entries of provider files that have no effect.
     :ivar classification: the rules that choose settings of guests.
@@ -99,7 +99,7 @@ class HostState:
         return {zone.uuid: self.own_cpus(zone) for zone in self.all_zones}
 
     def own_cpus(self, zone: ProviderNode) -> frozenset[int]:
-        """The CPUs of a zone, without the CPUs of pools inside the zone. For a pool, all of its CPUs."""
+        """The CPUs of a zone, except those of pools inside the zone. For a pool, all of its CPUs."""
         return zone.cpus if zone.pool else zone.cpus - self.cpu_sets.pooled
 
     @property
@@ -114,7 +114,7 @@ class HostState:
 
     @property
     def has_pools(self) -> bool:
-        """Whether the tree has CPU pools, or had pools of which guests may still hold CPUs."""
+        """Whether the tree has CPU pools, or had pools and guests may still hold CPUs of them."""
         return any(zone.pool for zone in self.all_zones)
 
     def surrounding_cpus(self, zone: ProviderNode) -> frozenset[int]:
@@ -188,9 +188,9 @@ class HostState:
 def request_for(host_state: HostState, guest: Guest, allocation: Allocation) -> GuestRequest:
     """Build the placement request of a guest from its settings and its allocation on this host.
 
-    With the legacy ``vcpu_pin_set``, the same CPUs back PCPU and VCPU. A guest with dedicated CPUs in its
-    flavor may hold VCPU there: from before PCPU existed, or by the fall-back query of nova-scheduler. Such a
-    guest gets dedicated CPUs for its VCPU.
+    With the legacy ``vcpu_pin_set``, the same CPUs back PCPU and VCPU. A guest with a flavor for dedicated
+    CPUs may hold VCPU in place of PCPU: it is older than PCPU, or nova-scheduler used its fall-back query.
+    The guest then gets dedicated CPUs for its VCPU.
     """
     settings = guest.settings
     asked = cpu_demands(host_state, allocation)
@@ -239,9 +239,9 @@ def device_nodes(host_state: HostState, guest: Guest, allocation: Allocation) ->
 def memory_nodes(host_state: HostState, guest: Guest, allocation: Allocation) -> frozenset[int]:
     """The NUMA nodes for the memory of a guest; empty: any node.
 
-    They are the nodes of the guest's allocation that have the memory type in its settings. If the allocation
-    names no node, they are all nodes of that type. If no node has the type, they are the nodes of the
-    allocation.
+    The settings of the guest may name a memory type. The result are those nodes of the guest's allocation
+    that have this type. If the allocation names no node, the result are all nodes of the type. If no node has
+    the type, the result are the nodes of the allocation.
     """
     held, wanted = held_nodes(host_state, allocation), guest.settings.memory_type
     if wanted is MemoryType.ANY:
@@ -270,7 +270,7 @@ def held_nodes(host_state: HostState, allocation: Allocation) -> frozenset[int]:
 
 
 def cpu_demands(host_state: HostState, allocation: Allocation) -> tuple[ProviderDemand, ...]:
-    """The demands for CPUs in an allocation, one for each zone with PCPU or VCPU, in the order of zones.
+    """The demands for CPUs in an allocation: one for each zone with PCPU or VCPU, in the order of zones.
 
     Reclaimed CPUs count as VCPU.
     """

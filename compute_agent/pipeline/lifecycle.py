@@ -1,4 +1,4 @@
-"""The lifecycle of guests: takes over running guests at the start, adds new guests, and removes ended guests.
+"""The lifecycle of guests: takes over running guests, adds new guests, and removes ended guests.
 
 This module is the part of the worker that compares the cache with the guests of the driver. The steps of an
 event are in :mod:`compute_agent.pipeline.worker`.
@@ -78,7 +78,7 @@ class GuestLifecycle:
         migrations: Mapping[str, str],
         owners: Mapping[str, ConsumerOwner],
     ) -> None:
-        """Remember the state that a former agent has saved; take_over() uses it.
+        """Remember the state that a former agent has saved, for take_over().
 
         :param saved: the guests in the state file, by uuid.
         :param limits: the limits of throttling by uuid of the guest.
@@ -102,7 +102,7 @@ class GuestLifecycle:
         return self._saved is None or self._awaited is not None
 
     def may_be_awaited(self, uuid: str) -> bool:
-        """Whether a saved guest may be one of a driver that has not listed its guests yet."""
+        """Whether a saved guest may belong to a driver that has not listed its guests yet."""
         return self._awaited is not None and self._saved is not None and uuid in self._saved
 
     def enter_guest(
@@ -234,9 +234,8 @@ class GuestLifecycle:
     def take_over(self) -> bool:
         """Fill the cache with the running guests, unless an earlier call has filled it.
 
-        Assignments come from the state file, or else from the kernel. Of several drivers, some may not have
-        listed their guests yet. The saved guests of these drivers keep their CPUs. A later call takes them
-        over.
+        Assignments come from the state file, or else from the kernel. If a driver cannot list its guests yet,
+        its saved guests keep their CPUs, and a later call takes them over.
 
         :return: whether this call has added the guests of a driver.
         :raises DriverError: no driver can list its guests; the saved state stays for the next call.
@@ -315,7 +314,7 @@ class GuestLifecycle:
             self._cache.unclaimed[uuid] = UnclaimedHolding(saved.allocation, time.monotonic())
 
     def reconcile_guests(self) -> None:
-        """Update the cache from the driver's list of guests, and mark guests on which the kernel has drifted.
+        """Update the cache from the driver's list of guests, and mark guests with drifted settings.
 
         :raises DriverError: the driver cannot list the guests.
         """
@@ -360,7 +359,7 @@ class GuestLifecycle:
         self._placer.take_up(entry)
 
     def _held_before(self, guest: Guest, reported: Allocation | None = None) -> Allocation | None:
-        """The allocation of a new guest: ``reported``, or else the last known one of its consumer.
+        """The allocation of a new guest: ``reported``, or else the last known allocation of its consumer.
 
         :param reported: the answer of Placement; None: there was no answer.
         :return: the allocation on this host; None if the consumer is not known.
@@ -387,7 +386,10 @@ class GuestLifecycle:
         return GuestHolding(self._cache.unclaimed[consumer].allocation, GuestMigration(consumer))
 
     def _stop_unplaced(self, entry: CachedGuest) -> None:
-        """Stop a guest that was refused at its start; if this fails, the guest stays confined."""
+        """Stop a guest that was refused at its start.
+
+        If this fails, it stays confined to CPUs that no guest holds.
+        """
         guest, reason = entry.guest, entry.refusal
         try:
             self._driver.stop(guest, 0.0)

@@ -63,11 +63,9 @@ class GuestPlacer:
     def decide_place(
         self, guest: Guest, allocation: Allocation, current: CpuAssignment | None = None
     ) -> CpuAssignment | PlacementRefusal | None:
-        """The assignment of a guest, or its refusal.
+        """Return the assignment of a guest, or its refusal; None if the agent does not place it.
 
         The present assignment ``current`` is kept if it still meets the request.
-
-        :return: None: the agent does not place this guest.
         """
         host_state = self.host_state
         request = request_for(host_state, guest, allocation)
@@ -97,7 +95,7 @@ class GuestPlacer:
     def _admit_to_pools(
         self, guest: Guest, request: GuestRequest, current: CpuAssignment | None
     ) -> PlacementRefusal | None:
-        """The refusal of a guest that a pool of its allocation does not admit; None if all pools admit it."""
+        """The refusal of a guest that a pool in its allocation does not admit; None if all admit it."""
         if self.host_state.pools_only and (outside := refuse_outside(request.demands)) is not None:
             return outside
         wanted = {demand.pool: demand.cpus for demand in request.demands if demand.pool}
@@ -152,22 +150,23 @@ class GuestPlacer:
             self.take_up(entry)
 
     def take_up(self, entry: CachedGuest) -> None:
-        """Place a guest that runs already when the agent first sees it.
+        """Place a guest that already runs when the agent first sees it.
 
-        A guest without a known allocation and assignment keeps its CPUs as long as no guest holds a CPU.
+        If neither its allocation nor its assignment is known, it keeps its CPUs as long as no other guest
+        holds a CPU.
         """
         is_known = entry.allocation is not None or entry.assignment is not None
         if self._is_followed(entry) or is_known or self._cache.held_cpus():
             self.place_guest(entry)
 
     def follow_guests(self) -> None:
-        """Read the CPUs of the guests that another program places from the kernel."""
+        """Read from the kernel the CPUs of the guests that another program places."""
         for entry in self._cache:
             if self._is_followed(entry):
                 self._follow_guest(entry)
 
     def _is_followed(self, entry: CachedGuest) -> bool:
-        """Whether the agent leaves a guest on its CPUs, because of policy follow or setting preserve."""
+        """Whether the agent leaves a guest on its CPUs: by policy ``follow``, or by setting ``preserve``."""
         return self.host_state.follows_kernel or entry.guest.settings.preserve
 
     def _follow_guest(self, entry: CachedGuest) -> None:
@@ -189,9 +188,8 @@ class GuestPlacer:
     def _memory_of_kind(self, entry: CachedGuest, bound: frozenset[int]) -> frozenset[int]:
         """The NUMA nodes for the memory of a guest that another program has placed.
 
-        The result consists of the nodes with the memory type in the guest's settings. The result is ``bound``
-        if the guest has no memory type, if the host has no node of that type, or if ``bound`` has other
-        nodes.
+        The result are the nodes with the memory type in the guest's settings. The result is ``bound`` if the
+        guest has no memory type, or if the host has no node of that type.
 
         :param bound: the nodes to which the memory is bound now; empty: not bound.
         """
@@ -235,9 +233,9 @@ class GuestPlacer:
             self._synced = present
 
     def plan_move(self, entry: CachedGuest) -> CpuAssignment | PlacementRefusal | None:
-        """The new assignment or the refusal of a guest that is to move into the current CPU sets.
+        """The new assignment or the refusal of a guest that has to move into the current CPU sets.
 
-        None if the guest holds no CPUs outside of them.
+        None if the guest holds no CPUs outside of these sets.
         """
         if not entry.stray:
             return None
@@ -263,14 +261,14 @@ class GuestPlacer:
             entry.stray = stray
 
     def _cpus_in_reach(self, entry: CachedGuest) -> CpuSet | None:
-        """The CPUs of the zones and pools of a guest's allocation; None without pools or an allocation."""
+        """The CPUs of the zones and pools in a guest's allocation; None without an allocation or pools."""
         if not entry.allocation or not self.host_state.has_pools:
             return None
         demands = request_for(self.host_state, entry.guest, entry.allocation).demands
         return frozenset().union(*(demand.cpus for demand in demands))
 
     def _keep_apart(self) -> None:
-        """Move floating guest CPUs of all guests off the dedicated CPUs that other guests hold now."""
+        """Move the floating guest CPUs of all guests away from dedicated CPUs that other guests hold now."""
         sets, reachable = self.host_state.cpu_sets, self.host_state.reachable_cpus
         held = frozenset[int]().union(*self._cache.held_cpus().values())
         floated_on = (
@@ -351,7 +349,7 @@ class GuestPlacer:
             )
 
     def _leave_in_place(self, entry: CachedGuest, reason: str) -> None:
-        """Leave a guest with demands that cannot be met on its present CPUs, and record the reason.
+        """Leave a guest on its present CPUs because its demands cannot be met, and record the reason.
 
         The demands come from the guest's definition, which the agent must not contradict.
         """
@@ -436,7 +434,7 @@ def stray_warning(uuid: str, stray: str, name: str = "") -> str:
 
 
 def place_words(entry: CachedGuest) -> str:
-    """The end of a message about a guest, with its CPUs, such as `` on dedicated CPUs 2-3``."""
+    """The last words of a message about a guest, with its CPUs, such as `` on dedicated CPUs 2-3``."""
     if entry.assignment is None:
         return " on any CPU, and the agent leaves it there"
     if entry.assignment.dedicated:

@@ -1,8 +1,8 @@
-"""The state file: data that must outlive the agent and that the agent cannot read anywhere else.
+"""The state file: data that a restarted agent needs and cannot read anywhere else.
 
 The file is JSON with a version and a checksum, and is replaced as a whole (see :mod:`compute_agent.files`).
-Its loss costs little: the agent reads assignments back from the kernel, and claims its providers in Placement
-again with the next report.
+The loss of the file does little harm: the agent reads assignments from the kernel, and the next report
+records again which providers in Placement are its own.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ VERSION: Final = 1
 class SavedGuest:
     """The data of a guest in the state file: its allocation and its assignment.
 
-    :ivar driver: the name of the driver of the guest; empty: unknown, as in the files of former releases
-        without the name of the host's driver.
+    :ivar driver: the name of the driver of the guest; empty if unknown, as in files of former releases.
     """
 
     allocation: Allocation | None
@@ -52,7 +51,7 @@ class AgentState:
     :ivar guests: the saved guests, by uuid.
     :ivar owned: the resource classes and traits that the agent wrote to each provider, by uuid of the
         provider.
-    :ivar driver: the name of the driver of the guests, or of several with commas between; empty: unknown.
+    :ivar driver: the name of the driver of the guests; empty if unknown. Commas separate several names.
     :ivar maintenance: the last maintenance order of an operator; None: there was none.
     :ivar unclaimed: the allocations on this host of consumers without a guest, by uuid of the consumer.
     :ivar migrations: uuids of migrating guests, by the consumer of the migration.
@@ -60,8 +59,8 @@ class AgentState:
     :ivar former_values: the contents of kernel files before the agent applied its classes of CPUs.
     :ivar history: the last seen generations of Placement's providers, by which the agent notices a database
         that was restored from an older copy.
-    :ivar former_watermarks: the JSON part with limits and evictions that a former release wrote. The state
-        file of throttling reads and then removes it. None: there is no such part.
+    :ivar former_watermarks: the limits and evictions that a former release wrote here; None without any. They
+        are moved to the state file of throttling.
     """
 
     guests: Mapping[str, SavedGuest] = field(default_factory=dict)
@@ -95,13 +94,13 @@ class StateFile:
 
     @property
     def state(self) -> AgentState:
-        """The present state. The file is older after a failed write."""
+        """The present state. After a failed write, the file has an older state."""
         return self._state
 
     def keep_driver(self, driver: str) -> None:
-        """Replace the name of the driver. Saved guests of drivers that are not in it are dropped.
+        """Replace the name of the driver, and drop the saved guests of other drivers.
 
-        :param driver: the name of the driver, or of several with commas between.
+        :param driver: the name of the driver; commas separate several names.
         :raises OSError: the file could not be written; the next call tries again.
         """
         with self._lock:
@@ -119,7 +118,7 @@ class StateFile:
         unclaimed: Mapping[str, Allocation] = MappingProxyType({}),
         migrations: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Replace guests, allocations without a guest, and migrations; they are on disk when this returns.
+        """Replace guests, allocations without a guest, and migrations, and wait until they are on disk.
 
         :raises OSError: the file could not be written; the next call tries again.
         """
@@ -132,7 +131,7 @@ class StateFile:
     def keep_owned(self, owned: Ownership) -> None:
         """Replace the classes and traits that the agent owns in Placement.
 
-        They are on disk when this returns.
+        They are on disk when this method returns.
 
         :raises OSError: the file could not be written; the next call tries again.
         """
@@ -141,7 +140,7 @@ class StateFile:
             self._write()
 
     def keep_nova_root(self, root: NovaRoot | None) -> None:
-        """Replace the root provider of nova-compute; it is on disk when this returns.
+        """Replace the root provider of nova-compute, and wait until it is on disk.
 
         :raises OSError: the file could not be written; the next call tries again.
         """
@@ -155,7 +154,7 @@ class StateFile:
         return self._state.former_values
 
     def keep_former_values(self, former: FormerValues) -> None:
-        """Replace the former contents of kernel files; they are on disk when this returns.
+        """Replace the former contents of kernel files, and wait until they are on disk.
 
         :raises OSError: the file could not be written; the next call tries again.
         """
@@ -169,7 +168,7 @@ class StateFile:
         return self._state.former_watermarks
 
     def drop_former_watermarks(self) -> None:
-        """Remove the state of watermarks of a former release; the change is on disk when this returns.
+        """Remove the state of watermarks of a former release, and wait until the change is on disk.
 
         :raises OSError: the file could not be written; its next write removes the part.
         """
@@ -178,7 +177,7 @@ class StateFile:
             self._write()
 
     def keep_history(self, history: PlacementHistory) -> None:
-        """Replace the generations of Placement's providers; they are on disk when this returns.
+        """Replace the generations of Placement's providers, and wait until they are on disk.
 
         :raises OSError: the file could not be written; the next call tries again.
         """
@@ -187,7 +186,7 @@ class StateFile:
             self._write()
 
     def keep_maintenance(self, maintenance: HostMaintenance) -> None:
-        """Replace the maintenance order of an operator; it is on disk when this returns.
+        """Replace the maintenance order of an operator, and wait until it is on disk.
 
         :raises OSError: the file could not be written; the next call tries again.
         """

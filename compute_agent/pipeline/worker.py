@@ -89,7 +89,7 @@ class GuestOverview:
         metrics.remote_memory_guests.set(remote)
 
     def warn_of_unallocated(self) -> None:
-        """Log one warning for each guest with an empty allocation, when its allocation becomes empty."""
+        """Log a warning for each guest that has lost its allocation."""
         unallocated = {entry.guest.uuid: entry for entry in self._cache if entry.allocation == {}}
         for uuid in sorted(unallocated.keys() - self._unallocated):
             entry = unallocated[uuid]
@@ -143,10 +143,10 @@ class GuestPipeline:
         read_online: Callable[[], CpuSet] | None = None,
         manual: ManualSettings | None = None,
     ) -> None:
-        """Build the parts of the pipeline; start() starts its thread.
+        """Build the objects of the pipeline. start() starts the thread.
 
-        :param save: writes to disk the guests, the allocations of consumers without a guest, and the guests
-            of migrations by consumer. The function may raise OSError.
+        :param save: writes the state to disk: the guests, the allocations of consumers without a guest, and
+            the guests of migrations by consumer. The function may raise OSError.
         :param read_online: reads the CPUs that are online now; None: they do not change.
         :param manual: the settings by hand and by the fleet; None: these settings do not outlive the process.
         """
@@ -217,7 +217,7 @@ class GuestPipeline:
 
     @property
     def guest_migrations(self) -> dict[str, str]:
-        """Uuids of migrating guests, by the consumer of the migration, which holds the guest's allocation."""
+        """The uuids of migrating guests, by the consumer of the migration that holds the allocation."""
         with self._lock:
             return dict(self._cache.migrations)
 
@@ -245,7 +245,7 @@ class GuestPipeline:
         """Check that the worker has taken over the running guests.
 
         :param in_part: whether it is enough that the guests of one driver are known.
-        :raises DriverError: the guests are not known yet; an empty list of guests would be misleading.
+        :raises DriverError: the guests are not known yet.
         """
         if not (self.has_taken_over_some if in_part else self.has_taken_over):
             reason = self._driver.outage_reason or "the agent is about to look"
@@ -253,7 +253,7 @@ class GuestPipeline:
 
     @property
     def missing_guests_reason(self) -> str:
-        """The reason why guests of a driver are not known yet; empty: the guests of all drivers are known."""
+        """The reason why guests of a driver are not known yet; empty if all drivers' guests are known."""
         return "" if self.has_taken_over else self._driver.outage_reason or "the agent is about to look"
 
     @property
@@ -400,7 +400,7 @@ class GuestPipeline:
         self.submit(GuestStopped(change.guest, change.ending))
 
     def _start_guest(self, event: StartGuest) -> GuestView:
-        """Create the held process of a guest, pin it and release it, so that it starts on its own CPUs."""
+        """Create the process of a guest in a stopped state, pin it, and let it run on its CPUs."""
         driver, assignment = self._admit_guest(event)
         guest = driver.create_guest(
             event.uuid,
@@ -562,9 +562,9 @@ class GuestPipeline:
             raise
 
     def _move_guest(self, event: MoveGuest) -> CpuAssignment | None:
-        """Move a guest that holds CPUs outside the current CPU sets to CPUs within them.
+        """Move a guest from CPUs outside of the configured CPU sets to CPUs within them.
 
-        :return: the new assignment; None if the guest has no such CPUs.
+        :return: the new assignment; None if the guest has no CPUs outside.
         :raises GuestGoneError: there is no such guest.
         :raises GuestRefusedError: the policy finds no free CPUs within the sets.
         """

@@ -3,18 +3,20 @@
 ``none``
     Guests are counted and listed. The agent does not change their CPUs.
 
-``follow`` Another program, such as Nova, pins guests. The agent moves no guest, and reads assignments from
-the kernel. An assignment has the CPUs of guest CPUs and of other threads, and the NUMA nodes of memory. An
-example: CPUs 0-3 are dedicated and 4-7 shared. A guest with guest CPUs pinned to CPUs 1 and 3, and its
-emulator on 4-7, has the dedicated CPUs 1 and 3. A guest on 4-7 without pins floats there.
+``follow``
+    Another program, such as Nova, pins guests. The agent moves no guest, and reads assignments from the
+    kernel. An assignment has the CPUs of guest CPUs and of other threads, and the NUMA nodes of memory. An
+    example: CPUs 0-3 are dedicated and 4-7 shared. A guest with guest CPUs pinned to CPUs 1 and 3, and its
+    emulator on 4-7, has the dedicated CPUs 1 and 3. A guest on 4-7 without pins floats there.
 
 ``static``, ``static-plus`` and ``static-pools``
     A guest gets the lowest free dedicated CPUs.
 
-``topology-aware`` A guest gets CPUs of few caches and nodes, such that whole cores and caches stay free for
-other guests. Candidates are groups of pieces with free cores. Single pieces are tried first, then pieces of
-one node, then pieces of several nodes. The candidate with the lowest rank is chosen; :func:`_rank_group`
-lists the criteria.
+``topology-aware``
+    A guest gets CPUs of few caches and nodes, such that whole cores and caches stay free for other guests.
+    Candidates are groups of pieces with free cores. Single pieces are tried first, then pieces of one node,
+    then pieces of several nodes. The candidate with the lowest rank is chosen; :func:`_rank_group` lists the
+    criteria.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Controls last-level cache and memory bandwidth through the kernel's resctrl filesystem.
 
-The package does not depend on the rest of the agent. Its terms are cache ids, ways, percents, groups and
-thread ids; a guest or a class is only a name here. Pure functions decide (``ways``, ``resolution``,
-``plan``). Thin functions act (``groups``, ``apply``, ``mount``, ``monitoring``) on a mount that the caller
-passes, so that several mounts can be used at once. Documentation/filesystems/resctrl.rst of the kernel
-defines the semantics.
+The package does not depend on the rest of the agent. It handles cache ids, ways, percents, groups and thread
+ids; guests and classes are only names. Pure functions decide (``ways``, ``resolution``, ``plan``). Thin
+functions act (``groups``, ``apply``, ``mount``, ``monitoring``). The caller passes the mount, so that several
+mounts can be used at once. The kernel's Documentation/filesystems/resctrl.rst defines the semantics.
 
 Use
     Open the mount, resolve what classes and guests should have, plan the steps, and apply them::
@@ -65,11 +64,11 @@ An example
     mask of ``db`` is rewritten to ``7`` while it runs, and only then ``big`` gets ``3f8``.
 
 Invariants
-    - No two exclusive masks overlap, and no other mask of the agent overlaps one, after any step of a plan.
+    - After each step of a plan, an exclusive mask overlaps with no other mask of the agent.
     - No mask is ever empty, shorter than ``min_cbm_bits``, or has holes if the hardware accepts no holes.
-    - A request that fits the pool by its number gets its ways by the fewest moves, even if masks must not
-      have holes.
+    - If the pool has enough free ways for a request, the request gets its ways by the fewest moves. This
+      holds even if masks must not have holes.
     - A new group exists completely or not at all, and foreign groups are never written.
-    - If the kernel refuses a step, only that group and the groups that need its ways are affected.
+    - If the kernel refuses a step, this affects only the group of the step and the groups that need its ways.
     - Each refused rule is reported with a reason, and the next rule applies instead.
 """

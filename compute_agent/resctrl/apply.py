@@ -1,7 +1,4 @@
-"""Carries out the steps of a plan for resctrl groups; a failed step stops only its own group.
-
-Each write is read back.
-"""
+"""Carries out the steps of a plan for resctrl groups, and reads each write back."""
 
 from __future__ import annotations
 
@@ -56,9 +53,10 @@ def _check_free(
     stopped: Iterable[str],
     exclusive: Mapping[str, Collection[int]],
 ) -> None:
-    """Check that a step takes no way that a stopped group still has, if either needs the way exclusively.
+    """Check that a step takes no exclusive way of a stopped group, and no way that must become exclusive.
 
-    :raises ResctrlError: EAGAIN: a stopped group still has such a way. The message names the group.
+    :raises ResctrlError: EAGAIN: a stopped group still has a way that the step takes, and one of the two
+        groups needs the way exclusively. The message names the stopped group.
     """
     for other in stopped:
         try:
@@ -107,7 +105,7 @@ def _apply_step(files: ResctrlFilesystem, step: PlanStep, codec: BandwidthCodec 
 def _restore_schemata(
     files: ResctrlFilesystem, step: WriteSchemata, before: Schemata, error: ResctrlError
 ) -> None:
-    """Restore the values from before a failed write, as far as the kernel applied the write.
+    """After a failed write, restore the values that the kernel has already changed.
 
     :param error: the error of the write; it gets a note if the values cannot be restored.
     """

@@ -1,4 +1,4 @@
-"""Converts memory bandwidth between percent or MB/s and the values in schemata, for each kind of hardware.
+"""Converts memory bandwidth, in percent or MB/s, to values in schemata and back, for each kind of hardware.
 
 - Intel RDT takes the percent of a throttling delay. Values are ``min_bandwidth + N * bandwidth_gran``, and
   the kernel rounds up to the next such value.
@@ -24,7 +24,7 @@ UNITS_PER_GB: Final = 8
 
 
 class BandwidthUnknownError(ValueError):
-    """A bandwidth cannot be written as a value of this hardware, for example without a known full bandwidth.
+    """A bandwidth cannot be converted to a value of this hardware, because the full bandwidth is unknown.
 
     The message names the option to set.
     """
@@ -45,7 +45,7 @@ BandwidthCap = int | BandwidthRate
 
 
 def is_below_full(cap: BandwidthCap | None) -> bool:
-    """Whether a bandwidth cap limits a group; None and 100 % do not."""
+    """Whether a bandwidth cap limits a group. None and 100 % are no limit."""
     return isinstance(cap, BandwidthRate) or (cap is not None and cap < 100)
 
 
@@ -146,7 +146,7 @@ class IntelCodec:
         return min(100, round_up_to_step(percent, self._minimum, self._step))
 
     def encode_rate(self, domain: int, rate: BandwidthRate) -> int:
-        """Raise the error: the processor throttles by a delay for each core, and knows no rate.
+        """Raise the error, because the processor throttles by a delay for each core and has no rates.
 
         :raises BandwidthUnknownError: always.
         """
@@ -202,7 +202,7 @@ class IntelMbpsCodec:
         return min(100, int(value * BYTES_PER_MIB * 100 / self._full))
 
     def is_same_value(self, written: int, read: int) -> bool:
-        """Whether both values are equal, or both stand for "no limit" (the kernel rounds this value down)."""
+        """Whether both values are equal, or both mean "no limit", a value that the kernel rounds down."""
         return written == read or (written == UNLIMITED_MBPS and abs(written - read) < self._step)
 
 
@@ -258,7 +258,7 @@ class AmdCodec:
 class ArmCodec(IntelCodec):
     """The codec of ARM MPAM: percent, as a cap on all tasks of a group together.
 
-    The kernel shows the fraction that the hardware has, which may differ by one step from the written value.
+    The kernel shows the value of the hardware, which may differ by one step from the written value.
     """
 
     shares_cap = True

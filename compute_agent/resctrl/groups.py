@@ -87,7 +87,7 @@ def read_schemata(files: ResctrlFilesystem, group: str) -> Schemata:
 
 
 def read_group_schemata(files: ResctrlFilesystem, group: str) -> Schemata:
-    """Read the schemata of a group; each failure raises ResctrlError.
+    """Read the schemata of a group, and raise ResctrlError for any failure.
 
     :raises ResctrlError: the group cannot be read; EIO: the text cannot be parsed.
     """

@@ -1,4 +1,4 @@
-"""The layout of a platform: the partitions of its caches, and the names of the agent's groups."""
+"""The layout of a resctrl mount: the partitions of its caches, and the names of the agent's groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compute_agent.resctrl.ways import NO_WAYS, WayPartition, partition_ways
 
 @dataclass(frozen=True, slots=True)
 class ResctrlLayout:
-    """A platform, the partitions of its caches, and the names of the agent's groups.
+    """The capabilities of a resctrl mount, the partitions of its caches, and the names of the agent's groups.
 
     :ivar codec: converts bandwidths; None: bandwidth cannot be controlled.
     :ivar partitions: the partition of each L3 cache, by its id.
@@ -36,9 +36,9 @@ class ResctrlLayout:
             raise ValueError(f"{self.prefix!r} cannot begin the names of groups")
 
     def is_ours(self, group: str) -> bool:
-        """Whether a group belongs to the agent, by its name.
+        """Whether a group belongs to the agent, judged by its name.
 
-        All other groups are foreign and never changed.
+        All other groups are foreign, and the agent never changes them.
         """
         return group.startswith(self.prefix)
 
@@ -84,7 +84,7 @@ def build_layout(
     prefix: str,
     shared_ways: int,
 ) -> ResctrlLayout:
-    """Partition the caches of a platform. Ways that foreign groups have locked are left out.
+    """Partition the caches of a platform. The ways that other programs' groups have locked are left out.
 
     :param present: the control groups that exist in the kernel.
     :param prefix: the beginning of the names of the agent's groups.

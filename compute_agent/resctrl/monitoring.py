@@ -1,11 +1,11 @@
-"""Monitoring groups and their counters, and rates from counters that wrap, reset or cannot be read.
+"""Monitoring groups, their counters, and rates. A counter may wrap, be reset or be unreadable.
 
 Each control group counts the traffic of its tasks. A guest that shares a control group gets a monitoring
 group inside it. Each control group and each monitoring group needs an RMID of its own.
 
 Hardware may have fewer counters than groups. In the mode ``mbm_event`` of info/L3_MON/mbm_assign_mode (Linux
-6.18) counters are assigned. An event of a group is counted on an L3 cache only while the event has a counter
-of this cache. The file ``mbm_L3_assignments`` of a group shows and changes its counters. The file
+6.18), counters are assigned to events of groups. On each L3 cache, an event is counted only while it has a
+counter there. The file ``mbm_L3_assignments`` of a group shows and changes its counters. The file
 ``info/L3_MON/available_mbm_cntrs`` shows how many are free. The kernel itself assigns free counters to new
 groups.
 """
@@ -111,8 +111,8 @@ def parse_counter(text: str) -> CounterValue | None:
 def counter_increase(before: CounterValue | None, now: CounterValue | None) -> int | None:
     """The bytes between two readings of a bandwidth counter; None if either reading has no number.
 
-    A counter that went down has wrapped around or was reset to 0. After a reset the increase is the value of
-    the counter.
+    If the counter went down, it has wrapped around or was reset to 0. After a reset, the result is the value
+    of the counter.
     """
     if not isinstance(before, int) or not isinstance(now, int):
         return None
@@ -161,7 +161,10 @@ class BandwidthTotals:
         return found
 
     def start_again(self) -> None:
-        """Forget the last sample, which was of another group; the next one sets a new starting point."""
+        """Forget the last sample, because it was of another group.
+
+        The next sample sets a new starting point.
+        """
         self._last.clear()
 
 
@@ -170,11 +173,10 @@ class MonitoredGroup:
     """A guest or class for which monitoring is wanted.
 
     :ivar name: the name of the guest or class.
-    :ivar is_class: whether the subject is a class of guests.
+    :ivar is_class: whether it is a class of guests.
     :ivar priority: guests of higher priority are monitored first.
-    :ivar own_group: whether the subject has a control group of its own, which already has an RMID.
-    :ivar monitored: whether the subject has a monitoring group now. The subject keeps this group before other
-        subjects of its priority get a group.
+    :ivar own_group: whether the guest or class has a control group of its own, which already has an RMID.
+    :ivar monitored: whether it has a monitoring group now. If so, it comes before others of its priority.
     """
 
     name: str
@@ -201,8 +203,8 @@ def spare_rmids(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callabl
 def rmids_to_use(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callable[[str], bool]) -> int:
     """The number of monitoring groups that the agent may make.
 
-    Isolation is more important than measurement, and a control group needs an RMID, too. So up to half of the
-    spare RMIDs are left for control groups that the platform could still have.
+    Control groups need RMIDs, too, and are more important than measurement. So up to half of the spare RMIDs
+    are left for control groups that could still be made.
     """
     spare = spare_rmids(platform, present, ours)
     to_come = max(0, platform.max_groups - len(present.groups))
@@ -211,9 +213,9 @@ def rmids_to_use(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callab
 
 
 def choose_monitored(free_rmids: int, wanted: Iterable[MonitoredGroup]) -> Sequence[str]:
-    """Choose what is monitored when RMIDs are short: classes first, then guests by priority.
+    """Choose the guests and classes to monitor when RMIDs are short: classes first, then guests by priority.
 
-    :param free_rmids: the RMIDs that no group has, and those of the agent's own monitoring groups.
+    :param free_rmids: the number of RMIDs that no group has or that the agent's monitoring groups have.
     """
     chosen = []
     # Classes come first, because the group of a class also counts for its guests without a group of their
@@ -270,13 +272,13 @@ class _OpenCounters(NamedTuple):
 
 
 class ReaderPlace(Protocol):
-    """Moves the calling thread near a cache before a reading.
+    """Moves the calling thread to CPUs of a cache before it reads the cache's counters.
 
-    The kernel answers a read from a CPU outside of the cache by interrupting a CPU inside.
+    If another CPU reads them, the kernel interrupts a CPU of the cache.
     """
 
     def move_near(self, cache: int) -> None:
-        """Make the thread run on CPUs of an L3 cache, if it may."""
+        """Make the calling thread run on CPUs of an L3 cache, if it may use any of them."""
         ...
 
     def return_home(self) -> None:
@@ -475,10 +477,10 @@ def read_assigned_counters(files: ResctrlFilesystem, group: str) -> frozenset[Co
 def plan_assignments(
     available: Mapping[int, int], held: Mapping[str, frozenset[CounterKey]], order: Sequence[str]
 ) -> tuple[CounterAssignment, ...]:
-    """The changes that give counters to the groups in this ``order``, as far as there are counters.
+    """The changes that give counters to the groups in this ``order``, until no counter is left.
 
-    The total bandwidth of all groups comes before the local bandwidth of any. Counters are released before
-    others are assigned.
+    All groups get a counter of total bandwidth before any gets a counter of local bandwidth. All releases
+    come before the assignments.
 
     :param available: the numbers of free hardware counters, by L3 cache id.
     :param held: the counters that groups in ``order`` have. Counters of other groups are not changed.

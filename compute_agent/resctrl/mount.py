@@ -97,10 +97,10 @@ def is_supported(root: Path) -> bool:
 
 
 def find_mount(root: Path) -> ResctrlMount | None:
-    """The first resctrl mount in proc/mounts, or a captured tree at sys/fs/resctrl; None if there is neither.
+    """The first resctrl mount in proc/mounts, or copied files at sys/fs/resctrl; None if there is neither.
 
-    The captured tree of another machine has no entry in proc/mounts, so the existence of its folder is
-    enough.
+    The files of another machine may have been copied there. They have no entry in proc/mounts, so the
+    existence of the folder is enough.
     """
     for line in read_text(root / "proc/mounts").splitlines():
         fields = line.split()
@@ -133,8 +133,8 @@ class ResctrlOptions:
 
     :ivar prefix: the beginning of the names of all groups that belong to the agent.
     :ivar shared_ways: the number of cache ways that are never exclusive to a group.
-    :ivar memory_bandwidth_gbps: the bandwidth of a domain that is 100 %, in 10^9 bytes a second, for hardware
-        with absolute values; None: not known.
+    :ivar memory_bandwidth_gbps: the full bandwidth of a domain (100 %), in 10^9 bytes a second; None if
+        unknown. Only hardware with absolute values needs it.
     """
 
     prefix: str = "compute-agent."
@@ -147,7 +147,7 @@ class ResctrlHandle:
     """A resctrl mount, with its capabilities and the operator's options.
 
     :ivar codec: converts bandwidths; None: bandwidth cannot be controlled.
-    :ivar writable: whether the agent may write the mount; False for a captured tree of another host.
+    :ivar writable: whether the agent may write the mount; False for files that were copied from another host.
     """
 
     files: ResctrlFilesystem
@@ -186,9 +186,8 @@ def read_platform(
 ) -> ResctrlPlatform:
     """The capabilities of a mount.
 
-    If ``cpuinfo`` does not name the vendor, a bandwidth value above 100 means AMD, and everything else counts
-    as Intel. A resource is left out if one of its files in ``info`` is missing or cannot be parsed, which is
-    logged.
+    If ``cpuinfo`` does not name the vendor, a bandwidth value above 100 means AMD, and any other value Intel.
+    A resource is logged and left out if one of its files in ``info`` is missing or cannot be parsed.
 
     :param cpuinfo: the text of /proc/cpuinfo.
     :param options: the mount options of the resctrl filesystem, such as ``cdp``.
@@ -218,7 +217,7 @@ def read_platform(
 def _read_cache_control(
     files: ResctrlFilesystem, level: int, default: Schemata, sparse: bool
 ) -> CacheControl | None:
-    """The control of the caches of one level. With CDP, the files in ``info`` for code and data are equal."""
+    """Read the control of the caches of one level. With CDP, the files for code and data are equal."""
     resources = tuple(
         name for name in (f"L{level}", f"L{level}CODE", f"L{level}DATA") if default.domain_ids(name)
     )

@@ -49,7 +49,7 @@ PlanStep = RemoveGroup | CreateGroup | WriteSchemata
 
 @dataclass(frozen=True, slots=True)
 class ForeignConflict:
-    """A foreign group that can fill ways which are exclusive to a group of the agent.
+    """A conflict: another program's group can fill ways that are exclusive to a group of the agent.
 
     The agent logs the conflict and changes nothing.
 
@@ -72,7 +72,7 @@ class GroupPlan:
 
 
 def make_plan(host: ResctrlLayout, present: ResctrlGroups, wanted: GroupResolution) -> GroupPlan:
-    """Plan the steps from the groups ``present`` to the groups ``wanted``; no steps if they are equal."""
+    """Plan the steps from the ``present`` to the ``wanted`` groups; no steps if nothing differs."""
     # The default group counts as the agent's, because the agent writes its masks.
     foreign = sorted(n for n in present.groups if n != DEFAULT_GROUP and not host.is_ours(n))
     conflicts = tuple(
@@ -155,8 +155,8 @@ class _StepPlanner:
     def _shrunk_schemata(self, group: TargetGroup) -> Schemata:
         """The reduced schemata that a group gets in the first phase, before masks move.
 
-        Until masks are moved, a group keeps only the ways and the bandwidth that it has both now
-        and at the end.
+        In this phase, a group keeps only those ways, and that bandwidth, that it has now and also has at the
+        end.
         """
         now = self.now.get(group.name)
         values = Schemata()
@@ -173,7 +173,7 @@ class _StepPlanner:
     def _transit_mask(self, group: TargetGroup, cache: int, now: Schemata | None) -> WayMask:
         """The mask that a group has while exclusive masks have not moved yet.
 
-        The mask is the nearest to the final mask that contains no way promised to another group.
+        This mask is as near to the final mask as possible, but has no way that is promised to another group.
         """
         partition = self.host.partitions[cache]
         before = cache_mask(self.host.platform, now, cache) if now is not None else NO_WAYS
@@ -206,7 +206,10 @@ class _StepPlanner:
         return default_ways
 
     def _split_like(self, mask: WayMask, cache: int, *known: Schemata | None) -> Schemata:
-        """The schemata lines of a cache with this mask, divided into code and data as in one of ``known``."""
+        """The schemata lines of a cache for ``mask``.
+
+        With CDP, they are divided into code and data as in ``known``.
+        """
         for schemata in known:
             if schemata is not None and cache_mask(self.host.platform, schemata, cache) == mask:
                 # The masks are equal, so only the division into code and data is copied.

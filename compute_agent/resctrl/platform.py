@@ -72,8 +72,8 @@ class BandwidthControl:
 
     :ivar minimum: the smallest value (``min_bandwidth``), in the kernel's unit.
     :ivar granularity: the step between values (``bandwidth_gran``), in the kernel's unit.
-    :ivar maximum: the highest value of any group by domain id. That is the value of the default group unless
-        it was lowered.
+    :ivar maximum: the highest value that any group has, by domain id. Usually it is that of the default
+        group.
     :ivar in_mbps: whether values are MiB/s that a control loop of the kernel keeps (mount option mba_MBps).
     """
 
@@ -138,8 +138,8 @@ class ResctrlPlatform:
     def mb_domain(self, l3_id: int) -> int | None:
         """The bandwidth domain of an L3 cache; None if it is not known.
 
-        The domain has the same id as the cache. If no domain has this id, and there are as many domains as
-        caches, the domain at the same position is used.
+        Usually the domain has the same id as the cache. If no domain has this id, but there are as many
+        domains as caches, it is the domain at the same position.
         """
         if self.mb is None:
             return None

@@ -1,13 +1,13 @@
 """Computes the resctrl groups and schemata for the shares of classes and guests, without the kernel.
 
-For each domain of a guest the first of these rules that exists applies: the amounts allocated to the guest,
-its own share, the share of its class. A domain without a rule stays open. Slow memory (SMBA), L2 caches
-without a rule, and the bandwidth of the default group keep the kernel's values.
+Three rules may apply to a guest on each domain: the amounts allocated to the guest, its own share, and the
+share of its class. The first rule that exists applies. A domain without a rule stays open. Slow memory
+(SMBA), L2 caches without a rule, and the bandwidth of the default group keep the kernel's values.
 
 There are few CLOSIDs, so guests and classes with rules of the same effect share a group. Two classes with
 equal ranges and percents always have the same schemata. A class with all open ways has the schemata of the
-default group. Only rules are compared, never masks: masks may be equal by chance while guests come and go,
-and threads would move back and forth.
+default group. Rules are compared, not masks. Masks may be equal by chance while guests come and go, and
+threads would then move back and forth between groups.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class GroupSharing:
     """The control groups of QoS classes.
 
     :ivar by_class: the group of each class, by its name.
-    :ivar by_key: the first group for each effect of a share (``ShareKey``).
+    :ivar by_key: the group for each ``ShareKey``, which stands for all shares with the same effect.
     """
 
     by_class: Mapping[str, str]
@@ -53,7 +53,7 @@ class GroupSharing:
         return tuple(dict.fromkeys(group for group in self.by_class.values() if group != DEFAULT_GROUP))
 
     def group_with(self, host: ResctrlLayout, share: ShareSpec) -> str | None:
-        """The group of a class with the same effect as ``share``; None if no class has this effect."""
+        """The group of a class with a share of the same effect as ``share``; None without such a class."""
         key = share_key(host, share)
         return None if key is None else self.by_key.get(key)
 
@@ -79,9 +79,10 @@ def share_groups(
 
 
 def share_key(host: ResctrlLayout, share: ShareSpec) -> ShareKey | None:
-    """The effect of a share of cache and bandwidth as a key; None if no other guest may join its group.
+    """A key that is equal for shares with the same effect; None if guests must not share the group.
 
-    If a cap of bandwidth holds for all tasks of a group together, each guest needs a group of its own.
+    The second case is a cap of bandwidth that holds for all tasks of a group together: each guest then needs
+    a group of its own.
     """
     cache_control, control = host.platform.l3, host.platform.mb
     caches = cache_control.ids if cache_control else ()
@@ -100,7 +101,7 @@ def share_key(host: ResctrlLayout, share: ShareSpec) -> ShareKey | None:
 
 
 def _is_default_uncapped(host: ResctrlLayout, present: ResctrlGroups) -> bool:
-    """Whether the default group has 100 percent of the bandwidth. The agent never sets its bandwidth."""
+    """Whether the default group has 100 percent of the bandwidth. The agent never changes that bandwidth."""
     control, codec = host.platform.mb, host.codec
     if control is None or codec is None:
         return True
@@ -277,8 +278,7 @@ def resolve_groups(
     annotations or limits. Within each rank, existing groups come first, then guests of higher priority.
 
     :param present: the control groups that exist in the kernel.
-    :param max_groups: the maximum number of groups, if the kernel has refused more although its files allow
-        more.
+    :param max_groups: the maximum number of groups, if the kernel has refused to make more.
     :param barred: the reason for each group that cannot be made.
     """
     refused: dict[str, list[str]] = {}
@@ -349,9 +349,9 @@ def resolve_groups(
 def _usable_share(
     host: ResctrlLayout, share: ShareSpec, name: str, record_refusal: _RefusalRecorder
 ) -> ShareSpec:
-    """The share without values that this platform does not support.
+    """The share without the values that this platform does not support.
 
-    Examples are masks for code without CDP, and a bandwidth while 100 % is unknown.
+    Examples are masks for code on hardware without CDP, and a bandwidth if the full bandwidth is unknown.
     """
     share, reasons = share.without_unsupported(host.platform)
     for reason in reasons:
@@ -384,7 +384,7 @@ def _possible_demand(
     demand: GuestDemand,
     record_refusal: _RefusalRecorder,
 ) -> GuestDemand:
-    """The demand of a guest without values that the platform does not support, and within its limits."""
+    """The demand of a guest, without the values that the platform does not support, and within its limits."""
     share = demand.share
     try:
         share.check_supported(host.platform)
@@ -460,9 +460,9 @@ def _own_group(
 ) -> str | None:
     """The group that a guest needs in addition to the group of its class; None if that group is enough.
 
-    Guests with equal annotations share a group, because their ways overlap in any case. Guests with a common
-    bandwidth cap are an exception. An annotation with the effect of a class, or of the default group, needs
-    no group of its own.
+    Guests with equal annotations share a group, because their ways overlap in any case. They do not share it
+    if a bandwidth cap would hold for all of them together. An annotation with the same effect as a class or
+    the default group needs no group of its own.
     """
     if demand.is_allocated:
         return host.guest_group(demand.guest)
@@ -571,7 +571,7 @@ def _exclusive_ways(
 def _held_masks(
     host: ResctrlLayout, present: ResctrlGroups, cache: int, counts: Mapping[str, int]
 ) -> dict[str, WayMask]:
-    """The exclusive masks that groups have now; masks that are exclusive for certain come first."""
+    """The exclusive masks that groups have now. The masks that are certainly exclusive come first."""
     default = cache_mask(host.platform, present.default_group.schemata, cache)
     sure, likely = {}, {}
     for group, count in sorted(counts.items()):

@@ -2,8 +2,8 @@
 
 A mask has one bit for each way of a cache, bit 0 for the lowest way. A file has a line for each resource,
 such as `` L3:0=0ffff;1=fffff`` or ``MB:0= 100;1= 100``. Masks are hexadecimal; bandwidths and sizes are
-decimal. The kernel pads names and values with blanks (since 4.13). Ids are the kernel's, in any order and
-with gaps.
+decimal. The kernel pads names and values with blanks (since 4.13). The ids are those of the kernel: they have
+gaps, and may come in any order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HEX: Final = re.compile(r"\s*(?:0[xX])?([0-9a-fA-F]{1,16})\s*", re.ASCII)
 
 
 class BadMaskError(ValueError):
-    """A text that is no mask, or a mask that the platform refuses. The message gives the reason."""
+    """A text is no mask, or the platform refuses the mask. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -152,8 +152,9 @@ class MaskRules:
     def widest_mask(self, mask: WayMask, around: WayMask = WayMask()) -> WayMask:
         """The largest mask within ``mask`` that the kernel accepts; empty if there is none.
 
-        If masks may have holes, the result is usually the whole mask. Otherwise it is the run with most ways
-        of ``around``. Among equal runs the longest wins, and then the lowest.
+        If masks may have holes, the result is usually the whole mask. Otherwise it is a run of adjacent ways:
+        the run that shares most ways with ``around``. Among these, the longest run is chosen, and then the
+        lowest.
         """
         if self.sparse and self.find_fault(mask) is None:
             return mask
@@ -170,7 +171,7 @@ Lines = Mapping[str, Mapping[int, int]]
 
 
 class BadSchemataError(ValueError):
-    """A schemata text that cannot be read. The message quotes the line."""
+    """A schemata text cannot be parsed. The message quotes the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +213,7 @@ class Schemata:
         return tuple(sorted(self.lines.get(resource, ())))
 
     def updated_with(self, other: Schemata) -> Schemata:
-        """A copy in which the values of ``other`` are added or replace the own values."""
+        """A copy with the values of ``other``, which take precedence over the own values."""
         names = {**self.lines, **other.lines}
         return Schemata({name: {**self.lines.get(name, {}), **other.lines.get(name, {})} for name in names})
 
@@ -225,7 +226,7 @@ class Schemata:
         return Schemata(changed)
 
     def restricted_to(self, other: Schemata) -> Schemata:
-        """The values of those resources and domains that ``other`` has, too."""
+        """A copy with only those resources and domains that ``other`` also has."""
         kept: dict[str, dict[int, int]] = {}
         for name, domain, value in self:
             if other.get_value(name, domain) is not None:

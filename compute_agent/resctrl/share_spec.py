@@ -15,7 +15,7 @@ _MAX_MBPS: Final = 10**7
 
 
 class BadShareError(ValueError):
-    """A share that the platform does not support, or a text that is no share. The message names the fault."""
+    """The platform does not support a share, or a text is no share. The message names the fault."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,13 +36,13 @@ class WayRange:
 class ShareSpec:
     """A share of cache and bandwidth. A field of None, or an empty mapping, asks for nothing.
 
-    :ivar llc: the range of L3 ways on all caches without an exception.
+    :ivar llc: the range of L3 ways on all caches that are not in ``llc_per_cache``.
     :ivar llc_per_cache: ranges that replace ``llc`` on single caches, by L3 cache id.
-    :ivar mb: the cap of memory bandwidth on all domains without an exception.
+    :ivar mb: the cap of memory bandwidth on all domains that are not in ``mb_per_cache``.
     :ivar mb_per_cache: caps that replace ``mb`` on single domains, by bandwidth domain.
     :ivar code: the range of L3 ways for code, with CDP; takes precedence over ``llc``.
     :ivar data: the range of L3 ways for data, with CDP; takes precedence over ``llc``.
-    :ivar l2: the range of L2 ways, all of which are open.
+    :ivar l2: the range of L2 ways. All ways of an L2 cache are open.
     """
 
     llc: WayRange | None = None
@@ -70,7 +70,7 @@ class ShareSpec:
         return self.mb_per_cache.get(domain, self.mb)
 
     def overlaid_on(self, base: ShareSpec) -> ShareSpec:
-        """The share, with its missing values taken from the share ``base``."""
+        """A copy of this share in which ``base`` supplies the missing values."""
         # A range for the whole cache also replaces separate ranges for code and data in the base.
         silent = self.llc is None and not self.llc_per_cache
         return ShareSpec(
@@ -112,9 +112,9 @@ class ShareSpec:
             raise BadShareError(reason)
 
     def unknown_domains(self, platform: ResctrlPlatform) -> Iterator[str]:
-        """A message about each cache or bandwidth domain that the share names and the platform lacks.
+        """Yield a message about each domain that the share names but the platform does not have.
 
-        Controls that the platform lacks as a whole are left out.
+        A domain is a cache or a bandwidth domain. Controls that the platform lacks cause no message.
         """
         for name, per_cache, control in (
             ("LLC", self.llc_per_cache, platform.l3),

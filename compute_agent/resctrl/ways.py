@@ -1,15 +1,16 @@
 """Partitions the ways of a cache, and assigns exclusive ways to groups.
 
 The partition divides a cache into the *pool*, which contains the ways for exclusive use, and the ways that
-all groups share. If masks may have no holes, the pool is one run of ways. If such a pool has enough free ways
-for a request, masks can always be moved so that the request fits. A mask can be moved while its guest runs.
+all groups share. If masks must not have holes, the pool is one run of adjacent ways. If a pool has enough
+free ways for a request, masks can always be moved so that the request fits. A mask can be moved while its
+guest runs.
 
-A *block* is the exclusive mask of one group, a run of ways. Free ways that lie apart are joined by as few
-moves of blocks as possible. The method is a search (A*) over the positions of the blocks. The search
-estimates the remaining moves by the smallest number of blocks in any window of the wanted size. A move takes
-at most one block out of a window, so the estimate never exceeds the true number of moves, and the first
-solution is a shortest solution. Pushing all blocks aside always works, so its number of moves is an upper
-bound for the search. After each step no two exclusive masks overlap, and none is empty.
+A *block* is the exclusive mask of one group, a run of ways. If free ways are not adjacent, blocks are moved
+until enough of them are, by as few moves as possible. The method is a search (A*) over the positions of the
+blocks. The search estimates the remaining moves by the smallest number of blocks in any window of the wanted
+size. A move takes at most one block out of a window, so the estimate never exceeds the true number of moves,
+and the first solution is a shortest solution. Pushing all blocks aside always works, so its number of moves
+is an upper bound for the search. After each step no two exclusive masks overlap, and none is empty.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def plan_moves(
 ) -> tuple[BlockMove, ...]:
     """Plan moves of masks after which ``count`` adjacent ways are free or belong to the ``owner``.
 
-    Each move is safe after the moves before it. The pool must have enough free ways.
+    No move makes two masks overlap. The pool must have enough free ways.
 
     :param pool: the ways that may become exclusive, as one run.
     :param blocks: the blocks of all other owners, runs in the pool that do not overlap.
@@ -125,7 +126,7 @@ class _MoveSearch:
                     yield index, to
 
     def _canonical_state(self, state: _BlockPositions) -> tuple[tuple[int, int], ...]:
-        """The state as a key. Blocks of equal size are interchangeable in it, except the owner's block."""
+        """A key of a state. Exchanging two equally large blocks, except the owner's, keeps the key."""
         pairs = list(zip(state, self.sizes, strict=True))
         return tuple(sorted(pairs[: self.others])) + tuple(pairs[self.others :])
 
@@ -175,7 +176,10 @@ class WayPartition:
         return self.rules.all_ways - self.pool - self.locked
 
     def open_ways(self, exclusive: WayMask) -> WayMask:
-        """The ways for groups without exclusive ways, while the ways ``exclusive`` are assigned."""
+        """The ways that groups without exclusive ways may fill.
+
+        ``exclusive`` are the ways that are assigned.
+        """
         return self.rules.widest_mask(self.rules.all_ways - self.locked - exclusive, around=self.shared_ways)
 
 
@@ -247,9 +251,9 @@ def assign_ways(
 ) -> WayAssignment:
     """Assign each owner its number of exclusive ways.
 
-    An owner that has the right number keeps its ways, unless another owner cannot get its ways otherwise.
-    Ways of owners that are not in ``wanted`` are free. A mask that breaks the rules (outside of the pool, or
-    overlapping) is replaced. A request that does not fit is refused, and the ways of its owner become free,
+    An owner that has the right number keeps its ways, if other owners can get theirs without a move of its
+    mask. Ways of owners that are not in ``wanted`` become free. A mask outside of the pool, or overlapping
+    with another, is replaced. A request that does not fit is refused, and the ways of its owner become free,
     too.
 
     :param held: the exclusive masks that owners have now, the oldest first.
@@ -367,8 +371,8 @@ def _best_place(
 ) -> WayMask | None:
     """The run of ``count`` free ways that contains most of the ways in ``own``.
 
-    Among equal runs, the run that leaves most open ways wins, then the run in the smallest gap, then the
-    lowest run.
+    Among equal runs, it is the one that leaves most open ways, then the one in the smallest gap, then the
+    lowest.
     """
     best, best_key = None, (0, 0, 0, 0)
     for gap in free.split_runs():

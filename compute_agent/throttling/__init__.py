@@ -4,8 +4,9 @@ Nouns
     Two *triggers* decide about limits. *Watermarks* act when the whole host is short of a resource, and
     *interference* acts when one guest disturbs another one. Each trigger has a package of pure functions
     (``watermarks``, ``interference``), which compute actions from frozen values. A *lever* is a way to limit
-    a guest, such as a CPU quota or cache ways. A *control* is a lever on one domain of the host, such as an
-    L3 cache. The *allotment* of a guest is the amount of a control that it may use while it is not limited.
+    a guest, such as a CPU quota or cache ways. A *control* is a lever on one part of the host (domain), such
+    as an L3 cache. The *allotment* of a guest is the amount of a control that it may use while it is not
+    limited.
 
     The *executor* carries out the decisions of both triggers. If a section is in *preview*, the executor only
     reports its actions. The *arbiter* has the limits that both triggers request, and the lowest limit is in
@@ -25,14 +26,14 @@ A worked example
     largest best-effort guest from 4 to 3.2 cores. The executor writes the limit to the state file, and passes
     it to the arbiter, which passes it to the worker. Then interference limits the same guest to 2.5 cores to
     protect a neighbour, so 2.5 cores are in force. When interference removes its limit, 3.2 cores are in
-    force again. After the cool-down without a breach, the guest gets its whole allotment again, and the state
-    file has no limit.
+    force again. When usage was below the threshold for the cool-down, the guest gets its whole allotment
+    again, and the limit is deleted from the state file.
 
 Invariants
     - Protected guests are never limited or evicted: guests with dedicated CPUs, and guests of a class above
       ``[qos] highest_class``.
     - No step leaves a guest with less than ``[qos] min_share`` of its allotment.
     - A limit is in the state file before the kernel gets it, and stays in the file until it is removed.
-    - Each limit is removed at last, even after a crash of the agent or the removal of its section.
+    - Each limit ends: also after a crash of the agent, or after its section was removed.
     - A section in preview only writes logs, events and metrics.
 """

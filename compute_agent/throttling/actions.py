@@ -1,8 +1,7 @@
-"""Actions on guests and on scheduling that watermarks plan, as frozen values for an executor.
+"""The actions that watermarks plan, as frozen values that an executor carries out.
 
-A watermark is a threshold for usage of the host. The decisions of the other trigger, interference between
-guests, have another type: ``interference.cases.CaseDecision``. Both types have a guest, a control and a
-limit, so the same executor carries out both types.
+A watermark is a threshold for usage of the host. Interference between guests has decisions of another type,
+``interference.cases.CaseDecision``. The same executor carries out both types.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class ThrottleAction:
 
 @dataclass(frozen=True, slots=True)
 class RestoreAction:
-    """The action to raise the limit of a guest for the control ``knob``; ``limit`` None removes the limit."""
+    """The action to raise the limit of a guest for the control ``knob``, or to remove it (``limit`` None)."""
 
     guest: str
     knob: ThrottleControl

@@ -40,7 +40,7 @@ class LimitArbiter:
         self._lock = threading.Lock()
 
     def replace_limits(self, owner: str, limits: Mapping[str, Mapping[ThrottleControl, float]]) -> None:
-        """Replace all limits that the trigger ``owner`` requests, without a change in the kernel.
+        """Replace all limits that the trigger ``owner`` requests, but set none in the kernel yet.
 
         The next call of repair_limits() brings the limits to the kernel. ``limits`` are by uuid of the guest
         and by control, in the unit of the control (cores for the CPU quota).
@@ -86,10 +86,9 @@ class LimitArbiter:
             return self._combine_limits()
 
     def repair_limits(self, views: Sequence[GuestView]) -> bool:
-        """Correct the worker's limits that differ from the requested limits; return whether this succeeded.
+        """Set each limit that differs from the requested one again; return whether all could be set.
 
-        A difference arises if a guest was started again without its limits, or if the worker answered a
-        request too late.
+        A limit differs if the guest was started again without its limits, or if the worker answered too late.
         """
         refused = {}
         # The log names guests as operators know them, not by uuid only.

@@ -67,7 +67,7 @@ repeated.
 
 
 class UsualStop(Protocol):
-    """The function that makes a guest leave, unless a metric has a function of its own."""
+    """The function that makes a guest leave. A metric may bring another function in its place."""
 
     def __call__(self, uuid: str, grace: float | None = None) -> None:
         """Make a guest leave within ``grace`` seconds. None stands for ``[qos] evict_grace``."""
@@ -82,7 +82,7 @@ class GuestEvictor:
     """
 
     def __init__(self, stop: UsualStop, give_back: Callable[[str], None]) -> None:
-        """``stop`` makes a guest leave, unless a call of begin_eviction() gives another function.
+        """``stop`` makes a guest leave. A call of begin_eviction() may give another function for one guest.
 
         ``give_back`` deletes the guest's allocation on this host. The function waits while Placement is
         unavailable, and may be called again.
@@ -154,7 +154,7 @@ class GuestEvictions:
         self._called: dict[str, str] = {}
 
     def use_settings(self, settings: ThrottlingSettings, client: PlacementClient) -> None:
-        """Replace the settings and the client for the next guest, and for the next attempt to delete."""
+        """Replace the settings and the client. The next guest and the next attempt to delete use them."""
         self._settings, self._client = settings, client
 
     def end_waiting(self) -> None:
@@ -188,8 +188,8 @@ class GuestEvictions:
                 error,
             )
         deadline = time.monotonic() + grace
-        # Even without an error the guest may still run: it may ignore the request to shut down, and an
-        # operator's command may do nothing.
+        # The guest may still run without an error: it may ignore the request to shut down, and an operator's
+        # command may do nothing.
         while self._still_runs(guest):
             if time.monotonic() >= deadline:
                 raise EvictionFailedError("it still runs after it was asked to stop")

@@ -1,9 +1,9 @@
-"""The executor: carries out decisions of triggers, one round of one trigger at a time.
+"""The executor carries out the decisions of triggers, one round of one trigger at a time.
 
-In each round, the executor first reports the actions of sections in preview, which are logged and not carried
-out. Then the executor asks the trigger for a plan, saves the state, and acts. If an action on a guest fails,
-the executor asks for another plan without this guest. The executor writes each restricting action to disk
-before it acts, so that after a crash the next agent knows all limits.
+In each round, the executor first reports the actions of sections in preview, without carrying them out. Then
+it asks the trigger for a plan, saves the state, and acts. If an action on a guest fails, it asks for another
+plan without this guest. Each action that restricts a guest is on disk before it is carried out, so that after
+a crash the next agent has all limits.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ ESCALATE_THREAD: Final = ThreadSpec(
 
 
 class ThrottleTrigger(Protocol[A]):
-    """Plans actions on guests for one reason (watermarks or interference), and learns their outcomes.
+    """Plans actions on guests for one reason (watermarks or interference), and is told their outcomes.
 
     The executor carries out the actions.
     """
 
     @property
     def limit_owner(self) -> str:
-        """The name under which the arbiter of limits and the log know the limits of this trigger."""
+        """The name of this trigger, which marks its limits in the arbiter and in the log."""
         ...
 
     def preview_actions(self) -> Sequence[A]:
@@ -70,7 +70,7 @@ class ThrottleTrigger(Protocol[A]):
         ...
 
     def save_state(self, actions: Sequence[A]) -> None:
-        """Save the state that will hold after the restricting actions among ``actions``.
+        """Save the state as it will be after those ``actions`` that restrict guests.
 
         :raises OSError: the state could not be saved; the next call tries again.
         """
@@ -124,12 +124,12 @@ class ThrottleExecutor:
         telemetry: ThrottleTelemetry,
         reclaim_memory: Callable[[str, int], None],
     ) -> None:
-        """Take the parts that limit, evict, reclaim memory, and switch scheduling.
+        """Use the given objects to limit and evict guests, to reclaim memory and to switch scheduling.
 
         ``switch_scheduling`` keeps new guests away (True) or lets them in, and raises an exception on
         failure. ``reclaim_memory`` takes the uuid of a guest and a number of bytes, reclaims this memory
-        once, and raises an exception on failure. ``registry`` has the levers of all metrics, and the ways of
-        eviction of metrics from other packages.
+        once, and raises an exception on failure. ``registry`` has the levers of all metrics. For metrics of
+        other packages, it also has the functions that evict guests.
         """
         self.telemetry = telemetry
         self._registry = registry
@@ -274,7 +274,7 @@ class ThrottleExecutor:
             self.telemetry.record_action(decision, EventOutcome.DONE)
 
     def _show_preview(self, owner: str, actions: Iterable[ThrottlingAct]) -> None:
-        """Report actions of sections in preview, except actions that this trigger's last round had, too."""
+        """Report actions of sections in preview, except those that the trigger's last round also had."""
         shown = {_preview_key(action): action for action in actions}
         before = self._previewed.get(owner, frozenset())
         for key, action in shown.items():
@@ -286,7 +286,10 @@ class ThrottleExecutor:
 
 
 def _preview_key(action: ThrottlingAct) -> Hashable:
-    """Actions of two rounds with the same key are reported once in preview, even if their limits differ."""
+    """A key of an action in preview.
+
+    If the next round has an action with the same key, it is not reported.
+    """
     if isinstance(action, CaseDecision):
         return action.case.watch, action.case.victim, action.case.suspect
     return type(action), "" if isinstance(action, SwitchScheduling) else action.guest

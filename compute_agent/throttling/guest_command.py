@@ -37,7 +37,7 @@ NOTIFY_SOCKET, are left out, because with them a command could report a state in
 
 
 class CommandFailedError(Exception):
-    """A command that could not be run, took too long, or ended with a status other than 0."""
+    """A command could not be run, took too long, or ended with a status other than 0."""
 
 
 GuestCommand = Callable[[str], None]
@@ -69,7 +69,7 @@ def guest_command(command: str, timeout: float) -> GuestCommand:
 
 
 class RunningProgram:
-    """The program that a thread runs. Another thread can end the program, and forbid any further start."""
+    """The program that a thread runs. Another thread can end it, and can prevent the next start."""
 
     def __init__(self) -> None:
         self.is_ended = False
@@ -130,7 +130,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def run_program(words: Sequence[str], timeout: float, running: RunningProgram | None = None) -> str:
-    """Run a program without a shell, and return the end of its output without its error messages.
+    """Run a program without a shell, and return the end of its standard output.
 
     The children of the program are killed when it ends, or after ``timeout`` seconds.
 
@@ -155,7 +155,7 @@ def run_program(words: Sequence[str], timeout: float, running: RunningProgram | 
 
 
 def _last_words(process: subprocess.Popen[bytes], deadline: float) -> tuple[str, str]:
-    """Wait for the end of a process, and return the ends of its output and of its error messages.
+    """Wait for the end of a process; return the last part of its standard output and of its standard error.
 
     :raises subprocess.TimeoutExpired: the process still runs at ``deadline``, in monotonic seconds.
     :raises OSError: the process cannot be watched.
@@ -199,10 +199,10 @@ def _last_words(process: subprocess.Popen[bytes], deadline: float) -> tuple[str,
 
 
 def missing_program(command: str) -> str:
-    """The reason why the program of a command cannot be run on this host, as a clause for a message.
+    """The reason why the program of a command cannot be run on this host, as part of a sentence.
 
-    The result is empty if the program can be run, and also if :func:`guest_command` refuses the command,
-    because that function reports the error.
+    The result is empty if the program can be run. It is also empty if :func:`guest_command` refuses the
+    command, because that function reports the error itself.
     """
     try:
         words = shlex.split(command)

@@ -22,7 +22,7 @@ _AT_LIMIT: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class ThrottleSteps:
-    """The size of one step of throttling, and the lowest limit of a guest, as parts of 1.
+    """The size of one step of throttling, and the lowest limit of a guest, as fractions (0.2 is 20 %).
 
     - ``step`` is the part by which one step down reduces the current limit.
     - ``min_share`` is the part of its allotment that a guest keeps under any limit.
@@ -71,14 +71,14 @@ worker for longer."""
 
 
 def memory_down(limit: float | None, allotment: GuestAllotment, steps: ThrottleSteps) -> float | None:
-    """The next lower limit of memory, as by :func:`step_down`, but lower by at most ``MEMORY_STEP``."""
+    """The next lower limit of memory: that of :func:`step_down`, but at most ``MEMORY_STEP`` lower."""
     lower = step_down(limit, allotment, steps)
     present = allotment.full if limit is None else limit
     return None if lower is None else max(lower, present - MEMORY_STEP)
 
 
 def memory_up(limit: float, allotment: GuestAllotment, steps: ThrottleSteps) -> float | None:
-    """The next higher limit of memory, as by :func:`step_up`, but higher by at most ``MEMORY_STEP``."""
+    """The next higher limit of memory: that of :func:`step_up`, but at most ``MEMORY_STEP`` higher."""
     higher = step_up(limit, allotment, steps)
     if higher is None and allotment.full - limit <= MEMORY_STEP:
         return None
@@ -98,10 +98,9 @@ class ThrottleLever:
     - ``down`` and ``up`` compute the next lower and the next higher limit.
     - ``gradual``: the limit falls by at most one step in a round. The next step follows only after the use
       has fallen to the limit.
-    - ``set_limit`` is a function of the guest's uuid, the L3 cache and the limit. This function sets the
-      limit (None: removes it), and raises an exception on failure. A package with a metric has such a
-      function if no controller of the agent can set the limit. If ``set_limit`` is None, the agent's worker
-      sets limits.
+    - ``set_limit`` takes the guest's uuid, the L3 cache and the limit. It sets the limit (None removes it),
+      and raises an exception on failure. Levers of other packages have this function if no controller of the
+      agent can set their limits. If ``set_limit`` is None, the agent's worker sets limits.
     """
 
     name: str
@@ -135,7 +134,7 @@ For a guest without such a class, they are percentages of the default weight.
 
 
 def left_by(use: float, before: float | None, after: float, allotment: GuestAllotment) -> float:
-    """The expected use of a guest after its limit falls from ``before`` (None: no limit) to ``after``.
+    """The expected use of a guest after its limit is lowered from ``before`` (None: no limit) to ``after``.
 
     ``use`` is the measured use of the guest, in the unit of the lever's metric. The limits are in the lever's
     unit.
@@ -147,7 +146,7 @@ def left_by(use: float, before: float | None, after: float, allotment: GuestAllo
 
 
 def taken_by(use: float, before: float, after: float | None, allotment: GuestAllotment) -> float:
-    """The highest expected use of a guest after its limit rises from ``before`` to ``after`` (or to None).
+    """The highest expected use of a guest after its limit rises from ``before`` to ``after`` (None: removed).
 
     ``use`` is the measured use, in the unit of the lever's metric. A guest that uses less than 90 % of its
     limit keeps its use, because the limit did not slow it down.

@@ -48,7 +48,7 @@ Waits = Mapping[int, int]
 
 
 def parse_schedstat(text: str) -> int:
-    """Nanoseconds that a thread waited for a CPU, from its schedstat.
+    """The nanoseconds that a thread has waited for a CPU, from the text of its file ``schedstat``.
 
     The kernel's Documentation/scheduler/sched-stats.rst has the format.
     """
@@ -57,15 +57,14 @@ def parse_schedstat(text: str) -> int:
 
 
 def parse_io_stat(text: str) -> int:
-    """Bytes that a cgroup has read and written so far, on all devices together, from its io.stat."""
+    """The bytes that a cgroup has read and written on all devices so far, from the text of ``io.stat``."""
     return sum(parse_moved_bytes(text).values())
 
 
 class _SampledThreads(NamedTuple):
     """The threads of a guest of which the agent reads counters.
 
-    ``each`` is the number of all threads of the guest divided by the number of threads in ``ids``; 1 if all
-    threads are read.
+    ``each`` is the number of the guest's threads for which each thread in ``ids`` stands; 1 if all are read.
     """
 
     ids: frozenset[int] = frozenset()
@@ -99,7 +98,7 @@ class GuestReader:
         self._counted: Mapping[int, ThreadCycles] = {}
 
     def use_allotments(self, allotments: CacheAllotments | None) -> None:
-        """Replace the function that returns guests' cache and bandwidth allotments, from the next read on."""
+        """From the next read on, get guests' allotments of cache and bandwidth from another function."""
         self._subjects.cache_allotments = allotments
 
     def read_guests(
@@ -112,7 +111,7 @@ class GuestReader:
     ) -> GuestSamples | None:
         """Read the counters of all guests, and return each guest's values since the read before.
 
-        The result is None for the first read, and if the read before was more than a minute ago.
+        The result is None for the first read. It is also None if the last read was more than a minute ago.
 
         :param online: the numbers of the host's CPUs that are online.
         :param signals: names of the signals for which values are needed.
@@ -212,7 +211,7 @@ def _guest_pressure(
 
 
 def _io_rate(subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound | None) -> float | None:
-    """Bytes a second that a guest read and wrote since the round before; None without a cgroup."""
+    """The bytes a second that a guest has read and written since the last round; None without a cgroup."""
     if not subject.cgroup:
         return None
     path = f"{subject.cgroup}/io.stat"
@@ -266,9 +265,9 @@ class MetricSampler:
     ) -> UsageSnapshot:
         """Measure the host and its guests at ``time`` (monotonic seconds).
 
-        The snapshot lacks values that cannot be read. The log has a line when a metric becomes unreadable,
-        and when it is readable again. Rates are means since the round before, so that the first round has no
-        rates.
+        Values that cannot be read are left out of the snapshot. A line is logged when a metric becomes
+        unreadable, and when it is readable again. Rates are means since the last round, so the first round
+        has none.
         """
         now = self._begin_round(time)
         now.subjects = subjects
@@ -276,7 +275,10 @@ class MetricSampler:
         return self._measure_round(rules, now)
 
     def _begin_round(self, time: float) -> MeasuringRound:
-        """The round at ``time``: a new round, or the round of measure_host(), which lacks guests so far."""
+        """Return the round at ``time``.
+
+        If measure_host() has begun it without guests, continue that round.
+        """
         if self._present is None or self._present.time != time or self._has_guests:
             # This round uses the parsed values of the round before. That round must read nothing more,
             # because its values would be of two moments.
@@ -324,7 +326,7 @@ class MetricSampler:
 
 
 def needed_metrics(rules: WatermarkRules) -> list[WatermarkMetric]:
-    """The metrics of the watermarks, and the metrics that the levers of these watermarks limit; each once."""
+    """The metrics of the watermarks, and the metrics that their levers limit, without duplicates."""
     names: dict[str, None] = {}
     for watermark in rules.watermarks:
         metric = rules.registry[watermark.metric]

@@ -25,7 +25,7 @@ minutes."""
 
 @dataclass(frozen=True, slots=True)
 class ThrottlingSettings:
-    """The values of ``[qos]`` and of all sections of watermarks and interference.
+    """The options of ``[qos]`` and of all sections of watermarks, interference and metrics.
 
     - ``rules`` are the watermarks, ``watches`` the sections of interference, and ``sources`` the sections of
       metrics from outside the kernel.

@@ -6,13 +6,13 @@ explicitly. Baselines are learnt again.
 
 Former releases
     A former release kept the state of watermarks in a part of the agent's ``state.json``, and the state of
-    interference in ``interference.json``. The agent reads both files at its start into this file, and removes
-    both former parts as soon as this file is durable.
+    interference in ``interference.json``. At its start, the agent copies both into this file. Once this file
+    is on disk, the agent removes the former parts.
 
 Downgrade
-    After a downgrade, the older release finds neither part, as if its state was lost. Its first round removes
-    all limits, and sets the scheduling switch. The older release asks a guest again to leave only if usage is
-    still above the threshold, and learns baselines for five minutes.
+    After a downgrade, the older release finds neither part and begins with an empty state. Its first round
+    removes all limits, and sets the scheduling switch. It evicts a guest again only if usage is still above
+    the threshold. It learns baselines for five minutes.
 
     The old parts are removed because the older release would otherwise limit and stop guests for outdated
     reasons. This file stays during the downgrade. After the next upgrade, the agent reads the parts of the
@@ -117,7 +117,7 @@ class ThrottlingFile:
         return self._state
 
     def keep_watermarks(self, state: WatermarkState) -> None:
-        """Replace the state of watermarks, which is on disk when this returns.
+        """Replace the state of watermarks. The new state is on disk when this method returns.
 
         :raises OSError: the file could not be written; the next call tries again.
         """
@@ -187,11 +187,11 @@ class ThrottlingFile:
 def merge_former(
     state: ThrottlingState, watermarks: WatermarkState | None, interference: InterferenceState | None
 ) -> ThrottlingState:
-    """The state, with parts replaced by the parts of a former release. A missing part is None.
+    """The state in which the parts of a former release replace those of this file. None is a missing part.
 
-    The former parts are newer, because this release removes them when it starts. If a former release has left
-    watermarks and no interference, interference had limited no guest: the cases are dropped and the baselines
-    are kept.
+    The former parts are newer, because this release removes them when it starts. If the former release has
+    left only the part on watermarks, no guest was limited for interference. The cases of ``state`` are then
+    dropped, and its baselines are kept.
     """
     if interference is None and watermarks is not None:
         interference = replace(state.interference, cases=())
@@ -234,7 +234,7 @@ def forget_interference(folder: Path) -> None:
 
 
 def dump_state(state: ThrottlingState, now: float) -> bytes:
-    """The content of the state file; ``now``, in monotonic seconds, is the origin of the saved times."""
+    """The content of the state file. Times are saved relative to ``now``, which is in monotonic seconds."""
     data = {
         "watermarks": watermark_state.state_to_json(state.watermarks),
         "interference": interference_state.state_to_json(state.interference, now),
@@ -289,7 +289,7 @@ def _parse_former(content: bytes, now: float) -> InterferenceState:
 
 
 def _former_watermarks(content: Any) -> WatermarkState | None:
-    """The state of watermarks of a former release; None without any, and empty if unusable."""
+    """The state of watermarks of a former release; None if there is none, and empty if it is unusable."""
     if content is None:
         return None
     try:

@@ -61,8 +61,8 @@ class ThrottleTelemetry:
     ) -> None:
         """Create the metrics in ``registry``.
 
-        ``blame`` is called for each guest that was throttled, evicted or found guilty. The function must
-        return at once, because a round calls it.
+        ``blame`` is called for each guest that was throttled, evicted or found guilty. The function must not
+        wait, because it is called within a round.
         """
         self._recorder = recorder or EventRecorder()
         self._blame = blame
@@ -185,7 +185,7 @@ class ThrottleTelemetry:
             self._disturbed.labels(watch.name).set(len(disturbed))
 
     def _show_values(self, gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
-        """Set a gauge to ``values``, which are by label, and remove labels that no longer have a value."""
+        """Set a gauge to ``values`` (by label), and remove the labels that have no value any more."""
         # A label without a new value is removed, because its old value would look like a measured value.
         for labels in self._shown.get(gauge, set()) - values.keys():
             gauge.remove(*labels)
@@ -198,8 +198,8 @@ class ThrottleTelemetry:
     ) -> list[dict[str, Any]]:
         """Rows for ``compute-agent`` commands: one for each open case, then one for each remembered pair.
 
-        All values are text for people, except ``correlation``. ``before`` is the victim's signal before the
-        latest step, ``level`` is the present signal. ``limit`` is the suspect's limit in the lever's unit.
+        All values except ``correlation`` are text. ``before`` is the victim's signal before the latest step,
+        and ``level`` its present signal. ``limit`` is the suspect's limit in the lever's unit.
         """
         by_name = {watch.name: watch for watch in watches}
         cases = [self._case_row(case, by_name.get(case.watch), state, now) for case in state.cases]
@@ -297,7 +297,7 @@ def _threshold_values(
 
 
 def format_limit(limit: float | None, case: InterferenceCase) -> str:
-    """The limit of a case as text for people, such as ``3.2 of cpu_quota``; None is ``all of cpu_quota``."""
+    """The limit of a case as text, such as ``3.2 of cpu_quota``; for no limit, ``all of cpu_quota``."""
     return f"all of {case.knob}" if limit is None else f"{limit:.3g} of {case.knob}"
 
 

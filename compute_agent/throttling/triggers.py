@@ -85,15 +85,18 @@ class WatermarkTrigger:
 
     @property
     def all_streaks(self) -> Streaks:
-        """The counts of rounds above each threshold, also for watermarks in preview."""
+        """The number of successive rounds above each threshold, including watermarks in preview."""
         return {**self._streaks, **self._preview_streaks}
 
     def use_rules(self, rules: WatermarkRules) -> None:
-        """Replace the watermarks from the next round on. Later rounds remove limits that became needless."""
+        """Replace the watermarks from the next round on.
+
+        Later rounds remove the limits without a watermark.
+        """
         self._rules = rules
 
     def resume_actions(self) -> None:
-        """Set the limits of the saved state again after a start of the agent, and continue its evictions."""
+        """After a start of the agent, set the limits in the saved state again, and continue its evictions."""
         self._executor.resume_state(self.limit_owner, self.state.throttles, self.state.evictions)
 
     def run_round(self, snapshot: UsageSnapshot) -> tuple[WatermarkAct, ...]:
@@ -207,7 +210,7 @@ class WatermarkTrigger:
 
 
 class InterferenceTrigger:
-    """Limits guests that disturb other guests, as long as these limits help the disturbed guests.
+    """Limits guests that disturb other guests, as long as the limits help the disturbed guests.
 
     Only one thread may use it.
     """
@@ -254,7 +257,7 @@ class InterferenceTrigger:
     def forget_all(self) -> None:
         """Drop all samples, decisions, cases and baselines.
 
-        Called when the last watch is removed: learnt values would be outdated when a watch comes back.
+        Called when the last watch is removed, because the values would be outdated when a watch comes back.
         """
         self._samples, self._decisions, self.state = (), (), InterferenceState()
 
@@ -269,9 +272,10 @@ class InterferenceTrigger:
         return [one for one in self._decisions if one.what is not CaseVerdict.PREVIEW]
 
     def settle_action(self, action: CaseDecision, succeeded: bool) -> bool:
-        """Note the outcome of a decision; return False, because a round begins at most one trial.
+        """Note the outcome of a decision. Return False: after a failure, the round begins no other trial.
 
-        A case that could not be opened or tightened is dropped, and its pair is left alone for an hour.
+        If a case could not be opened, or its limit not be lowered, the case is dropped. For an hour, no case
+        is opened for the same victim and suspect.
         """
         if not succeeded:
             self.owes = True  # the caller repairs limits in each round until this is False again
@@ -285,7 +289,7 @@ class InterferenceTrigger:
 
 
 def _intended_state(state: WatermarkState, plan: Iterable[WatermarkAct]) -> WatermarkState:
-    """The state to save before a plan is carried out: with its new restrictions, and without its restores.
+    """The state to save before a plan is carried out: with its new limits, and without its raised limits.
 
     After a crash, the next agent then knows each limit that may be in force.
     """
@@ -300,8 +304,8 @@ def _expected_snapshot(
 ) -> UsageSnapshot:
     """The snapshot that is expected after a successful action; ``before`` is the state before the action.
 
-    Only throttling and restoring change the snapshot. Plans themselves subtract the use of guests that are
-    being evicted.
+    Only actions that lower or raise a limit change the snapshot. The use of guests that are being evicted is
+    subtracted elsewhere, in each plan.
     """
     if isinstance(action, ThrottleAction):
         limit = before.limit_of(action.guest, action.knob)

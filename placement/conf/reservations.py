@@ -51,10 +51,10 @@ such as 5f2c/PGPU:16. Classes without a key have no maximum.
         default={},
         type=_AMOUNTS,
         help="""
-Experimental. Maximum number of hours, multiplied by the amount, for which the
-reservations of a project, and its claims that end at a time, may hold a
-resource class within any period. The keys are those of max_project_amounts.
-Only the time from now on counts.
+Experimental. Maximum of the amount multiplied by hours that the reservations
+of a project hold of a resource class within any period. Claims that end at a
+time count, too. The keys are those of max_project_amounts. Only the time from
+now on counts.
 
 """,
     ),

@@ -21,9 +21,10 @@ module knows providers and rules, but neither patterns nor caches.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import product
-from typing import Final
+from typing import Final, NamedTuple
 
 from placement.read_model.provider import Provider
 from placement.search.rules import NeedAssignment, RequestRules, fits_at_all
@@ -36,6 +37,9 @@ SMALL: Final = 256
 # all rules
 SMALL_IN_PAIRS: Final = 4096
 """Largest number of assignments for which :func:`pairwise_assignments` is used."""
+# most of these assignments are left out, as equivalent ones or by a rule, and quick proofs come first
+SMALL_BY_KINDS: Final = 32_768
+"""The same limit for a search that leaves out equivalent assignments."""
 _CHOICES_BEFORE_REST: Final = 256
 """Number of choices without a result after which a search first lets other trees be searched (rests); it
 doubles with each rest."""
@@ -48,6 +52,7 @@ def complete_assignments(
     kinds: AssignmentKinds | None = None,
     *,
     distinct_only: bool = False,
+    places: OptionPlaces | None = None,
 ) -> Iterator[Sequence[Provider] | None]:
     """Yield each way to serve the needs exactly once; a way is one provider for each need.
 
@@ -57,6 +62,7 @@ def complete_assignments(
 
     :param distinct_only: whether to yield only one of several ways that differ in equal devices or groups;
         this needs ``kinds``.
+    :param places: the places of the options; given only if each rule compares two needs at a time.
     :raises placement.search.budget.BudgetExhausted: the search has taken too long.
     """
     if rng is not None:
@@ -74,15 +80,16 @@ def complete_assignments(
         if kinds is None:
             yield from _run_through(rules, options, small)
         else:
-            yield from _distinct_first(rules, options, small, kinds, distinct_only)
+            run = (
+                partial(_run_through, rules, options, small)
+                if places is None
+                else partial(_run_in_pairs, rules, places, _order_needs(rules, options))
+            )
+            yield from _distinct_first(run, kinds, distinct_only)
 
 
 def _distinct_first(
-    rules: RequestRules,
-    options: Sequence[Sequence[Provider]],
-    small: bool,
-    kinds: AssignmentKinds,
-    distinct_only: bool,
+    run: Callable[..., Iterator[Sequence[Provider] | None]], kinds: AssignmentKinds, distinct_only: bool
 ) -> Iterator[Sequence[Provider] | None]:
     """Yield ways to serve the needs, first those that differ in more than equal devices and groups.
 
@@ -99,11 +106,11 @@ def _distinct_first(
     if pools is not None:
         # ``kinds`` is left out in this pass: it orders equal needs by provider, while ``visited`` ignores
         # which members of a pool are used
-        passes.append(_run_through(rules, options, small, visited=RememberedAssignments(pools)))
+        passes.append(run(visited=RememberedAssignments(pools)))
     if kinds.any_providers_equal:
-        passes.append(_run_through(rules, options, small, visited=distinct, kinds=kinds))
+        passes.append(run(visited=distinct, kinds=kinds))
     if kinds.any_needs_equal:
-        passes.append(_run_through(rules, options, small, kinds=kinds))
+        passes.append(run(kinds=kinds))
     if distinct_only:
         yield from passes[0]
         return
@@ -131,30 +138,61 @@ def _distinct_first(
         if pools is None and number == 0:
             # in trees with pools, the second pass also yields ways that are not equivalent
             yield None
-    for chosen in _run_through(rules, options, small):
+    for chosen in run():
         if chosen is None or tuple([provider.id for provider in chosen]) not in yielded:
             yield chosen
 
 
+class OptionPlaces(NamedTuple):
+    """The options of each need as positions in ``members``.
+
+    ``lineages`` has by position the positions of the provider and its ancestors.
+    """
+
+    members: Sequence[Provider]
+    options: Sequence[Sequence[int]]
+    lineages: Sequence[Sequence[int]]
+
+
+def _run_in_pairs(
+    rules: RequestRules,
+    places: OptionPlaces,
+    order: Sequence[int],
+    visited: RememberedAssignments | None = None,
+    kinds: AssignmentKinds | None = None,
+) -> Iterator[Sequence[Provider] | None]:
+    """Yield the assignments of :func:`_run_through` in the same order, without its more general checks."""
+    members = places.members
+    for found in pairwise_assignments(rules, places, order, visited, kinds):
+        yield None if found is None else [members[at] for at in found]
+
+
 def pairwise_assignments(
-    rules: RequestRules, options: Sequence[Sequence[int]], lineages: Sequence[Sequence[int]]
+    rules: RequestRules,
+    places: OptionPlaces,
+    order: Sequence[int] = (),
+    visited: RememberedAssignments | None = None,
+    kinds: AssignmentKinds | None = None,
 ) -> Iterator[tuple[int, ...] | None]:
     """Yield the assignments of :func:`complete_assignments`, as positions.
 
     Correct only where each rule compares two needs at a time (``rules.pairwise``).
 
-    :param lineages: by position, the positions of the provider and its ancestors.
+    :param order: the indexes of the needs in the order of the search; by default an order by their rules.
+    :param visited: see :func:`_run_through`, as ``kinds``.
     """
     # needs of one same_subtree rule follow one another, so that an incompatible pair is found before other
     # needs are tried
-    budget, order = rules.budget, _mates_together(rules, options)
+    members, options, lineages = places
+    budget, order = rules.budget, order or _mates_together(rules, options)
+    equal_before = _equal_before(kinds, order)
     before = [
         [other for other in _subtree_mates(rules, index) if other in order[:at]]
         for at, index in enumerate(order)
     ]
     distinct = [rules.isolate and not rules.needs[index].unsuffixed for index in order]
     # a stack of iterators instead of recursion, which would be slow for requests with hundreds of groups
-    chosen = [0] * len(order)
+    chosen = [-1] * len(order)
     taken: set[int] = set()
     left: list[Iterator[int]] = [iter(options[order[0]])]
     any_way = [False] * len(order)  # by depth, whether the need had a valid option since it was reached
@@ -171,9 +209,14 @@ def pairwise_assignments(
                 if chosen[other] not in lineage and at not in lineages[chosen[other]]:
                     break
             else:
-                break
+                budget.spend()
+                choices_left -= 1
+                chosen[index] = at
+                if visited is None or visited.add([None if at < 0 else members[at] for at in chosen]):
+                    break
         else:
             left.pop()
+            chosen[index] = -1
             if not any_way[depth]:
                 suffix = rules.needs[index].suffix
                 budget.dead_ends[suffix] = budget.dead_ends.get(suffix, 0) + 1
@@ -181,9 +224,6 @@ def pairwise_assignments(
             if left and distinct[depth - 1]:
                 taken.discard(chosen[order[depth - 1]])
             continue
-        budget.spend()
-        choices_left -= 1
-        chosen[index] = at
         any_way[depth] = True
         if depth + 1 == len(order):
             choices_left = choices_before_rest
@@ -191,11 +231,27 @@ def pairwise_assignments(
             continue
         if alone:
             taken.add(at)
-        left.append(iter(options[order[depth + 1]]))
+        following, equal = options[order[depth + 1]], equal_before[depth + 1]
+        if equal >= 0:
+            following = following[following.index(chosen[order[equal]]) :]
+        left.append(iter(following))
         # the distance between rests doubles, so that a tree without results does not rest again and again
         if choices_left < 0:
             choices_before_rest = choices_left = 2 * choices_before_rest
             yield None
+
+
+def _equal_before(kinds: AssignmentKinds | None, order: Sequence[int]) -> list[int]:
+    """Return for each depth the nearest earlier depth with a need of the same kind, or -1."""
+    last: dict[int, int] = {}
+    found = [-1] * len(order)
+    if kinds is None:
+        return found
+    for depth, index in enumerate(order):
+        kind = kinds.of_needs[index]
+        found[depth] = last.get(kind, -1)
+        last[kind] = depth
+    return found
 
 
 def _subtree_mates(rules: RequestRules, index: int) -> Iterator[int]:
@@ -267,13 +323,7 @@ def _run_through(
     :param kinds: equal needs get their providers only in the order of the options, not in each permutation.
     """
     assignment, order, budget = NeedAssignment(rules, options), _order_needs(rules, options), rules.budget
-    # for each depth, the nearest earlier depth with a need of the same kind
-    equal_before = [-1] * len(order)
-    if kinds is not None:
-        last: dict[int, int] = {}
-        for depth, index in enumerate(order):
-            equal_before[depth] = last.get(kinds.of_needs[index], -1)
-            last[kinds.of_needs[index]] = depth
+    equal_before = _equal_before(kinds, order)
     tried = [0] * len(order)  # by depth, number of options tried for the need
     found = 0
     found_before = [0] * len(order)  # by depth, number of results when the search entered it

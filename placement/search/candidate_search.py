@@ -171,7 +171,7 @@ class CandidateSearch:
         self._met_in: list[MetPositions] = [each.met_in(snapshot) for each in self._rules.conditions]
         # the code uses one cache for all plans, because trees of two structures may have the same positions
         # of options
-        self._searched = SearchResults(1, distinct_only=distinct_only)
+        self._searched = SearchResults(self._rules, 1, distinct_only=distinct_only)
         #: patterns of unused trees; the keys are a compiled request, a class of trees, and the positions
         #: outside of pools
         self._when_empty: dict[tuple[CompiledRequest, TreeClass, tuple[int, ...]], UnusedPatterns] = {}
@@ -236,7 +236,7 @@ class CandidateSearch:
         if self._has_too_little(tree):
             return None
         shared, uuids = self._sharing.with_tree(root)
-        plan = self._plan_of(tree, shared, in_use=True)
+        plan = self._plan_of(tree, shared)
         # candidates of sharing providers alone are the same at each tree that these providers share with, so
         # one tree is enough
         if plan is None or (plan.only_shared and not each_root and self._is_repeated(shared)):
@@ -371,14 +371,13 @@ class CandidateSearch:
         # exact
         read = self._read_tree(tree)
         key = (read, *[each.id for each in shared]) if shared else read
-        try:
+        if key in self._plans:
             return self._plans[key]
-        except KeyError:
-            # this refusal is not cached, because another tree with this key may have more free
-            if in_use and not shared and self._has_too_little(tree):
-                return None
-            plan = self._plans[key] = self._find_plan(tree, shared)
-            return plan
+        # this refusal is not cached, because another tree with this key may have more free
+        if in_use and not shared and self._has_too_little(tree):
+            return None
+        plan = self._plans[key] = self._find_plan(tree, shared)
+        return plan
 
     def _find_plan(self, tree: HostTree, shared: Sequence[Provider]) -> CompiledRequest | None:
         """Return the compiled request for the trees with this tree's key; None if it cannot serve them."""

@@ -20,7 +20,9 @@ from typing import Any, Final, Literal, NamedTuple
 from placement.read_model.provider import Provider
 from placement.read_model.trees import HostTree, Places, ProviderSet, TreeStructure
 from placement.search.backtracking import (
+    SMALL_BY_KINDS,
     SMALL_IN_PAIRS,
+    OptionPlaces,
     complete_assignments,
     count_ways,
     pairwise_assignments,
@@ -58,12 +60,13 @@ class NeedOptions(NamedTuple):
 class SearchResults:
     """The results of a request at some trees, which are reused for equivalent trees.
 
+    :param rules: the rules of the request.
     :param batch: number of patterns that are searched for at once.
     :param distinct_only: at trees with many ways, find only one of several ways that differ only in equal
         providers or equal groups.
     """
 
-    def __init__(self, batch: int, *, distinct_only: bool) -> None:
+    def __init__(self, rules: RequestRules, batch: int, *, distinct_only: bool) -> None:
         self.batch = batch
         self.distinct_only = distinct_only
         #: batches; the key has everything that decides which patterns exist. A tuple has all batches, an
@@ -73,6 +76,9 @@ class SearchResults:
         self.patterns: dict[tuple[int, ...], CandidatePattern] = {}
         #: forms of patterns by the index of the first need at the provider of each need
         self.forms: dict[tuple[int, ...], PatternForm] = {}
+        #: the indexes of the needs, in the order in which they are checked
+        # a need that fails is moved to the front, because in a crowded cloud one need fails at most trees
+        self.hardest_first = [*rules.distinct]
 
 
 class _ContestedClass(NamedTuple):
@@ -118,12 +124,9 @@ class CompiledRequest:
         self._shared_ids = tuple([each.id for each in shared])
         # each list of options is computed once: groups that ask for many devices are mostly equal, and have
         # the same options
-        self._distinct = [options[index] for index in sorted(set(rules.first_alike))]
+        self._distinct = [options[index] for index in rules.distinct]
         #: the number of steps for a check of all options
         self._steps = sum([len(own) + len(sharing) for own, sharing in self._distinct])
-        #: the indexes of the needs, in the order in which they are checked
-        # a need that fails is moved to the front, because in a crowded cloud one need fails at most trees
-        self._hardest_first = sorted(set(rules.first_alike))
         #: whether all options are sharing providers, so that no provider of the trees is an option
         self.only_shared = not any(own for own, _ in self._distinct)
         #: the part of the key of results that depends neither on options nor on contested free amounts
@@ -311,7 +314,9 @@ class CompiledRequest:
 
         None if the options together have too little of a class free.
         """
-        found = []
+        found: list[list[int]] = []
+        if not self._rules.adding_up:
+            return found
         for each in self._contested_classes:
             least = each.least
             # the loop does without min() and max(), which would be half of its cost
@@ -365,10 +370,11 @@ class CompiledRequest:
     def _having_enough(self, free: tuple[int, ...]) -> list[list[int]] | None:
         """Return for each need the positions with enough free to serve it; None if a need has no position."""
         having: dict[int, list[int]] = {}
-        self._rules.budget.spend(self._steps)
-        for rank, index in enumerate(self._hardest_first):
+        rules, hardest_first = self._rules, self._searched.hardest_first
+        rules.budget.spend(self._steps)
+        for rank, index in enumerate(hardest_first):
             own, sharing = self._options[index]
-            asked = self._rules.asked[index]
+            asked = rules.asked[index]
             # one class and two classes, the usual numbers, have code of their own, because this loop runs for
             # every tree and need
             if len(asked) == 1:
@@ -381,12 +387,13 @@ class CompiledRequest:
                 here = [at for at, slots in own if all(map(ge, [free[slot] for slot in slots], asked))]
             # sharing providers need no check, because their free amounts were checked when the request was
             # compiled
-            here += sharing
+            if sharing:
+                here += sharing
             if not here:
-                self._hardest_first.insert(0, self._hardest_first.pop(rank))
+                hardest_first.insert(0, hardest_first.pop(rank))
                 return None
             having[index] = here
-        return [having[index] for index in self._rules.first_alike]
+        return [having[index] for index in rules.first_alike]
 
     def _find_patterns(
         self,
@@ -401,18 +408,22 @@ class CompiledRequest:
         if in_any_order and rules.by_options_alone:
             yield from map(self._pattern_of, product(*options))
             return
-        if in_any_order and rules.pairwise and count_ways(options, SMALL_IN_PAIRS) <= SMALL_IN_PAIRS:
+        places = None
+        limit = SMALL_IN_PAIRS if kinds is None else SMALL_BY_KINDS
+        if rng is None and rules.pairwise and count_ways(options, limit) <= limit:
             # lineages only contain positions of the tree
             lineages = self._shape.lineages
             if not any(options[index][-1] >= len(lineages) for rule in rules.subtrees for index in rule):
-                for found in pairwise_assignments(rules, options, lineages):
-                    yield None if found is None else self._pattern_of(found)
-                return
+                places = OptionPlaces(members, options, lineages)
+        if places and kinds is None:
+            for found in pairwise_assignments(rules, places):
+                yield None if found is None else self._pattern_of(found)
+            return
         # rules and the general search work with providers, so their results are converted to positions
         positions_of = {members[at].id: at for found in options for at in found}
         providers = [[members[at] for at in found] for found in options]
         only = self._searched.distinct_only
-        for chosen in complete_assignments(rules, providers, rng, kinds, distinct_only=only):
+        for chosen in complete_assignments(rules, providers, rng, kinds, distinct_only=only, places=places):
             if chosen is None:
                 yield None
             else:

@@ -243,6 +243,8 @@ class RequestRules:
         #: for each need, the index of the first need with the same terms, which the same providers can serve
         first: dict[Hashable, int] = {}
         self.first_alike = [first.setdefault(need.serving_terms, index) for index, need in enumerate(needs)]
+        #: the indexes of the needs of which no earlier need has the same terms
+        self.distinct = sorted(set(self.first_alike))
         #: whether several groups with a suffix have the same options
         self.any_alike = any(
             like < index and not needs[index].unsuffixed for index, like in enumerate(self.first_alike)

@@ -1,8 +1,8 @@
 """The drivers of guests that are containers of Podman or Docker, which root runs.
 
 Terms: the *engine* is Podman or Docker. Both speak the API of the Docker Engine over a UNIX socket. A
-container with the label ``compute-agent.guest=true`` is a guest while it runs. A *run* is the time from the
-start of a container to its end.
+container with the label ``compute-agent.guest=true``, or with a name of ``guest_names`` in the options, is a
+guest while it runs. A *run* is the time from the start of a container to its end.
 
 ``driver.py`` is the driver, on the base of :mod:`compute_agent.drivers.foreign`. ``table.py`` finds guests,
 ``editor.py`` writes values to control groups and gives them back. Pure functions decide: ``labels.py`` (the

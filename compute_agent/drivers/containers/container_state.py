@@ -21,7 +21,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}\Z")
 _IMAGE: Final = re.compile(r"(sha256:)?[0-9a-f]{64}\Z")
 _RUN: Final = re.compile(r"([0-9]{1,10}) ([0-9]{1,20}) ([0-9a-f]{64})\Z")
 
-_CHANGES: Final = frozenset(
+CHANGES: Final = frozenset(
     {"start", "restart", "die", "died", "stop", "rename", "remove", "destroy", "cleanup"}
 )
 """The actions of events after which a container may be another guest, or none."""
@@ -124,7 +124,7 @@ def changed_key(line: bytes) -> str | None:
         raise ValueError("the event is nested too deeply") from error
     if not isinstance(event, dict):
         raise ValueError("the event is not an object")
-    if event.get("Type") != "container" or event.get("Action") not in _CHANGES:
+    if event.get("Type") != "container" or event.get("Action") not in CHANGES:
         return None
     return _matching_text(_typed_member(event, "Actor", dict), "ID", _ID)
 

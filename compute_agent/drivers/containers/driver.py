@@ -1,15 +1,15 @@
 """The driver of guests that are containers of Podman or Docker.
 
 The engine starts and stops containers as always; the agent starts none. A container becomes a guest by the
-label ``compute-agent.guest=true``. The agent writes CPUs, memory nodes, weights and limits to the control
-group of the container, for which it does not need the engine.
+label ``compute-agent.guest=true``, or by its name in an option of the agent. The agent writes CPUs, memory
+nodes, weights and limits to the control group of the container, for which it does not need the engine.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -62,6 +62,7 @@ class ContainerDriver(ForeignDriver):
         look_only: bool = False,
         group_path: Callable[[int], str] = procfs.cgroup_path,
         seconds: float = CALL_SECONDS,
+        guest_names: Collection[str] = (),
     ) -> None:
         """Start the thread that connects and finds containers.
 
@@ -71,12 +72,15 @@ class ContainerDriver(ForeignDriver):
         :param records: the values that containers had before the agent changed them.
         :param group_path: returns the path of the control group of a process.
         :param seconds: the time limit of each call of the engine.
+        :param guest_names: the patterns for names of containers that are guests without the label, too.
         """
         self.name, self.peer_name = name, ENGINES[name]
         super().__init__(folders, look_interval, lock, look_only)
-        self._peer = self._engine = ContainerEngine(self.peer_name, socket_path, self._hints.put, seconds)
+        self._peer = self._engine = ContainerEngine(
+            self.peer_name, socket_path, self._hints.put, seconds, bool(guest_names)
+        )
         self._table = ContainerTable(
-            name, self._engine, host, self._folders.groups, self._report_change, group_path
+            name, self._engine, host, self._folders.groups, self._report_change, group_path, guest_names
         )
         self._editor = ContainerEditor(records, self._folders, group_path)
         self._await_look(start_thread(CONTAINERS_THREAD, self._follow_peer))

@@ -20,6 +20,7 @@ from urllib.parse import urlencode
 
 from compute_agent.bounded_http import HttpAnswer, ask_server
 from compute_agent.drivers.containers.container_state import (
+    CHANGES,
     ContainerState,
     parse_container,
     parse_image_labels,
@@ -59,7 +60,12 @@ class ContainerEngine:
     """
 
     def __init__(
-        self, name: str, path: Path, on_hint: Callable[[PeerHint], None], seconds: float = CALL_SECONDS
+        self,
+        name: str,
+        path: Path,
+        on_hint: Callable[[PeerHint], None],
+        seconds: float = CALL_SECONDS,
+        all_events: bool = False,
     ) -> None:
         """Begin without a connection; :meth:`open` connects.
 
@@ -67,11 +73,13 @@ class ContainerEngine:
         :param path: its UNIX socket.
         :param on_hint: called from a thread of its own for each hint.
         :param seconds: the time limit of each call.
+        :param all_events: whether to follow containers without the label of guests, too.
         """
         self._name = name
         self._path = path
         self._on_hint = on_hint
         self._seconds = seconds
+        self._all_events = all_events
         self._events: EventStream | None = None
         self._version = ""
         # An id names the content of an image, so its labels never change.
@@ -93,12 +101,15 @@ class ContainerEngine:
         if not isinstance(version, str) or not _VERSION.match(version):
             raise DriverError(f"{self._name} at {self._path} does not tell the version of its API")
         self._version = version
-        # Podman 4.3 has no events for a label without its value.
-        filters = json.dumps({"type": ["container"], "label": [f"{GUEST}=true"]})
+        # Checks of health are events, too, and are of no use here.
+        filters = {"type": ["container"], "event": sorted(CHANGES)}
+        if not self._all_events:
+            # Podman 4.3 has no events for a label without its value.
+            filters["label"] = [f"{GUEST}=true"]
         try:
             self._events = EventStream(
                 self._connect,
-                f"/v{version}/events?{urlencode({'filters': filters})}",
+                f"/v{version}/events?{urlencode({'filters': json.dumps(filters)})}",
                 lambda key: self._on_hint(PeerHint(key, bool(key))),
             )
         except OSError as error:
@@ -111,8 +122,8 @@ class ContainerEngine:
             events.close()
 
     def list_containers(self, label: str) -> list[ContainerState]:
-        """The running containers with a label."""
-        filters = json.dumps({"label": [label]})
+        """The running containers with a label; all of them if it is empty."""
+        filters = json.dumps({"label": [label]} if label else {})
         found = self._ask_json("GET", f"/containers/json?{urlencode({'filters': filters})}")
         try:
             return parse_list(found)

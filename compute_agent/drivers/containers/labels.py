@@ -43,19 +43,23 @@ def trusted_labels(labels: Mapping[str, str], image_labels: Mapping[str, str]) -
     return {key: text for key, text in labels.items() if image_labels.get(key) != text}
 
 
-def parse_labels(labels: Mapping[str, str], image_labels: Mapping[str, str]) -> DeclaredSettings | None:
+def parse_labels(
+    labels: Mapping[str, str], image_labels: Mapping[str, str], is_chosen: bool = False
+) -> DeclaredSettings | None:
     """The settings in the labels of a container; None if the container is not meant to be a guest.
 
     :param labels: all labels of the container.
+    :param is_chosen: whether the container is a guest without the label, too.
     :raises BadDeclarationError: a label without which the container cannot be a guest cannot be used.
     """
     trusted = {
         key: text for key, text in trusted_labels(labels, image_labels).items() if key.startswith(PREFIX)
     }
-    wanted = labels.get(GUEST, "false").strip().lower()
+    # The image cannot overrule the choice of the agent's options.
+    wanted = trusted.get(GUEST, "true" if is_chosen else labels.get(GUEST, "false")).strip().lower()
     if wanted == "false":
         return None
-    if GUEST not in trusted:
+    if GUEST not in trusted and not is_chosen:
         raise BadDeclarationError(
             f"{GUEST} is a label of its image, which is not trusted, or the image is gone"
         )

@@ -6,6 +6,7 @@ labels of a container never change, so a guest that runs is not looked at again.
 
 from __future__ import annotations
 
+import fnmatch
 import logging
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -47,9 +48,15 @@ class ContainerTable(GuestTable):
         groups: Path,
         report: Callable[[GuestChange], None],
         group_path: Callable[[int], str] = procfs.cgroup_path,
+        guest_names: Collection[str] = (),
     ) -> None:
-        """:param group_path: returns the path of the control group of a process."""
+        """Begin without guests.
+
+        :param group_path: returns the path of the control group of a process.
+        :param guest_names: the patterns for names of containers that are guests without the label, too.
+        """
         super().__init__(driver, host, groups, report)
+        self._guest_names = guest_names
         self._engine = engine
         self._group_path = group_path
 
@@ -61,7 +68,9 @@ class ContainerTable(GuestTable):
 
     def _find_suspects(self) -> Collection[str]:
         self._refuse_kubernetes()
-        listed = {container.key for container in self._engine.list_containers(GUEST)}
+        listed = {
+            container.key for container in self._engine.list_containers("" if self._guest_names else GUEST)
+        }
         self._others &= listed
         with self._lock:
             entries = dict(self._entries)
@@ -96,7 +105,8 @@ class ContainerTable(GuestTable):
             return SubjectFinding()
         guest_uuid = made_uuid(self._host, self._driver, container.name)
         try:
-            settings = parse_labels(container.labels, self._labels_of_image(container))
+            is_chosen = any(fnmatch.fnmatchcase(container.name, one) for one in self._guest_names)
+            settings = parse_labels(container.labels, self._labels_of_image(container), is_chosen)
             if settings is None:
                 return SubjectFinding(is_other=True)
             guest_uuid = settings.guest_uuid or guest_uuid

@@ -4,14 +4,14 @@ A limit begins as a trial, and stays if it helps.
 
 Nouns
     A *signal* measures how a guest suffers, such as its time of waiting for CPUs. A greater value is worse.
-    Each signal has a lever: a limit on other guests by this lever reduces the signal. A *watch* is a
-    section of the configuration: a signal, and the classes of victims. The *baseline* of a guest is the usual
-    value of its signal, learnt from its own samples. A sample above the *threshold* is a *violation*. A guest
-    is a *victim* if all its samples in half a minute are violations. A *suspect* is a guest that may be
-    limited for the victim, shares the resource, and used more of it whenever the victim suffered more. A
-    *case* is about a victim and a suspect. The case begins with the *trial* of a limit, and ends the trial
-    with a *verdict*. After the verdict guilty, the limit is kept for a *hold*, and then given back step by
-    step.
+    Each signal has a lever: the way of limiting other guests that reduces the signal. A *watch* is a section
+    of the configuration: a signal, and the classes of victims. The *baseline* of a guest is the usual value
+    of its signal, learnt from its own samples. A sample above the *threshold* is a *violation*. A guest is a
+    *victim* if all its samples in half a minute are violations. A *suspect* is a guest that may be limited
+    for the victim, shares the resource, and used more of it whenever the victim suffered more. A *case* is
+    about a victim and a suspect. The case begins with the *trial* of a limit, and ends the trial with a
+    *verdict*. After the verdict guilty, the limit is kept for some minutes (the *hold*), and then raised step
+    by step.
 
 Modules
     - ``signals`` computes values from readings, and defines the watches.
@@ -38,6 +38,6 @@ Invariants
       if the section lists the class in ``consenting``.
     - A host has at most one trial at a time. A trial lowers the limit of one suspect by one step.
     - A limited guest is not a victim, and its baseline does not change while it is limited.
-    - Each limit is removed at last: after the hold, when the victim or the watch no longer exists, or after a
-      crash of the agent.
+    - Each limit ends: after the hold, when the victim or the watch no longer exists, or after a crash of the
+      agent.
 """

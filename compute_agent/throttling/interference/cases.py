@@ -1,4 +1,4 @@
-"""Cases: the limit of one guest (suspect) for the benefit of another (victim), and its course over time.
+"""Cases: one guest (the suspect) is limited to protect another (the victim), step by step over time.
 
 All functions are pure: they compute the next state of a case and decisions, and change nothing.
 """
@@ -79,7 +79,8 @@ class InterferenceCase:
 
     - ``watch`` is the name of the section; ``victim`` and ``suspect`` are uuids; ``knob`` is the control.
     - ``correlation`` is the correlation of the suspect's use with the victim's signal, from -1 to 1.
-    - ``before`` is the level of the victim's signal before the latest step down, or at the end of the hold.
+    - ``before`` is the level of the victim's signal before the limit was last lowered. After the hold, it is
+      the level at the end of the hold.
     - ``limits`` has the limit after each step down, in the lever's unit. ``depth`` is the number of steps in
       force, so ``limits[depth - 1]`` is the current limit. With a ``depth`` of 0 the suspect has no limit.
     - ``since`` is the time at which the phase or its latest step began (monotonic seconds).
@@ -103,13 +104,13 @@ class InterferenceCase:
     exhausted: bool = False
 
     def is_settled(self, time: float) -> bool:
-        """Whether this suspect cannot be limited further, so that a trial may limit another suspect."""
+        """Whether this suspect cannot be limited further. A trial may then limit another suspect."""
         # While a further step may still help, the effect of that step could not be distinguished from the
         # effect of another suspect's trial.
         return self.phase is CasePhase.HOLD and self.exhausted and time - self.since >= TRIAL_SECONDS
 
     def is_overdue(self, time: float) -> bool:
-        """Whether the next raise of the limit is WAIT_SECONDS late, so that new trials have to wait."""
+        """Whether the limit should have been raised WAIT_SECONDS ago. New trials then have to wait."""
         # A trial is never late, because only steps that raise a limit wait for trials of other cases.
         match self.phase:
             case CasePhase.HOLD:
@@ -194,7 +195,7 @@ def advance_case(
     :param seen: the means of the victim's signal in the latest windows.
     :param lower: the next lower limit of the suspect; None if a lower limit is not possible.
     :param time: the time of the sample in monotonic seconds.
-    :param waits: whether another case has a trial, so that this limit must not change now.
+    :param waits: whether a trial of another case runs. This limit must not change meanwhile.
     :param tries: whether the case may begin another trial, with a lower limit, now.
     """
     elapsed = time - case.since
@@ -235,7 +236,7 @@ def has_improved(case: InterferenceCase, seen: VictimLevels) -> bool:
 def has_relapsed(case: InterferenceCase, seen: VictimLevels) -> bool:
     """Whether the victim suffers, and its signal is at least a tenth higher than at the end of the hold.
 
-    If the victim suffers only as much as during the hold, the cause is not the raised limit.
+    A victim that suffers only as much as during the hold does not suffer because of the raised limit.
     """
     worse = seen.latest is not None and case.before <= seen.latest * (1 - IMPROVEMENT)
     # A case in this phase without a verdict comes from a trial that a restart of the agent interrupted.

@@ -1,4 +1,4 @@
-"""Pure functions that compute the next state and the decisions of interference from the state and samples.
+"""Pure functions: from the state of interference and new samples to the next state and decisions.
 
 A decision limits a guest that disturbs other guests, raises its limit again, or reports a verdict. The
 executor carries out the decisions.
@@ -156,7 +156,7 @@ def _open_cases(
     state: InterferenceState,
     samples: Sequence[GuestSamples],
 ) -> tuple[InterferenceState, list[CaseDecision]]:
-    """Open at most one case, unless a trial runs already, and report the cases that preview would open."""
+    """Open at most one case, and report the cases that preview would open. While a trial runs, do nothing."""
     now, decisions = samples[-1], []
     pairs, cases = state.pairs, state.cases
     # A host has one trial at a time, because the effects of two limits could not be distinguished.
@@ -181,7 +181,7 @@ def _open_cases(
 def _find_victims(
     watches: Sequence[InterferenceWatch], state: InterferenceState, now: GuestSamples
 ) -> Iterator[tuple[InterferenceWatch, SignalKey, float]]:
-    """The guests that suffer, for all watches, each with the key of its track and the level of its signal.
+    """For each guest that suffers: the watch, the key of the guest's track, and the level of its signal.
 
     The worst victim comes first.
     """

@@ -41,7 +41,7 @@ _ALPHA: Final = 1 - 0.5 ** (1 / HALF_LIFE)
 
 @dataclass(frozen=True, slots=True)
 class SignalBaseline:
-    """The usual level of a signal: exponentially weighted mean and variance of its samples.
+    """The usual level of a signal: the exponentially weighted mean and variance of its samples.
 
     ``count`` is the number of samples, up to HALF_LIFE.
     """
@@ -97,8 +97,8 @@ class SignalTrack:
     def with_sample(self, time: float, value: float, least: float, share: float, learns: bool) -> SignalTrack:
         """The track with another sample at ``time``. The baseline changes only if ``learns`` is set.
 
-        A violation enters the baseline with the value of the threshold, so that a lasting higher level
-        becomes the baseline slowly.
+        A value above the threshold enters the baseline as the threshold. So a lasting higher level becomes
+        the baseline only slowly.
         """
         # The threshold comes from the baseline without this sample, because this sample would raise it.
         baseline = self.baseline
@@ -131,7 +131,7 @@ class SignalTrack:
         return level is not None and level > self.threshold
 
     def suffers_lastingly(self, time: float) -> bool:
-        """Whether all samples since at least one window ago were violations.
+        """Whether all samples of the last window, and the sample before it, were violations.
 
         A disturbance begins between two samples. So the first violation is older than the window, and all
         samples in the window are disturbed for their whole time.
@@ -164,7 +164,7 @@ Samples that are ten seconds apart depend on each other.
 
 @dataclass(frozen=True, slots=True)
 class SuspectGuest:
-    """A guest that may disturb a victim, and the correlation of its use with the victim's signal.
+    """A guest that may disturb a victim, with the correlation between its use and the victim's signal.
 
     ``part`` is the correlation multiplied by the standard deviation of the guest's use, in the unit of use.
     ``part`` ranks suspects, because small and large batch jobs that run at the same time correlate equally
@@ -179,7 +179,7 @@ class SuspectGuest:
 def find_suspects(
     watch: InterferenceWatch, victim: str, domain: str, samples: Sequence[GuestSamples]
 ) -> list[SuspectGuest]:
-    """The guests that may cause a victim's signal on a domain, the most likely guest first.
+    """The guests that may be why a victim suffers on a domain, the most likely guest first.
 
     The domain is an L3 cache, or "" for the host. ``samples`` are the samples of the last ten minutes, oldest
     first.
@@ -217,8 +217,8 @@ def find_suspects(
 def may_be_limited(watch: InterferenceWatch, victim: GuestReading, other: GuestReading, domain: str) -> bool:
     """Whether the guest ``other`` may be limited for ``victim``.
 
-    The guest must not be protected, and must use the same resource. Its class must be lower, or the same
-    class with consent.
+    The guest must not be protected, and must use the same resource. Its class must be lower than the
+    victim's; the same class is enough if the section lists it in ``consenting``.
     """
     mine, its = victim.facts, other.facts
     # A guest is never limited for a guest of a lower class, which has to give way first.

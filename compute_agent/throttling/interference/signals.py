@@ -83,11 +83,12 @@ class InterferenceSignal:
     - ``lever`` limits these amounts.
     - ``least`` and ``share``: a violation has to exceed the mean by at least ``least`` (in the unit of
       ``values``), and by at least ``share`` of the mean.
-    - ``words`` describe the disturbance in messages, and ``needs`` the requirements for a measurement.
+    - ``words`` describes the disturbance in messages. ``needs`` says what the host needs to measure the
+      signal.
     - ``unit`` and ``scale`` are the unit and the factor of values in messages.
-    - ``first_steps`` is the number of steps by which the first limit is lower than the use.
-    - ``reach`` gives, for a victim, the CPUs on which another guest can disturb it; only guests on one of
-      these CPUs are suspects. Signals with domains do not use ``reach``.
+    - ``first_steps`` is the number of steps between a guest's use and its first limit.
+    - ``reach`` returns the CPUs on which another guest can disturb a victim. Only guests on one of these CPUs
+      are suspects. Signals with domains do not use ``reach``.
     """
 
     name: str
@@ -109,7 +110,7 @@ class InterferenceSignal:
 
 
 def _run_delay(reading: GuestReading) -> DomainValues:
-    """The share of its demand for CPU time that a guest waited: 0.5 if the guest needed 2 cores and got 1."""
+    """The share of its wanted CPU time for which a guest had to wait: 0.5 if it needed 2 cores and got 1."""
     if reading.cpu is None or reading.delay is None:
         return {}
     # The value is a share of the demand, and not of the elapsed time, because a guest that mostly sleeps
@@ -146,7 +147,7 @@ def _bandwidth_cost(reading: GuestReading) -> DomainValues:
 def _miss_rate(reading: GuestReading) -> DomainValues:
     """Gigabytes of memory traffic per second of a guest's CPU time, by L3 cache.
 
-    A line that other guests have displaced from the cache has to come from memory again.
+    When other guests displace a guest's lines from the cache, the guest reads them from memory again.
     """
     # The rate is per CPU time, so that a guest that works more does not look disturbed.
     if (cpu := reading.cpu or 0.0) < MIN_CPU:

@@ -1,8 +1,8 @@
-"""The state of interference between rounds, and its JSON: cases, pairs, and baselines of guests.
+"""The state of interference between rounds (cases, pairs and baselines of guests), and its JSON form.
 
-Times in the JSON are seconds before or after the time of saving, because a monotonic clock begins again at
-a boot. So the time during which no agent runs does not count. If the agent ended during a trial, the next
-agent removes the limit of the trial.
+Times in the JSON are relative to the time of saving, in seconds, because a monotonic clock begins again at a
+boot. So the time during which no agent runs does not count. If the agent ended during a trial, the next agent
+removes the limit of the trial.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SuspectPair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PairRecord:
-    """The record of earlier cases of a victim and a suspect. Times are in monotonic seconds.
+    """The record of earlier cases with the same victim and suspect. Times are in monotonic seconds.
 
     - ``aside_until`` is the time until which no new case is opened for the pair.
     - ``verdicts`` is the number of guilty verdicts in a day. The day began at ``since``, with the first

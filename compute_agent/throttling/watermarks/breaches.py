@@ -41,8 +41,8 @@ class ThresholdStreak:
 
     - ``samples`` is the number of successive samples above the threshold, up to the latest sample.
     - ``unseen`` is the number of rounds without a sample since the latest sample.
-    - ``quiet_since`` is the time of the latest breach, or without a breach the time of the first round
-      (monotonic seconds).
+    - ``quiet_since`` is the time at which usage was last above the threshold, in monotonic seconds. If usage
+      never was, it is the time of the first round.
     """
 
     samples: int = 0
@@ -61,11 +61,11 @@ def observe_usage(
     snapshot: UsageSnapshot,
     expected: Iterable[MetricSeries] = (),
 ) -> dict[WatermarkWatch, ThresholdStreak]:
-    """Count another snapshot in the streaks of all measured and all ``expected`` domains; return the streaks.
+    """Count another snapshot in the streaks; return the new streaks of measured and ``expected`` domains.
 
     A round without a sample does not change ``samples``, because a single reading may fail. After
-    ``for_samples`` such rounds the count of samples begins again at 0. If other domains have samples, the
-    domain does not exist any more, and its watch ends.
+    ``for_samples`` rounds without a sample, ``samples`` is 0 again. If other domains still have samples then,
+    the domain does not exist any more, and its watch ends.
     """
     after: dict[WatermarkWatch, ThresholdStreak] = {}
     for watermark in watermarks:
@@ -107,9 +107,9 @@ def _next_streak(
 
 
 def restart_streaks(streaks: Streaks, watermarks: Iterable[str]) -> Streaks:
-    """The streaks after guests have left that these watermarks evicted.
+    """The streaks after the guests that these watermarks evicted have left.
 
-    The streaks of evictions begin again, so that the next eviction is decided by new measurements.
+    The streaks of evictions begin again at 0, so that only new measurements lead to another eviction.
     """
     names = frozenset(watermarks)
     return {
@@ -121,7 +121,7 @@ def restart_streaks(streaks: Streaks, watermarks: Iterable[str]) -> Streaks:
 
 
 def is_confirmed(streaks: Streaks, watermark: WatermarkSection, action: WatermarkAction, domain: str) -> bool:
-    """Whether usage has been above a watermark's threshold for ``for_samples`` rounds, so that it may act."""
+    """Whether a watermark may act: usage has been above its threshold for ``for_samples`` rounds."""
     return (
         streaks.get(WatermarkWatch(watermark.name, action, domain), ThresholdStreak()).samples
         >= watermark.for_samples
@@ -139,12 +139,12 @@ def is_overloaded(streaks: Streaks) -> bool:
 
 
 def is_blind(streak: ThresholdStreak, watermark: WatermarkSection) -> bool:
-    """Whether samples have been missing for ``for_samples`` rounds, so that the usage counts as unknown."""
+    """Whether usage counts as unknown: samples have been missing for ``for_samples`` rounds."""
     return streak.unseen >= watermark.for_samples
 
 
 def is_quiet(streak: ThresholdStreak, watermark: WatermarkSection, time: float, cool_down: float) -> bool:
-    """Whether the latest breach is at least ``cool_down`` seconds ago, so that limits may be raised."""
+    """Whether limits may be raised: usage was not above the threshold for ``cool_down`` seconds."""
     # One missing sample does not count as quiet, because usage may be high. A metric that stays unknown
     # counts as quiet, because guests would otherwise stay throttled for ever. A metric from outside the
     # kernel never counts as quiet while it is unknown: its source will answer again, or an operator removes
@@ -193,10 +193,10 @@ _TOLERANCE: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class ThresholdExceeded:
-    """A confirmed breach: usage of a series is above the threshold of a watermark for an action.
+    """A confirmed breach: usage of a metric on one domain is above a watermark's threshold for an action.
 
     - ``amount`` is the threshold in the metric's unit.
-    - ``target`` is the usage to reach: the threshold less a margin. The usage above ``target`` is the gap.
+    - ``target`` is the usage to reach: the threshold minus a margin. The gap is the usage above ``target``.
     """
 
     action: WatermarkAction
@@ -214,7 +214,7 @@ class ThresholdExceeded:
 
     @property
     def guest_order(self) -> Sorter:
-        """The order in which actions concern guests: the watermark's, the metric's, or the general order."""
+        """The order in which guests are acted on: the watermark's, the metric's, or the general order."""
         return self.watermark.order or self.metric.sorter or GENERAL_ORDER
 
     @property
@@ -254,7 +254,10 @@ class ThresholdExceeded:
         ]
 
     def is_measured(self, guest: GuestUsage) -> bool:
-        """Whether a guest's use of the series is known, and for throttling its use of the lever's metric."""
+        """Whether a guest's use is known.
+
+        For throttling, its use of the lever's metric must be known, too.
+        """
         if (
             self.action is WatermarkAction.THROTTLE_DOWN
             and self.used_lever.guest_consumption(guest, self.series.domain) is None
@@ -269,8 +272,8 @@ def find_breaches(
     """The confirmed breaches of thresholds for ``action``, in the order in which they are handled.
 
     Breaches of metrics with a higher ``action_priority`` come first. For one metric, lower thresholds come
-    first. An action that closes the gap of the lowest threshold also closes the other gaps; these matter only
-    if their watermarks select other guests.
+    first. Actions that bring usage below the lowest threshold bring it below the other thresholds as well.
+    The other thresholds matter only if their watermarks select other guests.
 
     :param snapshot: the usage expected after earlier actions of the round.
     """

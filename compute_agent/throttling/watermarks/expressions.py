@@ -2,9 +2,10 @@
 
 Nouns
     An *expression* consists of metrics, amounts, ``+ - * /``, comparisons, ``and``, ``or``, ``not`` and
-    parentheses. An expression is either a *condition* or an amount. A condition has the value 1 while it
-    holds, and 0 otherwise. An amount is in the unit of its metrics. Amounts in an expression have the format
-    of thresholds, such as ``12G``, or ``85%`` of the host's capacity.
+    parentheses. Its value is either an amount or true or false; in the second case the expression is a
+    *condition*. A condition has the value 1 while it holds, and 0 otherwise. An amount is in the unit of its
+    metrics. Amounts in an expression have the format of thresholds, such as ``12G``, or ``85%`` of the host's
+    capacity.
 
     The first metric of an expression is its *subject*. The lever, the order of guests, the way of evictions
     and the priority of the expression are those of the subject.
@@ -165,10 +166,10 @@ def _values_at(
 
 
 def _matching_domain(host: Mapping[str, float], domain: str) -> str | None:
-    """The domain at which a metric is combined with ``domain`` of the subject.
+    """The domain of a metric that is combined with ``domain`` of the expression's subject.
 
-    None if the metric has no such domain. ``host`` is the usage of the metric by domain. A metric of the
-    whole host is combined with each domain.
+    None if the metric has no matching domain. A metric of the whole host matches each domain. ``host`` is the
+    usage of the metric by domain.
     """
     if domain in host:
         return domain

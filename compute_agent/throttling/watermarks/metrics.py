@@ -102,7 +102,7 @@ CRITERIA: Final[Mapping[str, Comparison]] = {
 
 
 def combined_order(comparison: Comparison) -> Sorter:
-    """The general order of guests, with the given comparison inserted before the running time."""
+    """The general order of guests. The given comparison is inserted before the one by running time."""
     # Class and priority come first, because operators have set them. Age only decides between equal guests.
     return (by_class, by_priority, comparison, by_running_time)
 
@@ -118,7 +118,7 @@ MEMORY_ORDER: Final[Sorter] = combined_order(by_usage)
 
 
 def sort_guests(guests: Iterable[GuestUsage], sorter: Sorter, series: MetricSeries) -> list[GuestUsage]:
-    """Sort guests in the order in which actions because of ``series`` concern them."""
+    """Sort guests in the order in which they are acted on because of ``series``."""
     return sorted(guests, key=lambda guest: (*(key(guest, series) for key in sorter), guest.uuid))
 
 
@@ -162,7 +162,7 @@ def cpu_usage(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage
 
 
 def cpu_steal(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
-    """Time that a hypervisor took from this host (steal), in percent of the time of all CPUs."""
+    """The time that a hypervisor took from this host (steal), in percent of the time of all CPUs."""
     return host_usage(rounds.stolen_share(now, before), None, 100.0)
 
 
@@ -195,7 +195,7 @@ def llc_occupancy(now: MeasuringRound, before: MeasuringRound | None) -> MetricU
 def best_effort_cpu(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
     """CPU use of the guests that may be limited, in percent of the sum of their guest CPUs.
 
-    The usage of a guest is its contribution to this percentage, so the values of all guests add up to the
+    The usage of a guest is the part of this percentage that it causes, so the guests' values add up to the
     value of the host.
     """
     promised = {
@@ -216,9 +216,10 @@ def best_effort_cpu(now: MeasuringRound, before: MeasuringRound | None) -> Metri
 
 
 def oversold_measure(resource_class: str) -> Measure:
-    """Return a measure of the reclaimed amount that guests hold beyond the present offer.
+    """Return a function that measures the amount of ``resource_class`` that guests hold beyond the offer.
 
-    The usage of a guest is the amount that it holds of the reclaimed class.
+    The class is a reclaimed one: its inventory is the unused capacity that is offered now. The usage of a
+    guest is the amount of the class that it holds.
     """
 
     def measure_oversold(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
@@ -229,10 +230,10 @@ def oversold_measure(resource_class: str) -> Measure:
 
 
 def pressure_measure(resource: str) -> Measure:
-    """Return a measure of the host's pressure on ``resource`` (cpu, memory or io), in percent of the time.
+    """Return a function that measures the host's pressure on ``resource`` (cpu, memory or io) in percent.
 
-    The measure has no values of guests. The kernel reports the pressure that a guest suffers, while a
-    watermark needs the pressure that a guest causes.
+    The function measures no guests: the kernel reports the pressure that a guest suffers, and a watermark
+    needs the pressure that a guest causes.
     """
 
     def measure_pressure(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
@@ -263,9 +264,9 @@ class GuestSampling(enum.Enum):
     In all other rounds it measures only the host.
 
     - ``ALWAYS``: in each round, because the usage of the host may be computed from that of guests.
-    - ``NEAR``: while the host uses more than half of the lowest threshold, because decisions need rates of
-      guests, which need two rounds.
-    - ``ABOVE``: while the host is above a threshold, because the usage of a guest is known at once.
+    - ``NEAR``: while the host uses more than half of the lowest threshold. Decisions need rates of guests,
+      and a rate needs two rounds.
+    - ``ABOVE``: while the host is above a threshold. One round is enough to measure the usage of a guest.
 
     In all cases guests are measured while limits or evictions are in force.
     """
@@ -287,8 +288,8 @@ class WatermarkMetric:
     - ``reclaimable``: a reclaim of memory that guests do not use lowers the metric.
     - ``evictable``: guests can be evicted because of the metric.
     - ``evict_quantified``: the amount that an eviction frees can be computed.
-    - ``evict`` makes the guest with the given uuid leave in a way that only this metric has; None: the usual
-      way. The function is called in a thread of its own, and raises an exception when it fails.
+    - ``evict`` makes the guest with the given uuid leave; None: the guest leaves in the usual way. The
+      function is called in a thread of its own, and raises an exception when it fails.
     - ``inputs`` are the metrics of an expression; ``name`` is then the text of the expression.
     - ``external``: the values come from outside the kernel. While they are missing, limits are kept.
     - ``has_capacity``: ``measure`` returns the usage that counts as 100 %, so thresholds may be percentages.

@@ -1,4 +1,4 @@
-"""Plans: the actions of a round of watermarks, in order, computed from a snapshot.
+"""Plans: the actions of one round of watermarks, in order, computed from a snapshot of usage.
 
 All functions are pure; an executor carries out the plan. The order of actions is: the scheduling switch,
 evictions, reclaims of memory, throttles, restores. A restore raises a limit by a step. Limits are restored
@@ -47,11 +47,11 @@ def make_plan(
 ) -> tuple[WatermarkAct, ...]:
     """The actions of this round, in order. Guests that are being evicted count as if they had left.
 
-    :param streaks: the number of rounds of each breach, with ``snapshot`` already counted.
-    :param excluded: uuids of guests that no action may concern.
+    :param streaks: the number of successive rounds above each threshold, including ``snapshot``.
+    :param excluded: uuids of guests on which no action is allowed.
     :param unevictable: uuids of guests that may be throttled but not evicted.
-    :param resting: uuids of guests from which memory was reclaimed a few seconds ago, so no memory may be
-        reclaimed now.
+    :param resting: uuids of guests without another reclaim now, because memory of them was reclaimed a few
+        seconds ago.
     """
     # The use of guests that are being evicted is subtracted, so that no other guest is evicted for it.
     for guest in state.evicting_guests:
@@ -154,8 +154,9 @@ def plan_reclaims(
 ) -> list[ReclaimAction]:
     """The memory to reclaim because of confirmed breaches, from enough guests to close the gap.
 
-    A guest gives at most ``MEMORY_STEP``, and keeps at least the memory that it keeps under any limit. The
-    amount that the kernel will find is unknown, so throttles are planned as if nothing was reclaimed.
+    At most ``MEMORY_STEP`` is reclaimed from a guest, and never memory below the lowest limit that a guest
+    can get. The kernel may find less unused memory than requested, so limits are planned as if nothing was
+    reclaimed.
     """
     plan: dict[str, ReclaimAction] = {}
     for breach in find_breaches(rules, WatermarkAction.RECLAIM, snapshot, streaks):
@@ -183,8 +184,8 @@ def plan_throttles(
 ) -> list[ThrottleAction]:
     """The limits to set because of confirmed breaches.
 
-    If the effects can be computed, guests get the steps that are needed to close the gap. Otherwise each
-    selected guest gets one step.
+    If the effects can be computed, guests are limited by as many steps as bring usage below the threshold.
+    Otherwise each selected guest is limited by one step.
     """
     found = find_breaches(rules, WatermarkAction.THROTTLE_DOWN, snapshot, streaks)
     if not _can_be_precise(found, snapshot, untouchable):
@@ -229,8 +230,8 @@ def _can_be_precise(
 ) -> bool:
     """Whether the effect of actions on all breaches can be computed.
 
-    All metrics have to be quantified. Each breach with candidates needs at least one candidate with a known
-    use.
+    All metrics have to be quantified. Each breach for which guests can be acted on needs at least one such
+    guest with a known use.
     """
     for breach in found:
         guests = breach.find_candidates(snapshot, untouchable)
@@ -270,7 +271,7 @@ def _steps_needed(
     uuid: str,
     state: WatermarkState,
 ) -> ThrottleAction | None:
-    """The limit of a guest that closes a breach, or the lowest limit. None if a limit would free nothing."""
+    """The limit of a guest that ends a breach, else its lowest limit; None if a limit would free nothing."""
     guest, present = snapshot.guests[uuid], snapshot.host[breach.series]
     before = limit = state.limit_of(uuid, breach.used_knob)
     steps, is_gradual = rules.steps_of(breach.watermark), breach.used_lever.gradual
@@ -310,7 +311,7 @@ def _one_step(
 def _merge_throttles(plan: Iterable[ThrottleAction]) -> list[ThrottleAction]:
     """Keep the lowest limit for each guest and control, if several breaches request a limit.
 
-    The merged action has the place of the last request in the plan.
+    The merged action takes the place of the last of these requests in the plan.
     """
     merged: dict[tuple[str, ThrottleControl], ThrottleAction] = {}
     for throttle in plan:
@@ -332,8 +333,8 @@ class _RestoreGate:
     - ``open``: limits may be raised.
     - ``precise``: the effect of raised limits can be computed. Otherwise one guest gets one step in a round.
     - ``orphan``: no watermark in force throttles guests by this control any more.
-    - ``up`` is the usage of each series above which no further limit is raised in the round.
-    - ``down`` is the usage of each series above which guests would be throttled or evicted again.
+    - ``up``: for each series (a metric on one domain), the usage above which no further limit is raised.
+    - ``down``: for each series, the usage above which guests would be throttled or evicted again.
     """
 
     open: bool = True
@@ -386,7 +387,7 @@ def plan_restores(
 def forgive_relapses(
     rules: WatermarkRules, snapshot: UsageSnapshot, streaks: Streaks, state: WatermarkState
 ) -> WatermarkState:
-    """The state without the relapses of levers for which no breach occurred in twice their cool-down."""
+    """The state with no relapses of levers for which there was no breach in twice their cool-down."""
     in_use = {one.knob.lever for one in state.throttles}
     return state.without_relapses(
         {
@@ -467,7 +468,7 @@ def _lowest_amount(
 def _cool_down(
     rules: WatermarkRules, watermark: WatermarkSection, state: WatermarkState, lever: str
 ) -> float:
-    """Seconds without a breach before limits of a lever are raised."""
+    """The seconds without a breach after which limits of a lever are raised."""
     # If the effect can be computed, limits are raised only if no breach follows. A relapse is then caused by
     # new demand, so it does not make the time longer.
     if rules.registry[watermark.metric].throttle_quantified:

@@ -1,7 +1,7 @@
 """A rehearsal: the actions that watermarks would take if the host used a given amount of a metric.
 
-The usage of the host is replaced by this amount, for enough rounds that watermarks may act. Guests keep
-their measured use. Watermarks in preview are treated like watermarks in force.
+This amount replaces the usage of the host for as many rounds as the watermarks need before they act. Guests
+keep their measured use. Watermarks in preview count as in force.
 """
 
 from __future__ import annotations

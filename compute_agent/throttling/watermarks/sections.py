@@ -103,8 +103,8 @@ class WatermarkSection:
     :ivar steps: the sizes of steps by which the section changes limits; None: the sizes in ``[qos]``.
     :ivar order: the order in which guests are acted on; None: the order of the metric.
     :ivar evict_grace: seconds that an evicted guest has to end; None: ``[qos] evict_grace``.
-    :ivar evict_at_once: maximum number of guests that leave at the same time, if the freed amount cannot be
-        computed; None for no maximum.
+    :ivar evict_at_once: maximum number of guests that leave at the same time; None for no maximum. It applies
+        only if the amount that an eviction frees cannot be computed.
     """
 
     name: str
@@ -208,7 +208,7 @@ def parse_watermarks(
 
 
 def check_watermarks(watermarks: Sequence[WatermarkSection]) -> None:
-    """Check each watermark, and all watermarks together, at each time of the week with other thresholds.
+    """Check each watermark, and all watermarks together, for each period of the week.
 
     :raises ConfigError: thresholds contradict each other; the text has the minute of the week.
     """
@@ -414,7 +414,7 @@ def _option_name(watermark: WatermarkSection, action: WatermarkAction) -> str:
 class WatermarkRules:
     """The configuration that decisions of watermarks need.
 
-    ``margin`` is the share of a gap that actions free in addition to the gap itself: with 0.1, a tenth more.
+    ``margin`` is how much more than the excess of usage actions shall free, as a share: 0.1 is a tenth more.
     """
 
     registry: MetricRegistry
@@ -455,7 +455,7 @@ class WatermarkRules:
         ]
 
     def throttled_series(self, state: WatermarkState) -> list[MetricSeries]:
-        """The metrics on domains for which limits may be in force, by the lever and domain of the limits."""
+        """The series (a metric on one domain) for which guests may be limited now."""
         return [
             MetricSeries(metric.name, one.knob.domain)
             for one in state.throttles
@@ -467,8 +467,8 @@ class WatermarkRules:
     def after_eviction(self, snapshot: UsageSnapshot, guest: str) -> UsageSnapshot:
         """The expected snapshot without a guest.
 
-        For metrics that are ``evict_quantified``, the host's usage falls by the guest's use. For other
-        metrics it does not change.
+        The host's usage falls by the guest's use if the metric is ``evict_quantified``. Usage of other
+        metrics does not change.
         """
         # The guest has left since its eviction began.
         if guest not in snapshot.guests:
@@ -498,7 +498,7 @@ class WatermarkRules:
     def after_restore(
         self, snapshot: UsageSnapshot, guest: str, knob: ThrottleControl, before: float, after: float | None
     ) -> UsageSnapshot:
-        """The worst expected snapshot after a guest's limit rises from ``before`` to ``after``.
+        """The highest expected usage after a guest's limit rises from ``before`` to ``after``.
 
         ``after`` None: the guest has no limit any more.
         """
@@ -520,7 +520,7 @@ class WatermarkRules:
     def _with_scaled_use(
         self, snapshot: UsageSnapshot, guest: GuestUsage, knob: ThrottleControl, share: float
     ) -> UsageSnapshot:
-        """The snapshot with the guest's use of all metrics of the control's lever multiplied by ``share``."""
+        """The snapshot, with the guest's use of the metrics of this control multiplied by ``share``."""
         if share == 1.0:
             return snapshot
         usage = {}
@@ -545,7 +545,7 @@ def find_unenforceable(
     """
     for watermark in watermarks:
         section, lever = f"[{WATERMARK}{watermark.name}]", registry[watermark.metric].lever
-        # At most one sentence for a watermark, because a watermark without its metric cannot throttle either.
+        # A watermark gets at most one sentence: if its metric is missing, it cannot throttle either.
         needed = registry[watermark.metric].measured_names
         if reasons := [unmeasured_metrics[one] for one in needed if one in unmeasured_metrics]:
             yield f"{section} metric = {watermark.metric}: the agent never acts, because {reasons[0]}"

@@ -58,7 +58,7 @@ class MetricSource:
 
     @property
     def lasting_seconds(self) -> float:
-        """Seconds for which a value is valid: the next read ends within this time, or is killed."""
+        """The seconds for which a value is valid: within this time, the next read ends or is killed."""
         return self.interval + self.timeout + 1.0
 
 

@@ -68,7 +68,7 @@ class WatermarkState:
     Two fields are not saved, and are empty after a start of the agent:
 
     - ``relapses`` counts, by lever, how often a raised limit was followed by another breach.
-    - ``giving_back`` are the levers with a raised limit as their last action.
+    - ``giving_back`` are the levers of which a limit was raised last, and not lowered.
     """
 
     throttles: tuple[ThrottledGuest, ...] = ()

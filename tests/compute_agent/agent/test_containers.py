@@ -21,8 +21,8 @@ def engine(tmp_path, monkeypatch):
     monkeypatch.setattr(factory, "HostFolders", lambda *folders: fake.folders)
 
     class FakeGroupsDriver(ContainerDriver):
-        def __init__(self, *arguments):
-            super().__init__(*arguments, group_path=fake.group_path)
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, group_path=fake.group_path, **options)
 
     monkeypatch.setattr(factory, "ContainerDriver", FakeGroupsDriver)
     yield fake

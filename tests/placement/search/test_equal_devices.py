@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
+from placement.search import compiled_request
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import find_candidates
 from placement.search.candidates import AllocationCandidate, candidates_of
@@ -72,6 +73,17 @@ def test_a_limit_leaves_one_candidate_of_each_class(
     assert len(found) == len({*found}) == len(classes)
     assert {*found} <= everything
     assert {(root_of(snapshot, each), class_of(snapshot, request, each)) for each in found} == classes
+
+
+@exhaustive
+@given(unlike_hosts(), device_requests())
+def test_comparing_two_needs_at_a_time_keeps_the_order_of_candidates(
+    snapshot: ModelSnapshot, request: CandidatesRequest
+) -> None:
+    found = [comparable(each) for each in find(snapshot, request)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled_request, "SMALL_BY_KINDS", 0)
+        assert [comparable(each) for each in find(snapshot, request)] == found
 
 
 @exhaustive

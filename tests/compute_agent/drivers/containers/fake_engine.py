@@ -173,12 +173,11 @@ class FakeEngine:
             "Action": action,
             "Actor": {"ID": container.key, "Attributes": {"name": container.name, **container.labels}},
         }
-        if container.labels.get("compute-agent.guest") == "true":
-            self.send_event(json.dumps(event).encode() + b"\n")
+        self.send_event(json.dumps(event).encode() + b"\n", container.labels.get("compute-agent.guest"))
 
-    def send_event(self, line):
+    def send_event(self, line, label="true"):
         with self._lock:
-            streams = list(self._streams)
+            streams = [one for one in self._streams if label == "true" or "label" not in one.path]
         for stream in streams:
             with contextlib.suppress(OSError):
                 stream.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
@@ -239,11 +238,11 @@ class FakeEngine:
         if path == "/version":
             return 200, self.version
         if path == "/containers/json":
-            (label,) = json.loads(query["filters"])["label"]
+            labels = json.loads(query["filters"]).get("label", [])
             return 200, [
                 {"Id": it.key, "Names": [f"/{it.name}"], "ImageID": it.image, "Labels": it.labels}
                 for it in self.containers.values()
-                if it.processes and label in it.labels
+                if it.processes and it.labels.keys() >= set(labels)
             ]
         _, kind, key, *rest = path.split("/")
         if kind == "images":

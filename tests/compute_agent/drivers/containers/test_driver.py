@@ -107,6 +107,23 @@ class TestFinding:
         assert driver.guests() == []
         assert "is a label of its image" in driver.lost_guests()[DB_UUID]
 
+    def test_the_label_of_an_image_cannot_undo_a_choice_by_name(self, engine, open_driver):
+        engine.images[IMAGE] = {"compute-agent.guest": "false", "compute-agent.class": "LSR"}
+        engine.start(DB, engine.images[IMAGE])
+        (guest,) = open_driver(engine, guest_names=[DB]).guests()
+        assert guest.declared == {}
+
+    def test_a_container_that_is_no_guest_by_name_any_more_gets_its_values_back(
+        self, engine, open_driver, tmp_path
+    ):
+        engine.start(DB, {})
+        driver = open_driver(engine, guest_names=["d?"])
+        driver.apply_cpu_settings(driver.guests()[0], PINNED)
+        driver.close()
+        assert open_driver(engine).guests() == []
+        wait_for(lambda: records(tmp_path) == [])
+        assert engine.group_file(DB, "cpuset.cpus") == engine_cpus(engine)
+
     def test_a_container_without_an_image_that_is_gone_is_lost(self, engine, open_driver):
         engine.images.clear()
         engine.start(DB)

@@ -57,8 +57,8 @@ def next_change(driver):
 def follow(engine, open_driver):
     """A driver that has listed its guests."""
 
-    def follow():
-        driver = open_driver(engine)
+    def follow(**options):
+        driver = open_driver(engine, **options)
         # A real engine may take longer than the time limit of a call.
         wait_for(lambda: not driver.awaited_drivers)
         return driver
@@ -91,6 +91,22 @@ def test_a_start_an_end_and_a_restart_are_reported(engine, follow):
     engine.stop(DB)
     assert next_change(driver) == (ChangeKind.STOPPED, DB)
     assert driver.guests() == []
+
+
+def test_containers_are_guests_by_their_names(engine, follow):
+    engine.start("nova_api", {})
+    driver = follow(guest_names=["nova_*", "neutron_server"])
+    engine.start("nova_conductor", {})
+    assert next_change(driver) == (ChangeKind.STARTED, "nova_conductor")
+    engine.start("glance_api", {})
+    engine.start("nova_libvirt", {"compute-agent.guest": "false"})
+    engine.start(DB)
+    assert next_change(driver) == (ChangeKind.STARTED, DB)
+    engine.restart("nova_api")
+    assert next_change(driver) == (ChangeKind.STOPPED, "nova_api")
+    assert next_change(driver) == (ChangeKind.STARTED, "nova_api")
+    assert {guest.name for guest in driver.guests()} == {"nova_api", "nova_conductor", DB}
+    assert driver.lost_guests() == {}
 
 
 def test_a_guest_is_stopped_through_the_engine_and_not_started_again(engine, follow):
