@@ -16,6 +16,7 @@ from placement.schemas.claim import (
     parse_time,
     time_field,
 )
+from placement.schemas.explanation import TopologySchema, parse_topology
 from placement.schemas.request_form import RequestForms
 from placement.schemas.terms import Params, load_query, since_version
 from placement.search.claims.claim import WantedClaim
@@ -37,7 +38,7 @@ class _EndingSchema(StrictSchema):
     expires_in = NumberField(0, MAX_SECONDS, load_default=None, allow_none=False)
 
 
-class ReservationCreation(_EndingSchema, OwnedSchema):
+class ReservationCreation(_EndingSchema, OwnedSchema, TopologySchema):
     """The body of ``POST /ext/v1/reservations``: a query, a flavor or a host; owner and expiry."""
 
     uuid = UuidField(load_default=None, allow_none=False)
@@ -135,7 +136,7 @@ def maintenance_window(body: dict[str, Any], window: TimeWindow | None) -> TimeW
 
     :raises InvalidRequest: the body also asks for a place, or has no start.
     """
-    fields = ("query", "flavor", "allowed_hosts", "excluded_hosts", "order", "group")
+    fields = ("query", "flavor", "allowed_hosts", "excluded_hosts", "order", "group", "topology")
     if given := [name for name in fields if body.get(name)]:
         raise InvalidRequest(f"A reservation with maintenance_of takes a whole host, without {given[0]}.")
     if window is None:
@@ -150,4 +151,5 @@ def wanted_of(body: dict[str, Any], forms: RequestForms, uuid: str, window: Time
     :param window: the time of the reservation.
     :raises InvalidRequest: the query or the flavor is wrong.
     """
-    return replace(parse_owned(body, forms, uuid, TYPE), window=window)
+    wanted = parse_owned(body, forms, uuid, TYPE)
+    return replace(wanted, topology=parse_topology(body["topology"], wanted.request), window=window)
