@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 
 from compute_agent.controllers import blockio, cpu, cpu_class, emulator, isolation, memory, resctrl
+from compute_agent.drivers.foreign.kernel_values import FILES, IDLE_FILE
+from compute_agent.drivers.foreign.values import DEFAULTS
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.resource import RESOURCE_CLASSES
 
@@ -36,13 +38,29 @@ def test_each_resource_and_setting_of_a_guest_has_a_row():
 
 
 def test_controllers_and_tests_in_the_table_exist():
-    for held, enforced, _, tests, repaired in rows():
+    for held, enforced, _services, _containers, _on, tests, repaired in rows():
         for name in re.findall(r"controllers? `(\w+)`", enforced):
             assert name in CONTROLLERS, held
         named = re.findall(r"`([^`]+)`", tests)
         assert named or not repaired, held
         for path in named:
             assert (CHECKOUT / path).is_file(), path
+
+
+def named_words(column):
+    """The words in backticks of a column, apart from controllers and assignments."""
+    words = {word for row in rows() for word in re.findall(r"`([^`]+)`", row[column])}
+    return {word for word in words if "=" not in word} - CONTROLLERS
+
+
+def test_services_and_containers_have_the_values_of_the_code():
+    assert named_words(2) - {IDLE_FILE} == DEFAULTS.keys()
+    assert named_words(3) == {*FILES.values(), IDLE_FILE}
+    # Each of these values is set and given back by these tests.
+    for row in rows():
+        if "`" in row[2].replace("`cpu_class`", ""):
+            for path in ("tests/vm/inside_units.py", "tests/compute_agent/drivers/containers/test_driver.py"):
+                assert path in row[5], row[0]
 
 
 def test_the_page_of_the_pipeline_names_every_controller():

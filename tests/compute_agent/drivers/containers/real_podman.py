@@ -36,6 +36,16 @@ def missing_reason():
     return ""
 
 
+def pack_sleep(archive):
+    """Write an archive with the program `sleep` of this host, which is enough for an image."""
+    program = Path(shutil.which("sleep")).resolve()
+    linked = subprocess.run(["ldd", program], check=True, capture_output=True, text=True, timeout=60).stdout
+    with tarfile.open(archive, "w") as tar:
+        tar.add(program, "bin/sleep")
+        for library in re.findall(r"(/\S+) \(0x", linked):
+            tar.add(os.path.realpath(library), library.lstrip("/"))
+
+
 class RealPodman:
     """Podman's service and its containers."""
 
@@ -69,16 +79,8 @@ class RealPodman:
             raise
 
     def _import_image(self, folder):
-        program = Path(shutil.which("sleep")).resolve()
-        linked = subprocess.run(
-            ["ldd", program], check=True, capture_output=True, text=True, timeout=10
-        ).stdout
-        libraries = re.findall(r"(/\S+) \(0x", linked)
         archive = folder / "image.tar"
-        with tarfile.open(archive, "w") as tar:
-            tar.add(program, "bin/sleep")
-            for library in libraries:
-                tar.add(os.path.realpath(library), library.lstrip("/"))
+        pack_sleep(archive)
         changes = [f"--change=LABEL {key}={text}" for key, text in IMAGE_LABELS.items()]
         self.run("import", *changes, str(archive), "sleep:test")
 
