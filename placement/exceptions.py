@@ -19,6 +19,7 @@ PROVIDER_IN_USE: Final = "placement.resource_provider.inuse"
 PROVIDER_NOT_FOUND: Final = "placement.resource_provider.not_found"
 NO_CANDIDATE: Final = "placement.ext.no_candidate"  # not of OpenStack Placement
 CURSOR_TOO_OLD: Final = "placement.ext.cursor_too_old"  # not of OpenStack Placement
+LIMIT_EXCEEDED: Final = "placement.ext.limit_exceeded"  # not of OpenStack Placement
 NO_RESERVATION: Final = "placement.ext.no_reservation"  # not of OpenStack Placement
 SEARCH_TOO_LONG: Final = "placement.ext.search_too_long"  # not of OpenStack Placement
 CANNOT_DELETE_PARENT: Final = "placement.resource_provider.cannot_delete_parent"

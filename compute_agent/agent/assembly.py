@@ -24,7 +24,7 @@ from compute_agent.agent.manual_throttling import ManualThrottling
 from compute_agent.agent.reload import ConfigReloader, ConfigurationLoader
 from compute_agent.controllers.cpu_class import count_refusals
 from compute_agent.controllers.isolation import count_isolation
-from compute_agent.drivers.factory import lock_path
+from compute_agent.drivers.factory import foreign_drivers, lock_path
 from compute_agent.events.event import EventRecorder
 from compute_agent.host.cpus import read_online
 from compute_agent.inventory import provider_tree
@@ -36,6 +36,7 @@ from compute_agent.loops.cold_memory import ColdMemoryLoop
 from compute_agent.loops.devices import DeviceSource
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.fleet import FleetGuests, FleetLoop
+from compute_agent.loops.guest_claims import ClaimStore, GuestClaims
 from compute_agent.loops.host_attributes import AgentHeartbeats, PositionReporter
 from compute_agent.loops.metric_sources import MetricSources
 from compute_agent.loops.monitoring import CacheMonitoring, MonitoredGuests
@@ -71,7 +72,9 @@ from compute_agent.usage.subjects import open_allotments
 
 @dataclass(frozen=True, slots=True)
 class AssembledAgent:
-    """The objects of the agent that are used after the assembly. Only the driver has running threads yet.
+    """The objects of the agent that are used after the assembly.
+
+    No thread runs yet, except those of the driver.
 
     :ivar early: the loops that start before the listeners, because requests need them.
     :ivar late: the loops that start after the listeners. All loops stop in reverse order.
@@ -195,6 +198,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         # All triggers, and the limits that operators set by hand, share one arbiter: it applies a guest's
         # lowest limit.
         limits = LimitArbiter(pipeline)
+        guest_claims = GuestClaims(in_force, pipeline, foreign_drivers(driver), ClaimStore(folder), recorder)
         reports = ReportLoop(
             HostReporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),
             conf.client,
@@ -225,6 +229,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             ),
             history=HistoryWatch(metrics, saved.history, state, recorder),
             claims=ClaimWatch(in_force, recorder),
+            guest_claims=guest_claims,
             signal=changed,
         )
         maintenance = MaintenanceMode(saved.maintenance, state, reports, metrics.registry, recorder)
@@ -275,7 +280,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
 
         # The receivers of events about guests
         oom = OomEvents(driver, recorder, metrics.registry, options.host.root)
-        arrivals = GuestEvents(pipeline, conf.client, changed.wake)
+        arrivals = GuestEvents(pipeline, conf.client, changed.wake, guest_claims.is_awaited)
         announcements = PreStartHook(pipeline, driver.expecting_driver, conf.client)
 
         # The early loops start before the socket answers, because requests need events and arrivals. The late

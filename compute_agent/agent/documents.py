@@ -33,7 +33,7 @@ from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.guest_settings import SETTING_NAMES
-from compute_agent.model.messages import printable_text
+from compute_agent.model.messages import full_name, printable_text
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.history import AllocationLoss
@@ -153,7 +153,7 @@ def guests_document(views: Iterable[GuestView]) -> dict[str, Any]:
 
 
 def guest_reason(view: GuestView) -> str:
-    """The reason why a guest runs on other CPUs than those of its allocation; empty if it runs on these."""
+    """The reason why a guest does not run on the CPUs of its allocation; empty if it runs on them."""
     unknown = "" if view.allocation is not None else "Placement has not said yet what it holds"
     migrating = "" if view.migration is None else str(view.migration)
     return "; ".join(filter(None, (migrating, view.refusal or unknown, view.stray)))
@@ -443,6 +443,7 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
     """The JSON document of ``status``: the agent's state, and what needs an operator's attention."""
     pipeline, driver = shown.pipeline, shown.host_driver.driver
     host_state, views = pipeline.host_state, pipeline.guest_views()
+    names = {view.guest.uuid: view.guest.name for view in views}
     return {
         "pid": os.getpid(),
         "version": _VERSION,
@@ -472,6 +473,10 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
         "events": f"not kept: {shown.events.trouble}" if shown.events.trouble else "kept",
         "oom_kills": shown.oom.list_rows(),
         "lost_guests": list(driver.lost_guests().values()),
+        "unclaimed_guests": [
+            f"{full_name(names.get(uuid, ''), uuid)}: {reason}"
+            for uuid, reason in shown.reports.unclaimed_guests.items()
+        ],
     }
 
 

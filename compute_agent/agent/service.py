@@ -338,7 +338,15 @@ class HostAgent:
         moves = self.options.isolation.emulator == MOVE
         root = Path(self.options.host.root)
         auditor = HostAuditor(
-            self.pipeline, self.driver, self.client, self.reports.wake, recorder, holders, moves, root
+            self.pipeline,
+            self.driver,
+            self.client,
+            self.reports.wake,
+            recorder,
+            holders,
+            moves,
+            root,
+            self.reports.claimed_guests,
         )
         return auditor.run_audit(options)
 

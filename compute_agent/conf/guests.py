@@ -5,7 +5,7 @@ from typing import Any, Final
 from oslo_config import cfg, types
 
 from compute_agent.conf.duration import DurationType
-from compute_agent.model.guest_settings import LATENCY_SENSITIVE
+from compute_agent.model.guest_settings import LATENCY_SENSITIVE, LATENCY_SENSITIVE_RESERVED
 
 FLAVOR_SETTINGS: Final = (
     "qos_class",
@@ -95,6 +95,47 @@ GUESTS_OPTS: Final = [
         help="Whether the agent confirms expiring claims of running guests (expires_in of POST"
         " /ext/v1/claims). If false, the agent only warns, and the program that started the guest has to"
         " confirm the claim.",
+    ),
+    cfg.BoolOpt(
+        "claim",
+        default=False,
+        help="Whether the agent claims an allocation (POST /ext/v1/claims) for each service and container"
+        " that runs as a guest without one. The allocation has CPUs. It has MEMORY_MB if the memory, or a"
+        " limit of it, is set for the guest. The agent gives it back when the guest is gone for good. It"
+        " changes no allocation that it has not claimed.",
+    ),
+    cfg.StrOpt(
+        "no_room",
+        default="run",
+        choices=[
+            ("run", "the guest runs without an allocation, as unallocated decides"),
+            ("stop", "the agent stops the guest when it has just started"),
+        ],
+        help="Treatment of a guest for which a claim finds no room on this host. With each of the values the"
+        " agent reports such guests, and tries again after 30 seconds, and later after at most ten minutes.",
+    ),
+    cfg.ListOpt(
+        "claim_dedicated",
+        default=[LATENCY_SENSITIVE_RESERVED],
+        help="Classes of guests for which the agent claims dedicated CPUs (PCPU). For guests of other classes"
+        " it claims VCPU.",
+    ),
+    cfg.Opt(
+        "claim_grace",
+        type=DurationType(),
+        default="1m",
+        help="Time after which a claim of the agent is given back, at the next report: since the removal of"
+        " the container, or since the end of the service.",
+    ),
+    cfg.StrOpt(
+        "claim_project",
+        default="",
+        help="Project of the claims of the agent. Without a project, claims have the nil uuid.",
+    ),
+    cfg.StrOpt(
+        "claim_user",
+        default="",
+        help="User of the claims of the agent. Without a user, claims have the nil uuid.",
     ),
     cfg.FloatOpt(
         "stop_timeout",

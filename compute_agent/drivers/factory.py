@@ -32,6 +32,7 @@ from compute_agent.drivers.base import GuestDriver, join_names, split_names
 from compute_agent.drivers.cgroup import CgroupRoot
 from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.containers.driver import DOCKER, PODMAN, ContainerDriver
+from compute_agent.drivers.foreign.driver import ForeignDriver
 from compute_agent.drivers.foreign.editor import HostFolders
 from compute_agent.drivers.foreign.records import ValueRecords
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
@@ -378,6 +379,12 @@ def _assign_groups(opened: Iterable[GuestDriver]) -> None:
             driver.leave_groups(
                 lambda folder: next(filter(None, (one.guest_below(folder) for one in engines)), "")
             )
+
+
+def foreign_drivers(driver: GuestDriver) -> Mapping[str, ForeignDriver]:
+    """The drivers, by name, of guests that other programs start."""
+    drivers = driver.drivers if isinstance(driver, CombinedDriver) else (driver,)
+    return {one.name: one for one in drivers if isinstance(one, ForeignDriver)}
 
 
 def unlimited_reason(name: str, conf: cfg.ConfigOpts) -> str:

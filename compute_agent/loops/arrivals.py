@@ -12,6 +12,7 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
@@ -197,11 +198,19 @@ def _log_start(guest: Guest, done: Future[Any]) -> None:
 class GuestEvents:
     """Turns changes of guests that the driver reports into events of the worker, in their order."""
 
-    def __init__(self, pipeline: GuestPipeline, client: PlacementClient, missed: WakeReport) -> None:
-        """``missed`` requests a report to Placement.
+    def __init__(
+        self,
+        pipeline: GuestPipeline,
+        client: PlacementClient,
+        missed: WakeReport,
+        is_awaited: Callable[[Guest], bool] = lambda guest: False,
+    ) -> None:
+        """Begin without changes.
 
-        It is called after a guest with an allocation has started.
+        :param missed: requests a report to Placement, after a guest with an allocation has started.
+        :param is_awaited: whether a report claims for a guest that has no allocation.
         """
+        self._is_awaited = is_awaited
         self._pipeline = pipeline
         self._client = client
         self._missed = missed
@@ -240,7 +249,7 @@ class GuestEvents:
                 try:
                     event = self._event_for(change, since)
                     handled = self._pipeline.submit(event)
-                    if _is_for_reports(event):
+                    if _is_for_reports(event, self._is_awaited):
                         handled.add_done_callback(lambda _: self._missed())
                 # An error with one change must not stop the changes after it.
                 except Exception:
@@ -293,8 +302,10 @@ class GuestEvents:
         return bool(allocation) and all(view.guest.uuid != uuid for view in self._pipeline.guest_views())
 
 
-def _is_for_reports(event: Event) -> bool:
-    """Whether a report should follow soon: a guest has started that may have an allocation."""
+def _is_for_reports(event: Event, is_awaited: Callable[[Guest], bool]) -> bool:
+    """Whether a report should follow soon: a guest has started that has, or may get, an allocation."""
     # The report reads the generations of the providers together with allocations. By the generations, the
     # report recognises an older copy of the database.
-    return isinstance(event, GuestStarted) and event.as_of > 0 and event.allocation != {}
+    if not isinstance(event, GuestStarted) or event.as_of <= 0:
+        return False
+    return event.allocation != {} or is_awaited(event.guest)

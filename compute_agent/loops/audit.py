@@ -103,9 +103,9 @@ def from_affinities(
 ) -> dict[str, CpuLocation]:
     """Derive the dedicated and shared CPUs that guests use from the CPU sets of their threads.
 
-    If a thread may run on dedicated CPUs only, these CPUs belong to its guest. CPUs to which threads of two
-    guests are bound belong to neither. Threads that may also run on other CPUs, such as emulator threads,
-    count as floating.
+    If a thread may run on dedicated CPUs only, these CPUs belong to its guest. If threads of two guests are
+    bound to a CPU, it belongs to neither guest. Threads that may also run on other CPUs, such as emulator
+    threads, count as floating.
 
     :param affinities: the different CPU sets of the threads of each guest, by uuid.
     """
@@ -178,6 +178,7 @@ class HostAuditor:
         holders: Mapping[str, ConsumerOwner] = MappingProxyType({}),
         moves_emulator: bool = False,
         root: Path = Path("/"),
+        claimed: frozenset[str] = frozenset(),
     ) -> None:
         """Prepare an audit.
 
@@ -186,8 +187,10 @@ class HostAuditor:
         :param moves_emulator: whether the agent moves emulator threads away from dedicated CPUs if another
             program pins guests.
         :param root: the folder that contains ``sys``, usually ``/``.
+        :param claimed: the guests for which the agent itself holds allocations, whether they run or not.
         """
         self._root = root
+        self._claimed = claimed
         self._moves_emulator = moves_emulator
         self._holders = holders
         self._recorder = recorder or EventRecorder()
@@ -307,7 +310,7 @@ class HostAuditor:
         """The guests of this host that are not running, but need their allocations."""
         flavors = self._driver.flavor_source
         inactive = frozenset[str]() if flavors is None else flavors.inactive_guests()
-        return inactive | self._driver.lost_guests().keys()
+        return inactive | self._driver.lost_guests().keys() | self._claimed
 
     def _is_here(self, consumer: str) -> bool:
         running = {guest.uuid for guest in self._driver.guests()}

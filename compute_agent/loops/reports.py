@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.allocations import ClaimWatch, HistoryWatch, allocations_read, hand_over
 from compute_agent.loops.base import ReloadedConfiguration, TreeAddition, pause
+from compute_agent.loops.guest_claims import GuestClaims
 from compute_agent.loops.root_watch import RootUser, RootWatch
 from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.pipeline.metrics import AgentMetrics
@@ -137,6 +138,7 @@ class ReportLoop:
         additions: Sequence[TreeAddition] = (),
         history: HistoryWatch | None = None,
         claims: ClaimWatch | None = None,
+        guest_claims: GuestClaims | None = None,
         signal: WakeSignal | None = None,
     ) -> None:
         """Prepare the loop.
@@ -152,10 +154,12 @@ class ReportLoop:
         :param history: decides whether guests have lost allocations, or Placement has an older copy of its
             database.
         :param claims: confirms claims that expire, or warns of them.
+        :param guest_claims: claims for guests without an allocation; None: the agent claims nothing.
         :param signal: wakes the thread; other objects share it.
         """
         self.history = history or HistoryWatch(metrics)
         self.claims = claims or ClaimWatch()
+        self._guest_claims = guest_claims
         self._root = root
         self._root_user = root_user
         self._reporter = reporter
@@ -428,6 +432,16 @@ class ReportLoop:
         self._metrics.reports.labels("waiting").inc()
         self.status = replace(self.status, up=True, last_error="", away=False, refusals=(), waiting=reason)
 
+    @property
+    def unclaimed_guests(self) -> Mapping[str, str]:
+        """The reasons why the agent has no claim for guests without an allocation, by uuid of the guest."""
+        return {} if self._guest_claims is None else self._guest_claims.refusal_reasons()
+
+    @property
+    def claimed_guests(self) -> frozenset[str]:
+        """The uuids of guests with a claim of the agent, whether they run or not."""
+        return frozenset() if self._guest_claims is None else self._guest_claims.claimed_guests()
+
     def _grant_switches(self) -> None:
         """Set or remove the trait in Placement that keeps new guests away.
 
@@ -469,9 +483,16 @@ class ReportLoop:
         event = allocations_read(
             self._client, self._pipeline, self._reporter.offering_providers, listing, self.history
         )
+        makes_claims = self._guest_claims is not None and self._guest_claims.is_needed
         if event is not None:
-            self._pipeline.submit(event)
+            if makes_claims:
+                # Claims are for guests that hold nothing, as far as the worker knows.
+                hand_over(self._pipeline, event)
+            else:
+                self._pipeline.submit(event)
         self.history.end_read(generations, self._current_holders())
+        if makes_claims and self._guest_claims is not None:
+            self._guest_claims.settle_claims(self._client)
         # Claims are read last, so that a failure with claims does not affect the allocations that were read.
         self.claims.read_claims(self._client, self._pipeline.guest_views())
 

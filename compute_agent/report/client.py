@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from compute_agent.model.guest import ConsumerAllocations
+from compute_agent.model.guest import Allocation, ConsumerAllocations
 from compute_agent.report.answers import EachValue, MaybeNull, NotFoundError, PlacementError
 from compute_agent.report.transport import UNTYPED_MICROVERSION, PlacementTransport, as_json
 
@@ -50,6 +50,7 @@ _CONSUMER: Final = {
     "consumer_type": MaybeNull(str),
 }
 _CLAIM: Final = {"claim": {"consumer_generation": int, "expires_in": float}}
+_CLAIMED: Final = {"claims": [{"allocations": _HELD}]}
 _ATTRIBUTES: Final = {"attributes": EachValue((str, float)), **_GENERATION}
 _TREE: Final = {
     "resource_providers": [
@@ -296,6 +297,29 @@ class PlacementClient(PlacementTransport):
             # The consumer has no claim, or its claim is confirmed and never expires.
             return None
         return ExpiringClaim(claim["consumer_generation"], claim["expires_in"])
+
+    def claim_place(self, consumer: ConsumerAllocations, query: str, host: str) -> Allocation:
+        """Find room for a consumer on a host, and claim it in the same request; return the allocation.
+
+        :param consumer: the owner, the type and the generation of the consumer; its resources do not matter.
+        :param query: the resources, as for ``GET /allocation_candidates``.
+        :param host: the uuid of the root provider of the host.
+        :raises ConcurrentUpdateError: the consumer has another generation.
+        :raises ConflictError: the host has no room.
+        :raises NotFoundError: the server has no such claims.
+        """
+        claim = {
+            "consumer_uuid": consumer.consumer,
+            "consumer_generation": consumer.generation,
+            "consumer_type": consumer.consumer_type,
+            "project_id": consumer.project_id,
+            "user_id": consumer.user_id,
+            "query": query,
+            "allowed_hosts": [host],
+        }
+        answer = self.send_request("POST", "/ext/v1/claims", {"claims": [claim]}, shape=_CLAIMED)
+        (allocations,) = (each["allocations"] for each in answer["claims"])
+        return {uuid: record["resources"] for uuid, record in allocations.items()}
 
     def confirm_claim(self, consumer: str, generation: int) -> None:
         """Confirm a claim, so that it no longer expires.

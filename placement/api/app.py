@@ -25,7 +25,7 @@ from placement.api import (
     usages,
     versions,
 )
-from placement.api.ext import attributes, changes, claims, explanations, reservations, trees
+from placement.api.ext import attributes, availability, changes, claims, explanations, reservations, trees
 from placement.api.ext import root as ext
 
 # placement.server has this size limit of a body; the constant applies the same limit to other WSGI servers
@@ -46,6 +46,7 @@ BLUEPRINTS: Final = (
     explanations.blueprint,
     claims.blueprint,
     reservations.blueprint,
+    availability.blueprint,
     attributes.blueprint,
     changes.blueprint,
     trees.blueprint,
@@ -53,7 +54,7 @@ BLUEPRINTS: Final = (
 
 
 class _NoSessions(SessionInterface):
-    """The API has no sessions; Flask would make a signer for each request to find out."""
+    """Says that the API has no sessions. Without this class, Flask would make a signer for each request."""
 
     _shared = NullSession()
 
@@ -62,12 +63,15 @@ class _NoSessions(SessionInterface):
 
 
 class ApiFlask(Flask):
-    """Flask without its work for each request that no handler of the API needs."""
+    """Flask, without the work of each request that no handler of this API needs."""
 
     session_interface = _NoSessions()
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function, because none of ours is a coroutine; Flask would inspect it each time."""
+        """Return the function unchanged.
+
+        Flask would check each time whether it is a coroutine; ours never is.
+        """
         return func
 
 

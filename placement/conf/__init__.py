@@ -4,8 +4,8 @@ The configuration is not a global variable. A command calls :func:`new_config`, 
 functions that need it.
 
 Modules
-    - Each of the modules ``api``, ``metrics``, ``placement``, ``placement_database`` and ``tracing`` has the
-      options of the section with the same name.
+    - Each of the modules ``api``, ``metrics``, ``placement``, ``placement_database``, ``reservations`` and
+      ``tracing`` has the options of the section with the same name.
     - ``opts`` gathers these sections and those of extensions, for the service and for the sample in ``etc``.
     - ``unknown`` finds options in files that the service does not have.
 

@@ -12,9 +12,9 @@ from oslo_config import cfg
 from oslo_middleware import cors
 
 from placement import extensions
-from placement.conf import api, metrics, placement, placement_database, tracing
+from placement.conf import api, metrics, placement, placement_database, reservations, tracing
 
-_CORE: Final[Sequence[ModuleType]] = (api, placement, metrics, tracing, placement_database)
+_CORE: Final[Sequence[ModuleType]] = (api, placement, reservations, metrics, tracing, placement_database)
 
 
 def _all_sections() -> list[ModuleType]:

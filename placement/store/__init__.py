@@ -20,7 +20,8 @@ Modules
     - ``claim_commit`` writes claims that were placed with the read model, and their groups (``groups``).
     - ``claimants`` locks the consumers of claims, with their holdings.
     - ``reservations`` and ``expiries`` write allocations that end at a time; ``expired`` has queries that
-      leave out ended allocations. ``time_profile`` decides how much room later windows need, and ``holds``
+      leave out ended allocations. ``booking_limits`` has the limits on reservations of a project.
+      ``time_profile`` decides how much room later windows need, and ``holds``
       keeps this room free.
     - ``providers``, ``inventories``, ``traits``, ``aggregates`` and ``attributes`` write one part of a
       provider each; ``trees`` writes all parts of a tree, ``reshaper`` moves inventories with allocations.

@@ -83,14 +83,17 @@ def write_claims(
     :param are_promised: the claims take only what is held for them, so the capacity is not checked.
     """
     planned: Sequence[ConsumerClaim] = ()
+    change: holds.TimedChange | None = None
     # holds depend on allocations with a known end only; other writes need no further statement
     if locked.timed or any(claim.window is not None for claim in claims):
         timed_write = holds.plan_write(tx, claims, locked)
         claims, planned, locked = timed_write.claims, timed_write.planned, timed_write.locked
+        change = timed_write.change
     # holdings are deleted before the supplies are read, so that supplies only include the usage of other
     # consumers
     _remove(tx, [row.id for row in locked.consumers.values()])
-    supplies, known_classes = _read_supplies(tx, {uuid for claim in claims for uuid in claim.resources})
+    concerned = {uuid for claim in (*claims, *planned) for uuid in claim.resources}
+    supplies, known_classes = read_supplies(tx, concerned)
     named = {name for claim in claims for resources in claim.resources.values() for name in resources}
     # the lookup includes classes that no provider of the claims has, to distinguish unknown names from
     # missing inventories
@@ -99,6 +102,8 @@ def write_claims(
     # the removal before this check is rolled back if the check refuses the claims
     if not are_promised:
         check_capacity(claims, supplies, classes, locked.holdings)
+        if change is not None:
+            change.check_instants(supplies, classes)
     _insert(tx, claims, supplies, classes)
     if planned:
         # after the check, so that a provider that is gone is a refusal and no violated foreign key
@@ -159,7 +164,7 @@ def _supply_lookup(count: int) -> PreparedStatement:
     )
 
 
-def _read_supplies(
+def read_supplies(
     tx: WriteTransaction, uuids: Collection[str]
 ) -> tuple[dict[str, ProviderSupply], dict[str, int]]:
     """Return the inventories and the usage of existing providers, and the ids of resource classes by name."""

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from placement.exceptions import Conflict, InvalidRequest
 from placement.read_model.provider import Inventory
@@ -69,6 +70,11 @@ class ProviderSupply:
     inventories: dict[int, Inventory]
     used: dict[int, int]
 
+    def balance_of(self, class_id: int | None) -> tuple[int, int]:
+        """Return the capacity and the used amount of a class; a missing inventory has the capacity 0."""
+        inventory = None if class_id is None else self.inventories.get(class_id)
+        return (0, 0) if inventory is None or class_id is None else (inventory.capacity, self.used[class_id])
+
 
 def check_capacity(
     claims: Sequence[ConsumerClaim],
@@ -111,17 +117,17 @@ def check_capacity(
         # the error is a conflict and no wrong request, because both provider and class exist
         if inventory is None:
             raise _capacity_refusal(f"Inventory for '{name}' on resource provider '{uuid}' invalid.")
-        what = f"Unable to create allocation for '{name}' on resource provider '{uuid}'."
         # min_unit, max_unit and step_size apply to each allocation alone
         if not (claim.in_any_portions or inventory.is_portion(amount)):
-            raise _capacity_refusal(f"{what} The requested amount would violate inventory constraints.")
+            raise _capacity_refusal(
+                f"{_creation_text(uuid, name)} The requested amount would violate inventory constraints."
+            )
         which = (supply.provider_id, class_id)
         taken[which] += amount
         # the limit is the larger number, because claimants may keep what they hold, even above the capacity
         # (see the docstring)
         if taken[which] > max(inventory.capacity - supply.used[class_id], held[which]):
-            detail = f"Unable to allocate inventory: {what} The requested amount would exceed the capacity."
-            raise CapacityExceeded(detail, uuid, name)
+            raise capacity_exceeded(uuid, name)
 
 
 def claimed_amounts(claims: Iterable[ConsumerClaim]) -> Iterator[tuple[ConsumerClaim, str, str, int]]:
@@ -132,5 +138,18 @@ def claimed_amounts(claims: Iterable[ConsumerClaim]) -> Iterator[tuple[ConsumerC
                 yield claim, uuid, name, amount
 
 
+def capacity_exceeded(provider: str, resource_class: str) -> CapacityExceeded:
+    """Return the refusal of an amount that the provider, of which the uuid is given, does not have."""
+    detail = f"{_creation_text(provider, resource_class)} The requested amount would exceed the capacity."
+    return CapacityExceeded(f"{_REFUSED}{detail}", provider, resource_class)
+
+
+_REFUSED: Final = "Unable to allocate inventory: "
+
+
+def _creation_text(provider: str, resource_class: str) -> str:
+    return f"Unable to create allocation for '{resource_class}' on resource provider '{provider}'."
+
+
 def _capacity_refusal(why: str) -> Conflict:
-    return Conflict(f"Unable to allocate inventory: {why}")
+    return Conflict(f"{_REFUSED}{why}")

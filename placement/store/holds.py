@@ -11,6 +11,7 @@ the bucket, unlike the rows of other consumers, and no deadlock is possible.
 
 from __future__ import annotations
 
+import math
 import uuid as uuids
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from placement.db.batch import (
 )
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
+    RESERVATION,
     WINDOW_HOLD,
     ConsumerId,
     allocations,
@@ -43,7 +45,13 @@ from placement.db.tables import (
 )
 from placement.store import consumers as consumer_store
 from placement.store.claimants import LockedConsumers, lock_consumers
-from placement.store.claims import ConsumerClaim, claimed_amounts
+from placement.store.claims import (
+    ClaimantHolding,
+    ConsumerClaim,
+    ProviderSupply,
+    capacity_exceeded,
+    claimed_amounts,
+)
 from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
 from placement.store.expired import EXPIRES
 from placement.store.time_profile import (
@@ -52,7 +60,9 @@ from placement.store.time_profile import (
     HoldRefusal,
     TimedAmount,
     TimeWindow,
+    by_key,
     check_counts,
+    first_growth,
     needed_holds,
     wrong_holds,
 )
@@ -75,6 +85,49 @@ class TimedWrite:
     claims: Sequence[ConsumerClaim]
     planned: Sequence[ConsumerClaim]
     locked: LockedConsumers
+    change: TimedChange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimedChange:
+    """The timed amounts of other consumers, and the amounts of the claimants before and after a write.
+
+    ``before`` has only timed amounts. ``untimed`` has the holdings of claimants without an end.
+    """
+
+    now: float
+    others: Sequence[TimedAmount]
+    before: Sequence[TimedAmount]
+    untimed: Sequence[ClaimantHolding]
+    after: Sequence[TimedAmount]
+
+    def check_instants(self, supplies: Mapping[str, ProviderSupply], class_ids: Mapping[str, int]) -> None:
+        """Refuse amounts that increase an excess at some instant.
+
+        The check of the peak alone would accept an amount now if a later window is above the capacity.
+
+        :param supplies: the supplies without the amounts of all claimants and holds.
+        :raises CapacityExceeded: an instant has too little room.
+        """
+        names = {class_id: name for name, class_id in class_ids.items()}
+        untimed = [
+            TimedAmount(each.consumer, each.provider, names[each.class_id], each.used, _ALWAYS, True)
+            for each in self.untimed
+            if each.class_id in names
+        ]
+        others, before, after = map(by_key, (self.others, [*self.before, *untimed], self.after))
+        for (uuid, name), new in after.items():
+            key, beside = (uuid, name), others.get((uuid, name), [])
+            # a provider or an inventory that is gone has no room
+            capacity, used = supplies[uuid].balance_of(class_ids.get(name)) if uuid in supplies else (0, 0)
+            limit = capacity - used + sum(each.used for each in beside if each.has_begun)
+            ahead = TimeWindow(self.now, math.inf)
+            if first_growth([*beside, *before.get(key, [])], [*beside, *new], limit, ahead) < math.inf:
+                raise capacity_exceeded(uuid, name)
+
+
+_ALWAYS: Final = TimeWindow(AT_ONCE, math.inf)
+"""The window of amounts without an end."""
 
 
 def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: LockedConsumers) -> TimedWrite:
@@ -92,11 +145,11 @@ def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: Lo
     state = _lock_holds(tx, providers)
     now = state.now
     others = [each for each in state.amounts if each.consumer not in claimants]
-    new = [
-        TimedAmount(claim.consumer, uuid, name, amount, claim.window, claim.window.starts_at <= now)
-        for claim, uuid, name, amount in claimed_amounts(claims)
-        if claim.window is not None
-    ]
+    after = []
+    for claim, uuid, name, amount in claimed_amounts(claims):
+        window = claim.window or _ALWAYS
+        after.append(TimedAmount(claim.consumer, uuid, name, amount, window, window.starts_at <= now))
+    new = [each for each in after if each.window != _ALWAYS]
     if new:
         check_counts([*others, *new])
     known = state.locked.consumers
@@ -114,6 +167,13 @@ def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: Lo
             locked,
             consumers={**locked.consumers, **known},
             holdings=[*locked.holdings, *state.locked.holdings],
+        ),
+        TimedChange(
+            now,
+            others,
+            [each for each in state.amounts if each.consumer in claimants],
+            [each for each in locked.holdings if each.consumer not in locked.timed],
+            after,
         ),
     )
 
@@ -228,11 +288,17 @@ def _plan_insertion(count: int) -> PreparedStatement:
 
 _CLOCK: Final = PreparedStatement(sa.select(clock.ServerNow()))
 _OF_CLAIMS: Final = claim_expiries.join(consumers, EXPIRES)
+_IS_WINDOW: Final = reservations.c.starts_at.is_not(None)
 _OF_WINDOWS: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
 
 
-def _amounts_query(chosen: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """Return a query for timed amounts of the providers that the condition chooses."""
+def _amounts_query(
+    chosen: sa.ColumnElement[bool], is_window: sa.ColumnElement[bool] = _IS_WINDOW
+) -> sa.Select[Any]:
+    """Return a query for timed amounts of the providers that the condition chooses.
+
+    :param is_window: the condition for reservations.
+    """
 
     def amounts(held: sa.Table, owners: sa.FromClause, ends: sa.Table, *more: Any) -> sa.Select[Any]:
         starts_at = reservations.c.starts_at if ends is reservations else sa.null()
@@ -253,7 +319,6 @@ def _amounts_query(chosen: sa.ColumnElement[bool]) -> sa.Select[Any]:
             .where(chosen, *more)
         )
 
-    is_window = reservations.c.starts_at.is_not(None)
     found = sa.union_all(
         amounts(allocations, _OF_WINDOWS, reservations, is_window),
         amounts(planned_allocations, _OF_WINDOWS, reservations, is_window),
@@ -313,6 +378,11 @@ def read_schedule(
     return TimeSchedule(now, [each for each in amounts if each.consumer not in without], held)
 
 
+def project_amounts(conn: sa.Connection, project_id: str) -> list[TimedAmount]:
+    """Return the amounts of all reservations of a project, and of its claims that end."""
+    return timed_amounts(conn.execute(_PROJECT_AMOUNTS, {"project": project_id}).all())
+
+
 def find_wrong_holds(conn: sa.Connection) -> dict[HoldKey, tuple[int, int]]:
     """Return wrong holds of all providers, with the present and the needed amount."""
     schedule = read_schedule(conn)
@@ -323,6 +393,12 @@ def find_wrong_holds(conn: sa.Connection) -> dict[HoldKey, tuple[int, int]]:
 _ALL_AMOUNTS: Final = _amounts_query(sa.true())
 _THEIR_AMOUNTS: Final = _amounts_query(
     resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True))
+)
+# the length is compared, too, because MariaDB ignores trailing blanks in comparisons
+_PROJECT_AMOUNTS: Final = _amounts_query(
+    (consumers.c.project_id == sa.bindparam("project"))
+    & (sa.func.length(consumers.c.project_id) == sa.func.length(sa.bindparam("project"))),
+    consumers.c.consumer_type == RESERVATION,
 )
 _ALL_HOLDS: Final = (
     sa.select(resource_providers.c.uuid, resource_classes.c.name, allocations.c.used)

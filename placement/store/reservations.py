@@ -34,14 +34,23 @@ from placement.exceptions import (
 )
 from placement.store import allocations, claimants, expired, expiries, holds
 from placement.store import consumers as consumer_store
+from placement.store.booking_limits import BookingLimits
 from placement.store.claims import CapacityExceeded, ConsumerClaim
 from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
-from placement.store.time_profile import TimeWindow, iso_time, overlaps_sentence
+from placement.store.time_profile import (
+    TimedAmount,
+    TimeWindow,
+    by_key,
+    first_growth,
+    iso_time,
+    overlaps_sentence,
+)
 
 T = TypeVar("T")
 
 # the type of reservations: they are consumers, so that usages and allocations show them
 TYPE: Final = RESERVATION
+NO_LIMITS: Final = BookingLimits()
 # a release locks buckets, so a long one would make claims wait
 _AT_ONCE: Final = 100
 """Maximum number of expired consumers that one transaction releases."""
@@ -176,11 +185,13 @@ def make_reservation(
     group: str | None,
     end: ReservationEnd,
     starts_at: float | None = None,
+    limits: BookingLimits = NO_LIMITS,
 ) -> WrittenReservation:
     """Turn a consumer that this transaction has created, with its allocations, into a reservation.
 
     :param starts_at: the start of a window; its allocations are planned if it lies in the future.
     :raises InvalidRequest: the end of the reservation is not in the future.
+    :raises Conflict: the reservation exceeds a limit.
     """
     # the counter is incremented, so that all workers read the next expiry again
     tx.lock_buckets([buckets.RESERVATIONS])
@@ -190,16 +201,37 @@ def make_reservation(
     values["expires_at"] = _time_of(end)
     tx.conn.execute(sa.insert(reservations).values(values))
     # the reservation is read after the write, because the database computes the end by its own clock
-    return _read_written(tx, consumer)
+    written = _read_written(tx, consumer)
+    _check_limits(tx, written.reservation, limits)
+    return written
 
 
-def change_end(tx: WriteTransaction, uuid: str, generation: int, end: ReservationEnd) -> WrittenReservation:
+def _check_limits(tx: WriteTransaction, written: CapacityReservation, limits: BookingLimits) -> None:
+    """Refuse a written reservation above a limit; the caller has locked the bucket of reservations."""
+    begin = written.now if written.starts_at is None else written.starts_at
+    limits.check_time(TimeWindow(begin, written.expires_at), written.now)
+    if limits.needs_amounts:
+        # read under the lock of the bucket, so that it includes each other booking
+        every = holds.project_amounts(tx.conn, written.project_id)
+        own = [each for each in every if each.consumer == written.uuid]
+        others = [each for each in every if each.consumer != written.uuid]
+        limits.check_amounts(written.project_id, others, own, written.now)
+
+
+def change_end(
+    tx: WriteTransaction,
+    uuid: str,
+    generation: int,
+    end: ReservationEnd,
+    limits: BookingLimits = NO_LIMITS,
+) -> WrittenReservation:
     """Change the end of a reservation; its generation increases by one.
 
     :raises NotFound: there is no such reservation.
     :raises ConcurrentUpdate: the generation is not the present one.
     :raises InvalidRequest: the new end is in the past, or not after the start of the window.
-    :raises Conflict: other windows hold the room of this window after its former end.
+    :raises Conflict: other windows hold the room of this window after its former end, or a later end exceeds
+        a limit.
     """
     # locks the consumer before the bucket, as every transaction does
     row, found = _lock_reservation(tx, uuid)
@@ -213,7 +245,62 @@ def change_end(tx: WriteTransaction, uuid: str, generation: int, end: Reservatio
     tx.lock_buckets([buckets.RESERVATIONS])
     query = sa.update(reservations).where(reservations.c.consumer_id == row.id)
     tx.conn.execute(query.values(expires_at=_time_of(end)))
-    return _read_written(tx, uuid)
+    written = _read_written(tx, uuid)
+    # an earlier end is possible even if the limits are lower than before
+    if written.reservation.expires_at > found.expires_at:
+        _check_limits(tx, written.reservation, limits)
+    return written
+
+
+def move_end(
+    database: ServiceDatabase,
+    uuid: str,
+    generation: int,
+    end: ReservationEnd,
+    limits: BookingLimits = NO_LIMITS,
+) -> WrittenReservation:
+    """Change the end of a reservation in a transaction of its own, see :func:`change_end`.
+
+    :raises Conflict: the room of a window is not free until its new end; the message has the latest end.
+    """
+    try:
+        return write_with_room(database, lambda tx: change_end(tx, uuid, generation, end, limits))
+    except CapacityExceeded as refusal:
+        # the refused transaction is over, so this one reads the amounts before it
+        latest, others = database.write(lambda tx: _latest_end(tx, uuid))
+        overlaps = overlaps_sentence(others, TimeWindow(latest, math.inf))
+        raise Conflict(
+            f"The room of the reservation {uuid} is not free until then: it may end at {iso_time(latest)} at"
+            f" the latest.{overlaps}"
+        ) from refusal
+
+
+def _latest_end(tx: WriteTransaction, uuid: str) -> tuple[float, list[TimedAmount]]:
+    """Return the latest end of a window, in seconds since 1970, and the timed amounts beside it."""
+    _, found = _lock_reservation(tx, uuid)
+    held = held_amounts(tx.conn, [found])
+    providers = {each.provider for each in held}
+    supplies, class_ids = allocations.read_supplies(tx, providers)
+    schedule = holds.read_schedule(tx.conn, of_providers=providers)
+    by_provider = by_key(schedule.amounts)
+    latest, others = math.inf, []
+    for each in held:
+        key = (each.provider, each.resource_class)
+        some = by_provider.get(key, [])
+        capacity, used = supplies[each.provider].balance_of(class_ids.get(each.resource_class))
+        timed = sum(one.used for one in some if one.has_begun)
+        timed += sum(amount for held_key, amount in schedule.holds if held_key == key)
+        room = capacity - (used - timed)
+        beside = [one for one in some if one.consumer != uuid]
+        longer = [
+            replace(one, window=TimeWindow(one.window.starts_at, math.inf))
+            for one in some
+            if one.consumer == uuid
+        ]
+        ahead = TimeWindow(found.expires_at, math.inf)
+        latest = min(latest, first_growth(some, [*beside, *longer], room, ahead))
+        others += beside
+    return latest, others
 
 
 def delete(tx: WriteTransaction, uuid: str) -> None:

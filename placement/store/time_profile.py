@@ -25,13 +25,14 @@ A worked example
 
 Invariants
     - At each instant, amounts without an end and timed amounts together are at most the capacity, unless an
-      operator reduces the capacity. A write never increases the excess.
+      operator reduces the capacity. A write never increases the excess of any instant, nor that of the peak.
     - A transaction that changes timed amounts also writes the holds of their providers.
     - An amount that has ended but still has its allocation is not a part of the peak, and is begun. So the
       hold is never too small, however late the service removes the allocation.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -126,6 +127,62 @@ def largest_sum(amounts: Iterable[TimedAmount], window: TimeWindow) -> int:
         present += change
         largest = max(largest, present)
     return largest
+
+
+def first_growth(
+    before: Iterable[TimedAmount], after: Iterable[TimedAmount], limit: int, window: TimeWindow
+) -> float:
+    """Return the first instant of a window at which an excess over a limit grows; its end if there is none.
+
+    :param before: the amounts before a write, of which the sum may exceed the limit at some instants.
+    :param after: the amounts after the write.
+    """
+    # at each instant in order: the change of the sum before, and the change of the sum after
+    steps: dict[float, list[int]] = {}
+    for position, amounts in enumerate((before, after)):
+        for each in amounts:
+            begin, end = max(each.starts_at, window.starts_at), min(each.window.ends_at, window.ends_at)
+            if begin < end:
+                steps.setdefault(begin, [0, 0])[position] += each.used
+                steps.setdefault(end, [0, 0])[position] -= each.used
+    sums = [0, 0]
+    for instant, changes in sorted(steps.items()):
+        sums = [present + change for present, change in zip(sums, changes, strict=True)]
+        if sums[1] > max(limit, sums[0]):
+            return instant
+    return window.ends_at
+
+
+def largest_integral(amounts: Iterable[TimedAmount], now: float, period: float) -> float:
+    """Return the largest amount multiplied by seconds within any period of some seconds, from now on.
+
+    All amounts have an end.
+    """
+    parts = [
+        (max(each.starts_at, now), each.window.ends_at, each.used)
+        for each in amounts
+        if each.window.ends_at > now
+    ]
+    changes: dict[float, int] = {}
+    for begin, end, used in parts:
+        changes[begin] = changes.get(begin, 0) + used
+        changes[end] = changes.get(end, 0) - used
+    # the sum from each instant on, and the integral until this instant
+    instants, sums, integrals = sorted(changes), [], []
+    level, total, last = 0, 0.0, now
+    for instant in instants:
+        total += level * (instant - last)
+        level, last = level + changes[instant], instant
+        sums.append(level)
+        integrals.append(total)
+
+    def integral_until(instant: float) -> float:
+        at = bisect_right(instants, instant) - 1
+        return 0.0 if at < 0 else integrals[at] + sums[at] * (instant - instants[at])
+
+    # the integral of a moving period is linear while no border of it meets an instant of change
+    starts = {max(now, each) for instant in instants for each in (instant, instant - period)}
+    return max((integral_until(each + period) - integral_until(each) for each in starts), default=0.0)
 
 
 def by_key(amounts: Iterable[TimedAmount]) -> dict[HoldKey, list[TimedAmount]]:

@@ -85,6 +85,10 @@ class ContainerDriver(ForeignDriver):
         self._editor = ContainerEditor(records, self._folders, group_path)
         self._await_look(start_thread(CONTAINERS_THREAD, self._follow_peer))
 
+    def subject_key(self, guest: Guest) -> str:
+        """The id of the container."""
+        return guest.details[CONTAINER]
+
     def guest_below(self, folder: str) -> str:
         """The name of a guest with a group below a folder; empty if there is none."""
         inner = (

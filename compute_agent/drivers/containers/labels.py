@@ -33,7 +33,7 @@ KEYS: Final[Mapping[str, str]] = {
 }
 """The settings of guests by their labels, such as ``compute-agent.class`` for ``qos_class``."""
 
-_KEYS: Final = KeyNames(f"{PREFIX}uuid", f"{PREFIX}vcpus", KEYS, "label")
+_KEYS: Final = KeyNames(f"{PREFIX}uuid", f"{PREFIX}vcpus", f"{PREFIX}memory", KEYS, "label")
 
 _MAX_TEXT: Final = 1000
 

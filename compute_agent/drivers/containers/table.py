@@ -66,6 +66,25 @@ class ContainerTable(GuestTable):
             entry = self._by_uuid.get(record.guest_uuid)
         return entry is not None and record.run == str(run_of(entry)) and entry.is_alive
 
+    def may_return(self, key: str, guest_uuid: str) -> bool:
+        """Whether a container exists, and its next run has this uuid, unless it is renamed."""
+        try:
+            container = self._engine.read_container(key)
+            if container is None:
+                return False
+            settings = self._settings_of(container)
+        except (ValueError, BadDeclarationError) as error:
+            raise DriverError(f"the state of container {key[:12]} is not known: {error}") from error
+        return settings is not None and self._uuid_of(container, settings) == guest_uuid
+
+    def _settings_of(self, container: ContainerState) -> DeclaredSettings | None:
+        """See :func:`parse_labels`."""
+        is_chosen = any(fnmatch.fnmatchcase(container.name, one) for one in self._guest_names)
+        return parse_labels(container.labels, self._labels_of_image(container), is_chosen)
+
+    def _uuid_of(self, container: ContainerState, settings: DeclaredSettings) -> str:
+        return settings.guest_uuid or made_uuid(self._host, self._driver, container.name)
+
     def _find_suspects(self) -> Collection[str]:
         self._refuse_kubernetes()
         listed = {
@@ -105,11 +124,10 @@ class ContainerTable(GuestTable):
             return SubjectFinding()
         guest_uuid = made_uuid(self._host, self._driver, container.name)
         try:
-            is_chosen = any(fnmatch.fnmatchcase(container.name, one) for one in self._guest_names)
-            settings = parse_labels(container.labels, self._labels_of_image(container), is_chosen)
+            settings = self._settings_of(container)
             if settings is None:
                 return SubjectFinding(is_other=True)
-            guest_uuid = settings.guest_uuid or guest_uuid
+            guest_uuid = self._uuid_of(container, settings)
             return self._find_entry(container, guest_uuid, settings)
         except (BadDeclarationError, UnfitSubjectError) as error:
             reason = f"container {container.name} cannot be a guest: {error}"
@@ -142,7 +160,7 @@ class ContainerTable(GuestTable):
             declared_by=SettingSource.LABEL,
             declared_problems=settings.problems,
         )
-        return SubjectFinding(GuestEntry(guest, RunningGroup(main, folder)), guest_uuid)
+        return SubjectFinding(GuestEntry(guest, RunningGroup(main, folder), settings.memory_mb), guest_uuid)
 
 
 def run_of(entry: GuestEntry) -> ContainerRun:

@@ -17,7 +17,10 @@ from compute_agent.model.messages import printable_text
 # An upper limit for the number of problems in messages of one guest.
 _MAX_PROBLEMS: Final = 20
 
-_VCPUS: Final = re.compile(r"[0-9]{1,4}\Z")
+_NUMBER: Final = re.compile(r"[0-9]{1,10}\Z")
+
+_MAX_MEMORY: Final = (1 << 31) - 1
+"""The largest amount of a resource in Placement."""
 
 _NAMESPACE: Final = uuid.UUID("0a1c6f4e-52f7-5d0b-9d3e-6a0f8f7c1b55")
 """The namespace of uuids that are made from names."""
@@ -32,6 +35,7 @@ class DeclaredSettings:
     """The declared settings of a guest.
 
     :ivar guest_uuid: the uuid; empty: it is made from names.
+    :ivar memory_mb: the memory to claim in MiB; 0: not declared.
     :ivar declared: the values of settings, by setting.
     :ivar problems: sentences about keys that have no effect.
     """
@@ -40,6 +44,7 @@ class DeclaredSettings:
     vcpus: int = 1
     declared: Mapping[str, Any] = ()  # type: ignore[assignment]  # an empty default that is not shared
     problems: tuple[str, ...] = ()
+    memory_mb: int = 0
 
     @property
     def guest_settings(self) -> GuestSettings:
@@ -53,12 +58,14 @@ class KeyNames:
 
     :ivar uuid: the key of the uuid.
     :ivar vcpus: the key of the number of CPUs.
+    :ivar memory: the key of the memory in MiB.
     :ivar settings: the settings by their keys.
     :ivar place: stands before a key in messages.
     """
 
     uuid: str
     vcpus: str
+    memory: str
     settings: Mapping[str, str]
     place: str
 
@@ -74,22 +81,20 @@ def made_uuid(*names: str) -> str:
 def parse_declaration(values: Mapping[str, str], keys: KeyNames) -> DeclaredSettings:
     """The settings in texts by key; an empty text means the default.
 
-    :raises BadDeclarationError: the uuid or the number of CPUs cannot be used.
+    :raises BadDeclarationError: the uuid, the number of CPUs or the memory cannot be used.
     """
-    guest_uuid, vcpus = values.get(keys.uuid, ""), values.get(keys.vcpus, "")
+    guest_uuid = values.get(keys.uuid, "")
     if guest_uuid:
         try:
             guest_uuid = str(uuid.UUID(guest_uuid))
         except ValueError as error:
             raise BadDeclarationError(f"{keys.uuid}={printable_text(guest_uuid)} is not a uuid") from error
-    if vcpus and (not _VCPUS.match(vcpus) or not 1 <= int(vcpus) <= MAX_VCPUS):
-        raise BadDeclarationError(
-            f"{keys.vcpus}={printable_text(vcpus)} is not a whole number from 1 to {MAX_VCPUS}"
-        )
+    vcpus = _read_amount(values, keys.vcpus, MAX_VCPUS)
+    memory = _read_amount(values, keys.memory, _MAX_MEMORY)
     declared: dict[str, Any] = {}
     problems: list[str] = []
     for key, text in values.items():
-        if key in (keys.uuid, keys.vcpus):
+        if key in (keys.uuid, keys.vcpus, keys.memory):
             continue
         if key not in keys.settings:
             problems.append(f"{keys.place} {printable_text(key)} is not a setting of guests")
@@ -100,4 +105,12 @@ def parse_declaration(values: Mapping[str, str], keys: KeyNames) -> DeclaredSett
                 problems.append(f"{keys.place} {key}={printable_text(text)} has no effect: {error}")
     if len(problems) > _MAX_PROBLEMS:
         problems = [*problems[:_MAX_PROBLEMS], f"{len(problems) - _MAX_PROBLEMS} more have no effect"]
-    return DeclaredSettings(guest_uuid, int(vcpus or 1), declared, tuple(problems))
+    return DeclaredSettings(guest_uuid, vcpus or 1, declared, tuple(problems), memory)
+
+
+def _read_amount(values: Mapping[str, str], key: str, largest: int) -> int:
+    """The whole number of a key; 0 if it is not declared."""
+    text = values.get(key, "")
+    if text and (not _NUMBER.match(text) or not 1 <= int(text) <= largest):
+        raise BadDeclarationError(f"{key}={printable_text(text)} is not a whole number from 1 to {largest}")
+    return int(text or 0)

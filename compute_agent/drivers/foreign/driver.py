@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 from compute_agent.drivers import memory_limits, procfs
 from compute_agent.drivers.base import (
+    UNLIMITED,
     ChangeKind,
     CpuLimits,
     CpuSettings,
@@ -33,7 +34,7 @@ from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.foreign import values
 from compute_agent.drivers.foreign.editor import GoalChoice, HostFolders, ValueComparison, ValueEditor
 from compute_agent.drivers.foreign.table import GuestEntry, GuestTable
-from compute_agent.drivers.foreign.values import CPUS, NODES
+from compute_agent.drivers.foreign.values import CPUS, INFINITY, MEMORY_MAX, NODES, Values, own_value
 from compute_agent.drivers.memory_limits import OomScores, OomWatch
 from compute_agent.drivers.undivided import UndividedThreads
 from compute_agent.model import cpuset
@@ -52,6 +53,7 @@ _FIRST_LOOK: Final = 10.0
 _LAST_LOOK: Final = 2.0
 
 _POLL_SECONDS: Final = 0.02
+_MIB: Final = 1 << 20
 KILL_SECONDS: Final = 10.0
 """The longest time in seconds until the processes of a guest end after SIGKILL."""
 
@@ -237,6 +239,36 @@ class ForeignDriver(UndividedThreads):
     @abc.abstractmethod
     def _can_idle(self, guest: Guest) -> bool:
         """Whether the guest can be idle."""
+
+    # Claims
+
+    def wanted_memory(self, guest: Guest) -> int:
+        """The memory to claim for a guest in MiB: the declared one, or its own limit; 0: neither is set.
+
+        :raises GuestGoneError: the guest has ended.
+        :raises DriverError: the limit cannot be read.
+        """
+        if declared := self._table.find_living(guest).memory_mb:
+            return declared
+
+        def choose_limit(present: Values, noted: Values) -> Values:
+            return {MEMORY_MAX: own_value(MEMORY_MAX, present, noted)}
+
+        limit = self._compare_guest(guest, choose_limit).goals.get(MEMORY_MAX, INFINITY)
+        assert isinstance(limit, int)
+        return 0 if limit >= UNLIMITED else -(-limit // _MIB)
+
+    @abc.abstractmethod
+    def subject_key(self, guest: Guest) -> str:
+        """The key by which the peer knows the service or container of a guest."""
+
+    def is_gone(self, key: str, guest_uuid: str) -> bool:
+        """Whether a guest that does not run will not come back under this uuid.
+
+        :param key: the key of its service or container.
+        :raises DriverError: the peer does not answer.
+        """
+        return self._table.is_other(key, guest_uuid) or not self._table.may_return(key, guest_uuid)
 
     # Abilities of the driver
 

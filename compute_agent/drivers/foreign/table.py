@@ -61,10 +61,14 @@ def group_members(groups: Path, folder: Path) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class GuestEntry:
-    """A guest with its processes."""
+    """A guest with its processes.
+
+    :ivar memory_mb: the memory to claim for it in MiB, as it is declared; 0: not declared.
+    """
 
     guest: Guest
     running: RunningGroup
+    memory_mb: int = 0
 
     @property
     def is_alive(self) -> bool:
@@ -137,6 +141,19 @@ class GuestTable(abc.ABC):
         if not entry.is_alive:
             raise GuestGoneError(f"guest {guest} has ended")
         return entry
+
+    def is_other(self, key: str, guest_uuid: str) -> bool:
+        """Whether a subject is no guest any more, or a guest with another uuid."""
+        with self._lock:
+            entry = self._entries.get(key)
+        return key in self._others if entry is None else entry.guest.uuid != guest_uuid
+
+    @abc.abstractmethod
+    def may_return(self, key: str, guest_uuid: str) -> bool:
+        """Whether a subject runs, or a later run of it may be a guest with this uuid.
+
+        :raises DriverError: the other program does not answer, or gives an unexpected answer.
+        """
 
     # For the thread of the table
 

@@ -82,6 +82,10 @@ class SystemdDriver(ForeignDriver):
     def _kill_processes(self, guest: Guest) -> None:
         self._manager.kill_unit(guest.name)
 
+    def subject_key(self, guest: Guest) -> str:
+        """The name of the service."""
+        return guest.name
+
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
         """Sentences about the limits that systemd does not have."""
         self._table.find_living(guest)

@@ -35,7 +35,7 @@ KEYS: Final[Mapping[str, str]] = {
 """The settings of guests by their keys in the section, such as ``Class`` for ``qos_class``."""
 
 
-_KEYS: Final = KeyNames("Uuid", "Vcpus", KEYS, f"[{SECTION}]")
+_KEYS: Final = KeyNames("Uuid", "Vcpus", "Memory", KEYS, f"[{SECTION}]")
 
 
 def section_lines(text: str) -> list[tuple[str, str]] | None:
@@ -79,7 +79,7 @@ def parse_section(lines: Sequence[tuple[str, str]]) -> DeclaredSettings:
 
     The last assignment of a key applies; an empty one means the default.
 
-    :raises BadDeclarationError: the uuid or the number of CPUs cannot be used.
+    :raises BadDeclarationError: the uuid, the number of CPUs or the memory cannot be used.
     """
     return parse_declaration(dict(lines), _KEYS)
 

@@ -21,7 +21,7 @@ from compute_agent.drivers.systemd.unit_settings import read_settings
 from compute_agent.drivers.systemd.unit_state import UnitState, find_running, parse_service, parse_unit
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import SettingSource
-from compute_agent.model.messages import printable_text
+from compute_agent.model.messages import DriverError, printable_text
 
 LOG = logging.getLogger(__name__)
 
@@ -45,6 +45,14 @@ class UnitTable(GuestTable):
     def is_managed(self, record: ValueRecord) -> bool:
         """Whether a service is a guest with this uuid and has not ended."""
         return self._managed.get(record.name) == record.guest_uuid
+
+    def may_return(self, key: str, guest_uuid: str) -> bool:
+        """Whether a service runs, or may run in a moment, as between two runs with ``Restart=``."""
+        properties = self._manager.read_unit(key)
+        try:
+            return properties is not None and not parse_unit(properties).has_ended
+        except ValueError as error:
+            raise DriverError(f"the state of service {key} is not known: {error}") from error
 
     def _find_suspects(self) -> Collection[str]:
         services = self._manager.list_services()
@@ -106,4 +114,4 @@ class UnitTable(GuestTable):
             declared_by=SettingSource.UNIT,
             declared_problems=settings.problems,
         )
-        return SubjectFinding(GuestEntry(guest, running), guest_uuid)
+        return SubjectFinding(GuestEntry(guest, running, settings.memory_mb), guest_uuid)

@@ -20,6 +20,7 @@ from placement.schemas.base import canonical_uuid
 from placement.search.claims.degradation import DegradationCause, PromisingProviders, find_causes
 from placement.store import reservations as store
 from placement.store.allocations import Allocation
+from placement.store.booking_limits import BookingLimits
 from placement.store.holds import TimeSchedule, read_schedule
 from placement.store.reservations import CapacityReservation, WrittenReservation
 from placement.store.time_profile import TimeWindow, iso_time
@@ -43,11 +44,12 @@ def create_reservation(call: ApiRequest) -> Response:
     window = schemas.window_of(body, end)
     wanted = schemas.wanted_of(body, call.service.request_forms, uuid, window)
     starts_at = None if window is None else window.starts_at
+    limits = _booking_limits(call)
     # the transaction fills this list; it may run several times, and the last run counts
     made: list[WrittenReservation] = []
 
     def make_written(tx: WriteTransaction) -> None:
-        made[:] = [store.make_reservation(tx, uuid, body["group"], end, starts_at)]
+        made[:] = [store.make_reservation(tx, uuid, body["group"], end, starts_at, limits)]
 
     claim_service(call).claim_places([wanted], also=make_written)
     (written,) = made
@@ -57,7 +59,7 @@ def create_reservation(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", PATH, None, writes_json=True)
 def list_some(call: ApiRequest) -> Response:
-    """List reservations by uuid; a caller that may not see all gets those of its own project."""
+    """List reservations, sorted by uuid. A caller that may not see all gets those of its project."""
     page = schemas.parse_list(call.query_parameters, call.version)
     project_id = page.project_id
     if project_id is None:
@@ -117,7 +119,7 @@ def update(call: ApiRequest, reservation_uuid: str) -> Response:
     known = _known_uuid(reservation_uuid)
     body = call.parse_body(_UPDATE)
     end, generation = schemas.end_of(body), body["generation"]
-    written = call.service.database.write(lambda tx: store.change_end(tx, known, generation, end))
+    written = store.move_end(call.service.database, known, generation, end, _booking_limits(call))
     # the right to change a reservation does not include the right to see it
     if not _allows_project(call, rules.SHOW_RESERVATION, written.reservation.project_id):
         raise store.no_reservation(known)
@@ -130,6 +132,14 @@ def delete(call: ApiRequest, reservation_uuid: str) -> Response:
     known = _known_uuid(reservation_uuid)
     call.service.database.write(lambda tx: store.delete(tx, known))
     return call.empty_answer()
+
+
+def _booking_limits(call: ApiRequest) -> BookingLimits:
+    conf = call.service.conf.reservations
+    duration, ahead = (None if each < 0 else float(each) for each in (conf.max_duration, conf.max_ahead))
+    return BookingLimits(
+        duration, ahead, conf.max_project_amounts, conf.max_project_hours, float(conf.hours_period)
+    )
 
 
 def _known_uuid(uuid: str) -> str:

@@ -5,7 +5,15 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.store.time_profile import TimedAmount, TimeWindow, largest_sum, needed_holds, usage_changes
+from placement.store.time_profile import (
+    TimedAmount,
+    TimeWindow,
+    first_growth,
+    largest_integral,
+    largest_sum,
+    needed_holds,
+    usage_changes,
+)
 
 KEY = ("host", "VCPU")
 LAST = 8
@@ -39,6 +47,27 @@ def sum_at(some: list[TimedAmount], instant: float) -> int:
 def test_the_largest_sum_is_that_of_the_busiest_instant(some: list[TimedAmount], window: TimeWindow) -> None:
     instants = range(int(window.starts_at), int(window.ends_at))
     assert largest_sum(some, window) == max(sum_at(some, each) for each in instants)
+
+
+@given(before=amounts(), after=amounts(), window=windows(), limit=st.integers(0, 6))
+def test_the_first_growth_is_at_the_first_instant_with_a_larger_excess(
+    before: list[TimedAmount], after: list[TimedAmount], window: TimeWindow, limit: int
+) -> None:
+    growing = (
+        each
+        for each in range(int(window.starts_at), int(window.ends_at))
+        if sum_at(after, each) > max(limit, sum_at(before, each))
+    )
+    assert first_growth(before, after, limit, window) == next(growing, window.ends_at)
+
+
+@given(some=amounts(), now=st.integers(0, LAST), period=st.integers(1, LAST))
+def test_the_largest_integral_is_that_of_the_fullest_period(
+    some: list[TimedAmount], now: int, period: int
+) -> None:
+    hours = [sum_at(some, each) if each >= now else 0 for each in range(3 * LAST + 1)]
+    fullest = max(sum(hours[begin : begin + period]) for begin in range(now, 2 * LAST + 1))
+    assert largest_integral(some, now, period) == fullest
 
 
 @given(some=amounts(), more=amounts(), now=st.integers(0, LAST))

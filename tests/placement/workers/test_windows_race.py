@@ -83,6 +83,38 @@ def test_racing_writes_of_windows_keep_every_instant_below_the_capacity(
     assert find_broken_promises(url) == []
 
 
+def test_racing_bookings_keep_the_limit_of_their_project(
+    database_server: DatabaseServer, database_template: str
+) -> None:
+    url = database_server.clone(database_template)
+    try:
+        workers = [
+            Admin(application(url, reservations={"max_project_amounts": {"VCPU": 3}})) for _ in range(2)
+        ]
+        # the hosts have room for all bookings, and none shares a lock with another one
+        hosts = [make_provider(workers[0], f"cn{number}", VCPU=CAPACITY) for number in range(4)]
+        begin, answers = datetime.now().timestamp(), list[int]()
+
+        def book(admin: Admin, host: str) -> None:
+            times = {"starts_at": iso(begin + HOUR), "expires_at": iso(begin + 2 * HOUR)}
+            body = {"query": "resources=VCPU:1", "project_id": "p", "user_id": "u", "allowed_hosts": [host]}
+            for _ in range(3):
+                answers.append(admin("POST", PATH, json=body | times).status_code)
+
+        threads = [
+            threading.Thread(target=book, args=(workers[number % 2], host), daemon=True)
+            for number, host in enumerate(hosts)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=240)
+            assert not thread.is_alive()
+        assert sorted(answers) == [201] * 3 + [409] * 9
+    finally:
+        database_server.drop_database(url)
+
+
 def test_the_check_finds_a_full_instant_and_a_wrong_hold(url: str, workers: list[Admin]) -> None:
     host, begin = make_provider(workers[0], "cn", VCPU=CAPACITY), datetime.now().timestamp()
     times = {"starts_at": iso(begin + HOUR), "expires_at": iso(begin + 2 * HOUR)}

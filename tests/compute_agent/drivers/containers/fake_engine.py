@@ -68,6 +68,8 @@ class FakeEngine:
         self.answers = {}
         """Status and content of the answers to paths, in place of the usual ones."""
         self.stops = True
+        self.removed = 0
+        """The number of containers that were removed."""
         self._streams = []
         self._lock = threading.RLock()
         self.groups = ContainerGroups(folder / "cgroup", monkeypatch)
@@ -121,7 +123,8 @@ class FakeEngine:
 
     def start(self, name, labels=GUEST, processes=1, **changes):
         """Start a container; with an event, if it is meant to be a guest."""
-        key = hashlib.sha256(name.encode()).hexdigest()
+        key = next((key for key, it in self.containers.items() if it.name == name), "")
+        key = key or hashlib.sha256(f"{name} {self.removed}".encode()).hexdigest()
         with self._lock:
             container = self.containers.setdefault(key, FakeContainer(name, dict(labels), key))
             container.group = self.group_format.format(key)
@@ -142,6 +145,13 @@ class FakeEngine:
         shutil.rmtree(self.folder_of(container), ignore_errors=True)
         if event:
             self.emit(container, event)
+
+    def remove(self, name):
+        """Remove a container that does not run; the next one of this name has another id."""
+        container = self.named(name)
+        del self.containers[container.key]
+        self.removed += 1
+        self.emit(container, "remove")
 
     def restart(self, name):
         self.stop(name)

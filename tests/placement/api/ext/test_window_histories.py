@@ -1,13 +1,17 @@
 """Random histories of windows and claims, compared with brute force over all hours.
 
-The model knows the amount of each consumer in each hour. A write is accepted exactly if no hour is above the
-capacity afterwards, and the used amount is that of the busiest hour ahead.
+The model knows the amount of each consumer in each hour, and the capacity, which an operator changes. A
+write is accepted exactly if no hour gets more above the capacity. The used amount is that of the busiest hour
+ahead.
 """
 
 import math
+import re
 import time
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import HealthCheck, given, note, settings
@@ -15,7 +19,16 @@ from hypothesis import strategies as st
 
 from tests.databases import DatabaseServer
 from tests.examples import examples
-from tests.placement.builders import make_provider, new_claim, post_claims, put_allocation, read_usages
+from tests.placement.builders import (
+    make_provider,
+    new_claim,
+    post_claims,
+    provider_path,
+    put_allocation,
+    put_inventories,
+    read_error,
+    read_usages,
+)
 from tests.placement.moving_clock import advance_clock, iso
 from tests.placement.running import Admin, application
 
@@ -33,6 +46,7 @@ steps = st.one_of(
     st.tuples(st.just("keep"), st.integers(0, 9), amounts, st.just(0)),
     st.tuples(st.just("move"), st.integers(0, 9), st.integers(1, 6), st.just(0)),
     st.tuples(st.just("draw"), st.integers(0, 9), amounts, st.integers(1, 4)),
+    st.tuples(st.just("resize"), st.integers(1, 2 * CAPACITY), st.just(0), st.just(0)),
     st.tuples(st.just("wait"), st.integers(1, 2), st.just(0), st.just(0)),
 )
 
@@ -57,11 +71,18 @@ class World:
     # the present is in the middle of an hour, so that no request meets its border
     begun_at: float = field(default_factory=lambda: time.time() - HOUR / 2)
     guests: dict[str, Guest] = field(default_factory=dict)
+    capacity: int = CAPACITY
 
     def fits(self, without: str | None, *more: Guest) -> bool:
-        """Return whether no hour is above the capacity with other guests instead of one."""
+        """Return whether no hour gets more above the capacity with other guests instead of one."""
         present = [each for key, each in self.guests.items() if key != without]
-        return busiest([*present, *more]) <= CAPACITY
+        before, after = amounts_by_hour(self.guests.values()), amounts_by_hour([*present, *more])
+        return all(new <= max(self.capacity, old) for old, new in zip(before, after, strict=True))
+
+    def missing_of(self, window: Guest) -> int:
+        """Return the amount that a window lacks in its busiest hour."""
+        used = amounts_by_hour(self.guests.values())[max(0, int(window.begin)) : int(window.end)]
+        return max(0, min(window.amount, max(used) - self.capacity))
 
     def time_of(self, hour: float) -> str:
         return iso(self.begun_at + hour * HOUR)
@@ -118,9 +139,19 @@ class World:
             key, window = one
             shown = self.admin("GET", f"{PATH}/{key}").json["reservation"]
             body = {"generation": shown["generation"], "expires_at": self.time_of(end)}
-            status = self.admin("PUT", f"{PATH}/{key}", json=body).status_code
+            answer = self.admin("PUT", f"{PATH}/{key}", json=body)
             moved = Guest("window", window.amount, window.begin, end)
-            self.settle(key, status, moved, without=key, said="move")
+            self.settle(key, answer.status_code, moved, without=key, said="move")
+            if answer.status_code == 409:
+                latest = max(
+                    hour
+                    for hour in range(int(window.end), HORIZON)
+                    if self.fits(key, Guest("window", window.amount, window.begin, hour))
+                )
+                said = re.search(r"may end at (.*)Z at the latest", read_error(answer)[2])
+                assert said is not None
+                moment = datetime.fromisoformat(said[1]).replace(tzinfo=UTC).timestamp()
+                assert abs(moment - self.begun_at - latest * HOUR) < 1
 
     def draw(self, number: int, amount: int, length: int) -> None:
         """Claim from a window."""
@@ -138,6 +169,11 @@ class World:
             if not window.amount:
                 del self.guests[key]
 
+    def resize(self, capacity: int, _: int, __: int) -> None:
+        generation = self.admin("GET", provider_path(self.host)).json["generation"]
+        put_inventories(self.admin, self.host, generation, VCPU=capacity)
+        self.capacity = capacity
+
     def wait(self, hours: int, _: int, __: int) -> None:
         advance_clock(self.url, hours * HOUR)
         for key, each in list(self.guests.items()):
@@ -146,11 +182,12 @@ class World:
                 del self.guests[key]
 
 
-def busiest(guests: list[Guest]) -> int:
-    """Return the largest amount in an hour, from the present one on."""
-    return max(
-        sum(each.amount for each in guests if each.begin <= hour < each.end) for hour in range(HORIZON + 1)
-    )
+def amounts_by_hour(guests: Iterable[Guest]) -> list[int]:
+    """Return the used amount of each hour, from the present one on."""
+    every = list(guests)
+    return [
+        sum(each.amount for each in every if each.begin <= hour < each.end) for hour in range(HORIZON + 1)
+    ]
 
 
 @pytest.fixture
@@ -174,6 +211,9 @@ def test_a_write_is_accepted_exactly_if_no_hour_is_above_the_capacity(
         for kind, *numbers in history:
             getattr(world, kind)(*numbers)
             note(f"{kind} {numbers}: {world.guests}")
-            assert read_usages(admin, world.host)["VCPU"] == busiest(list(world.guests.values()))
+            assert read_usages(admin, world.host)["VCPU"] == max(amounts_by_hour(world.guests.values()))
+            for shown in admin("GET", PATH).json["reservations"]:
+                missing = [cause["missing"] for cause in shown["degraded"]]
+                assert sum(missing) == world.missing_of(world.guests[shown["uuid"]])
     finally:
         database_server.drop_database(url)

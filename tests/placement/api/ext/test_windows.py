@@ -235,6 +235,29 @@ def test_the_end_of_a_window_moves_if_its_room_is_free(admin: Admin, url: str, h
     assert read_usages(admin, host) == {"VCPU": 6}
 
 
+def test_a_refused_extension_names_the_latest_end_and_what_follows(admin: Admin, host: str) -> None:
+    window = booked(admin, 6, 1, 2)
+    following = booked(admin, 6, 3, 4)
+    body = {"generation": 1, "expires_at": after(3.5 * HOUR)}
+    status, _, detail = read_error(admin("PUT", f"{PATH}/{window}", json=body))
+    latest = show(admin, following)["starts_at"]
+    assert status == 409
+    assert f"{window} is not free until then: it may end at {latest} at the latest" in detail
+    assert f"overlap this time: {following} from {latest}" in detail
+    assert admin("PUT", f"{PATH}/{window}", json=body | {"expires_at": latest}).status_code == 200
+
+
+def test_an_extension_into_a_full_hour_is_refused_even_if_a_later_hour_is_fuller(
+    admin: Admin, host: str
+) -> None:
+    put_inventories(admin, host, generation_of(admin, host), VCPU=12)
+    first, _, _ = booked(admin, 4, 1, 2), booked(admin, 8, 2.2, 3), booked(admin, 12, 4, 5)
+    put_inventories(admin, host, generation_of(admin, host), VCPU=8)
+    body = {"generation": 1, "expires_at": after(2.4 * HOUR)}
+    assert admin("PUT", f"{PATH}/{first}", json=body).status_code == 409
+    assert admin("PUT", f"{PATH}/{first}", json=body | {"expires_at": after(2.1 * HOUR)}).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("begin", "end", "message"),
     [

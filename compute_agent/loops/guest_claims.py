@@ -1,0 +1,383 @@
+"""Claims allocations for guests that have none, and gives them back when the guests are gone for good.
+
+The guests are those that other programs start, such as containers. The thread of reports
+calls :meth:`GuestClaims.settle_claims` after each read of allocations, so failures of Placement cost a report
+and its usual pauses.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+
+from compute_agent import kept_json
+from compute_agent.events.event import EventKind, EventOutcome, EventRecorder, NamedSubject
+from compute_agent.files import write_durably
+from compute_agent.loops.base import ConfigurationInForce
+from compute_agent.model.guest import Allocation, Guest
+from compute_agent.model.messages import DriverError
+from compute_agent.pipeline.events import AllocationsRead
+from compute_agent.pipeline.guest_cache import GuestView
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.report.answers import (
+    ConcurrentUpdateError,
+    ConflictError,
+    NotFoundError,
+    PlacementError,
+    UnavailableError,
+)
+from compute_agent.report.audit import UNKNOWN_OWNER
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.guest_claims import (
+    CLAIM_TYPE,
+    ClaimNote,
+    claim_query,
+    claimed_amounts,
+    dump_notes,
+    is_own_claim,
+    parse_notes,
+)
+from compute_agent.report.history import ConsumerOwner
+from compute_agent.threads import NO_LOCK, ONCE, ThreadSpec, run_aside
+
+LOG = logging.getLogger(__name__)
+
+FILE_NAME: Final = "claims.json"
+
+# The first and the longest pause in seconds after a refusal.
+_FIRST_PAUSE: Final = 30.0
+_MAX_PAUSE: Final = 600.0
+
+NO_ROOM_THREAD: Final = ThreadSpec(
+    "guest without room",
+    ONCE,
+    "stops a guest for which Placement has no room, if [guests] no_room = stop",
+    NO_LOCK,
+    "the driver of the guest",
+)
+
+
+class ClaimableGuests(Protocol):
+    """A driver of guests that other programs start."""
+
+    def wanted_memory(self, guest: Guest) -> int:
+        """The memory to claim for a guest in MiB; 0: none."""
+        ...
+
+    def subject_key(self, guest: Guest) -> str:
+        """The key by which the program that runs the guest knows it."""
+        ...
+
+    def is_gone(self, key: str, guest_uuid: str) -> bool:
+        """Whether a guest that does not run will not come back under this uuid.
+
+        :raises DriverError: the program that runs the guests does not answer.
+        """
+        ...
+
+    def stop(self, guest: Guest, timeout: float) -> None:
+        """Stop the guest: by request, and by force after ``timeout`` seconds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRefusal:
+    """A claim that Placement has refused.
+
+    :ivar pid: the main process of the guest; another run of the guest is tried at once.
+    :ivar pause: the seconds until the next attempt, and ``until`` its time in monotonic seconds.
+    """
+
+    pid: int
+    reason: str
+    pause: float
+    until: float
+
+
+class ClaimStore:
+    """The file with the notes of claims in the state folder. Only one thread may use the object."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the notes. A file that cannot be used is put aside.
+
+        :raises UnsafeFileError: another user may have made the file.
+        :raises OSError: the file cannot be put aside.
+        """
+        self._path = folder / FILE_NAME
+        self.notes: Mapping[str, ClaimNote] = kept_json.load_state(
+            self._path, parse_notes, {}, _report_damage
+        )
+
+    def keep_notes(self, notes: Mapping[str, ClaimNote]) -> None:
+        """Store the notes, which are on disk when this returns.
+
+        :raises OSError: they cannot be written.
+        """
+        if notes != self.notes:
+            write_durably(self._path, dump_notes(notes.values()))
+            self.notes = dict(notes)
+
+
+def _report_damage(path: Path, error: Exception) -> None:
+    LOG.error(
+        "The notes of claims cannot be used and are kept as %s: %s. The agent does not give back the"
+        " allocations that it has claimed before",
+        path,
+        error,
+    )
+
+
+class GuestClaims:
+    """The claims of the agent. The thread of reports settles them; any thread may read the refusals."""
+
+    def __init__(
+        self,
+        in_force: ConfigurationInForce,
+        pipeline: GuestPipeline,
+        drivers: Mapping[str, ClaimableGuests],
+        store: ClaimStore,
+        recorder: EventRecorder,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin with the notes of the last agent.
+
+        :param drivers: the drivers with guests for which the agent claims, by name.
+        """
+        self._in_force = in_force
+        self._pipeline = pipeline
+        self._drivers = drivers
+        self._store = store
+        self._recorder = recorder
+        self._clock = clock
+        self._refusals: Mapping[str, ClaimRefusal] = {}
+        self._gone: dict[str, float] = {}
+        """The time at which a guest was first found gone, by uuid."""
+        self._checked: dict[str, int] = {}
+        """The main process of each guest with a claim that fits its wishes, by uuid."""
+        self._found: frozenset[str] | None = None
+        """The guests that ran before the first claims; None: there were no claims so far."""
+
+    # For any thread
+
+    def is_awaited(self, guest: Guest) -> bool:
+        """Whether the agent claims for a guest that has no allocation."""
+        return bool(self._in_force.current.options.guests.claim) and guest.driver in self._drivers
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether claims may have to be made or given back."""
+        return bool(self._drivers) and bool(self._store.notes or self._in_force.current.options.guests.claim)
+
+    def refusal_reasons(self) -> Mapping[str, str]:
+        """The reasons why guests have no allocation, by uuid."""
+        return {uuid: refusal.reason for uuid, refusal in self._refusals.items()}
+
+    def claimed_guests(self) -> frozenset[str]:
+        """The uuids of guests with a claim of the agent, whether they run or not."""
+        return frozenset(self._store.notes)
+
+    # For the thread of reports
+
+    def settle_claims(self, client: PlacementClient) -> None:
+        """Give back the claims of guests that are gone, and claim for guests without an allocation.
+
+        :raises UnavailableError: Placement does not answer.
+        :raises OSError: a note cannot be written.
+        """
+        views = {view.guest.uuid: view for view in self._pipeline.guest_views()}
+        self._refusals = {uuid: it for uuid, it in self._refusals.items() if uuid in views}
+        self._checked = {uuid: pid for uuid, pid in self._checked.items() if uuid in views}
+        for note in list(self._store.notes.values()):
+            if note.guest_uuid in views or not self._is_over(note):
+                self._gone.pop(note.guest_uuid, None)
+            elif self._clock() - self._gone.setdefault(note.guest_uuid, self._clock()) >= self._grace:
+                self._give_back(client, note)
+        if not self._in_force.current.options.guests.claim:
+            self._found = None
+            return
+        if self._found is None:
+            self._found = frozenset(views)
+        wishes = {uuid: wish for uuid, view in views.items() if (wish := self._find_wish(view)) is not None}
+        before = self._store.notes
+        # The notes are on disk before the first claim.
+        self._store.keep_notes({**before, **wishes})
+        for uuid, wish in wishes.items():
+            self._claim(client, views[uuid], wish, before.get(uuid))
+
+    @property
+    def _grace(self) -> float:
+        return float(self._in_force.current.options.guests.claim_grace)
+
+    def _is_over(self, note: ClaimNote) -> bool:
+        """Whether a guest is gone for good. A program that does not answer leaves the claim as it is."""
+        driver = self._drivers.get(note.driver)
+        try:
+            return driver is not None and driver.is_gone(note.key, note.guest_uuid)
+        except DriverError as error:
+            LOG.debug("Whether guest %s is gone is not known: %s", note, error)
+            return False
+
+    def _give_back(self, client: PlacementClient, note: ClaimNote) -> None:
+        subject = NamedSubject(note.guest_uuid, note.name)
+        try:
+            record = client.get_allocations(note.guest_uuid)
+            if record.resources:
+                if is_own_claim(note, record, self._pipeline.host_state.own_part(record.resources)):
+                    client.set_allocations(replace(record, resources={}))
+                    self._recorder.record_done(
+                        LOG.info, EventKind.CLAIM, subject, "Guest %s is gone, and its claim is given back"
+                    )
+                else:
+                    LOG.warning(
+                        "Guest %s is gone. Its allocation stays, because another program has changed it", note
+                    )
+        except UnavailableError:
+            raise
+        except PlacementError as error:
+            LOG.warning("The claim of guest %s is not given back yet: %s", note, error)
+            return
+        self._forget_note(note)
+
+    def _forget_note(self, note: ClaimNote) -> None:
+        self._gone.pop(note.guest_uuid, None)
+        self._store.keep_notes(
+            {uuid: it for uuid, it in self._store.notes.items() if uuid != note.guest_uuid}
+        )
+
+    def _find_wish(self, view: GuestView) -> ClaimNote | None:
+        """The note of a claim that the guest needs now; None if it needs none."""
+        guest, options = view.guest, self._in_force.current.options.guests
+        driver = self._drivers.get(guest.driver)
+        known, refusal = self._store.notes.get(guest.uuid), self._refusals.get(guest.uuid)
+        if driver is None or view.allocation is None or view.migration is not None:
+            return None
+        # The allocation is not a claim of the agent, or it fits.
+        if view.allocation and (known is None or self._checked.get(guest.uuid) == guest.pid):
+            return None
+        if refusal is not None and refusal.pid == guest.pid and self._clock() < refusal.until:
+            return None
+        try:
+            memory = driver.wanted_memory(guest)
+        except DriverError as error:
+            LOG.debug("The memory of guest %s is not known: %s", guest, error)
+            return None
+        amounts = claimed_amounts(guest.settings, options.claim_dedicated, memory)
+        owner = ConsumerOwner(
+            options.claim_project or UNKNOWN_OWNER, options.claim_user or UNKNOWN_OWNER, CLAIM_TYPE
+        )
+        note = ClaimNote(guest.uuid, guest.name, guest.driver, driver.subject_key(guest), owner, amounts)
+        if known is None or not view.allocation:
+            return note
+        # A container that was made again has another key.
+        self._checked[guest.uuid] = guest.pid
+        return replace(note, owner=known.owner, former=known.amounts)
+
+    def _claim(
+        self, client: PlacementClient, view: GuestView, note: ClaimNote, known: ClaimNote | None
+    ) -> None:
+        """Claim for a guest, or change its claim.
+
+        :param known: the note of an earlier claim of the guest.
+        """
+        as_of, generation = time.monotonic(), None
+        try:
+            if note.former:
+                record = client.get_allocations(note.guest_uuid)
+                own_part = self._pipeline.host_state.own_part(record.resources)
+                if note.former == note.amounts or not is_own_claim(note, record, own_part):
+                    return
+                generation = record.generation
+            allocation = self._claim_place(client, note, generation)
+        except UnavailableError:
+            # The claim may have been made, so the note stays.
+            raise
+        except PlacementError as error:
+            self._note_refusal(view, note, error, known)
+            return
+        self._refusals = {uuid: it for uuid, it in self._refusals.items() if uuid != note.guest_uuid}
+        self._checked[note.guest_uuid] = view.guest.pid
+        self._pipeline.submit(
+            AllocationsRead({note.guest_uuid: allocation}, as_of, owners={note.guest_uuid: note.owner})
+        )
+        self._recorder.record_done(
+            LOG.info,
+            EventKind.CLAIM,
+            view.guest,
+            "Guest %s has a claim of the agent: %s",
+            self._pipeline.host_state.in_words(allocation),
+        )
+
+    def _claim_place(self, client: PlacementClient, note: ClaimNote, generation: int | None) -> Allocation:
+        """Claim, or find the claim of an earlier request that got no answer."""
+        tree = self._pipeline.host_state.tree
+        query = claim_query(note.amounts, tree)
+        try:
+            return client.claim_place(note.as_consumer(generation), query, tree.root.uuid)
+        except ConcurrentUpdateError:
+            record = client.get_allocations(note.guest_uuid)
+            if is_own_claim(note, record, self._pipeline.host_state.own_part(record.resources)):
+                return record.resources
+            raise
+
+    def _note_refusal(
+        self, view: GuestView, note: ClaimNote, error: PlacementError, known: ClaimNote | None
+    ) -> None:
+        guest, last = view.guest, self._refusals.get(note.guest_uuid)
+        pause = _FIRST_PAUSE if last is None or last.pid != guest.pid else min(2 * last.pause, _MAX_PAUSE)
+        reason = _refusal_text(error)
+        self._refusals = {
+            **self._refusals,
+            note.guest_uuid: ClaimRefusal(guest.pid, reason, pause, self._clock() + pause),
+        }
+        if note.former and known is not None:
+            # The former claim stays, with the wishes that it fits.
+            self._store.keep_notes({**self._store.notes, note.guest_uuid: replace(known, key=note.key)})
+        else:
+            self._forget_note(note)
+        if last is None or last.reason != reason:
+            self._recorder.record_event(
+                LOG.warning,
+                EventKind.CLAIM,
+                guest,
+                "Guest %s has no claim, and the agent tries again: %s",
+                guest,
+                reason,
+                reason=reason,
+                outcome=EventOutcome.FAILED,
+            )
+        is_new = known is None and self._found is not None and guest.uuid not in self._found
+        options = self._in_force.current.options.guests
+        if options.no_room == "stop" and is_new and _has_no_room(error):
+            run_aside(
+                NO_ROOM_THREAD, partial(self._stop_guest, guest, options.stop_timeout), f"-{guest.uuid}"
+            )
+
+    def _stop_guest(self, guest: Guest, timeout: float) -> None:
+        try:
+            self._drivers[guest.driver].stop(guest, timeout)
+        except DriverError as error:
+            LOG.error("Guest %s has no room and cannot be stopped: %s", guest, error)
+            return
+        self._recorder.record_done(
+            LOG.warning, EventKind.STOP, guest, "Guest %s was stopped, because Placement has no room for it"
+        )
+
+
+def _has_no_room(error: PlacementError) -> bool:
+    return isinstance(error, ConflictError) and not isinstance(error, ConcurrentUpdateError)
+
+
+def _refusal_text(error: PlacementError) -> str:
+    if isinstance(error, ConcurrentUpdateError):
+        return (
+            "its uuid belongs to a consumer in Placement that is not the agent's: choose another uuid, or"
+            " remove that consumer's allocation"
+        )
+    if isinstance(error, NotFoundError):
+        return "this Placement has no claims in one call (POST /ext/v1/claims): allocate for its uuid by hand"
+    return str(error)

@@ -1,0 +1,140 @@
+"""Claims of the agent for guests without an allocation: their amounts, and the notes of them. Pure functions.
+
+A *note* is made on disk before the claim, and stays until the allocation is given back. So after a crash at
+any point the agent still finds the allocations that it may have claimed. An allocation is the agent's if a
+note has its owner, its type and its amounts, and if it is on this host only. The agent changes and gives back
+no other allocation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from compute_agent import kept_json
+from compute_agent.inventory.provider_tree import ProviderTree
+from compute_agent.model.guest import Allocation, ConsumerAllocations
+from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings
+from compute_agent.model.messages import full_name, is_uuid
+from compute_agent.report.history import ConsumerOwner
+
+CLAIM_TYPE: Final = "HOST_GUEST"
+"""The type of the consumers that the agent makes. Nova and people use others."""
+
+_VERSION: Final = 1
+
+Amounts = Mapping[str, int]
+"""Amounts by resource class."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimNote:
+    """A claim that the agent has made, or is about to make.
+
+    :ivar key: the key by which the program that runs the guest knows it.
+    :ivar former: the amounts before a change that may not be done yet; empty: there is none.
+    """
+
+    guest_uuid: str
+    name: str
+    driver: str
+    key: str
+    owner: ConsumerOwner
+    amounts: Amounts
+    former: Amounts = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return full_name(self.name, self.guest_uuid)
+
+    def as_consumer(self, generation: int | None) -> ConsumerAllocations:
+        """The consumer of the claim, without resources; ``generation`` is None for a new one."""
+        owner = self.owner
+        return ConsumerAllocations(
+            self.guest_uuid, {}, generation, owner.project_id, owner.user_id, owner.consumer_type
+        )
+
+
+def claimed_amounts(settings: GuestSettings, dedicated_classes: Iterable[str], memory_mb: int) -> Amounts:
+    """The amounts to claim for a guest.
+
+    :param dedicated_classes: the classes of guests that get dedicated CPUs.
+    :param memory_mb: the memory in MiB; 0: none.
+    """
+    if settings.qos_class in dedicated_classes:
+        # The emulator threads then have a CPU of their own.
+        extra = int(settings.emulator_policy is EmulatorPolicy.ISOLATE)
+        found = {"PCPU": settings.vcpus + extra}
+    else:
+        found = {"VCPU": settings.vcpus}
+    return {**found, "MEMORY_MB": memory_mb} if memory_mb else found
+
+
+def claim_query(amounts: Amounts, tree: ProviderTree) -> str:
+    """The query of a claim, as for ``GET /allocation_candidates``.
+
+    All amounts come from one provider, such as a NUMA node, if a provider has all their classes.
+    """
+    holders = [{node.uuid for node in tree.providers_of(name)} for name in amounts]
+    suffix = "1" if set.intersection(*holders) else ""
+    return f"resources{suffix}=" + ",".join(f"{name}:{amount}" for name, amount in sorted(amounts.items()))
+
+
+def is_own_claim(note: ClaimNote, record: ConsumerAllocations, own_part: Allocation) -> bool:
+    """Whether an allocation is the claim of a note.
+
+    :param own_part: the part of the allocation that is on this host.
+    """
+    total: Counter[str] = Counter()
+    for amounts in record.resources.values():
+        total.update(amounts)
+    owner = ConsumerOwner(record.project_id or "", record.user_id or "", record.consumer_type)
+    return owner == note.owner and own_part == record.resources and total in (note.amounts, note.former)
+
+
+def dump_notes(notes: Iterable[ClaimNote]) -> bytes:
+    """The content of the file of notes."""
+    rows = [
+        {
+            "uuid": note.guest_uuid,
+            "name": note.name,
+            "driver": note.driver,
+            "key": note.key,
+            "owner": [note.owner.project_id, note.owner.user_id, note.owner.consumer_type],
+            "amounts": dict(note.amounts),
+            "former": dict(note.former),
+        }
+        for note in notes
+    ]
+    return kept_json.dump(_VERSION, kept_json.checked_content(rows))
+
+
+def parse_notes(content: bytes) -> Mapping[str, ClaimNote]:
+    """The notes in a file, by uuid of the guest.
+
+    :raises ValueError: the content is damaged, or of another version.
+    """
+    return kept_json.parse(_VERSION, content, _read_notes)
+
+
+def _read_notes(document: Any) -> Mapping[str, ClaimNote]:
+    found = {}
+    for row in kept_json.checked_data(document):
+        guest_uuid = kept_json.text(row["uuid"])
+        if not is_uuid(guest_uuid):
+            raise ValueError(f"{guest_uuid!r} is not a uuid")
+        found[guest_uuid] = ClaimNote(
+            guest_uuid,
+            kept_json.text(row["name"]),
+            kept_json.text(row["driver"]),
+            kept_json.text(row["key"]),
+            ConsumerOwner(*map(kept_json.text, row["owner"])),
+            _read_amounts(row["amounts"]),
+            _read_amounts(row["former"]),
+        )
+    return found
+
+
+def _read_amounts(row: Any) -> Amounts:
+    return {name: int(kept_json.read_number(amount, 1 << 31)) for name, amount in row.items()}

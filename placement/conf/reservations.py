@@ -1,0 +1,80 @@
+"""The section ``[reservations]``: limits on reservations of projects."""
+
+from typing import Final
+
+from oslo_config import cfg, types
+
+GROUP: Final = cfg.OptGroup(
+    "reservations",
+    title="Reservations",
+    help="Limits on reservations of projects. By default there are none.",
+)
+
+_AMOUNTS: Final = types.Dict(value_type=types.Integer(min=0))
+
+OPTIONS: list[cfg.Opt] = [
+    cfg.IntOpt(
+        "max_duration",
+        default=-1,
+        min=-1,
+        help="""
+Experimental. Maximum number of seconds from the start of a reservation to its
+end; -1 for no maximum. A reservation without a start begins when it is made
+or extended.
+
+""",
+    ),
+    cfg.IntOpt(
+        "max_ahead",
+        default=-1,
+        min=-1,
+        help="""
+Experimental. Maximum number of seconds from now to the start of a
+reservation; -1 for no maximum other than 366 days.
+
+""",
+    ),
+    cfg.Opt(
+        "max_project_amounts",
+        default={},
+        type=_AMOUNTS,
+        help="""
+Experimental. Maximum amount of each resource class that the reservations of a
+project, and its claims that end at a time, may hold at any instant, such as
+PGPU:8,VCPU:256. A key PROJECT/CLASS is for one project and takes precedence,
+such as 5f2c/PGPU:16. Classes without a key have no maximum.
+
+""",
+    ),
+    cfg.Opt(
+        "max_project_hours",
+        default={},
+        type=_AMOUNTS,
+        help="""
+Experimental. Maximum of the amount multiplied by hours that the reservations
+of a project hold of a resource class within any period. Claims that end at a
+time count, too. The keys are those of max_project_amounts. Only the time from
+now on counts.
+
+""",
+    ),
+    cfg.IntOpt(
+        "hours_period",
+        default=30 * 86_400,
+        min=1,
+        help="""
+Experimental. Length of the periods of max_project_hours, in seconds.
+
+""",
+    ),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register the options of ``[reservations]``."""
+    conf.register_opts(OPTIONS, group=GROUP.name)
+
+
+def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
+    """Return the options by group."""
+    return [(GROUP, OPTIONS)]

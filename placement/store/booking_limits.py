@@ -1,0 +1,108 @@
+"""Limits on the reservations of a project: longest duration and horizon, largest amounts and hours.
+
+The amounts are those of reservations, and of claims that end: otherwise a project could claim from a
+reservation, and book the same amount again. All writes of these amounts lock one bucket, so two bookings at
+once cannot exceed a limit together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from placement.exceptions import LIMIT_EXCEEDED, Conflict
+from placement.store.time_profile import TimedAmount, TimeWindow, first_growth, iso_time, largest_integral
+
+_HOUR: Final = 3600.0
+_DAY: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class BookingLimits:
+    """The limits on reservations; None and missing keys mean no limit.
+
+    - ``max_duration``: seconds from the start to the end of a reservation.
+    - ``max_ahead``: seconds from now to the start.
+    - ``amounts``: largest momentary sums, by resource class or by ``PROJECT/CLASS``.
+    - ``hours``: largest sums of amounts multiplied by hours, within ``period`` seconds; keys as before.
+    """
+
+    max_duration: float | None = None
+    max_ahead: float | None = None
+    amounts: Mapping[str, int] = field(default_factory=dict)
+    hours: Mapping[str, int] = field(default_factory=dict)
+    period: float = 30 * _DAY
+
+    @property
+    def needs_amounts(self) -> bool:
+        """Return whether the amounts of a project matter."""
+        return bool(self.amounts or self.hours)
+
+    def check_time(self, window: TimeWindow, now: float) -> None:
+        """Refuse a reservation that is too long, or begins too late.
+
+        :raises Conflict: the message has the option, the limit and the wanted value.
+        """
+        duration, ahead = window.ends_at - window.starts_at, window.starts_at - now
+        if self.max_duration is not None and duration > self.max_duration:
+            raise _limit_refusal(
+                f"A reservation may last at most {self.max_duration:.0f} seconds ([reservations]"
+                f" max_duration); this one lasts {duration:.0f}."
+            )
+        if self.max_ahead is not None and ahead > self.max_ahead:
+            raise _limit_refusal(
+                f"A reservation has to begin within {self.max_ahead:.0f} seconds ([reservations] max_ahead);"
+                f" this one begins in {ahead:.0f}."
+            )
+
+    def check_amounts(
+        self, project_id: str, others: Sequence[TimedAmount], own: Sequence[TimedAmount], now: float
+    ) -> None:
+        """Refuse a new or longer reservation of a project above its limits.
+
+        :param others: all other amounts of the project; ``own`` are those of the reservation.
+        :raises Conflict: the message has the option, the limit, the present and the wanted value.
+        """
+        for name in sorted({each.resource_class for each in own}):
+            some = [each for each in others if each.resource_class == name]
+            wanted = [each for each in own if each.resource_class == name]
+            if (limit := _limit_of(self.amounts, project_id, name)) is not None:
+                self._check_sum(limit, name, some, wanted, now)
+            if (limit := _limit_of(self.hours, project_id, name)) is not None:
+                self._check_hours(limit, name, some, wanted, now)
+
+    @staticmethod
+    def _check_sum(
+        limit: int, name: str, some: Sequence[TimedAmount], wanted: Sequence[TimedAmount], now: float
+    ) -> None:
+        ahead = TimeWindow(now, max(each.window.ends_at for each in wanted))
+        instant = first_growth(some, [*some, *wanted], limit, ahead)
+        if instant < ahead.ends_at:
+            present = sum(each.used for each in some if each.starts_at <= instant < each.window.ends_at)
+            raise _limit_refusal(
+                f"The project may hold at most {limit} {name} at once ([reservations] max_project_amounts):"
+                f" at {iso_time(instant)} it holds {present} in other reservations and in claims that end,"
+                f" and this reservation needs {sum(each.used for each in wanted)}."
+            )
+
+    def _check_hours(
+        self, limit: int, name: str, some: Sequence[TimedAmount], wanted: Sequence[TimedAmount], now: float
+    ) -> None:
+        present, after = (
+            largest_integral(each, now, self.period) / _HOUR for each in (some, [*some, *wanted])
+        )
+        if after > max(limit, present):
+            raise _limit_refusal(
+                f"The project may hold {name} for at most {limit} hours within {self.period / _DAY:g} days"
+                f" ([reservations] max_project_hours): it has {present:.1f} hours, and would have"
+                f" {after:.1f} with this reservation."
+            )
+
+
+def _limit_of(limits: Mapping[str, int], project_id: str, resource_class: str) -> int | None:
+    return limits.get(f"{project_id}/{resource_class}", limits.get(resource_class))
+
+
+def _limit_refusal(text: str) -> Conflict:
+    return Conflict(text, LIMIT_EXCEEDED)

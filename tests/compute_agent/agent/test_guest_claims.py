@@ -1,0 +1,349 @@
+"""Tests of a whole agent that claims for containers and services, with the service and fake peers."""
+
+import pytest
+
+from compute_agent.drivers import factory
+from compute_agent.drivers.containers.driver import ContainerDriver
+from compute_agent.drivers.foreign.declared import made_uuid
+from compute_agent.loops.guest_claims import FILE_NAME
+from compute_agent.report.answers import UnavailableError
+from compute_agent.report.client import PlacementClient
+from tests.compute_agent.agent.running import RunningAgent
+from tests.compute_agent.drivers.containers.fake_engine import GUEST, FakeEngine
+
+pytest.importorskip("jeepney", reason="needs jeepney, of the extra systemd")
+
+from tests.compute_agent.drivers.systemd.fake_systemd import FakeSystemd
+
+pytestmark = pytest.mark.slow
+
+UUID = "6b0c0f5e-54e5-4f2c-8f0e-1a9d5f4f9c11"
+PINNED = {"class": "LSR", "memory": "64"}
+
+
+class Containers:
+    """Containers of a fake engine, by the names of settings."""
+
+    name = "db"
+    option = "podman"
+
+    def __init__(self, folder, monkeypatch):
+        self.peer = fake = FakeEngine(folder, monkeypatch)
+        self.uuid = made_uuid("testhost", "podman", self.name)
+        self.section = {"podman": f"socket = {fake.path}"}
+
+        class FakeGroupsDriver(ContainerDriver):
+            def __init__(self, *arguments, **options):
+                super().__init__(*arguments, group_path=fake.group_path, **options)
+
+        monkeypatch.setattr(factory, "ContainerDriver", FakeGroupsDriver)
+
+    def start(self, name=name, **settings):
+        self.peer.start(name, {**GUEST, **{f"compute-agent.{key}": text for key, text in settings.items()}})
+
+    def end(self, name=name):
+        """End a guest for good."""
+        self.peer.stop(name)
+        self.peer.remove(name)
+
+    def is_running(self, name=name):
+        return self.peer.is_running(name)
+
+
+class Services:
+    """Services of a fake systemd, by the names of settings."""
+
+    name = "db.service"
+    option = "systemd"
+
+    def __init__(self, folder, monkeypatch):
+        self.peer = FakeSystemd(folder)
+        self.uuid = made_uuid("testhost", self.name)
+        self.section = {"systemd": f"bus_socket = {self.peer.path}"}
+
+    def start(self, name=name, **settings):
+        lines = "".join(f"{key.capitalize()}={text}\n" for key, text in settings.items())
+        if name in self.peer.units:
+            self.peer.define(name, f"[X-ComputeAgent]\n{lines}")
+            self.peer.reload()
+        self.peer.start(name, f"[X-ComputeAgent]\n{lines}")
+
+    def end(self, name=name):
+        """End a guest for good."""
+        self.peer.stop(name)
+
+    def is_running(self, name=name):
+        return bool(self.peer.units[name].processes)
+
+
+@pytest.fixture(params=[Containers, Services])
+def kind(request, tmp_path, monkeypatch):
+    folder = tmp_path / "peer"
+    folder.mkdir()
+    kind = request.param(folder, monkeypatch)
+    monkeypatch.setattr(factory, "HostFolders", lambda *folders: kind.peer.folders)
+    yield kind
+    kind.peer.close()
+
+
+@pytest.fixture
+def start_agent(two_cpus, write_ini, client, kind):
+    """Start an agent that claims, with CPU 0 dedicated and CPU 1 shared."""
+    rigs = []
+
+    def start_agent(*options):
+        lines = ("claim = true", "claim_grace = 0", "reconcile_interval = 0.3", "stop_timeout = 1", *options)
+
+        def write():
+            guests = "\n".join((f"drivers = {kind.option}, process", *lines))
+            return write_ini(guests=guests, **kind.section)
+
+        rigs.append(RunningAgent(write, client))
+        return rigs[-1]
+
+    yield start_agent
+    for rig in rigs:
+        rig.close()
+
+
+@pytest.fixture
+def rig(start_agent):
+    return start_agent()
+
+
+def held(rig, consumer):
+    """All amounts of a consumer."""
+    return list(rig.client.get_allocations(consumer).resources.values())
+
+
+def shown(rig, name):
+    return next((row for row in rig.ask("guest.list") if row["name"] == name), {"kind": ""})
+
+
+def refusals(rig):
+    return rig.ask("status")["unclaimed_guests"]
+
+
+class TestClaims:
+    def test_a_guest_without_an_allocation_gets_one_and_is_pinned(self, rig, kind):
+        kind.start(**PINNED)
+        rig.wait_for(lambda: shown(rig, kind.name)["kind"] == "dedicated")
+        record = rig.client.get_allocations(kind.uuid)
+        assert record.resources == {rig.node(): {"PCPU": 1, "MEMORY_MB": 64}}
+        assert record.consumer_type == "HOST_GUEST"
+        assert refusals(rig) == []
+
+    def test_guests_of_other_classes_get_shared_cpus(self, rig, kind):
+        kind.start()
+        rig.wait_for(lambda: held(rig, kind.uuid) == [{"VCPU": 1}])
+
+    def test_guests_of_the_start_of_the_agent_get_claims(self, start_agent, kind):
+        kind.start(**PINNED)
+        rig = start_agent()
+        rig.wait_for(lambda: shown(rig, kind.name)["kind"] == "dedicated")
+
+    def test_the_project_and_the_user_are_options(self, start_agent, kind):
+        rig = start_agent("claim_project = p1", "claim_user = u1", "claim_dedicated = LS")
+        kind.start()
+        rig.wait_for(lambda: held(rig, kind.uuid) == [{"PCPU": 1}])
+        record = rig.client.get_allocations(kind.uuid)
+        assert (record.project_id, record.user_id) == ("p1", "u1")
+
+    def test_an_allocation_that_exists_is_used_and_never_given_back(self, rig, kind):
+        rig.claim(UUID, PCPU=1)
+        kind.start(uuid=UUID)
+        rig.wait_for(lambda: shown(rig, kind.name)["kind"] == "dedicated")
+        kind.end()
+        rig.wait_for(lambda: rig.ask("guest.list") == [])
+        for _ in range(2):
+            assert rig.agent.reports.report_now()
+        assert held(rig, UUID) == [{"PCPU": 1}]
+
+    def test_a_uuid_of_another_consumer_is_refused(self, rig, kind):
+        other = "6b0c0f5e-0000-4f2c-8f0e-000000000001"
+        rig.client.create_provider(other, "other host", None)
+        rig.client.set_inventories(other, {"VCPU": {"total": 4}}, 0)
+        rig.claim_on(UUID, {other: {"VCPU": 1}})
+        kind.start(uuid=UUID)
+        rig.wait_for(lambda: refusals(rig))
+        (reason,) = refusals(rig)
+        assert "belongs to a consumer in Placement that is not the agent's" in reason
+        kind.end()
+        rig.wait_for(lambda: rig.ask("guest.list") == [])
+        for _ in range(2):
+            assert rig.agent.reports.report_now()
+        assert held(rig, UUID) == [{"VCPU": 1}]
+        assert refusals(rig) == []
+
+    @pytest.mark.parametrize("settings", [{"memory": "99999999999"}, {"memory": "-1"}, {"memory": "1G"}])
+    def test_memory_that_is_no_amount_is_a_lost_guest(self, rig, kind, settings):
+        kind.start(**settings)
+        rig.wait_for(lambda: rig.ask("status")["lost_guests"])
+        assert "not a whole number from 1 to 2147483647" in str(rig.ask("status")["lost_guests"])
+        assert held(rig, kind.uuid) == []
+
+
+class TestRoom:
+    def test_a_guest_without_room_runs_on_shared_cpus_with_a_reason(self, rig, kind):
+        kind.start(vcpus="4096", memory="2147483647", **{"class": "LSR"})
+        rig.wait_for(lambda: refusals(rig))
+        (reason,) = refusals(rig)
+        assert reason.startswith(f"{kind.name} ({kind.uuid}): ")
+        assert "There is no candidate" in reason
+        assert (shown(rig, kind.name)["kind"], kind.is_running()) == ("unallocated", True)
+        events = [row["text"] for row in rig.ask("event.list")["events"] if row["kind"] == "claim"]
+        assert [text for text in events if "has no claim" not in text] == []
+
+    def test_a_refused_claim_is_tried_again_after_a_pause_only(self, rig, kind, live_placement):
+        kind.start(vcpus="2", **{"class": "LSR"})
+        rig.wait_for(lambda: refusals(rig))
+        live_placement.writes()
+        for _ in range(3):
+            rig.agent.reports.report_now()
+        assert ("POST", "/ext/v1/claims") not in live_placement.writes()
+
+    def test_a_guest_without_room_is_stopped_if_the_option_says_so(self, start_agent, kind):
+        rig = start_agent("no_room = stop")
+        rig.wait_for(lambda: rig.agent.reports.report_now())
+        kind.start(vcpus="2", **{"class": "LSR"})
+        rig.wait_for(lambda: not kind.is_running())
+        rig.wait_for(lambda: rig.ask("guest.list") == [])
+
+    def test_a_guest_that_ran_before_the_agent_is_not_stopped(self, start_agent, kind):
+        kind.start(vcpus="2", **{"class": "LSR"})
+        rig = start_agent("no_room = stop")
+        rig.wait_for(lambda: refusals(rig))
+        assert kind.is_running()
+
+
+class TestEnds:
+    def test_a_guest_that_is_gone_for_good_gives_its_claim_back(self, rig, kind):
+        kind.start(**PINNED)
+        rig.wait_for(lambda: held(rig, kind.uuid))
+        kind.end()
+        rig.wait_for(lambda: rig.agent.reports.report_now() and not held(rig, kind.uuid))
+
+    def test_a_peer_that_is_away_costs_no_claim(self, rig, kind):
+        kind.start(**PINNED)
+        rig.wait_for(lambda: held(rig, kind.uuid))
+        kind.peer.go_away()
+        kind.end()
+        rig.restart()
+        for _ in range(3):
+            rig.agent.reports.report_now()
+        assert held(rig, kind.uuid)
+        kind.peer.listen()
+        rig.wait_for(lambda: rig.agent.reports.report_now() and not held(rig, kind.uuid))
+
+    def test_a_claim_outlives_a_restart_of_agent_and_guest(self, start_agent, kind):
+        rig = start_agent("claim_grace = 60")
+        kind.start(**PINNED)
+        rig.wait_for(lambda: held(rig, kind.uuid))
+        generation = rig.client.get_allocations(kind.uuid).generation
+        rig.restart()
+        kind.end()
+        rig.wait_for(lambda: rig.ask("guest.list") == [])
+        assert rig.agent.reports.report_now()
+        kind.start(**PINNED)
+        rig.wait_for(lambda: shown(rig, kind.name)["kind"] == "dedicated")
+        assert rig.agent.reports.report_now()
+        assert rig.client.get_allocations(kind.uuid).generation == generation
+
+    def test_a_guest_that_ends_while_the_agent_is_away_gives_back(self, rig, kind):
+        kind.start(**PINNED)
+        rig.wait_for(lambda: held(rig, kind.uuid))
+        rig.agent.stop()
+        kind.end()
+        rig.start_again()
+        rig.wait_for(lambda: rig.agent.reports.report_now() and not held(rig, kind.uuid))
+
+    def test_an_allocation_that_another_program_changed_stays(self, rig, kind, caplog):
+        kind.start()
+        rig.wait_for(lambda: held(rig, kind.uuid))
+        record = rig.client.get_allocations(kind.uuid)
+        rig.client.set_allocations(
+            type(record)(
+                kind.uuid,
+                {rig.node(): {"PCPU": 1}},
+                record.generation,
+                record.project_id,
+                record.user_id,
+                record.consumer_type,
+            )
+        )
+        kind.end()
+        rig.wait_for(lambda: rig.ask("guest.list") == [])
+        rig.wait_for(
+            lambda: rig.agent.reports.report_now() and "another program has changed it" in caplog.text
+        )
+        assert held(rig, kind.uuid) == [{"PCPU": 1}]
+
+    def test_a_guest_that_is_made_again_with_other_wishes_changes_its_claim(self, start_agent, kind):
+        rig = start_agent("claim_grace = 60")
+        kind.start()
+        rig.wait_for(lambda: held(rig, kind.uuid) == [{"VCPU": 1}])
+        kind.end()
+        rig.wait_for(lambda: rig.ask("guest.list") == [])
+        kind.start(**PINNED)
+        rig.wait_for(lambda: shown(rig, kind.name)["kind"])
+        rig.wait_for(
+            lambda: rig.agent.reports.report_now() and held(rig, kind.uuid) == [{"PCPU": 1, "MEMORY_MB": 64}]
+        )
+
+
+class TestFailures:
+    def test_a_claim_waits_for_a_service_that_is_away(self, rig, kind, live_placement):
+        live_placement.stop()
+        kind.start(**PINNED)
+        rig.wait_for(lambda: shown(rig, kind.name)["kind"])
+        live_placement.start()
+        rig.wait_for(lambda: shown(rig, kind.name)["kind"] == "dedicated")
+
+    def test_a_claim_without_an_answer_is_found_again(self, rig, kind, monkeypatch):
+        claim_place = PlacementClient.claim_place
+
+        def lose_answer(*arguments):
+            claim_place(*arguments)
+            raise UnavailableError("POST", "/ext/v1/claims", "no answer")
+
+        monkeypatch.setattr(PlacementClient, "claim_place", lose_answer)
+        kind.start(**PINNED)
+        rig.wait_for(lambda: shown(rig, kind.name)["kind"] == "dedicated")
+        monkeypatch.setattr(PlacementClient, "claim_place", claim_place)
+        kind.end()
+        rig.wait_for(lambda: rig.agent.reports.report_now() and not held(rig, kind.uuid))
+
+    @pytest.mark.parametrize("is_claimed", [False, True])
+    def test_an_agent_that_is_killed_in_a_claim_leaves_no_lost_claim(
+        self, rig, kind, monkeypatch, is_claimed, tmp_path
+    ):
+        claim_place, killed = PlacementClient.claim_place, []
+
+        def die(*arguments):
+            if is_claimed:
+                claim_place(*arguments)
+            killed.append((tmp_path / "state" / FILE_NAME).read_bytes())
+            raise UnavailableError("POST", "/ext/v1/claims", "killed")
+
+        monkeypatch.setattr(PlacementClient, "claim_place", die)
+        kind.start(**PINNED)
+        rig.wait_for(lambda: killed)
+        rig.agent.stop()
+        monkeypatch.setattr(PlacementClient, "claim_place", claim_place)
+        (tmp_path / "state" / FILE_NAME).write_bytes(killed[0])
+        rig.start_again()
+        rig.wait_for(lambda: shown(rig, kind.name)["kind"] == "dedicated")
+        kind.end()
+        rig.wait_for(lambda: rig.agent.reports.report_now() and not held(rig, kind.uuid))
+
+    def test_damaged_notes_cost_no_allocation(self, rig, kind, tmp_path, caplog):
+        kind.start(**PINNED)
+        rig.wait_for(lambda: held(rig, kind.uuid))
+        rig.agent.stop()
+        (tmp_path / "state" / FILE_NAME).write_bytes(b"{")
+        rig.start_again()
+        assert "The notes of claims cannot be used" in caplog.text
+        kind.end()
+        rig.wait_for(lambda: rig.ask("guest.list") == [])
+        rig.wait_for(lambda: rig.agent.reports.report_now())
+        assert held(rig, kind.uuid)

@@ -1,0 +1,113 @@
+"""Tests of the amounts of claims, of their notes, and of the claims that are the agent's own."""
+
+import contextlib
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.model.guest import ConsumerAllocations
+from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings
+from compute_agent.report.guest_claims import (
+    CLAIM_TYPE,
+    ClaimNote,
+    claim_query,
+    claimed_amounts,
+    dump_notes,
+    is_own_claim,
+    parse_notes,
+)
+from compute_agent.report.history import ConsumerOwner
+
+UUID = "6b0c0f5e-54e5-4f2c-8f0e-1a9d5f4f9c11"
+NOTE = ClaimNote(UUID, "db", "podman", "1" * 64, ConsumerOwner("p", "u", CLAIM_TYPE), {"PCPU": 2})
+OWN = NOTE.as_consumer(1)
+TEXTS = st.text(max_size=5)
+AMOUNTS = st.dictionaries(TEXTS, st.integers(0, (1 << 31) - 1), max_size=3)
+NOTES = st.builds(
+    ClaimNote,
+    st.uuids().map(str),
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    st.builds(ConsumerOwner, TEXTS, TEXTS, TEXTS),
+    AMOUNTS,
+    AMOUNTS,
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "memory", "amounts"),
+    [
+        (GuestSettings(4, qos_class="LSR"), 100, {"PCPU": 4, "MEMORY_MB": 100}),
+        (GuestSettings(4, EmulatorPolicy.SHARE, qos_class="BE"), 0, {"VCPU": 4}),
+        (GuestSettings(4, emulator_policy=EmulatorPolicy.ISOLATE, qos_class="LSR"), 0, {"PCPU": 5}),
+        (GuestSettings(4, emulator_policy=EmulatorPolicy.ISOLATE), 0, {"VCPU": 4}),
+    ],
+)
+def test_the_class_decides_the_kind_of_cpus(settings, memory, amounts):
+    assert claimed_amounts(settings, ["LSR"], memory) == amounts
+
+
+def tree(*classes):
+    """A root provider and a child, with inventories of these classes."""
+    nodes = [
+        ProviderNode(
+            name,
+            name,
+            None if name == "root" else "root",
+            inventories={it: ProviderInventory(9) for it in each},
+        )
+        for name, each in zip(("root", "child"), classes, strict=True)
+    ]
+    return ProviderTree(tuple(nodes))
+
+
+@pytest.mark.parametrize(
+    ("classes", "query"),
+    [
+        ((("MEMORY_MB",), ("PCPU",)), "resources=MEMORY_MB:5,PCPU:2"),
+        (((), ("PCPU", "MEMORY_MB")), "resources1=MEMORY_MB:5,PCPU:2"),
+    ],
+)
+def test_amounts_come_from_one_provider_where_one_has_all_classes(classes, query):
+    assert claim_query({"PCPU": 2, "MEMORY_MB": 5}, tree(*classes)) == query
+
+
+@pytest.mark.parametrize(
+    ("record", "own"),
+    [
+        (replace(OWN, resources={"a": {"PCPU": 2}}), True),
+        (replace(OWN, resources={"a": {"PCPU": 1}, "b": {"PCPU": 1}}), True),
+        (replace(OWN, resources={"a": {"VCPU": 1}}), True),
+        (replace(OWN, resources={"a": {"PCPU": 3}}), False),
+        (replace(OWN, resources={"a": {"PCPU": 2, "VCPU": 1}}), False),
+        (replace(OWN, resources={"a": {"PCPU": 2}}, user_id="other"), False),
+        (replace(OWN, resources={"a": {"PCPU": 2}}, consumer_type="INSTANCE"), False),
+        (replace(OWN, resources={"a": {"PCPU": 2}}, consumer_type=None), False),
+        (replace(OWN, resources={"elsewhere": {"PCPU": 2}}), False),
+    ],
+)
+def test_a_claim_is_own_by_owner_type_amounts_and_host(record, own):
+    here = {uuid: amounts for uuid, amounts in record.resources.items() if uuid != "elsewhere"}
+    assert is_own_claim(replace(NOTE, former={"VCPU": 1}), record, here) is own
+
+
+def test_a_consumer_without_an_allocation_is_nobodys():
+    assert not is_own_claim(NOTE, ConsumerAllocations(UUID), {})
+
+
+@given(st.lists(NOTES, max_size=3, unique_by=lambda note: note.guest_uuid))
+def test_notes_are_read_as_they_were_written(notes):
+    assert list(parse_notes(dump_notes(notes)).values()) == notes
+
+
+@given(st.data())
+def test_damaged_notes_are_an_error(data):
+    content = dump_notes([NOTE])
+    at = data.draw(st.integers(0, len(content) - 1))
+    damaged = content[:at] + bytes([content[at] ^ data.draw(st.integers(1, 255))]) + content[at + 1 :]
+    with contextlib.suppress(ValueError):
+        assert parse_notes(damaged) == {UUID: NOTE}
