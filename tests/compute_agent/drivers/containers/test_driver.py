@@ -20,6 +20,7 @@ from compute_agent.drivers.base import (
 from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.containers import driver as driver_module
+from compute_agent.drivers.foreign import editor
 from compute_agent.drivers.foreign.declared import made_uuid
 from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
@@ -226,8 +227,31 @@ class TestSetting:
         assert driver.cpu_limits(guest, CpuLimits(300)) is None
         assert driver.memory_limits(guest, MemoryLimits(1 << 30)) is None
 
-    def test_drift_of_a_file_is_seen_and_corrected(self, engine, rig):
+    def test_a_round_of_comparisons_reads_the_files_once(self, engine, rig, monkeypatch):
         driver, guest = rig
+        readings, read_texts = [], editor.read_texts
+        monkeypatch.setattr(editor, "read_texts", lambda group: readings.append(group) or read_texts(group))
+
+        def compare_everything():
+            driver.misplaced_threads(guest, PINNED)
+            driver.cpu_limits(guest, CpuLimits())
+            driver.memory_nodes(guest, frozenset())
+            driver.memory_limits(guest, MemoryLimits())
+            driver.blockio_drift(guest, None)
+
+        compare_everything()
+        monkeypatch.setattr(editor, "READING_SECONDS", -1.0)
+        readings.clear()
+        compare_everything()
+        assert len(readings) == 5
+        monkeypatch.setattr(editor, "READING_SECONDS", 60.0)
+        compare_everything()
+        assert len(readings) == 5
+
+    def test_drift_of_a_file_is_seen_and_corrected(self, engine, rig, monkeypatch):
+        driver, guest = rig
+        # Each comparison is one of a later round.
+        monkeypatch.setattr(editor, "READING_SECONDS", -1.0)
         driver.apply_cpu_settings(guest, PINNED)
         driver.apply_cpu_limits(guest, CpuLimits(300, 0.5))
         (engine.folder_of(engine.named(DB)) / "cpu.max").write_text("max 100000\n")
