@@ -76,7 +76,7 @@ class ContainerDriver(ForeignDriver):
         super().__init__(folders, look_interval, lock, look_only)
         self._peer = self._engine = ContainerEngine(self.peer_name, socket_path, self._hints.put, seconds)
         self._table = ContainerTable(
-            name, self._engine, host, self._folders.groups, self._report_change, group_path
+            name, self._engine, host, self._folders.groups, self._report_change, records, group_path
         )
         self._editor = ContainerEditor(records, self._folders, group_path)
         self._await_look(start_thread(CONTAINERS_THREAD, self._follow_peer))

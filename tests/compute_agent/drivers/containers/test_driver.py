@@ -340,6 +340,26 @@ class TestSetting:
         assert engine.group_file("db2", "cpuset.cpus") == engine_cpus(engine)
         assert records(tmp_path) == []
 
+    def test_a_container_with_another_name_keeps_its_uuid_until_its_run_ends(
+        self, engine, open_driver, tmp_path
+    ):
+        container = engine.start(DB)
+        driver = open_driver(engine)
+        driver.apply_cpu_settings(driver.guests()[0], PINNED)
+        container.name = "db2"
+        engine.emit(container, "rename")
+        assert next_change(driver) == (ChangeKind.CHANGED, "db2")
+        driver.close()
+        # Another agent finds the container by its new name.
+        second = open_driver(engine)
+        (guest,) = second.guests()
+        assert (guest.uuid, guest.name) == (DB_UUID, "db2")
+        second.apply_cpu_settings(guest, FREE)
+        assert engine.group_file("db2", "cpuset.cpus") == engine_cpus(engine)
+        assert records(tmp_path) == []
+        engine.restart("db2")
+        wait_for(lambda: [one for one in second.guests() if one.uuid == made_uuid(HOST, "podman", "db2")])
+
     def test_the_end_of_a_run_leaves_no_record(self, engine, rig, tmp_path):
         driver, guest = rig
         apply_everything(driver, guest)
