@@ -1,12 +1,12 @@
 """The host agent: reads the hardware, reports it to Placement, and keeps guests where they belong.
 
 Rooms
-    - ``cmd``: the commands of ``compute-agent``; each one asks the running agent or works without it
+    - ``cmd``: the commands of ``compute-agent``, which call the running agent or work without it
     - ``agent``: assembles the agent, serves its sockets, and follows changes of the configuration
-    - ``loops``: the rounds of the agent, one thread or one part of the main loop each
+    - ``loops``: the periodic work of the agent, each kind in a thread of its own
     - ``throttling``: limits guests of lower classes to protect other guests
-    - ``pipeline``: gives each guest its place, and repairs drift through ``controllers``
-    - ``report``: keeps Placement's providers, inventories and allocations as the host has them
+    - ``pipeline``: assigns CPUs to each guest, and repairs drift through ``controllers``
+    - ``report``: keeps the providers, inventories and allocations in Placement equal to the host's
     - ``classification``, ``classes``, ``policy``: settings of a guest, and the CPUs that fit them
     - ``drivers``: libvirt domains and plain processes; ``monitoring`` and ``usage`` read their counters
     - ``inventory``, ``host``, ``resctrl``: the capabilities of the hardware and the kernel

@@ -31,7 +31,7 @@ _MAX_REFUSAL: Final = 4096
 
 
 class AnswerRefusedError(OSError):
-    """An answer with another status than 200; ``content`` is the beginning of its content."""
+    """An answer has another status than 200. ``content`` is the beginning of the answer's content."""
 
     def __init__(self, message: str, content: bytes) -> None:
         super().__init__(message)
@@ -41,11 +41,11 @@ class AnswerRefusedError(OSError):
 def read_address(
     address: str, deadline: float, max_bytes: int, context: ssl.SSLContext | None = None, accept: str = "*/*"
 ) -> bytes:
-    """The whole answer to a GET request.
+    """Send a GET request, and return the whole content of the answer.
 
-    :param address: a checked address with http:// or https://. The lookup of its name has no bound of time.
+    :param address: a checked address with http:// or https://. The lookup of its host name has no time limit.
     :param deadline: seconds for the whole answer.
-    :param context: TLS of an https address; None for the authorities that the system trusts.
+    :param context: the TLS settings for an https address; None trusts the authorities of the system.
     :raises AnswerRefusedError: the answer has another status than 200.
     :raises OSError: the address cannot be read, or answers more than ``max_bytes``.
     :raises TimeoutError: the answer was not complete in time.
@@ -75,7 +75,7 @@ def read_address(
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """The answer to a request. Of a refusal, ``content`` is the beginning."""
+    """The answer to a request. If the server refused it, ``content`` is only the beginning of the content."""
 
     status: int
     content: bytes
@@ -87,9 +87,9 @@ class HttpAnswer:
 
 
 def ask_server(plain: socket.socket, method: str, path: str, deadline: float, max_bytes: int) -> HttpAnswer:
-    """The whole answer to a request without a body.
+    """Send a request without a body, and return the whole answer.
 
-    :param plain: a connection, which is closed.
+    :param plain: an open connection. The function closes it.
     :param path: the path of the request, with its query.
     :param deadline: seconds for the whole answer.
     :raises OSError: the server answers more than ``max_bytes``, or not at all.
@@ -124,7 +124,7 @@ def _exchange_messages(
 
 
 def _connect(host: str, port: int, end: float) -> socket.socket:
-    """A connection to the first address of a host that accepts one until ``end``, in monotonic seconds.
+    """Connect to the first address of a host that accepts a connection before ``end`` (monotonic seconds).
 
     :raises OSError: no address accepts a connection; the error is that of the last address.
     """
@@ -150,7 +150,9 @@ def _connect(host: str, port: int, end: float) -> socket.socket:
 
 @contextmanager
 def _ended_in_time(plain: socket.socket, left: float, deadline: float) -> Iterator[None]:
-    """Shut a connection down when its time is over. A timeout of the socket would start again with each byte.
+    """A context that shuts a connection down after ``left`` seconds.
+
+    A timeout of the socket would not limit the whole time, because it starts again with each byte.
 
     :raises TimeoutError: the time was over.
     :raises OSError: no thread can be started for the deadline.
@@ -184,5 +186,5 @@ def _ended_in_time(plain: socket.socket, left: float, deadline: float) -> Iterat
 
 
 def late_message(deadline: float) -> str:
-    """The text of the error for an answer that took too long."""
+    """The error message for an answer that took too long."""
     return f"the answer was not complete after {deadline:g} seconds"

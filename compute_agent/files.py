@@ -1,7 +1,7 @@
 """Atomic writes of the agent's own files, and reads of other files up to a size limit.
 
-After a crash a file has the old content or the new one, never a part. The agent uses no folder and no file
-that another user could have made or changed.
+After a crash, a file has either its old or its new content, and never a part. The agent refuses folders and
+files that another user could have made or changed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TEMPORARY: Final = re.compile(r"\..+\.[a-z0-9_]{8}")
 
 
 class UnsafeFileError(OSError):
-    """A file or folder that another user may have made or may change. The text says what to do about it."""
+    """Another user may have made a file or folder, or may change it. The text says what to do about it."""
 
 
 def secure_folder(folder: Path) -> None:
@@ -47,11 +47,11 @@ def secure_folder(folder: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Check that no other user can replace a folder, or redirect a symbolic link on the way to it.
+    """Check that no other user can replace a folder, or redirect a symbolic link in its path.
 
-    An absent folder passes.
+    An absent folder is no error.
 
-    :raises UnsafeFileError: as secure_folder() does.
+    :raises UnsafeFileError: another user owns the folder or a folder above it, or may write to one of them.
     """
     # The folder that the links lead to is checked first, then each link by itself: the owner of a
     # link, or of the folder that has it, decides where it leads tomorrow.
@@ -64,7 +64,10 @@ def check_folder(folder: Path) -> None:
 
 
 def _symbolic_links(path: Path) -> Iterator[Path]:
-    """The symbolic links on the way to a path. The caller has resolved it, so links form no circle."""
+    """Yield the symbolic links in a path.
+
+    The caller must have resolved the path before: this proves that the links form no circle.
+    """
     for part in (path, *path.parents):
         if part.is_symlink():
             yield part
@@ -103,8 +106,8 @@ def _check_owner(part: Path, status: os.stat_result, folder: Path) -> None:
 def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
     """Open a regular file of the agent, without following a symbolic link, and return its descriptor.
 
-    :param flags: those of open(2).
-    :param mode: the mode of a file that open(2) makes.
+    :param flags: the flags of open(2).
+    :param mode: the mode of the file if open(2) creates it.
 
     :raises UnsafeFileError: the path is a link or no regular file, or another user may write to it.
     :raises OSError: the file is absent or cannot be opened.
@@ -129,7 +132,7 @@ def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
 
 
 def check_own(path: Path) -> None:
-    """Check as open_own() does, for a file that a library opens. An absent file passes.
+    """Make the checks of open_own() for a file that a library will open. An absent file is no error.
 
     :raises UnsafeFileError: the path is a link or no regular file, or another user may write to it.
     """
@@ -138,9 +141,9 @@ def check_own(path: Path) -> None:
 
 
 def read_own(path: Path) -> bytes:
-    """The content of a file of the agent.
+    """Read a file of the agent.
 
-    :raises UnsafeFileError: as open_own() does.
+    :raises UnsafeFileError: the path is a link or no regular file, or another user may write to it.
     :raises OSError: the file is absent, cannot be read, or has more than ``MAX_BYTES``.
     """
     with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
@@ -153,7 +156,7 @@ def read_own(path: Path) -> bytes:
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:
-    """The content of a regular file of operators or packages, which symbolic links may lead to.
+    """Read a regular file that belongs to operators or packages. Symbolic links are followed.
 
     :raises OSError: the path is not a regular file, has more than ``max_bytes``, or cannot be read.
     """
@@ -168,19 +171,20 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
 
 
 def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Replace ``path`` with ``content``: temporary file, fsync, rename, fsync of the folder.
+    """Replace the content of ``path``, and sync it: temporary file, fsync, rename, fsync of the folder.
 
-    :raises OSError: disk full, no permission. The old file is then untouched, and no temporary file remains.
+    :raises OSError: for example, the disk is full. The old file is then unchanged, and no temporary file
+        remains.
     """
-    # In the same folder, as a rename is atomic within one file system only.
+    # The temporary file is in the same folder, because a rename is atomic only within one file system.
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), mode)
             file.write(content)
             file.flush()
-            # Before the rename: a file system may write the new name first, and after a
-            # power cut the file would be empty.
+            # The content is synced before the rename. Otherwise a file system may write the new name first,
+            # and after a power cut the file would be empty.
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
@@ -196,7 +200,7 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Remove temporary files that a killed write_durably() left in a folder.
 
-    The caller makes sure that no other thread writes there meanwhile. A file that cannot be removed stays,
+    The caller must ensure that no other thread writes there meanwhile. A file that cannot be removed stays,
     and does no harm.
     """
     with contextlib.suppress(OSError):
@@ -209,7 +213,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def put_aside(path: Path) -> Path:
-    """Rename a file that cannot be used, for an operator to look at, and return its new name.
+    """Rename a file that cannot be used, so that an operator can examine it; return its new path.
 
     The last ``MAX_ASIDE`` files of each name are kept.
 
@@ -234,7 +238,7 @@ def remove_durably(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """fsync(2) a folder, which makes renames and removals in it durable."""
+    """Call fsync(2) for a folder, so that renames and removals in it survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -243,7 +247,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _trusted_users() -> frozenset[int]:
-    """Ids of trusted owners of files: the agent's user, and root, which can change any file anyway."""
+    """The ids of users that may own files of the agent: the agent's user, and root."""
     return frozenset({0, os.geteuid()})
 
 

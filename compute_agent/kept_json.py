@@ -1,6 +1,6 @@
-"""The agent's state files: JSON with a version, and what becomes of a file that cannot be used.
+"""Reads and writes the agent's state files, which are JSON with a version; renames unusable files.
 
-Files have their data below a checksum, if damage to them would cost guests something.
+A file also has a checksum if damage to it could harm guests.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ reported, or that another part of the agent acts on, is saved at once."""
 
 
 def checked_content(data: Any) -> dict[str, Any]:
-    """The data of a file with its checksum."""
+    """The JSON document with ``data`` and its checksum."""
     return {"sha256": _data_checksum(data), "data": data}
 
 
 def checked_data(document: Any) -> Any:
-    """The data of a document that has its checksum.
+    """The data in a document, after a check of its checksum.
 
     :raises ValueError: the checksum does not match.
     :raises LookupError: there is no checksum, or there are no data.
@@ -46,16 +46,16 @@ def _data_checksum(data: Any) -> str:
 
 
 def dump(version: int, content: Mapping[str, Any]) -> bytes:
-    """The content of a file with this version of its format."""
+    """The bytes of a file with ``content`` and the version of its format."""
     return json.dumps({"version": version, **content}).encode()
 
 
 def parse(version: int, content: bytes, read: Callable[[Any], T]) -> T:
-    """The result of ``read`` for the document of a file.
+    """Parse the content of a file, and return the result of ``read`` for its document.
 
     :param version: the version of the format that the caller reads.
 
-    :raises ValueError: the content is not JSON, has another version, or ``read`` misses a part.
+    :raises ValueError: the content is not JSON or has another version, or ``read`` does not find a part.
     """
     try:
         document = json.loads(content)
@@ -92,13 +92,13 @@ def text(value: Any) -> str:
 def load_state(
     path: Path, parse_file: Callable[[bytes], T], empty: T, report: Callable[[Path, Exception], None]
 ) -> T:
-    """The content of a state file; ``empty`` if there is no file.
+    """Read a state file; return ``empty`` if there is no file.
 
-    A file that cannot be used is put aside: no other copy of its content exists.
+    A file that cannot be used is renamed and not overwritten, because no other copy of its content exists.
 
-    :param report: logs the file that was put aside, and what is wrong with it.
-    :raises UnsafeFileError: another user may have made the file, which must not be handled as damage.
-    :raises OSError: it cannot be put aside.
+    :param report: logs the new name of a renamed file, and the error.
+    :raises UnsafeFileError: another user may have made the file. It is not renamed.
+    :raises OSError: the file cannot be renamed.
     """
     try:
         return parse_file(read_own(path))
@@ -131,7 +131,7 @@ class KeptFile(Generic[T]):
         self._failure = ""
 
     def load(self) -> T | None:
-        """Read the content; None where it cannot be used. A file with other content is put aside."""
+        """Read the content; None if it cannot be used. An unusable file is renamed."""
         try:
             return self._parse(read_own(self._path))
         # The file does not exist before the first save.
@@ -148,19 +148,19 @@ class KeptFile(Generic[T]):
         return None
 
     def peek_content(self) -> T | None:
-        """Read the content like load(), but leave a file that cannot be used where it is."""
+        """Read the content like load(), but do not rename an unusable file."""
         try:
             return self._parse(read_own(self._path))
         except (OSError, ValueError):
             return None
 
     def is_due(self, now: float) -> bool:
-        """Tell whether a save is due by time alone; ``now`` is on the clock of save()."""
+        """Whether the last save() was long enough ago. ``now`` is on the clock of save()."""
         # If the clock was set back, ``now`` is before the last save, and a save is due at once.
         return now - self._saved >= SAVE_SECONDS or now < self._saved
 
     def save(self, content: bytes, now: float) -> None:
-        """Write the content. A full disk costs only what is learnt meanwhile, and is logged once."""
+        """Write the content. A failure, such as a full disk, is logged once and not raised."""
         # The time is set also before a write that fails: a full disk is tried again at the usual interval.
         self._saved = now
         try:

@@ -1,4 +1,4 @@
-"""File locks that the kernel releases when their holder dies, and that name the holder."""
+"""File locks with the name of their holder. The kernel releases a lock when its holder ends."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _ATTEMPTS: Final = 10
 
 
 class LockedError(Exception):
-    """Another process holds the lock. The text names the holder, if the file does."""
+    """Another process holds the lock. The text names the holder, if the file has a name."""
 
 
 def hold_lock(path: Path, holder: str) -> int:
     """Lock the file ``path``, write ``holder`` into it, and return its descriptor.
 
-    The file is made if absent, in a folder that exists. The lock is held until the descriptor is closed, at
-    the latest by the end of the process.
+    If the file is absent, it is created; the folder must exist. The lock is held until the descriptor is
+    closed or the process ends.
 
     :raises LockedError: another process holds the lock.
     :raises UnsafeFileError: the path is a link or no regular file, or another user may write to it.
@@ -56,7 +56,7 @@ def hold_lock(path: Path, holder: str) -> int:
 
 
 def is_held(path: Path, descriptor: int) -> bool:
-    """Whether ``descriptor`` is still the file ``path``.
+    """Whether ``descriptor`` still refers to the file that is at ``path`` now.
 
     The file may have been removed, and another process may have created and locked a new file.
     """

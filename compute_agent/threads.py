@@ -1,8 +1,9 @@
-"""Threads of the agent: this module starts each of them, and a :class:`ThreadSpec` describes each.
+"""Starts all threads of the agent. A :class:`ThreadSpec` describes each of them.
 
-A :class:`PeriodicTask` repeats rounds, with pauses that a :class:`WakeSignal` ends. :func:`start_thread` runs
-a function that blocks for its whole life, such as a server. Helper threads live as long as one piece of work:
-:func:`run_aside` for work that may hang where no timeout reaches, :func:`start_timer` for a deadline.
+A :class:`PeriodicTask` repeats rounds with pauses between them; a :class:`WakeSignal` ends a pause early.
+:func:`start_thread` runs a function that blocks until the end of its thread, such as a server. Helper threads
+do one piece of work: :func:`run_aside` is for work that may hang without a timeout, and :func:`start_timer`
+for a deadline.
 
 All are daemon threads: a thread that hangs never keeps the process from ending. The table of threads for
 developers (``doc/_ext/threads.py``) consists of the roles that modules define.
@@ -25,10 +26,9 @@ T = TypeVar("T")
 class ThreadSpec:
     """A row of the table of threads.
 
-    The interval is in seconds, or in words what the thread waits for.
-
-    The duty is what the thread does. The locks are those that it shares with other threads. The calls are the
-    parts that it may call, and wait for.
+    ``interval`` is in seconds, or a text that names the event for which the thread waits. ``duty`` is the
+    work of the thread. ``locks`` names the locks that it shares with other threads. ``calls`` names the
+    services and objects for which it may wait.
     """
 
     name: str
@@ -46,18 +46,18 @@ ONCE: Final = "once"
 class WakeSignal:
     """Ends the pause of one task.
 
-    A signal is created before its task, so that objects made earlier can hold it.
+    A signal is created before its task, so that objects that are made earlier can refer to it.
     """
 
     def __init__(self) -> None:
         self._event = threading.Event()
 
     def wake(self) -> None:
-        """Have a round at once; for any thread, without waiting."""
+        """Start the next round at once, without waiting for it. Any thread may call it."""
         self._event.set()
 
     def wait(self, seconds: float | None) -> None:
-        """Wait until woken, ``seconds`` at most (None: without end); for the thread of the task."""
+        """Wait until woken, at most ``seconds`` (None: no limit). Only the thread of the task calls it."""
         self._event.wait(seconds)
         # The event is cleared before the round, not after it: a change during the round is for the next
         # round.
@@ -65,12 +65,12 @@ class WakeSignal:
 
 
 def until_woken(took: float) -> float | None:
-    """The pause of a task that works only when woken."""
+    """Return None, the pause of a task that works only when it is woken."""
     return None
 
 
 def log_failures(log: logging.Logger, message: str) -> Callable[[bool], None]:
-    """Log the exception that is being handled, unless it is the same as in the round before."""
+    """Return a function that logs the exception being handled, unless it repeats that of the last round."""
 
     def log_failure(is_new: bool) -> None:
         if is_new:  # a defect that stays would fill the log, round by round
@@ -88,9 +88,10 @@ def _do_nothing() -> None:
 
 
 class PeriodicTask:
-    """A thread that repeats rounds. Started and stopped from any thread.
+    """A thread that repeats rounds.
 
-    An exception of a round costs that round; the next one comes after the usual pause.
+    Any thread may start and stop it. An exception ends only its round. The next round comes after the usual
+    pause.
     """
 
     def __init__(
@@ -109,17 +110,18 @@ class PeriodicTask:
     ) -> None:
         """Prepare the thread; start() starts it.
 
-        :param pause: the seconds until the next round, from the seconds that this one took; None until woken.
-        :param failed: called while an exception of a round is handled, with whether the exception differs
-            from that of the round before.
+        :param pause: takes the seconds that a round took, and returns the seconds until the next one; None
+            waits until woken.
+        :param failed: called while an exception of a round is handled. The argument is whether the exception
+            differs from that of the last round.
         :param is_needed: tells whether there is anything to do. If there is nothing, the thread ends until
             start() is called again.
         :param begin: called when the thread starts. Neither ``begin`` nor ``rest`` may call methods of the
             task.
         :param rest: called when there is nothing to do any more.
-        :param keep: called last, in a thread that was stopped.
+        :param keep: called last in a thread that was stopped, for example to save data.
         :param signal: wakes the task; without a signal, only wake() wakes it.
-        :param name: the name of the thread where several have the role.
+        :param name: the name of the thread if several threads have the same role.
         """
         self._name = name or role.name
         self._round = round_
@@ -136,16 +138,16 @@ class PeriodicTask:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is something to do; also True of a thread that was stopped while there was."""
+        """Whether there is something to do. Also True if the thread was stopped while there was."""
         return self._thread is not None
 
     def is_alive(self) -> bool:
-        """Whether the thread lives: False before start(), and after a defect that ended it."""
+        """Whether the thread is alive. False before start(), and if a defect has ended the thread."""
         thread = self._thread
         return thread is not None and thread.is_alive()
 
     def start(self) -> None:
-        """Start, if there is anything to do. Called whenever there may be; nothing happens once stopped."""
+        """Start the thread if there is anything to do. After stop(), this does nothing."""
         with self._lock:
             if self._thread is None and not self._stopped.is_set() and self._is_needed():
                 self._begin()
@@ -153,11 +155,11 @@ class PeriodicTask:
                 self._thread = _start(self._name, self._run)
 
     def wake(self) -> None:
-        """Have the next round at once; for any thread, without waiting."""
+        """Start the next round at once, without waiting for it. Any thread may call it."""
         self._signal.wake()
 
     def stop(self, timeout: float | None) -> None:
-        """Stop for good. A round that hangs is waited for ``timeout`` seconds at most (None: without end)."""
+        """Stop for good. If a round hangs, wait at most ``timeout`` seconds for it (None: no limit)."""
         self._stopped.set()  # without the lock, as a hanging thread may hold it
         self._signal.wake()
         thread = self._thread
@@ -191,7 +193,7 @@ class PeriodicTask:
 
 
 def start_thread(role: ThreadSpec, work: Callable[[], object], suffix: str = "") -> threading.Thread:
-    """A started thread of a role. ``suffix`` tells the threads of one role apart."""
+    """Start a thread of a role, and return it. ``suffix`` distinguishes threads of the same role."""
     return _start(f"{role.name}{suffix}", work)
 
 
@@ -203,7 +205,7 @@ def _start(name: str, work: Callable[[], object]) -> threading.Thread:
 
 
 def run_aside(role: ThreadSpec, work: Callable[[], T], suffix: str = "") -> Future[T]:
-    """The result of ``work``, or its exception, when it ends; in a thread that nothing has to wait for."""
+    """Run ``work`` in a thread of its own; return a future with its result or exception."""
     found: Future[T] = Future()
 
     def run() -> None:
@@ -217,7 +219,7 @@ def run_aside(role: ThreadSpec, work: Callable[[], T], suffix: str = "") -> Futu
 
 
 def start_timer(role: ThreadSpec, seconds: float, work: Callable[[], object]) -> threading.Timer:
-    """A started timer that calls ``work`` after ``seconds``, unless it is cancelled before."""
+    """Start a timer that calls ``work`` after ``seconds``, unless it is cancelled before; return it."""
     timer = threading.Timer(seconds, work)
     timer.name, timer.daemon = role.name, True
     timer.start()

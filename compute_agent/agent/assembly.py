@@ -72,7 +72,9 @@ from compute_agent.usage.subjects import open_allotments
 
 @dataclass(frozen=True, slots=True)
 class AssembledAgent:
-    """The objects of the agent that are used after the assembly. Only the driver has running threads yet.
+    """The objects of the agent that are used after the assembly.
+
+    No thread runs yet, except those of the driver.
 
     :ivar early: the loops that start before the listeners, because requests need them.
     :ivar late: the loops that start after the listeners. All loops stop in reverse order.

@@ -39,7 +39,7 @@ def input_document(one: ResolutionInput) -> dict[str, Any]:
 def check_guests(
     policy: ClassificationPolicy, documents: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """A row for each guest: its rule under ``policy``, the settings that would change, and problems.
+    """Return a row for each guest: its rule under ``policy``, the settings that would change, and problems.
 
     ``documents`` are results of input_document().
     """

@@ -437,7 +437,7 @@ def build_controllers(
 class ControllerSettings:
     """The settings of all controllers. The defaults are those of an empty configuration.
 
-    The mappings are by the name of a QoS class or of a class of block I/O, unless stated otherwise.
+    The keys of the mappings are names of QoS classes, or of classes of block I/O, unless stated otherwise.
 
     :ivar pins: whether the agent pins guests and binds their memory.
     :ivar best_effort: the names of the QoS classes of best-effort guests.

@@ -153,7 +153,7 @@ def guests_document(views: Iterable[GuestView]) -> dict[str, Any]:
 
 
 def guest_reason(view: GuestView) -> str:
-    """The reason why a guest runs on other CPUs than those of its allocation; empty if it runs on these."""
+    """The reason why a guest does not run on the CPUs of its allocation; empty if it runs on them."""
     unknown = "" if view.allocation is not None else "Placement has not said yet what it holds"
     migrating = "" if view.migration is None else str(view.migration)
     return "; ".join(filter(None, (migrating, view.refusal or unknown, view.stray)))

@@ -337,7 +337,7 @@ class RecordingController(KernelController):
         self._together: tuple[Sequence[GuestTarget], Sequence[ProviderNode]] = ((), ())
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Remember the targets of all guests and the zones; the last call counts."""
+        """Remember the targets of all guests, and the zones. Each call replaces those of the call before."""
         self._together = targets, zones
 
     def describe_drift(self, target: GuestTarget) -> str | None:

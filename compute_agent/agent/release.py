@@ -162,7 +162,7 @@ class ReleaseRow:
     :ivar kind: the kind of the setting, such as :data:`SCHEDULING`.
     :ivar name: the guest, the provider, or the CPUs or files of the host with the setting.
     :ivar detail: the present value in words.
-    :ivar outcome: the outcome in words: given back, stays or failed, with a reason.
+    :ivar outcome: a text: the setting was undone, stays, or could not be undone, with the reason.
     """
 
     kind: str

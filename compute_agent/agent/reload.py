@@ -98,8 +98,8 @@ class HostSignature:
     def differs_from(self, other: HostSignature, powered: CpuSet) -> bool:
         """Whether the host has changed since ``other`` was read.
 
-        :param powered: the CPUs that a power manager takes offline and brings online as guests come and go;
-            they are ignored.
+        :param powered: the CPUs that a power manager takes offline and brings online as guests come and go.
+            Changes of these CPUs are ignored.
         """
         online = self.online - powered != other.online - powered
         return online or self.files != other.files or self.rest != other.rest
@@ -107,8 +107,8 @@ class HostSignature:
     def is_settled(self, now: float) -> bool:
         """Whether no file was written in the last SETTLE_SECONDS.
 
-        An editor empties a file before it writes the new text. Between these steps, the file can be read
-        without an error, but options are missing.
+        An editor empties a file before it writes the new text. Between the two steps, the file can be read
+        without an error, but its options are missing.
 
         :param now: the time in seconds since the epoch. A file that is newer than ``now`` counts as settled.
             Otherwise, after the clock is set back, its changes would not be read for a long time.

@@ -58,7 +58,7 @@ _RANKS: Final = {BEST_EFFORT: 0, LATENCY_SENSITIVE: 10, LATENCY_SENSITIVE_RESERV
 class QosClass:
     """A class of guests.
 
-    - ``rank``: guests of a class with a lower rank give way first.
+    - ``rank``: guests of a class with a lower rank are limited and evicted first.
     - ``share`` is the share of caches and memory bandwidth.
     - ``memory`` are the limits and protections of memory.
     - ``cpu_class`` is the name of the class of dedicated CPUs; empty: none.
@@ -92,7 +92,7 @@ class QosClasses:
 
     @property
     def best_effort(self) -> frozenset[str]:
-        """Names of ``BE`` and of the classes of the same or a lower rank, the best-effort classes."""
+        """The names of the best-effort classes: ``BE``, and all classes of the same or a lower rank."""
         # BE exists in each configuration.
         highest = self.classes[BEST_EFFORT].rank
         return frozenset(name for name, one in self.classes.items() if one.rank <= highest)
@@ -290,7 +290,7 @@ def _annotation_part(
     parsers: Mapping[str, Callable[[str, object], T]],
     everywhere_parsers: Mapping[str, Callable[[str, object], T]] = MappingProxyType({}),
 ) -> tuple[dict[str, T], dict[int, T]]:
-    """Parse one part of the annotation: its values for all caches by key, and its overrides by cache id.
+    """Parse one part of the annotation: its values for all caches, and its overrides by cache id.
 
     :param parsers: the parser of each key; an override has one of these keys.
     :param everywhere_parsers: the parsers of keys that overrides cannot have.

@@ -116,7 +116,7 @@ class _SourceFindings:
     problems: list[str] = field(default_factory=list)
 
     def read_value(self, where: str, setting: str, text: str) -> Values:
-        """The value of a setting from its text, by setting; empty, with a problem, if the text is wrong.
+        """Return the value of a setting, by setting. If the text is wrong, note a problem and return nothing.
 
         ``where`` names the source of the text in problems.
         """
@@ -128,7 +128,7 @@ class _SourceFindings:
         return self.check_class(where, setting, value)
 
     def check_class(self, where: str, setting: str, value: Any) -> Values:
-        """The value, by setting; empty or with a problem if the value names an unknown class."""
+        """Return the value, by setting. If it names an unknown class, note a problem, or return nothing."""
         missing = "" if self.known is None else self.known.missing_class(setting, value)
         if not missing:
             return {setting: value}

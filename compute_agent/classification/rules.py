@@ -138,7 +138,7 @@ class KnownClasses:
     cpu_class: frozenset[str] = frozenset()
 
     def missing_class(self, setting: str, value: Any) -> str:
-        """A clause that says that the class named by a setting does not exist; empty if it exists.
+        """A text that says that the class in a setting does not exist; empty if it exists.
 
         The text is also empty for a setting that does not name a class.
         """

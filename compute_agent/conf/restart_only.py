@@ -2,7 +2,7 @@
 
 These options name things that stay open while the agent runs: the state folder, sockets, locks, and the
 driver of guests. For example, the state folder has the uuid of the agent's provider. If a reload changed the
-folder, the agent would report another host.
+state folder, the agent would report another host.
 """
 
 from __future__ import annotations

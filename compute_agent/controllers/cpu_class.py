@@ -291,7 +291,7 @@ class CpuClassController(KernelController):
             yield PlannedChange(self.name, named_cpus(frozenset(cpus)) if cpus else "host", change)
 
     def _decide_files(self, targets: Sequence[GuestTarget]) -> tuple[CpuClassPlan, dict[str, FileSetting]]:
-        """Return the plan, and the wanted content of the files of the plan and of the files to restore."""
+        """Return the plan, and the wanted content of all files: of the plan, and of files to restore."""
         former = self._former_values()
         configured = self._configured
         if not configured.classes and not former.values:

@@ -96,7 +96,7 @@ class FileSetting:
     """The wanted content of a kernel file.
 
     :ivar cpus: the CPUs that the file concerns.
-    :ivar cpu_class: the class of these CPUs; empty: the content is the former one.
+    :ivar cpu_class: the class of these CPUs; empty if the file gets its former content back.
     """
 
     text: str
@@ -180,7 +180,7 @@ def decide_files(power: CpuPower, claims: Sequence[CpuClassClaim]) -> CpuClassPl
     """The wanted content of a host's files for these claims.
 
     :param power: the frequency domains and idle states of the host.
-    :param claims: the strongest first.
+    :param claims: the claims on the CPUs of the host. The strongest claim comes first.
     """
     maker = _PlanBuilder()
     for domain in power.frequency_domains:

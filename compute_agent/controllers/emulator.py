@@ -106,7 +106,7 @@ class EmulatorController(GuestController):
         return f"{difference} -> {cpuset.format(self._choose_cpus(target))}"
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The guests with threads that have other pins than the definition of their domain."""
+        """The guests with threads that are pinned to other CPUs than the definition of their domain says."""
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
             moved = self._driver.moved_emulator(guest, online)

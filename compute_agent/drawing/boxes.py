@@ -48,7 +48,8 @@ class CpuBox:
     """A rectangle for a part of the topology, such as a NUMA node. Parts with the same CPUs share one box.
 
     :ivar kind: one of :data:`HOST` to :data:`CORE`.
-    :ivar lines: the texts in the box, one for each part that it stands for.
+    :ivar lines: the texts in the box. The box stands for one or several parts, such as a package and its only
+        node, and has a text for each.
     :ivar children: the boxes inside this box.
     :ivar devices: a line for each PCI device that is nearest to these CPUs.
     """
@@ -61,7 +62,7 @@ class CpuBox:
 
     @property
     def all_lines(self) -> list[str]:
-        """The lines of the parts and of the devices."""
+        """All lines of text in the box: those about its parts, and those about its devices."""
         return [*self.lines, *self.devices]
 
 
@@ -155,7 +156,7 @@ def _innermost_box(box: CpuBox, cpus: frozenset[int]) -> CpuBox:
 
 
 def _cuts_core(box: CpuBox, topology: HostTopology) -> bool:
-    """Whether the box cuts a core: it has some CPUs of the core but not all, and is no box of a core."""
+    """Whether the box contains only some CPUs of a core. Boxes of cores themselves do not count."""
     return box.kind != CORE and any(
         not core.cpus.isdisjoint(box.cpus) and not core.cpus <= box.cpus for core in topology.cores
     )

@@ -335,7 +335,7 @@ def _offline_notes(topology: HostTopology) -> Iterator[str]:
 def _thread_rule(topology: HostTopology) -> Iterator[str]:
     """A line about the CPU numbers of a core's threads, such as ``threads of a core: n, n+8``.
 
-    The line is left out unless one rule holds for all cores with all threads online.
+    The line is left out if the cores with all threads online follow different rules.
     """
     offsets = [tuple(cpu - min(core.cpus) for cpu in sorted(core.cpus)) for core in topology.cores]
     most = max(map(len, offsets), default=1)

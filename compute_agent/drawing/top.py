@@ -31,7 +31,7 @@ class ShownUse:
 
 @dataclass(frozen=True, slots=True)
 class AgentSnapshot:
-    """The answers of the agent to several requests at one time, as the command line has them.
+    """The answers of the agent to several requests that a command sent at the same time.
 
     :ivar time: the time of the answers as text.
     :ivar groups: the resctrl groups.

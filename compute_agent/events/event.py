@@ -1,4 +1,7 @@
-"""Events, each of which is one decision of the agent, and the recorder that code calls when it decides."""
+"""Events and their recorder.
+
+An event is one decision of the agent; code calls the recorder for each decision.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ class AgentEvent:
     """One decision. Its texts are printable and on one line.
 
     :ivar time: the time of the decision, in seconds since the epoch.
-    :ivar kind: a value of :class:`EventKind`, or of the same class in a later release.
+    :ivar kind: a value of :class:`EventKind`, or a kind that only later releases have.
     :ivar text: the message that was logged.
     :ivar outcome: a value of :class:`EventOutcome`.
     :ivar guest: uuid of the guest; empty for a decision about the host.
@@ -143,7 +146,7 @@ class EventSubject(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NamedSubject:
-    """A guest with a known uuid and name and no other data, such as a guest that has ended."""
+    """A guest of which only uuid and name are known, such as a guest that has ended."""
 
     uuid: str
     name: str = ""
@@ -156,7 +159,10 @@ class EventRecorder:
     """Logs decisions, and passes each to a function as an event. Several threads may use it at once."""
 
     def __init__(self, keep: Callable[[AgentEvent], None] = lambda event: None) -> None:
-        """``keep`` gets each event, and must neither wait nor raise; by default decisions are only logged."""
+        """``keep`` is called with each event.
+
+        It must not wait, and must not raise. By default, decisions are only logged.
+        """
         self._keep = keep
 
     def record_done(

@@ -1,7 +1,7 @@
 """The store of events: a newer file, to which events are appended, and an older file.
 
-When the newer file reaches half of the limits, it replaces the older file. After a crash, all events are
-there that append() has reported as written. A line that the crash has cut short is ignored.
+When the newer file reaches half of the limits, it replaces the older file. All events that append() has
+reported as written survive a crash. A line that the crash has cut short is ignored.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class EventStore:
     def append(self, events: Iterable[AgentEvent]) -> int:
         """Give numbers to events and write them; they are on disk when this returns.
 
-        :returns: the number of events that were written; if an error ends the writes, the first of
-            ``events``.
+        :returns: the number of events that were written. If an error ends the writes, only that many from the
+            beginning of ``events`` are stored.
         :raises OSError: no event was written.
         """
         kept = 0

@@ -2,12 +2,12 @@
 
 Nouns
     A *group* of hosts gets its settings from one *source*: a folder, or the HTTPS address of a folder. The
-    source has one file for each group, ``GROUP.conf``. One state of that file is a *revision*: an ini file
-    below a head with the group, the *generation*, and optionally an expiry. The signature covers the whole
-    revision.
+    source has one file for each group, ``GROUP.conf``. Each signed version of this file is a *revision*: an
+    ini file below a head with the group, a number (the *generation*) and optionally an expiry. The signature
+    covers the whole revision.
 
     A host *adopts* a revision, and keeps it in its state folder. The host also keeps the last *refused*
-    revision, which the source offered, but the host did not adopt.
+    revision: one that the source offered and the host did not adopt.
 
 An example
     A file ``edge.conf``::
@@ -25,12 +25,12 @@ An example
     CPUs. To go back, the settings of generation 6 are signed as generation 8.
 
 Invariants
-    - Only a revision signed by one of the keys in the host's own configuration files has an effect.
+    - A revision has an effect only if it is signed by a key in the host's own configuration files.
     - The generation of a host never goes down, and two different revisions never have the same generation.
     - A revision is adopted as a whole or not at all. A host tries a revision before it adopts it. After a
       crash the host has either the whole old revision or the whole new revision.
     - The host's own files take precedence, so that the fleet can always be overruled on the host.
     - A revision cannot set the options that :mod:`compute_agent.fleet.rules` lists, so it cannot lead an
       agent to another file, program, address or identity.
-    - A source that is unreachable, slow, endless or hostile changes nothing except status and logs.
+    - A source that is unreachable, slow, endless or hostile changes only status and logs.
 """

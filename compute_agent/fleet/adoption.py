@@ -38,13 +38,14 @@ def starting_with_fleet(
 ) -> Iterator[None]:
     """Provide a usable revision while an agent starts, and note whether the start failed.
 
-    A usable revision is taken from the state folder, or else from the source. Without a usable revision, the
-    agent would start without the settings of its fleet, and apply these settings a moment later. The fleet
-    can repair a host that its adopted revision no longer fits, or that failed at its last start.
+    A usable revision is taken from the state folder, or else from the source. Without this, the agent would
+    start without the settings of its fleet, and apply them a moment later. If the adopted revision no longer
+    fits the host, or the last start failed, the source is read for a newer revision, so that the fleet can
+    repair the host.
 
     :param conf: the configuration of the host's own files.
     :param check: checks the configuration with a revision.
-    :param but_for: types of errors that prevent a start with any settings, so such errors are not noted as a
+    :param but_for: types of errors that would prevent a start with any settings. They are not noted as a
         failed start.
     :raises ConfigError: a required option of ``[fleet]`` is missing or wrong.
     """

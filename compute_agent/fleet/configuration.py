@@ -21,7 +21,7 @@ class FleetSettings:
     """The options of ``[fleet]``, and the agent's state folder.
 
     :ivar source: the folder or HTTPS address that has the files of the groups.
-    :ivar public_keys: the Ed25519 keys of which one has to sign a revision, in base64.
+    :ivar public_keys: the Ed25519 keys in base64. One of them must have signed a revision.
     :ivar secured: the certificates for a source over HTTPS.
     :ivar interval: the seconds between two reads of the source.
     :ivar folder: the agent's state folder, with the adopted and the refused revision.
@@ -66,7 +66,7 @@ class FleetSettings:
         return self._read(kept.KEPT)
 
     def refused_revision(self) -> FleetRevision | None:
-        """The last offered revision that was not adopted; None without a usable file of such a revision."""
+        """The last offered revision that was not adopted; None if there is none, or its file is unusable."""
         try:
             return self._read(kept.OFFERED)
         except FleetError:
@@ -139,7 +139,7 @@ def revision_problems(path: Path, conf: cfg.ConfigOpts) -> list[str]:
 
 
 def file_origins(conf: cfg.ConfigOpts) -> dict[Path, str]:
-    """The names, for messages, of configuration files that are not the host's own: the adopted revision.
+    """The name of the adopted revision in messages, by the path of its file.
 
     Empty if the host has no group, or no usable revision.
     """

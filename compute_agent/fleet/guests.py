@@ -37,8 +37,8 @@ class GuestSettingsPlan:
     :ivar changes: the values to set.
     :ivar applied: the values that count as applied after the changes.
     :ivar conflicts: a sentence for each setting that stays, because it was changed on the host.
-    :ivar unset: the names of settings to unset by guest. Former revisions had these settings, and the present
-        revision leaves them out.
+    :ivar unset: the names of settings to unset, by guest: a former revision had them, and the present one
+        does not.
     """
 
     changes: ByGuest

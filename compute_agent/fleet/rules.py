@@ -128,7 +128,7 @@ def _forbidden_reason(section: str, option: str, auth_section: str | None) -> st
 def _former_places(
     options: Iterable[tuple[str, Iterable[Any]]],
 ) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-    """Pairs of names of renamed options: the former section and name, and the present section and name."""
+    """Yield a pair for each renamed option: its former section and name, and its present section and name."""
     for section, some in options:
         for option in some:
             for old in option.deprecated_opts:

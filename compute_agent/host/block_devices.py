@@ -66,7 +66,10 @@ class BlockDevices:
 
 
 def read_block_devices(root: Path) -> BlockDevices:
-    """Read the block devices of the host with its files below ``root``; none if the files are missing."""
+    """Read the block devices of the host with its files below ``root``.
+
+    Without files, the result is empty.
+    """
     folder = root / "sys/block"
     costed = _costed_devices(root)
     devices, parts = [], {}

@@ -34,12 +34,12 @@ processors.
 
 @dataclass(frozen=True, slots=True)
 class FrequencyDomain:
-    """CPUs that have one frequency (a policy of cpufreq), and their possible settings.
+    """A set of CPUs that always have the same frequency (a policy of cpufreq), and its possible settings.
 
     :ivar folder: the folder of the policy, relative to the root.
     :ivar driver: the name of the cpufreq driver.
     :ivar governors: the governors that the kernel offers.
-    :ivar preferences: the energy preferences that the driver offers; empty: none.
+    :ivar preferences: the energy preferences that the driver offers; empty if it offers none.
     :ivar min_khz: the lowest frequency of the hardware.
     :ivar base_khz: the guaranteed frequency without turbo; None: not known.
     :ivar max_khz: the highest frequency of the hardware.
@@ -72,7 +72,7 @@ class UncoreDomain:
 
 @dataclass(frozen=True, slots=True)
 class CpuPower:
-    """The frequencies and idle states of a host that can be set.
+    """The parts of a host with frequencies or idle states that can be set.
 
     :ivar idle_states: the folder of each idle state, by CPU and name.
     """
@@ -127,7 +127,8 @@ def _frequency_domains(files: SysFiles, info: CpuInfo) -> Iterator[FrequencyDoma
 def _table_base(files: SysFiles, folder: str) -> int | None:
     """The base frequency from acpi-cpufreq's table, in kHz; None without a table.
 
-    The base frequency is the entry below turbo, or the highest entry if there is no turbo.
+    The highest entry of the table is the turbo frequency, if there is turbo; the base frequency is then the
+    next entry. Without turbo, the base frequency is the highest entry.
     """
     table = sorted(_read_numbers(files, f"{folder}/scaling_available_frequencies"), reverse=True)
     if len(table) > 1 and table[0] - table[1] == _TURBO_STEP:
@@ -145,7 +146,7 @@ def _idle_states(files: SysFiles, cpu: int) -> dict[str, str]:
 
 
 def _uncore_domains(files: SysFiles, online: frozenset[int]) -> Iterator[UncoreDomain]:
-    """The uncore domains by package and die, or by package if the kernel lists clusters only (TPMI)."""
+    """The uncore domains: one per die, or one per package if the kernel lists only clusters (TPMI)."""
     places = {cpu: _die_of(files, cpu) for cpu in online}
     try:
         names = sorted(entry.name for entry in (files.root / _UNCORE).iterdir())

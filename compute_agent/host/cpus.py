@@ -33,7 +33,7 @@ class CpuInfo:
     """The lines that belong to no CPU, such as ``platform`` on POWER."""
 
     def first_value(self, *keys: str) -> str | None:
-        """The value of the first of ``keys`` that any CPU has.
+        """The value of a key: of ``keys``, the first that any CPU has counts.
 
         None if no CPU has any of these keys.
         """
@@ -165,8 +165,8 @@ def read_online(root: Path) -> frozenset[int]:
 def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[CpuPackage, ...]:
     """Read the packages, with the kernel's ids. CPUs without a known package count as package 0.
 
-    CPUs with the same id belong to several packages if they do not list each other as siblings. Such ids
-    exist on old Itanium machines, where the id is the number of the board.
+    On old Itanium machines, the id is the number of the board, so several packages have the same id. Then
+    CPUs belong to one package only if they list each other as siblings.
     """
     ids = {
         cpu: _known_id(files.read_number(f"{_topology_folder(cpu)}/physical_package_id")) for cpu in online
@@ -272,8 +272,8 @@ def _split_peers(
 ) -> Iterable[frozenset[int]]:
     """Divide CPUs into groups that list each other as peers, ordered by the lowest CPU of a group.
 
-    If a CPU lists no peers, all remaining CPUs form one group with it. The groups are disjoint, even if the
-    files of several CPUs contradict each other: the file of the lowest CPU decides.
+    If a CPU lists no peers, all remaining CPUs form one group with it. If the files of several CPUs
+    contradict each other, the file of the lowest CPU decides, so the groups never overlap.
     """
     placed: frozenset[int] = frozenset()
     for cpu in sorted(cpus):

@@ -73,8 +73,8 @@ class PerfEvents:
     ) -> None:
         """Count at most ``most`` threads; None: as many as the limit of open files allows.
 
-        If the agent has to count more threads, it counts no thread, because counts of some threads of a guest
-        would mislead.
+        If there are more threads, no thread is counted, because counts of only some threads of a guest would
+        mislead.
         """
         self.missing_reason = ""
         self._most = most
@@ -159,7 +159,7 @@ def _threads_allowed() -> int:
 def _open_event(event: tuple[int, int], thread: int, group: int) -> int:
     """Open a counter for a thread on all CPUs, and return its file descriptor.
 
-    :param group: the descriptor of the first counter of the thread; -1: this is the first counter.
+    :param group: the descriptor of the thread's first counter; -1 to open the first counter.
     :raises OSError: the kernel refuses the counter; ENOSYS: the number of the system call is not known.
     """
     number = _NUMBERS.get(platform.machine())

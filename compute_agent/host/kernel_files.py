@@ -65,8 +65,8 @@ def read_text(path: str) -> str:
 def read_optional(path: str) -> str | None:
     """The content of a file as text; None if it is missing or cannot be read.
 
-    A read fails with ENODEV if a cgroup was removed or a CPU went offline meanwhile, with EOPNOTSUPP if PSI
-    is off, and in containers with EACCES.
+    A read fails with ENODEV if a cgroup was removed, or a CPU went offline, after the file was opened. It
+    fails with EOPNOTSUPP if PSI is off, and with EACCES in some containers.
     """
     try:
         return read_text(path)
@@ -80,7 +80,7 @@ def read_boot_id(root: Path) -> str:
 
 
 def write_text(path: str, text: str) -> None:
-    """Write to an existing file with one system call, because the kernel takes each call as a separate text.
+    """Write to an existing file with one system call, because the kernel parses each call by itself.
 
     :raises OSError: the file is missing, or the kernel refuses the text.
     """
@@ -125,7 +125,7 @@ class SysFiles:
         return self._read_stripped(path, read)
 
     def piece_text(self, path: str) -> str | None:
-        """Like text(), for a file that one read(2) returns completely (see read_piece())."""
+        """The same as text(), but for a file that one read(2) returns completely (see read_piece())."""
         return self._read_stripped(path, read_piece)
 
     def _read_stripped(self, path: str, read_file: Callable[[str], bytes]) -> str | None:
@@ -173,8 +173,8 @@ class SysFiles:
     def read_peers(self, cpu: int, folder: str, *names: str) -> frozenset[int] | None:
         """The CPUs in the first of the files ``names`` that lists ``cpu`` itself; None if no file does.
 
-        The files belong to ``cpu``, so a file that lists only other CPUs is wrong. An empty file says
-        nothing.
+        The files belong to ``cpu``, so a file that lists only other CPUs is wrong and is ignored. An empty
+        file is ignored, too.
         """
         for name in names:
             listed = self.cpus(folder, name)

@@ -1,6 +1,7 @@
 """NUMA nodes with their CPUs, huge pages and distances, and the type of their memory.
 
-No file of the kernel shows the type. The first of these sources that knows the node decides:
+No file of the kernel shows the type of a node's memory. The agent uses the first of these sources that has
+the node:
 
 - NVIDIA's driver names the node of a GPU's memory (``/proc/driver/nvidia/gpus/*/numa_status``).
 - The driver ``kmem`` has made memory of a DAX device (``target_node``), and the path of the device contains
@@ -39,7 +40,7 @@ _MEM_TOTAL: Final = re.compile(r"(?:^|\s)MemTotal:\s*([0-9]+)\s*kB", re.ASCII)
 
 
 def read_memory_kib(files: SysFiles, path: str = "proc/meminfo") -> int:
-    """MemTotal of /proc/meminfo or of a node's meminfo, in KiB; 0 if the file is missing."""
+    """The value of MemTotal in /proc/meminfo or in a node's meminfo, in KiB; 0 if the file is missing."""
     match = _MEM_TOTAL.search(files.text(path) or "")
     return int(match[1]) if match else 0
 
@@ -88,7 +89,7 @@ def node_overlaps(nodes: Iterable[NumaNode]) -> tuple[str, ...]:
 
 
 def read_distances(files: SysFiles, nodes: tuple[NumaNode, ...]) -> Mapping[int, Mapping[int, int]]:
-    """The distances between all nodes, as in ACPI's SLIT; empty if the kernel lacks any distance."""
+    """The distances between all nodes, as in ACPI's SLIT; empty if any distance is unknown."""
     ids = [node.id for node in nodes]
     matrix: dict[int, Mapping[int, int]] = {}
     for node in ids:
@@ -238,7 +239,7 @@ def _by_speed(node: int, usual: Iterable[int], evidence: MemoryEvidence) -> Memo
 
 
 def _read_speed(files: SysFiles, node: int) -> MemorySpeed:
-    """The speed from the nearest CPUs (class 1), or else from the nearest initiator of any kind (class 0)."""
+    """The speed as the nearest CPUs see it (class 1), or else the nearest initiator of any kind (class 0)."""
     for access in (1, 0):
         folder = f"{NODE_FOLDER}/node{node}/access{access}/initiators"
         bandwidth = files.read_number(f"{folder}/read_bandwidth") or 0

@@ -69,7 +69,7 @@ class PciLink:
     def is_degraded(self) -> bool:
         """Whether the link has fewer lanes than the device supports.
 
-        A low speed is no fault, because devices lower it to save power.
+        A low speed does not count, because devices lower their speed to save power.
         """
         # A width of 0 means that the link is down, or that the device is a virtual function without a link of
         # its own.
@@ -178,8 +178,8 @@ def read_pci_devices(root: Path) -> tuple[PciDevice, ...]:
 def read_lasting_facts(root: Path) -> tuple[PciDevice, ...]:
     """Read the PCI devices, but leave out facts that change when a guest gets or returns a device.
 
-    Mdev types have only their ids, and links are not read, because the kernel may wait for the device or its
-    driver to answer.
+    Links are not read, and mdev types have only their ids: for other facts, the kernel may have to wait for
+    the device or its driver.
     """
     return _read_all(root, _read_lasting)
 
@@ -324,7 +324,7 @@ def _path_above(path: Path, address: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _with_nodes_of_bridges(devices: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
-    """The devices; those without a node get the node of their physical function or nearest bridge."""
+    """The devices. A device without a NUMA node gets the node of its physical function or nearest bridge."""
     by_address = {device.address: device for device in devices}
 
     def node_of(device: PciDevice) -> int | None:

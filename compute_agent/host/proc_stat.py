@@ -56,14 +56,14 @@ def parse_cpu_times(text: str) -> dict[int, CpuTimes]:
 def busy_parts(before: Mapping[int, CpuTimes], now: Mapping[int, CpuTimes]) -> dict[int, float]:
     """The share of time, 0 to 1, for which each CPU was busy between two readings of /proc/stat.
 
-    The time is the sum of all counted ticks, and not measured by a clock. A CPU that was offline in between
-    is left out, because its times begin with 0 again.
+    The time is the sum of all ticks that the kernel counted, and not that of a clock. A CPU that was offline
+    in between is left out, because its ticks begin at 0 again.
     """
     return _parts_of_ticks(before, now, lambda times: times.busy)
 
 
 def stolen_parts(before: Mapping[int, CpuTimes], now: Mapping[int, CpuTimes]) -> dict[int, float]:
-    """The share of time, 0 to 1, that a hypervisor took from each CPU; counted as in :func:`busy_parts`."""
+    """The share of time, 0 to 1, that a hypervisor took from each CPU. See :func:`busy_parts`."""
     return _parts_of_ticks(before, now, lambda times: times.stolen)
 
 

@@ -1,8 +1,7 @@
 """The model of one host: frozen descriptions of packages, cores, caches and NUMA nodes.
 
-CPUs are logical CPUs (hardware threads), given by their kernel number. Sets of CPUs contain usable CPUs only,
-which are online or parked. Exceptions are ``HostTopology.offline`` and ``HostTopology.present``. Sizes are in
-KiB.
+CPUs are logical CPUs (hardware threads), given by their kernel number. Sets of CPUs contain only usable CPUs
+(online or parked), except in ``HostTopology.offline`` and ``HostTopology.present``. Sizes are in KiB.
 """
 
 from __future__ import annotations
@@ -18,7 +17,10 @@ from compute_agent.model.guest_settings import MemoryType
 
 @dataclass(frozen=True, slots=True)
 class CpuPackage:
-    """A processor in a socket. Its id is physical_package_id, which is unique except on old Itanium."""
+    """A processor in a socket.
+
+    Its id is the kernel's physical_package_id, which is unique except on old Itanium.
+    """
 
     id: int
     cpus: CpuSet

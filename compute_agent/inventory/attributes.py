@@ -1,9 +1,8 @@
-"""Attributes of a host's providers, and the zones (NUMA nodes, L3 caches) that have a provider.
+"""Pure functions for attributes of a host's providers, and for the zones that have a provider.
 
-Pure functions.
-
-A Placement service with attributes stores them beside inventories and traits, for claims and for operators.
-Attributes with names other than those of this module belong to other programs.
+A zone is the host, a NUMA node or an L3 cache. A Placement service with attributes stores them beside
+inventories and traits, for claims and for operators. Attributes with any other name than in this module
+belong to other programs.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ def begin_interval(now: float, interval: int, root_uuid: str) -> float:
 
 
 def heartbeat_attributes(reported: float, longest: int) -> Mapping[str, float]:
-    """The attributes that show that the agent runs.
+    """The attributes by which clients see that the agent runs.
 
     :param reported: the time of the heartbeat. The time changes only once in an interval, so that most
         reports need not write it.
@@ -114,7 +113,7 @@ def promise_attributes(broken: str) -> Mapping[str, str]:
 
 
 def of_device(node: int | None, path: Sequence[str]) -> Mapping[str, str | float]:
-    """The attributes of a PCI device's provider, as far as the kernel shows them.
+    """The attributes of a PCI device's provider, as far as they are known.
 
     :param node: the nearest NUMA node with CPUs; None: not known.
     :param path: the root complex and the bridges above the device.
@@ -202,9 +201,9 @@ def guest_attributes(guests: Iterable[GuestCpuMap], watermarks: Mapping[str, str
 class HostZone:
     """A zone, which may have a provider: a NUMA node (``node``) or an L3 domain (``l3``).
 
-    :ivar parent: the name of the zone around this zone; None: the zone is the host.
+    :ivar parent: the name of the zone around this zone; None if the host itself is around it.
     :ivar cpus: all CPUs in the zone.
-    :ivar home_of: the CPUs that the inventories of this zone offer, without CPUs that another zone offers.
+    :ivar home_of: the CPUs that the inventories of this zone offer. No other zone offers them.
     """
 
     name: str
@@ -220,7 +219,7 @@ class HostZone:
 def zone_layout(
     topology: HostTopology, shape: str, controlled_l3: Collection[int] = ()
 ) -> tuple[HostZone, ...]:
-    """The zones of the tree ``shape`` (``flat``, ``numa`` or ``l3``), each after the zone around it.
+    """The zones of a provider tree of ``shape`` (``flat``, ``numa`` or ``l3``). Outer zones come first.
 
     NUMA nodes are zones in ``numa`` and ``l3``. L3 domains are zones in ``l3``, and in any shape if resctrl
     controls their cache. An L3 domain inside a node is the node's child. If an L3 cache spans whole nodes

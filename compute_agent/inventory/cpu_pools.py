@@ -4,8 +4,8 @@ The CPUs of a pool follow from configuration and hardware alone (see the page on
 pool with named CPUs has these CPUs. Any other pool gets whole cores, as far as possible, from the end of its
 NUMA node.
 
-A guest with CPUs of a pool keeps running on them after the section of the pool is removed. So the CPUs of
-pools are kept in a file of the state folder, which is written before guests are placed.
+If the section of a pool is removed, guests with CPUs of the pool keep running on them. So the CPUs of pools
+are kept in a file of the state folder, which is written before guests are placed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PoolPart:
 
     @property
     def name(self) -> str:
-        """The end of the provider's name, which is unique on the host."""
+        """The last part of the provider's name. It is unique on the host."""
         return f"{self.zone}_POOL_{self.pool}" if self.zone else f"POOL_{self.pool}"
 
 
@@ -53,7 +53,7 @@ def pool_trait(pool: str) -> str:
 
 
 def lay_out_pools(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: HostTopology) -> dict[str, CpuSet]:
-    """The CPUs of each pool, without CPUs that are offline.
+    """The online CPUs of each pool.
 
     :raises ConfigError: CPUs of a pool are in no CPU set or in two pools, or there are too few CPUs.
     """
@@ -170,9 +170,9 @@ _MAX_KEPT: Final = 1000
 
 
 def recall_pools(state_path: Path, tree: ProviderTree, topology: HostTopology) -> tuple[ProviderNode, ...]:
-    """The providers of removed pools, which are not in ``tree``. Their inventories are empty.
+    """The providers of removed pools, which are not in ``tree``.
 
-    A damaged file counts as empty, which is logged.
+    Their inventories are empty. A damaged file is logged and counts as empty.
     """
     try:
         kept = _load(state_path / FILE_NAME)

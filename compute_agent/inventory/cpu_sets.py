@@ -28,7 +28,7 @@ def split_cores(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> li
 
 
 def better_sets(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> tuple[CpuSet, CpuSet]:
-    """Other dedicated and shared CPUs that split no core; both sets together contain the same CPUs as before.
+    """Return dedicated and shared CPUs that split no core. The two sets contain the same CPUs as before.
 
     Each NUMA node has at least as many dedicated CPUs as before, rounded up to whole cores.
     """
@@ -149,7 +149,7 @@ def _cpus(
 ) -> frozenset[int] | None:
     """The CPUs that an option names; None if the option is not set.
 
-    :raises ConfigError: a CPU is absent, or offline where it must not be.
+    :raises ConfigError: a CPU is absent, or it is offline and ``may_be_offline`` is False.
     """
     if text is None:
         return None

@@ -47,8 +47,7 @@ _RESCTRL: Final = "RESCTRL"
 class InventorySettings:
     """The options for inventories. Amounts are in the units of the fields' names.
 
-    If the ini file sets no allocation ratio, the field contains the initial ratio, which only new inventories
-    get.
+    If the ini file sets no allocation ratio, the field has the initial ratio. Only new inventories get it.
 
     :ivar provider_tree: the shape of the tree.
     :ivar reserved_huge_pages: the number of reserved pages by NUMA node and page size in KiB.
@@ -80,9 +79,9 @@ def derive_provider_tree(
 ) -> ProviderTree:
     """The provider tree of the host, with the root first.
 
-    In the shape ``beside`` the root belongs to nova-compute, and the agent's providers are below it. Such a
-    tree has no NUMA nodes: the root already offers their CPUs and memory, which would be offered twice. Nova
-    chooses the NUMA node of a guest without Placement.
+    In the shape ``beside`` the root belongs to nova-compute, and the agent's providers are below it. This
+    tree has no NUMA nodes, because the root already offers their CPUs and memory. Nova chooses the NUMA node
+    of a guest without Placement.
 
     :param platform: the controls of resctrl; None: resctrl is not available.
     :param pools: the CPUs of each pool.
@@ -132,8 +131,8 @@ def _tree_beside_nova(
 ) -> ProviderTree:
     """The tree below the root of a nova-compute. The root has no inventories and no traits of the agent.
 
-    The names of resource classes are those that Nova accepts in extra specs (from microversion 2.86:
-    CUSTOM_LLC, not LLC).
+    The resource classes have the names that Nova accepts in extra specs: since microversion 2.86, CUSTOM_LLC
+    and not LLC.
     """
     root = _root(topology, root_uuid, root_name, {}, frozenset())
     found: dict[str, Mapping[str, ProviderInventory]] = {
@@ -236,9 +235,9 @@ def _host_inventories(
 ) -> tuple[dict[str, ProviderInventory], dict[str, dict[str, ProviderInventory]]]:
     """The CPU and memory inventories of the root, and of each zone by its name.
 
-    The root offers everything that belongs to no zone: all amounts in a flat tree, CPUs on no NUMA node, and
-    memory if only its sum is known. Reserves of the host are divided over root and zones in proportion to
-    their amounts.
+    The root offers all amounts that belong to no zone: everything in a flat tree, CPUs without a NUMA node,
+    and the memory if the kernel shows only its sum. Reserves of the host are divided over root and zones in
+    proportion to their amounts.
 
     :param places: the CPUs in no pool, first of the root and then of each zone.
     """
@@ -287,8 +286,8 @@ def _host_inventories(
 def spread_amount(amount: int, weights: Sequence[int]) -> list[int]:
     """Divide ``amount`` into whole parts in proportion to ``weights``.
 
-    The sum of the parts is ``amount``, or the sum of the weights if that is less. No part exceeds its weight.
-    If remainders are equal, the first weights get the remaining units.
+    No part exceeds its weight. The sum of the parts is ``amount`` or, if less, the sum of the weights. Units
+    that remain after rounding down go to the largest remainders, and among equal ones to the first.
     """
     whole = sum(weights)
     amount = min(amount, whole)
@@ -320,7 +319,7 @@ def _disk_inventory(settings: InventorySettings) -> Mapping[str, ProviderInvento
 
 
 def _cache_inventories(domain: CacheDomain) -> Mapping[str, ProviderInventory]:
-    """The inventories of an L3 cache: ``LLC`` in ways, shared ways reserved, and ``MBA`` in percent."""
+    """The inventories of an L3 cache: ``LLC`` in ways (shared ways are reserved), ``MBA`` in percent."""
     found = {}
     if domain.ways > 0:
         found["LLC"] = ProviderInventory(

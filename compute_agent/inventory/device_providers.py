@@ -78,9 +78,9 @@ class OfferedDevice:
 def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> DeviceOffer:
     """Decide which devices the host offers, and their resource classes and amounts.
 
-    If the entries select a physical function and one of its virtual functions, the card is left out with a
-    warning, because it would count twice. A card is also left out if its virtual functions differ in class or
-    traits, because one provider stands for all of them.
+    If the entries select a physical function and also one of its virtual functions, the card would count
+    twice. So it is left out, with a warning. A card is also left out if its virtual functions differ in class
+    or traits, because one provider stands for all of them.
 
     :param specs: the entries of ``[pci] device_spec``.
     :param devices: the devices of the host.
@@ -123,7 +123,7 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
 def _offer_mediated(
     card: str, group: Sequence[tuple[PciDevice, DeviceSpec]]
 ) -> tuple[list[OfferedDevice], list[str]]:
-    """The devices of a card that make mediated devices, and a message about each type that none makes.
+    """Return the devices of a card that make mediated devices, and a message about each type that none makes.
 
     ``max_instances`` limits the card: for each virtual function, the driver shows the number that the whole
     card can make. Functions with existing mediated devices come first, because guests may hold these devices.
@@ -221,9 +221,9 @@ def with_devices(
 ) -> tuple[ProviderTree, tuple[str, ...]]:
     """Add the providers of devices to a tree.
 
-    A device is below the provider of its NUMA node. A device is below the root if the tree has no such
-    provider, or the kernel does not show the node. Between a device and that provider is a provider for each
-    switch or root complex that several cards share.
+    A device is below the provider of its NUMA node. If the tree has no such provider, or the kernel does not
+    show the node, the device is below the root. Each switch or root complex that several cards share has a
+    provider between that provider and the devices.
 
     :return: the tree, and warnings about devices without a node.
     :raises ConfigError: the name of the root is so long that an address does not fit after it.
@@ -323,9 +323,9 @@ def nearest_cpu_nodes(topology: HostTopology) -> Mapping[int, int]:
 
 
 def _node_with_cpus(node: int | None, homes: Mapping[int, int], topology: HostTopology) -> int | None:
-    """The nearest NUMA node with CPUs; None if not known.
+    """The nearest NUMA node with CPUs; None if it is not known.
 
-    The firmware of a host with only one node often names none; then that node counts.
+    The firmware of a host with only one node often names no node. The result is then this node.
     """
     nodes = topology.numa_nodes
     if node is None and len(nodes) == 1:

@@ -1,8 +1,8 @@
 """Sets of PCI devices that a guest may only have as a whole, such as partitions of an NVSwitch.
 
-The functions are pure. A set is a provider with a trait, above the providers of its members. Sets nest: of
-two sets, one contains the other, or they have no member in common. A request takes a set by one group for
-each member, below a provider with the trait. So a set with a used member cannot serve the request.
+The functions are pure. A set is a provider with a trait, above the providers of its members. Two sets have no
+member in common, unless one contains the other. A request for a set has one request group for each member,
+all below a provider with the trait. So a set with a used member cannot serve the request.
 
 An example: the four GPUs of a NUMA node are one set of four, and two sets of two. The node's provider gets
 the trait of the set of four, and each pair gets a provider below it.
@@ -95,7 +95,7 @@ def with_device_sets(tree: ProviderTree, sets: Sequence[DeviceSet]) -> tuple[Pro
 
 
 def _with_set(tree: ProviderTree, wanted: DeviceSet) -> tuple[ProviderTree, str]:
-    """The tree with the set and an empty text; or the unchanged tree and the reason for leaving it out."""
+    """Return the tree with the set, and ``""``; or the unchanged tree, and why the set is left out."""
     devices = {node.device: node for node in tree.nodes if node.inventories and node.device}
     if missing := wanted.addresses - devices.keys():
         return tree, f"the host does not offer {named_few(sorted(missing), _SHOWN)}"
@@ -146,9 +146,9 @@ def _lineage_of(provider: str, parents: Mapping[str, str | None]) -> Iterator[st
 def _with_provider(
     tree: ProviderTree, wanted: DeviceSet, above: ProviderNode, branches: set[str]
 ) -> Iterator[ProviderNode]:
-    """The providers of the tree with a new one for the set, between ``above`` and its ``branches``.
+    """Yield all providers of the tree and a new provider for the set, between ``above`` and ``branches``.
 
-    :param above: the provider that gets the new one as a child.
+    :param above: the provider that becomes the parent of the new provider.
     :param branches: the uuids of the children of ``above`` that move below the new provider.
     """
     first = min(wanted.addresses)

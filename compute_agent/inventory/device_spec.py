@@ -100,7 +100,7 @@ class AddressGlob:
 class AddressRegex:
     """An address rule with a regular expression for each field.
 
-    The expression matches from the beginning of the field, but not necessarily up to its end, as in Nova.
+    As in Nova, the expression must match at the beginning of the field, but need not match up to its end.
     """
 
     patterns: tuple[re.Pattern[str], ...]
@@ -122,7 +122,7 @@ class DeviceSpec:
     :ivar neutrons: whether the devices belong to Neutron, so that the agent offers none of them.
     :ivar managed: whether libvirt binds the VFIO driver to the device; otherwise the operator must have bound
         it.
-    :ivar mdev_type: the type of mediated devices that the device offers; empty: the device itself.
+    :ivar mdev_type: the type of mediated devices that the device offers; empty if it offers itself.
     :ivar max_instances: the maximum number of mediated devices of a card; None: as many as the driver makes.
     :ivar text: the entry as it is written in the ini file.
     """
@@ -199,9 +199,9 @@ def parse_device_specs(texts: Iterable[str]) -> tuple[DeviceSpec, ...]:
 def match_devices(
     specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]
 ) -> tuple[tuple[PciDevice, DeviceSpec], ...]:
-    """Pair each device that is no bridge with the first entry that selects it.
+    """Pair each device with the first entry that selects it.
 
-    Unselected devices are left out.
+    Bridges and devices that no entry selects are left out.
     """
     known = tuple(devices)
     # The physical functions are needed even if no entry selects them, because their address selects virtual

@@ -1,8 +1,8 @@
 """Finds switches and root complexes that several cards share. Pure functions.
 
 Two devices below one PCIe switch exchange data without the root complex. The *junction* of two devices is the
-last bridge or root complex that their paths have in common. A junction is used if devices of at least two
-cards are below it, and if it is the last such junction of at least one device. Functions of one card share
+last bridge or root complex that their paths have in common. The tree gets a junction if devices of at least
+two cards are below it, and if it is the nearest junction of at least one device. Functions of one card share
 the port of the card, which is no junction.
 
 An example: a GPU has the path ``pci0000:80/80:01.0/81:00.0/82:00.0``, a NIC
@@ -20,7 +20,9 @@ Path = tuple[str, ...]
 
 
 def junctions_of(paths: Mapping[str, Path]) -> Mapping[str, tuple[Path, ...]]:
-    """The used junctions above each device, the outermost first; the keys are addresses of devices.
+    """The junctions in the tree above each device, by the device's address.
+
+    The outermost junction comes first.
 
     :param paths: the paths of the devices, by address.
     """

@@ -90,7 +90,8 @@ def with_reclaimed(
     At first all units of their inventories are reserved; with_offers() frees some.
 
     :param memory: whether reclaimed memory is also offered, if the parent has memory.
-    :param root_memory_mb: the MiB of the host without its reserve, for a root that another program reports.
+    :param root_memory_mb: the memory of the host without its reserve, in MiB, if another program reports the
+        root.
     """
     zones = [node for node in tree.nodes if traits.NUMA_ROOT in node.traits] or [tree.root]
     amounts = {zone.uuid: _unreserved_mb(zone) for zone in zones} if memory else {}

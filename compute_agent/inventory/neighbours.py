@@ -1,7 +1,7 @@
 """Attributes with the use of caches and memory bandwidth of a host, and with its limited guests.
 
-The console shows them. A host has values for each of its L3 caches, for the few guests that use most, and for
-limited guests, so that their number is bounded.
+The console shows these attributes. To bound their number, a host has them only for its L3 caches, for the few
+guests that use most, and for limited guests.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class GuestLoad:
 
 @dataclass(frozen=True, slots=True, order=True)
 class RequestedLimit:
-    """A limited lever of a guest, the trigger that requests it, and the guests that profit."""
+    """A limit of a guest: its lever, the trigger that requests it, and the guests that it protects."""
 
     lever: str
     trigger: str
@@ -135,7 +135,7 @@ def _largest_guests(
 
 
 def _limit_text(guest: str, limits: Sequence[RequestedLimit]) -> str:
-    """The guest and its limits, as many as fit into one attribute; no uuid is cut off."""
+    """The guest and as many of its limits as fit into one attribute. No uuid is cut off."""
     text, separator = guest, " "
     for part in map(str, sorted(limits)):
         if len(longer := text + separator + part) <= MAX_TEXT:

@@ -1,8 +1,9 @@
 """Finds PCI devices that nova-compute gives to guests without Placement.
 
-Nova tracks the devices of its ``[pci] device_spec`` itself. Placement does not know of them with
-``report_in_placement = false``, the default, nor of devices with a ``physical_network``. If the agent offered
-such a device, it would be given twice. So the agent offers no device while it cannot read all these options.
+Nova tracks the devices of its ``[pci] device_spec`` itself. With ``report_in_placement = false``, the
+default, these devices are not in Placement. Devices with a ``physical_network`` are never in Placement. If
+the agent offered such a device, two guests could get it. So the agent offers no device while it cannot read
+all options of nova-compute.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def without_novas(
 ) -> tuple[tuple[PciDevice, ...], tuple[str, ...]]:
     """Leave out the cards that nova-compute gives to guests without Placement.
 
-    If not all options of nova-compute could be read, any card may be such a card.
+    If some options of nova-compute could not be read, all cards are left out.
 
     :param specs: the entries of the agent.
     :return: the devices of all other cards, and messages about left-out cards that the agent would offer.

@@ -8,7 +8,7 @@ them: nova-compute with ``cpu_power_management``, or the agent with ``[cpu_class
 An example: cores ``0-1`` and ``2-3`` were online before. If CPUs 2 and 3 are offline now, the remembered
 topology adds the core ``2-3``. If only CPU 3 is offline, it adds CPU 3 to the core of CPU 2.
 
-Invariants: the remembered topology adds parked CPUs to groups and changes nothing else. If it contradicts the
+Invariants: the remembered topology only adds parked CPUs to cores, caches and nodes. If it contradicts the
 online CPUs (another machine, other firmware settings), it is not used.
 
 The remembered topology is kept in a file of the state folder. Without the file, an offline CPU does not count
@@ -46,7 +46,7 @@ _CpuGroup = TypeVar("_CpuGroup", CpuPackage, CpuDie, CpuCluster, CpuCore, CpuCac
 
 
 def with_parked(topology: HostTopology, memory: HostTopology | None, parkable: CpuSet) -> HostTopology:
-    """The topology with parked CPUs: offline CPUs in ``parkable`` that ``memory`` knows.
+    """The topology, with the parked CPUs added: offline CPUs in ``parkable`` that ``memory`` contains.
 
     :param memory: the remembered topology; None: no topology is remembered.
     :param parkable: the CPUs that a power manager may take offline.
@@ -120,7 +120,7 @@ def _join_nodes(
 ) -> tuple[NumaNode, ...]:
     """The NUMA nodes with their parked CPUs added.
 
-    The kernel also shows nodes without CPUs, with their memory.
+    The kernel shows a node with memory even while all its CPUs are offline.
     """
     missing = {node.id: node.cpus & parked for node in known if node.cpus & parked}
     found = [replace(node, cpus=node.cpus | missing.pop(node.id, frozenset())) for node in present]

@@ -31,7 +31,7 @@ DEFAULT_SHAPE: Final = "numa"
 
 
 def settings(conf: cfg.ConfigOpts) -> InventorySettings:
-    """The options for inventories, with the present size of the file system that has the state path.
+    """The options for inventories, and the present size of the file system with the state folder.
 
     :raises ConfigError: an entry of reserved_huge_pages is wrong.
     """
@@ -68,7 +68,7 @@ def _is_set(conf: cfg.ConfigOpts, option: str) -> bool:
 
 
 def root_name(conf: cfg.ConfigOpts) -> str:
-    """The name of the root provider: from the option, else the name used before, else the host's name.
+    """The name of the root provider: the option, or else the name at the last start, or else the host's name.
 
     :raises IdentityError: the file with the name used before is damaged.
     """

@@ -1,8 +1,8 @@
 """Additional inventories and traits, from files in the format of Nova's ``provider.yaml`` (schema 1.0).
 
 The agent refuses files that Nova refuses (Nova's guide "Managing Resource Providers Using Config Files"), and
-values that Placement would refuse. The agent also refuses a file that lists a class twice for one provider;
-Nova would use the last value.
+values that Placement would refuse. In one case it is stricter than Nova: it refuses a file that lists a class
+twice for one provider, of which Nova would use the last value.
 """
 
 from __future__ import annotations
@@ -292,10 +292,10 @@ def _show_value(value: Any) -> str:
 def with_additions(
     tree: ProviderTree, configs: Iterable[ProviderConfig]
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree with the additions of files, and a message about each addition without effect.
+    """Return the tree with the additions of files, and a message about each addition without effect.
 
-    Inventories of files take precedence over values that were set through the API, as in Nova. A root that a
-    file identifies by its uuid or name gets no additions of ``$COMPUTE_NODE``.
+    As in Nova, inventories of files take precedence over values that were set through the API. If a file
+    names the root by uuid or name, additions for ``$COMPUTE_NODE`` do not apply to it.
 
     :raises ConfigError: two files define the same provider, or a file has a class or trait of the agent.
     """

@@ -55,7 +55,8 @@ class ProviderNode:
         provider has no CPUs.
     :ivar device_class: the resource class of the PCI device; empty for other providers. Provider files may
         add other classes.
-    :ivar withheld: by resource class, the units to reserve in addition, as far as guests do not hold them.
+    :ivar withheld: by resource class, the units to reserve in addition. Units that guests hold are not
+        reserved.
     """
 
     name: str
@@ -75,7 +76,7 @@ class ProviderNode:
 
 @dataclass(frozen=True, slots=True)
 class ProviderTree:
-    """All providers of a host, the root first, and each parent before its children.
+    """All providers of a host. The root comes first, and each parent comes before its children.
 
     :ivar configured: the resource classes and fields that options of the ini file set.
     :ivar beside: whether the root belongs to nova-compute, so that the agent does not write it.
@@ -131,7 +132,7 @@ class ProviderTree:
 
 
 def nodes_below(root: ProviderNode, parent: ProviderNode) -> frozenset[int]:
-    """The NUMA nodes of a provider of devices below ``parent``; empty below the root, which has all nodes."""
+    """The NUMA nodes of a device provider below ``parent``; empty below the root."""
     return frozenset() if parent is root else parent.numa_nodes
 
 
@@ -198,8 +199,8 @@ def load_or_create(state_path: Path) -> str:
 
     An operator may write a uuid into the file before the first start.
 
-    :raises IdentityError: the file has other content. No new uuid is made, because the host's allocations
-        would stay with a provider that no agent reports.
+    :raises IdentityError: the file has other content. No new uuid is made: the host's allocations would stay
+        at a provider that no agent reports any more.
     :raises OSError: the folder cannot be made or written.
     :raises UnsafeFileError: other users could change the file.
     """

@@ -43,8 +43,8 @@ class CachePlatform:
     :ivar groups: the number of CLOSIDs, which limits the number of groups.
     :ivar groups_taken: the CLOSIDs that are used without an allocation: by the default group, QoS classes and
         foreign groups.
-    :ivar features: the features that the host has, of ``L3_CAT``, ``L3_CDP``, ``L2_CAT``, ``MBA``,
-        ``MBA_MBPS``, ``CMT`` and ``MBM``.
+    :ivar features: those features among ``L3_CAT``, ``L3_CDP``, ``L2_CAT``, ``MBA``, ``MBA_MBPS``, ``CMT``
+        and ``MBM`` that the host has.
     """
 
     domains: Mapping[int, CacheDomain] = field(default_factory=dict, hash=False)
@@ -59,8 +59,8 @@ def cache_platform(
 ) -> CachePlatform:
     """The control over the L3 caches of a host with ``present`` groups and QoS ``classes``.
 
-    The default group, classes and foreign groups are groups without an allocation. Groups of guests are not
-    counted, because they have an allocation, or an annotation, and annotations give way to allocations.
+    ``groups_taken`` counts the default group and the groups of classes and other programs. Groups of guests
+    are not counted: they have an allocation, or only an annotation, which gives way to allocations.
     """
     platform = host.platform
     foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))

@@ -112,7 +112,7 @@ def memory_trait(memory_type: MemoryType) -> str:
 
 
 def with_isolation(tree: ProviderTree, levels: Collection[IsolationLevel]) -> ProviderTree:
-    """The tree with a trait for each isolation level, such as ``CUSTOM_CPU_QUIET``, on providers of PCPU."""
+    """The tree, with a trait such as ``CUSTOM_CPU_QUIET`` for each isolation level at providers of PCPU."""
     offered = frozenset(f"{CPU_PREFIX}{level.upper()}" for level in levels)
     nodes = tuple(
         replace(node, traits=node.traits | offered) if "PCPU" in node.inventories else node

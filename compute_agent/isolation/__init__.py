@@ -1,11 +1,11 @@
 """Isolation of dedicated CPUs: keeps interrupts and kernel work off the CPUs of guests that ask for it.
 
 Nouns: a *mask* is a kernel file with the CPUs that some work may use. There are masks for each interrupt, for
-new interrupts, unbound workqueues, kernel threads, the lockup watchdog and packet steering. Control groups
-with processes of the host have masks, too. A *quiet* CPU is a dedicated CPU of a guest with the level
-``quiet`` or ``alone``. With ``alone`` the CPU is also in a cpuset *partition*, from which the kernel keeps
-all other work. A *sink* is a CPU to which the work may move. The *original* of a mask is its content without
-the agent.
+new interrupts, unbound workqueues, kernel threads, the lockup watchdog and packet steering. The CPU sets of
+control groups with processes of the host are masks, too. A *quiet* CPU is a dedicated CPU of a guest with the
+level ``quiet`` or ``alone``. With ``alone`` the CPU is also in a cpuset *partition*, from which the kernel
+keeps all other work. A *sink* is a CPU to which the work may move. The *original* of a mask is the content
+that it would have without the agent.
 
 Example: CPUs 0-1 are shared, 2-7 dedicated. A guest with level ``quiet`` holds 2-3. The default mask ``ff``
 becomes ``3``, an interrupt bound to CPU 2 goes to CPU 0 or 1, and one bound to CPU 5 stays. When the guest

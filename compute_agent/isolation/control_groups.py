@@ -1,4 +1,4 @@
-"""Finds control groups (cgroup v2) with processes of the host, and control groups that belong to guests.
+"""Finds the control groups (cgroup v2) with processes of the host, and those that belong to guests.
 
 Files: Documentation/admin-guide/cgroup-v2.rst, "Cpuset Interface Files". The path of a group is relative to
 the root of all groups, such as ``system.slice``. systemd owns the groups of its units. The agent changes
@@ -100,7 +100,7 @@ class GroupReader:
                 yield group
 
     def holds_guests(self, group: str, guests: Collection[str]) -> bool:
-        """Whether guests are in the group or in a group below, or may be started there."""
+        """Whether guests are in the group or below it, or may be started there."""
         return (
             group == _MACHINES
             or any(guest == group or guest.startswith(f"{group}/") for guest in guests)
@@ -121,7 +121,9 @@ class GroupReader:
         return False
 
     def find_group(self, pid: int) -> str:
-        """The control group of a guest's main process; for a domain, the group with all its threads.
+        """The control group of a guest's main process.
+
+        For a libvirt domain, it is the group with all its threads.
 
         Empty if the process has ended or is in the root group.
         """
@@ -209,7 +211,7 @@ class GroupReader:
 
 
 def _await_text(file: str, text: str) -> bool:
-    """Whether a file has this content now, or gets it within a moment; a missing file counts as empty."""
+    """Whether a file has this content, or gets it within a moment. A missing file counts as empty."""
     deadline = time.monotonic() + _APPLY_SECONDS
     while True:
         found = (kernel_files.read_optional(file) or "").strip()

@@ -1,12 +1,11 @@
 """Decides which CPUs each mask should have: a pure function of facts, demand and original masks.
 
-A mask keeps its original as long as the original contains no quiet CPU. Otherwise the mask gets the CPUs of
-the original that are among the best sinks. If the original of an interrupt has no sink, the interrupt gets
-the sink with the fewest interrupts since boot. The best sinks are CPUs outside the dedicated set, and then
-dedicated CPUs that no guest holds. In both groups, CPUs of the device's NUMA node come first. CPUs that
-guests hold are never sinks. The interrupts of a guest's own passthrough device go to the CPUs of that guest.
-Processes of the host are kept off quiet CPUs in the same way: the files ``cpuset.cpus`` of their control
-groups are masks, too.
+A mask keeps its original as long as the original contains no quiet CPU. Otherwise it gets those CPUs of the
+original that are among the best sinks. If there are none, an interrupt gets the sink with the fewest
+interrupts since boot. The best sinks are CPUs outside the dedicated set, and then dedicated CPUs that no
+guest holds. In both groups, CPUs of the device's NUMA node come first. CPUs that guests hold are never sinks.
+The interrupts of a guest's own passthrough device go to the CPUs of that guest. Processes of the host are
+kept off quiet CPUs in the same way: the files ``cpuset.cpus`` of their control groups are masks, too.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class HeldCpus:
     :ivar quiet: whether the host's own work must avoid the CPUs.
     :ivar pid: the process id of the guest's main process.
     :ivar alone: whether the CPUs must also be a cpuset partition.
-    :ivar group: the guest's control group, below the root of all control groups; empty: the group of its main
-        process.
+    :ivar group: the guest's control group, relative to the root of all control groups; empty for the group of
+        its main process.
     :ivar vcpu_cpus: the host CPUs that each guest CPU may use.
     """
 
@@ -131,14 +130,14 @@ class MaskPlan:
 def decide_masks(
     facts: IsolationFacts, demand: IsolationDemand, originals: OriginalMasks, answers: KernelAnswers
 ) -> MaskPlan:
-    """Plan the masks of a host. Originals from before the last boot do not count."""
+    """Plan the masks of a host. Originals that were saved before the last boot are ignored."""
     if originals.boot != facts.boot:
         originals = OriginalMasks(facts.boot)
     return _MaskPlanner(facts, demand, originals, answers).plan_masks()
 
 
 class _MaskPlanner:
-    """Decides about one mask after the other; spreads interrupts that need a single CPU over the sinks."""
+    """Decides one mask after the other, and spreads interrupts that need a single CPU over the sinks."""
 
     def __init__(
         self,
@@ -217,7 +216,7 @@ class _MaskPlanner:
         return frozenset() if self._facts.possible and cpus >= self._facts.possible else cpus
 
     def _list_loose(self) -> Iterator[StuckMask]:
-        """An entry about processes in the root control group, which no mask keeps off quiet CPUs."""
+        """Yield an entry about processes in the root control group, which no mask can keep off quiet CPUs."""
         number = self._facts.loose_processes
         if self._quiet and number != 0:
             names, reason = ("all", NO_GROUPS) if number is None else (str(number), LOOSE)
@@ -227,8 +226,8 @@ class _MaskPlanner:
     def _kept_entry(self, path: str, mask: KernelMask, original: OriginalMask) -> dict[str, OriginalMask]:
         """The saved original of a mask.
 
-        While CPUs are quiet, the original of each mask is saved; afterwards only originals of changed masks
-        are.
+        While CPUs are quiet, the original of each mask is saved. Otherwise only the originals of changed
+        masks are saved.
         """
         return {path: original} if self._quiet or mask.cpus != original.cpus else {}
 
@@ -303,10 +302,7 @@ class _MaskPlanner:
         return None
 
     def _as_stored(self, mask: KernelMask, cpus: CpuSet) -> CpuSet:
-        """The CPUs that the kernel is known to store for ``cpus``.
-
-        ``cpus`` itself if they contain quiet CPUs.
-        """
+        """The CPUs that the kernel stores if ``cpus`` are written, as far as known; else ``cpus`` itself."""
         written, stored = self._answers.stored.get(mask.path, (frozenset(), frozenset()))
         return stored if written == cpus and stored and not stored & self._quiet else cpus
 
@@ -336,5 +332,5 @@ class _MaskPlanner:
 
 
 def is_group(mask: KernelMask) -> bool:
-    """Whether a mask belongs to a control group, and so may be empty."""
+    """Whether a mask belongs to a control group. Only a mask of a control group may be empty."""
     return mask.kind in (MaskKind.GROUP, MaskKind.PARENT)

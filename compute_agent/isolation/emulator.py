@@ -1,4 +1,4 @@
-"""Decides on which CPUs emulator threads belong, on hosts where another program pins guests.
+"""Pure functions that decide on which CPUs emulator threads belong if another program pins guests.
 
 Pure functions. Emulator threads are QEMU's threads that run no guest CPU, the workers of vhost, and helpers.
 Emulator threads belong on shared CPUs of the guest's NUMA nodes. With the emulator policy ``isolate`` the
@@ -42,7 +42,7 @@ class EmulatorCpus:
 
 
 def find_misplaced(threads: Mapping[int, CpuSet], place: CpuAssignment, held: CpuSet) -> dict[int, CpuSet]:
-    """The threads that may use dedicated CPUs although the policy forbids it, each with these CPUs.
+    """The threads that may use dedicated CPUs against the policy, each with the dedicated CPUs.
 
     :param threads: the CPUs of a guest's threads that run no guest CPU, by thread id.
     :param place: the assignment of the guest: the CPUs and NUMA nodes where it runs.

@@ -112,12 +112,11 @@ class MaskKind(enum.StrEnum):
 class KernelMask:
     """A mask: its file, and the CPUs in it.
 
-    Node, effective CPUs and movability are read only where a decision needs them.
+    ``node``, ``effective`` and ``movable`` are read only if a decision needs them.
 
-    :ivar names: the actions of an interrupt, or name and start of a thread, which identify the interrupt or
-        thread.
+    :ivar names: a text that identifies the interrupt (its actions) or the thread (name and start time).
     :ivar node: the NUMA node of the device that causes the interrupt.
-    :ivar effective: the CPUs of the mask that the kernel chose.
+    :ivar effective: the CPUs that the kernel chose among those of the mask.
     :ivar movable: whether the kernel allows a change of the mask.
     """
 
@@ -177,7 +176,7 @@ class KernelMask:
         return parse_mask_text(self.path, text)
 
     def format_cpus(self, cpus: CpuSet) -> str:
-        """CPUs in the format of this file."""
+        """The text for CPUs in the format of this file."""
         return cpuset.format(cpus) if self.is_list else cpuset.format_mask(cpus)
 
     @property
@@ -320,7 +319,7 @@ class MaskReader:
     def write_mask(self, path: str, text: str, names: str = "") -> None:
         """Write a mask.
 
-        :param names: the names that the mask had at the last reading; a thread must still have them.
+        :param names: the identifying text of the mask from the last reading. A thread must still have it.
         :raises ProcessLookupError: the thread has ended.
         :raises OSError: the kernel refuses it.
         """
@@ -336,9 +335,9 @@ class MaskReader:
         kernel_files.write_text(f"{self.root}/{path}", f"{text}\n")
 
     def renew_threads(self) -> None:
-        """Make threads of interrupts follow their interrupts again.
+        """Make the threads of interrupts follow their interrupts again.
 
-        When a partition is made, the kernel gives these threads all CPUs.
+        When a partition is made, the kernel lets these threads use all CPUs.
         """
         for thread in kernel_files.list_kernel_threads(self.root) or []:
             match = _STAT.match(self._files.text(f"proc/{thread}/stat") or "")
@@ -381,7 +380,7 @@ class MaskReader:
                     yield from self._read_mask(f"{folder}/xps_cpus", MaskKind.TRANSMISSION)
 
     def _read_groups(self, known: Collection[str], guest_groups: Collection[str]) -> Iterator[KernelMask]:
-        """The control groups of host processes, and groups with a saved original that contain guests now."""
+        """Yield the control groups of host processes, and groups with an original that have guests now."""
         foreign = dict.fromkeys(self.groups.list_foreign(guest_groups), MaskKind.GROUP)
         before = {match["group"] for path in known if (match := MASK_PATH.fullmatch(path)) and match["group"]}
         for group in sorted(before - foreign.keys()):
@@ -506,7 +505,7 @@ class MaskReader:
     def _is_device(self, opened: str, path: str) -> bool:
         """Whether an open file is a device of the host.
 
-        A process may have another file with this name in its own mount namespace.
+        In its own mount namespace, a process may have another file at this path.
         """
         try:
             has, wanted = (os.stat(f"{self.root}/{each}") for each in (opened, path.lstrip("/")))

@@ -63,7 +63,7 @@ class BalancerGoneError(BalancerError):
 
 @dataclass(frozen=True, slots=True)
 class KeptBan:
-    """The ban of one irqbalance: its base, and the CPUs that the agent wrote; empty if it was lifted."""
+    """The ban of one irqbalance: its base, and the CPUs that the agent wrote (empty once it is lifted)."""
 
     base: CpuSet
     written: CpuSet = frozenset()
@@ -73,7 +73,8 @@ class KeptBan:
 class SeenBan:
     """The CPUs that an irqbalance has banned.
 
-    :ivar sent: the CPUs that this agent process last wrote; empty: it lifted the ban; None: it wrote nothing.
+    :ivar sent: the CPUs that this agent process last wrote. Empty means that it lifted the ban, and None that
+        it wrote nothing.
     :ivar is_pending: whether irqbalance has not scanned since the last write.
     """
 
@@ -139,7 +140,7 @@ class _BalancerMemory:
     """The data that the agent keeps in memory about one irqbalance process.
 
     :ivar sent: the banned CPUs that the agent has written last.
-    :ivar scanned: the time by which irqbalance will have scanned after that write.
+    :ivar scanned: the time at which irqbalance will certainly have scanned after that write.
     :ivar reason: the reason why the agent does not ask irqbalance before the time ``again``; empty:
         irqbalance answers.
     :ivar seconds: the seconds between two scans of interrupts by irqbalance.
@@ -161,7 +162,7 @@ class BalancerSockets:
         self._memories: dict[str, _BalancerMemory] = {}
 
     def read_bans(self) -> tuple[dict[str, SeenBan], dict[str, str]]:
-        """The bans and errors of all irqbalance processes, by key. A process that answers has bans."""
+        """The bans of the irqbalance processes that answer, and the errors of all others, by key."""
         seen: dict[str, SeenBan] = {}
         failures: dict[str, str] = {}
         keys = sorted(self._list_keys())
@@ -178,7 +179,7 @@ class BalancerSockets:
         return seen, failures
 
     def write_ban(self, key: str, cpus: CpuSet) -> None:
-        """Ban CPUs; without CPUs, let irqbalance return to the banned CPUs of its environment.
+        """Ban CPUs. If ``cpus`` is empty, make irqbalance use the banned CPUs of its environment again.
 
         :raises BalancerError: irqbalance did not confirm the command, and may still execute it.
         """

@@ -1,4 +1,4 @@
-"""The originals of masks, in one file of the state folder: their contents before the agent's first write.
+"""The file with the originals of masks: their contents before the agent's first write.
 
 The file is written before the first mask, so the next agent finds the originals even if this agent is killed.
 The file is valid for one boot, because a reboot restores all masks.
@@ -32,8 +32,8 @@ _VERSION: Final = 1
 class OriginalMask:
     """The original of a mask: its text, the actions of its interrupt, and the value that the agent wrote.
 
-    ``written`` has the sets of CPUs that the mask may have because of the agent. These are the set of the
-    last write and, until the agent has read this write back, the set of the write before.
+    ``written`` has the sets of CPUs that the mask may have because of the agent. This is the set of the last
+    write. Until the agent has read that write back, it is also the set of the write before.
     """
 
     cpus: CpuSet
@@ -72,7 +72,7 @@ class OriginalStore(Protocol):
         ...
 
     def keep_originals(self, originals: OriginalMasks) -> None:
-        """Replace the stored original contents of masks; they are on disk when this returns.
+        """Replace the stored original contents of masks, and wait until they are on disk.
 
         :raises OSError: the former originals are still stored.
         """

@@ -23,7 +23,7 @@ class MaskOwnership:
     """Takes a lock in a folder that all agents of the host share. Only one thread may use it."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """Use a lock in ``folder``; None: there is no other agent."""
+        """Use a lock in ``folder``; None if the host has no other agent."""
         self._path = None if folder is None else folder / LOCK_FILE
         self._held: int | None = None
         #: The reason why no lock can be taken; empty without a problem.

@@ -6,7 +6,7 @@ partition with parents that are no partitions is remote (Linux 6.7): each ancest
 ``cpuset.cpus.exclusive``. Before Linux 6.11 the CPUs must also be in ``cpuset.cpus`` of the ancestors, so an
 empty ``cpuset.cpus`` there gets all CPUs.
 
-A write that the kernel accepts may leave the partition invalid; the file then contains the reason. Partitions
+The kernel may accept a write, but make the partition invalid. The file then contains the reason. Partitions
 are removed from the innermost group to the outermost.
 """
 
@@ -71,9 +71,9 @@ class PartitionTarget:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """The contents of a control group's cpuset files; None for a file that the kernel does not have.
+    """The contents of a control group's cpuset files. None means that the kernel has no such file.
 
-    :ivar passed: the exclusive CPUs that the ancestor groups really pass down
+    :ivar passed: the exclusive CPUs that the group really gets from its ancestors
         (``cpuset.cpus.exclusive.effective``).
     """
 
@@ -189,7 +189,7 @@ class _PartitionPlanner:
                 self._filled.add(group)
 
     def _list_returns(self) -> Iterator[tuple[str, str]]:
-        """The writes that restore files: innermost groups first, and partitions before all other files."""
+        """Yield the writes that restore files: innermost groups first, and partitions before other files."""
         order = [_PARTITION, _EXCLUSIVE, GROUP_CPUS]
         paths = [
             (-path.count("/"), order.index(match["file"]), path, match["group"], match["file"])
@@ -231,7 +231,8 @@ class _PartitionPlanner:
     def _has_changed(self, path: str, has: str) -> bool:
         """Whether a file differs from its original.
 
-        If the original is empty, all CPUs count as equal: the kernel does not accept an empty set again.
+        If the original is empty, a file with all CPUs counts as equal, because the kernel does not accept an
+        empty set again.
         """
         is_all = path.endswith(f"/{GROUP_CPUS}") and cpuset.parse_or_empty(has) >= self._facts.online
         return has != self._originals[path] and not (is_all and not self._originals[path])

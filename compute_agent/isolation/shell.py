@@ -1,7 +1,8 @@
 """Sets the masks of a host as guests demand: reads them, saves originals, writes and reads back.
 
-Partitions are made after masks are written: the kernel removes their CPUs from the mask of workqueues, so the
-original must be read before. For the same reason partitions are removed before masks are restored.
+Partitions are made after masks are written. The reason is that the kernel removes the CPUs of partitions from
+the mask of workqueues, so the original of this mask must be read before. For the same reason, partitions are
+removed before masks are restored.
 """
 
 from __future__ import annotations
@@ -66,8 +67,7 @@ class IsolationStatus:
 
     :ivar refused: by uuid of the guest, messages about partitions that the guest does not have.
     :ivar balancers: messages about irqbalance processes that do not avoid the quiet CPUs.
-    :ivar unlocked: the reason why another agent writes the same masks, or could write them at the same time;
-        empty if no agent could.
+    :ivar unlocked: the reason why another agent may write the same masks; empty if none can.
     """
 
     quiet: CpuSet = frozenset()
@@ -85,9 +85,9 @@ class IsolationStatus:
 
 
 class HostIsolator:
-    """Sets masks, partitions and bans of irqbalance as demands say.
+    """Sets masks, partitions and bans of irqbalance as guests demand.
 
-    One thread calls this object at a time, in the process that locks the state folder.
+    Only one thread at a time may call its methods. The process must have locked the state folder.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class HostIsolator:
         return stuck, sum(bool(mask.written) for mask in plan.originals.masks.values())
 
     def _keep_originals(self, demand: IsolationDemand) -> None:
-        """Save the originals of new kernel threads. The kernel moves all threads when a partition is made.
+        """Save the originals of new kernel threads before the kernel moves them because of a partition.
 
         :raises OSError: the originals cannot be kept.
         """
@@ -311,7 +311,7 @@ class HostIsolator:
         return self._decide_masks(demand, originals, frozenset(), originals.partitioned)[1].writes
 
     def plan_bans(self, demand: IsolationDemand) -> tuple[CpuSet, ...]:
-        """The CPUs that each irqbalance process would be told to avoid. An empty set lifts a ban.
+        """For each irqbalance process, the CPUs that it would have to avoid. An empty set lifts a ban.
 
         :raises OSError: originals cannot be read.
         """
@@ -423,7 +423,7 @@ def _with_failures(
 
 
 def _unfinished_masks(plan: MaskPlan, quiet: CpuSet, failures: Mapping[str, str]) -> Iterable[StuckMask]:
-    """The masks that the plan should have changed but that still have other content."""
+    """The masks that the plan changes, but that still have another content in the kernel."""
     for write in plan.writes:
         mask = write.mask
         reason = failures.get(mask.path, f"the kernel has {cpuset.format(mask.cpus)} instead")
@@ -431,7 +431,7 @@ def _unfinished_masks(plan: MaskPlan, quiet: CpuSet, failures: Mapping[str, str]
 
 
 def stuck_sentences(stuck: Iterable[StuckMask], cpus: CpuSet | None = None) -> tuple[str, ...]:
-    """Messages about masks that still contain some of ``cpus``, one for each reason."""
+    """Messages about masks that cannot be changed and still contain some of ``cpus``: one for each reason."""
     together: dict[str, list[str]] = defaultdict(list)
     for one in stuck:
         if cpus is None or one.cpus & cpus:

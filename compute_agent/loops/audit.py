@@ -103,9 +103,9 @@ def from_affinities(
 ) -> dict[str, CpuLocation]:
     """Derive the dedicated and shared CPUs that guests use from the CPU sets of their threads.
 
-    If a thread may run on dedicated CPUs only, these CPUs belong to its guest. CPUs to which threads of two
-    guests are bound belong to neither. Threads that may also run on other CPUs, such as emulator threads,
-    count as floating.
+    If a thread may run on dedicated CPUs only, these CPUs belong to its guest. If threads of two guests are
+    bound to a CPU, it belongs to neither guest. Threads that may also run on other CPUs, such as emulator
+    threads, count as floating.
 
     :param affinities: the different CPU sets of the threads of each guest, by uuid.
     """

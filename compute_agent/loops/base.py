@@ -85,7 +85,7 @@ class SingleThreadLoop(AgentLoop):
 
 
 class ConfigurationInForce:
-    """The configuration in force, which any thread may read, and the loops that follow it.
+    """The configuration in force, and the loops that use it. Any thread may read the configuration.
 
     Code that reloads the configuration needs this object only, and no loop.
     """
@@ -124,7 +124,7 @@ class TreeAddition(Protocol):
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
         """Return the tree of providers with the additions.
 
-        The thread of reports calls it, and commands that show the tree.
+        The thread of reports and the commands that show the tree call it.
         """
         ...
 

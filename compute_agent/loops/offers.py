@@ -42,7 +42,7 @@ class ReclaimedResource:
 
     :ivar name: the resource class under which the unused part is offered.
     :ivar unit: the unit of amounts of this resource in messages.
-    :ivar whole: the words for the whole amount of a zone in messages, such as "shared CPUs".
+    :ivar whole: the name of the whole capacity of a zone in messages, such as "shared CPUs".
     :ivar file: the name of the file with the history of use.
     """
 

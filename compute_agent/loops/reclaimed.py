@@ -389,7 +389,7 @@ def oversold_capacity(
 
 
 def first_tree(tree: ProviderTree, conf: cfg.ConfigOpts) -> ProviderTree:
-    """Return the provider tree without the amounts that an agent withholds at its start (saved files)."""
+    """Return the provider tree without the amounts that a starting agent withholds by its saved files."""
     found, folder = conf.capacity, Path(conf.state_path)
     tree = offers.with_kept(tree, found.steal, folder)
     return collectors.with_kept(tree, found.collectors, folder, time.time())

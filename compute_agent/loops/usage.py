@@ -111,9 +111,12 @@ class CpuUse(SingleThreadLoop):
         )
 
     def measure_use(self, now: float, wall: float) -> None:
-        """Measure at ``now`` (monotonic seconds) and ``wall`` (seconds since the epoch), and report the use.
+        """Measure the CPU use of guests since the last call, and report it to the worker.
 
-        Guests without a profile are reported once they were measured for a window of ``load_minutes``.
+        A guest without a known use by hour is reported when it was measured for ``load_minutes``.
+
+        :param now: the present time in monotonic seconds.
+        :param wall: the present time in seconds since the epoch.
         """
         policy = self._conf.options.policy
         if not policy.load_aware:

@@ -109,14 +109,14 @@ def format_mask(cpus: Iterable[int]) -> str:
 class CpuSets:
     """The purpose of each usable CPU. CPUs that are in no set belong to the host.
 
-    :ivar dedicated: CPUs that back PCPU. They are disjoint from ``shared``, except with the legacy option
+    :ivar dedicated: CPUs that back PCPU. None of them is in ``shared``, except with the legacy option
         ``vcpu_pin_set`` alone.
     :ivar shared: CPUs that back VCPU.
-    :ivar emulator: CPUs for emulator threads of guests that have no dedicated CPU for these; empty without
+    :ivar emulator: CPUs for emulator threads, unless a guest has a dedicated CPU for them; empty without
         shared CPUs.
     :ivar reserved_vcpus: the number of VCPU that are reserved for the host.
     :ivar warnings: sentences for operators about the options.
-    :ivar pooled: dedicated and shared CPUs that belong to a pool, which only its members may use.
+    :ivar pooled: dedicated and shared CPUs that belong to pools. Only members of its pool may use such a CPU.
     :ivar offline: CPUs of ``[compute] cpu_dedicated_set`` that are offline and were never seen online. Such
         CPUs are in no set until they are online.
     """
@@ -184,7 +184,7 @@ class CpuSets:
 
 
 def named_cpus(cpus: frozenset[int]) -> str:
-    """CPUs as a message names them: ``CPU 3``, ``CPUs 4-7``."""
+    """The text for CPUs in a message: ``CPU 3``, ``CPUs 4-7``."""
     return f"{'CPU' if len(cpus) == 1 else 'CPUs'} {format(cpus)}"
 
 
@@ -221,7 +221,7 @@ Bound = int | NamedFrequency | None
 
 @dataclass(frozen=True, slots=True)
 class CpuClass:
-    """A section ``[cpu_class:NAME]``. A value of None, or an empty one, leaves the CPU as it is.
+    """A section ``[cpu_class:NAME]``. A field of None, or an empty field, changes nothing on the CPU.
 
     :ivar governor: name of a governor of cpufreq.
     :ivar energy_preference: one of the kernel's energy_performance_available_preferences.
@@ -248,7 +248,8 @@ class CpuClass:
 class FormerValues:
     """Contents of kernel files before the agent's first write, by path, to restore them later.
 
-    ``boot`` is the boot_id of the boot for which the values hold: a reboot resets the files.
+    ``boot`` is the kernel's boot_id. The values are valid only for this boot, because a reboot resets the
+    files.
     """
 
     boot: str = ""

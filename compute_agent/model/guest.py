@@ -25,10 +25,10 @@ class GuestCell:
 
 @dataclass(frozen=True, slots=True)
 class PlacementConstraints:
-    """Demands of a guest's definition. A policy that cannot meet them leaves the guest where it is.
+    """The demands in a guest's definition. If a policy cannot meet them, it leaves the guest on its CPUs.
 
     :ivar nodes: NUMA nodes of the host from which all memory of the guest must come; empty: any node.
-    :ivar cells: NUMA nodes from which the memory of some guest CPUs must come.
+    :ivar cells: groups of guest CPUs, each with the NUMA nodes from which its memory must come.
     :ivar pins: pairs of the number of a guest CPU and the host CPUs that it may use. A guest CPU without an
         entry may use any host CPU.
     :ivar emulator: host CPUs that all other threads may use; empty: any CPU.
@@ -57,8 +57,8 @@ Allocation = Mapping[str, Mapping[str, int]]
 class ConsumerAllocations:
     """The allocations of one consumer on all hosts, with the owner and generation of the consumer.
 
-    ``resources`` are empty if the consumer holds nothing. A ``generation`` of None stands for a consumer that
-    Placement does not know.
+    ``resources`` is empty if the consumer holds nothing. ``generation`` is None if the consumer is not in
+    Placement.
     """
 
     consumer: str
@@ -110,7 +110,8 @@ class GuestMigration:
     """The migration of a guest that still runs on this host.
 
     :ivar consumer: uuid of the migration's consumer, which holds the guest's former allocation on this host.
-    :ivar others: uuids of other consumers with equal amounts, each of which could also be the migration.
+    :ivar others: uuids of other consumers with the same amounts. Each of them could also be the migration's
+        consumer.
     """
 
     consumer: str
@@ -123,7 +124,7 @@ class GuestMigration:
 
 @dataclass(frozen=True, slots=True)
 class GuestHolding:
-    """The allocation of a guest on this host; with ``migration``, the migration's consumer holds it."""
+    """The allocation of a guest on this host. If ``migration`` is set, the migration's consumer holds it."""
 
     allocation: Allocation
     migration: GuestMigration | None = None
@@ -163,7 +164,7 @@ class Guest:
     :ivar dedicated: the number of guest CPUs that the flavor wants dedicated; 0: none, or unknown.
     :ivar constraints: demands of the guest's definition.
     :ivar dedicated_vcpus: numbers of the dedicated guest CPUs, if only some are dedicated.
-    :ivar declared: settings that the driver found at the guest; ``declared_by`` is their source.
+    :ivar declared: settings that the driver found in the guest's definition; ``declared_by`` is their source.
     :ivar declared_problems: sentences about declared values that have no effect.
     :ivar setting_sources: the source of each setting as text, by setting.
     :ivar setting_problems: sentences about values of settings that have no effect.

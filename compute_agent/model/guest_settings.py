@@ -80,7 +80,7 @@ class EmulatorPolicy(enum.StrEnum):
 
 
 class IsolationLevel(enum.StrEnum):
-    """The isolation level of a guest's dedicated CPUs: the work of the host that may run on them."""
+    """The isolation level of a guest's dedicated CPUs: which work of the host is kept off them."""
 
     UNSET = ""
     """No level is chosen. A guest has the level of its class, and a class the level ``shared``."""
@@ -141,7 +141,7 @@ class GuestSettings:
 
     @property
     def chosen_values(self) -> dict[str, Any]:
-        """A dict from the name of each setting that differs from its default to its value."""
+        """The values of the settings that differ from their defaults, by name."""
         values = {name: getattr(self, name) for name in SETTING_NAMES}
         return {name: value for name, value in values.items() if value != DEFAULT_VALUES[name]}
 

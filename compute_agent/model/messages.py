@@ -9,7 +9,7 @@ from uuid import UUID
 
 
 class ConfigError(Exception):
-    """A configuration that the agent refuses to start with. The text names the options and CPUs concerned."""
+    """The agent refuses to start with a configuration. The text names the options and CPUs concerned."""
 
 
 class DriverError(Exception):
@@ -43,7 +43,7 @@ def full_name(name: str, uuid: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """The text with a replacement for each control character, which a terminal would interpret."""
+    """The text with control characters replaced, because a terminal would interpret them."""
     if text.isprintable():  # the common case first, because this runs hundreds of times in a round
         return text
     return "".join(it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in text)
@@ -65,9 +65,9 @@ def printable_text(text: str) -> str:
 def missing_package(wanted: str, package: str, extra: str) -> ConfigError:
     """Build the error for a missing Python package that a feature needs; the text says how to install it.
 
-    :param wanted: the feature or option, with which the sentence begins.
+    :param wanted: the feature or option that needs the package. The error message begins with it.
     :param package: the name of the Python package.
-    :param extra: the extra of the agent's distribution that requires the package.
+    :param extra: the optional dependency group (extra) of the agent's distribution that installs the package.
     """
     # The command has a path, not a name: the public index has no distribution of the agent's name, and pip
     # would install whatever a stranger registers under that name.

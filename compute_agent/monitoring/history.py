@@ -111,7 +111,7 @@ def _stored_sample(row: tuple[Any, ...]) -> StoredSample:
 
 
 def _choose_targets(wanted: str, targets: Sequence[tuple[int, str, str, str]]) -> list[int]:
-    """The database ids of the guests with this uuid, or else with this name, or else of the QoS class.
+    """The database ids of the targets that match: by uuid of a guest, else by its name, else by QoS class.
 
     :raises HistoryError: no target matches, or several guests have the name.
     """

@@ -47,7 +47,7 @@ class MonitoringCollector(Collector):
 
     A series with an empty ``guest`` has the values of a whole class.
 
-    The series of a guest ends when the guest ends, because all values come from the newest reading.
+    A guest has no series any more after its end, because all values come from the newest reading.
     """
 
     def __init__(self, loop: MonitorLoop) -> None:
@@ -151,9 +151,9 @@ class MonitorLoop:
     """
 
     def __init__(self, targets: Targets, store: SampleStore, settings: MonitoringSettings) -> None:
-        """Prepare a loop that measures nothing until monitor_with().
+        """Prepare a loop.
 
-        The thread calls ``targets`` each round.
+        It measures nothing before monitor_with() is called. The thread calls ``targets`` in each round.
         """
         self.store = store
         self.settings = settings
@@ -214,7 +214,7 @@ class MonitorLoop:
     def newest_reading(self) -> MonitorReading | None:
         """The newest reading; None while monitoring is off or fails. Any thread may read it.
 
-        After a time without requests, the call waits for a new reading, at most ten seconds.
+        If nothing has requested readings for some time, the call waits at most ten seconds for a new reading.
         """
         # the attributes are read once: a reload may remove the monitor
         interval, monitor = self.settings.interval, self.monitor
@@ -305,7 +305,7 @@ class MonitorLoop:
 
     @property
     def _look_due(self) -> float:
-        """The monotonic seconds of the next comparison of the list of guests."""
+        """The time of the next comparison of the list of guests, in monotonic seconds."""
         return self._looked + max(self.settings.interval, GUESTS_SECONDS)
 
     def _is_other(self) -> bool:

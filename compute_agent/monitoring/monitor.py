@@ -127,7 +127,7 @@ class CacheMonitor:
         return self.newest
 
     def _add_up(self, use: TargetUse, of_guests: Sequence[TargetUse]) -> TargetUse:
-        """The use of a class that shares its control group with others: the sum over its monitored guests."""
+        """The use of a class that shares its control group with other classes: the sum over its guests."""
         # The key is the guest with the begin of its monitoring, because the totals of a guest begin at 0
         # again when it returns.
         total = self._sums[use.target.key]
@@ -187,7 +187,7 @@ def _add_sample(meter: TargetMeter, group: str, samples: Mapping[str, CounterSam
 def _guests_of(
     targets: Sequence[MonitorTarget], paths: Mapping[tuple[str, str], str]
 ) -> dict[tuple[str, str], list[tuple[str, str]]]:
-    """The keys of guests by the key of their class, for classes without counters of their own.
+    """For each class without counters of its own, by its key: the keys of its guests.
 
     A class has no counters of its own if it shares its control group with another class.
     """
@@ -215,7 +215,7 @@ class MonitoringGroups:
         """All control groups of the mount, including the default group and groups of other programs."""
 
     def sync(self, targets: Sequence[MonitorTarget]) -> dict[tuple[str, str], str]:
-        """Make and remove groups, so that each target has one; return the group of each target, by its key.
+        """Make and remove groups so that each target has a group; return the groups by the key of the target.
 
         A target is left out if RMIDs are too few for it, or if its control group does not exist yet.
 
@@ -321,11 +321,14 @@ class MonitoringGroups:
         return True
 
     def _movable_threads(self, target: MonitorTarget) -> frozenset[int]:
-        """The guest's threads in its control group; the monitoring group may have no other threads."""
+        """The guest's threads that are in its control group. Only these can be in the monitoring group."""
         return frozenset(target.threads()) & groups.read_tasks(self._files, target.group)
 
     def _assign_counters(self, groups: Iterable[str]) -> None:
-        """Assign counters to groups in this order, control groups first, which measure the whole host."""
+        """Assign counters to groups in this order.
+
+        Control groups come first, because they measure the whole host.
+        """
         order = tuple(dict.fromkeys(groups))
         held = {group: monitoring.read_assigned_counters(self._files, group) for group in order}
         for step in monitoring.plan_assignments(monitoring.read_available_counters(self._files), held, order):

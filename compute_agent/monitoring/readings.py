@@ -229,7 +229,8 @@ def rates_of_targets(
 ) -> dict[tuple[str, str], dict[tuple[int, str], float]]:
     """The mean rates of each target since the reading ``before``, by the key of the target.
 
-    A target has no rates if ``before`` is None or lacks the target, or if its monitoring began again since.
+    A target has no rates if ``before`` is None, or does not have the target, or if the monitoring of the
+    target began again since.
     """
     if before is None:
         return {}
@@ -242,7 +243,7 @@ def rates_of_targets(
 
 
 class TargetMeter:
-    """Adds up the bytes of one target over time, also when the target moves to another group."""
+    """Adds up the bytes of one target over time, and continues when the target moves to another group."""
 
     def __init__(self, begun: float) -> None:
         """Begin at ``begun``, in monotonic seconds."""

@@ -105,7 +105,7 @@ CREATE TABLE samples (
 
 
 def connect_to_write(path: Path, lock_seconds: float) -> sqlite3.Connection:
-    """Open the file, or create it if it is missing; each write waits ``lock_seconds`` for other processes.
+    """Open the file, or create it. A write waits at most ``lock_seconds`` for other processes.
 
     The connection begins no transactions by itself.
     """
@@ -122,8 +122,8 @@ def connect_to_write(path: Path, lock_seconds: float) -> sqlite3.Connection:
 def connect_to_read(path: Path) -> sqlite3.Connection:
     """Open the file for reading only.
 
-    If no write-ahead log is next to the file, the file is opened as immutable. An immutable file can be read
-    without permission to write.
+    If the file has no write-ahead log beside it, SQLite opens it as immutable. Then no permission to write is
+    needed.
     """
     alone = not path.with_name(f"{path.name}-wal").exists()
     where = f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if alone else ''}"

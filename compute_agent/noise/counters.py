@@ -45,7 +45,8 @@ class ThreadCounters:
     """Interruptions of a thread since its start.
 
     :ivar cpu: the CPU that the thread last ran on.
-    :ivar involuntary: switches to another thread although this thread could continue.
+    :ivar involuntary: the number of times that the kernel ran another thread although this one could
+        continue.
     :ivar delay_ns: nanoseconds in which the thread waited for its CPU. None: the kernel does not count this
         time.
     """
@@ -94,7 +95,7 @@ class NoiseReader:
 
 
 def parse_interrupts(text: str, cpus: CpuSet) -> dict[int, dict[str, int]]:
-    """Interrupts by CPU and cause. A CPU lacks causes without interrupts on this CPU."""
+    """The numbers of interrupts by CPU and cause. Causes without an interrupt on a CPU are left out."""
     header, _, rest = text.partition("\n")
     columns = _cpu_columns(header, cpus)
     count = len(header.split())
@@ -115,7 +116,7 @@ def parse_interrupts(text: str, cpus: CpuSet) -> dict[int, dict[str, int]]:
 
 
 def parse_softirqs(text: str, cpus: CpuSet) -> dict[int, dict[str, int]]:
-    """Softirqs by CPU and kind. A CPU lacks kinds without softirqs on this CPU."""
+    """The numbers of softirqs by CPU and kind. Kinds without a softirq on a CPU are left out."""
     header, _, rest = text.partition("\n")
     columns = _cpu_columns(header, cpus)
     found: dict[int, dict[str, int]] = {cpu: {} for cpu in columns}

@@ -89,7 +89,7 @@ def parse_trace(text: str) -> dict[int, TracedNoise]:
 
 
 def keep_cpus(path: Path, cpus: str) -> None:
-    """Write the kernel's list of CPUs to the file for the time of a run.
+    """Save the kernel's list of CPUs in a file, from which it is restored after the run.
 
     :raises OSError: the file cannot be written.
     """
@@ -97,7 +97,7 @@ def keep_cpus(path: Path, cpus: str) -> None:
 
 
 def read_kept(path: Path) -> str | None:
-    """The kernel's list of CPUs in the file of a run; None if the file is damaged.
+    """The kernel's list of CPUs that a run has saved in the file; None if the file is damaged.
 
     :raises OSError: the file cannot be read.
     """

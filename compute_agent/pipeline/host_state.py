@@ -76,7 +76,7 @@ class HostState:
 
     @property
     def stopped_cpus(self) -> CpuSet:
-        """The dedicated CPUs in the agent's inventories that are offline, but not by a power manager."""
+        """The offline CPUs in the agent's inventories of PCPU that no power manager has taken offline."""
         # With a tree beside nova-compute, nova-compute reports the CPUs and takes unused ones offline.
         if self.tree.beside:
             return frozenset()

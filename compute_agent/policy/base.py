@@ -1,4 +1,4 @@
-"""The types of placement on CPUs, the pieces of the host with their free cores, and code of all policies.
+"""The types of placement, the pieces of a host with their free cores, and the code that policies share.
 
 A piece consists of the CPUs of one NUMA node, one L3 cache and one package. CPUs are numbers of logical CPUs.
 """
@@ -268,7 +268,7 @@ class CpuSupply:
     """CPUs of the boot options ``isolcpus`` and ``nohz_full``, for guests with isolation level ``alone``."""
 
     def core_order(self, request: GuestRequest) -> Callable[[int], float] | None:
-        """Return a sort key for cores of one kind, as a function of a CPU of the core; None: no preference.
+        """Return a function from a CPU of a core to the sort key of the core; None if any order is good.
 
         Cores that suit the isolation level of the guest come first, then cores with idle siblings.
         """
@@ -279,8 +279,8 @@ class CpuSupply:
     def is_unsuited(self, request: GuestRequest, cpu: int) -> bool:
         """Whether a CPU does not suit the isolation level of the guest.
 
-        CPUs that boot options set apart suit only guests with level ``alone``, and other CPUs only the other
-        guests. On a host without such boot options, each CPU suits each guest.
+        CPUs in the boot options isolcpus and nohz_full suit only guests with level ``alone``. All other CPUs
+        suit only the other guests. On a host without these boot options, each CPU suits each guest.
         """
         return bool(self.set_apart) and (cpu in self.set_apart) != request.alone
 
@@ -297,7 +297,7 @@ class CpuSupply:
         return sum([common_load(mine, load) for load in loads])
 
     def own_load(self, request: GuestRequest) -> LoadProfile | None:
-        """The busy part of each CPU of the guest, by hour of the week.
+        """The part of the time in which each CPU of the guest is busy, by hour of the week.
 
         None if the guest's use is not known.
         """
@@ -381,7 +381,7 @@ def _choose_near(
 ) -> tuple[int, ...] | PlacementRefusal:
     """Choose from the free CPUs near the guest's PCI devices.
 
-    Unless ``near_only``, choose from all free CPUs if these are too few.
+    If these are too few, choose from all free CPUs, unless the guest has ``near_only``.
     """
     near = near_cpus(supply, request, demand.cpus)
     # No preference if all CPUs of the zone are near the devices, or none of them.
@@ -438,8 +438,8 @@ def build_assignment(
 def memory_of(supply: CpuSupply, request: GuestRequest, cpus: CpuSet, pinned: bool) -> CpuSet:
     """The NUMA nodes for the memory of a guest on ``cpus``; empty: any node.
 
-    The guest's definition decides, and otherwise its allocation. If neither names a node, a guest that is
-    ``pinned`` or has to be near its devices gets the nodes of ``cpus``.
+    The guest's definition decides, or else its allocation. If neither names a node, the result is the nodes
+    of ``cpus`` for a guest that is ``pinned`` or has to be near its devices.
     """
     told = request.constraints.memory_nodes or request.mems
     follows = pinned or (request.near_only and bool(request.near))
@@ -451,10 +451,10 @@ def refit_assignment(
 ) -> CpuAssignment | None:
     """The assignment that keeps the guest's present dedicated CPUs; None if these do not serve the request.
 
-    The CPUs do not serve the request if their number or zones differ from the allocation, or if another guest
-    holds one of them. With thread policy isolate, all siblings have to be among them. CPUs that have left
-    ``cpu_dedicated_set`` or gone offline still serve the request, because a running guest is not moved for
-    this reason.
+    The CPUs serve the request if their number and zones are those of the allocation, and no other guest holds
+    one of them. With thread policy isolate, all siblings of used CPUs have to be among them. CPUs that have
+    left ``cpu_dedicated_set`` or gone offline still serve the request, because a running guest is not moved
+    for this reason.
     """
     if _was_allocated_shared(request):
         return None
@@ -477,7 +477,7 @@ def _was_allocated_shared(request: GuestRequest) -> bool:
 def _what_may_be_its_own(
     supply: CpuSupply, request: GuestRequest, current: CpuAssignment
 ) -> Iterator[tuple[int, ...]]:
-    """The sets of CPUs that a guest may own: with and without the siblings of its emulator CPU."""
+    """Yield the sets of CPUs that a guest may own: with and without the siblings of its emulator CPU."""
     yield current.dedicated
     used = _used_cpus(supply, request, current.dedicated, current.withheld)
     if request.thread_policy is ThreadPolicy.ISOLATE and request.has_emulator_cpu and used:
@@ -518,7 +518,7 @@ def _own_positions(assignment: CpuAssignment, own: CpuSet) -> CpuSet:
 def _is_isolated(
     supply: CpuSupply, request: GuestRequest, dedicated: tuple[int, ...], withheld: CpuSet = frozenset()
 ) -> bool:
-    """Whether each pinned guest CPU has a whole core; True unless the thread policy is isolate."""
+    """Whether each pinned guest CPU has a whole core. Always True with other thread policies than isolate."""
     if request.thread_policy is not ThreadPolicy.ISOLATE or not dedicated:
         return True
     used = _used_cpus(supply, request, dedicated, withheld)
@@ -553,9 +553,9 @@ def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) 
 def floating_cpus(supply: CpuSupply, request: GuestRequest) -> CpuSet:
     """The CPUs on which guest CPUs without a dedicated CPU float.
 
-    They are the shared CPUs of the zones from which the guest has VCPU. Without an allocation, they are all
-    shared CPUs outside of pools. Lent CPUs are added if there are shared CPUs. A guest with ``near_only``
-    floats on the nodes of its devices, if these have any of the CPUs.
+    They are the shared CPUs of the zones from which the guest has VCPU. For a guest without an allocation,
+    they are all shared CPUs outside of pools. If there are shared CPUs, lent CPUs are added. A guest with
+    ``near_only`` gets only those CPUs that are on the nodes of its devices, if there are any.
     """
     found = _floating_anywhere(supply, request)
     return (near_cpus(supply, request, found) if request.near_only else found) or found
@@ -587,7 +587,7 @@ def _why_not_shared(supply: CpuSupply, request: GuestRequest) -> str:
 def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet, own: CpuSet) -> CpuSet:
     """The shared CPUs for a guest's emulator threads: CPUs of its zones, or else all outside of pools.
 
-    If some of these CPUs are on the NUMA nodes of ``own``, the result contains only these CPUs.
+    If some of them are on the NUMA nodes of ``own``, the result contains only CPUs on these nodes.
 
     :param held: the dedicated CPUs that guests hold.
     :param own: host CPUs on which the guest's CPUs run.

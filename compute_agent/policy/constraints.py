@@ -1,4 +1,4 @@
-"""Constraints: the CPUs to which a guest's definition limits it, and placement within them. Pure functions.
+"""Pure functions that place a guest within the limits of its definition (pins, strict memory).
 
 Nouns
     The *limit* of a guest CPU is the set of host CPUs that the guest's definition allows. The definition may
@@ -44,7 +44,7 @@ Limits = tuple[CpuSet, ...]
 
 
 def limits_of(topology: HostTopology, constraints: PlacementConstraints, vcpus: int) -> Limits:
-    """The limits of a guest with these demands and ``vcpus`` guest CPUs; only usable host CPUs."""
+    """The limit of each guest CPU: the usable host CPUs that ``constraints`` allow."""
     if constraints == UNCONSTRAINED:
         return ()
     limits = [topology.usable & _cpus_of_nodes(topology, constraints.nodes)] * vcpus
@@ -59,7 +59,7 @@ def limits_of(topology: HostTopology, constraints: PlacementConstraints, vcpus: 
 
 
 def _cpus_of_nodes(topology: HostTopology, nodes: frozenset[int]) -> CpuSet:
-    """The CPUs of NUMA nodes; all usable CPUs without nodes, or if the nodes have memory but no CPUs."""
+    """The CPUs of NUMA nodes; all usable CPUs if ``nodes`` is empty or has only nodes without CPUs."""
     return topology.cpus_of(nodes) or topology.usable
 
 
@@ -134,7 +134,7 @@ class _CpuFlow:
         return True
 
     def used_edges(self) -> Iterator[tuple[int, int]]:
-        """Pairs of a guest CPU and the host CPU through which its unit flows."""
+        """Yield pairs of a guest CPU and the host CPU to which its unit of flow goes."""
         for (kind, number), ends in self._left.items():
             if kind == "vcpu":
                 yield from ((number, cpu) for (_, cpu), left in ends.items() if left == 0)
@@ -210,10 +210,10 @@ def _place_within(
 
 
 def _with_kinds(limits: Limits, request: GuestRequest, floating: CpuSet) -> Limits:
-    """The limits, with only dedicated CPUs for dedicated guest CPUs, and only shared CPUs for all others.
+    """The limits, reduced to dedicated CPUs for dedicated guest CPUs, and to shared CPUs for all others.
 
-    The limits stay as they are if the definition does not name the dedicated guest CPUs, or if a limit would
-    become empty.
+    The limits are returned unchanged in two cases: the definition does not name the dedicated guest CPUs, or
+    a limit would become empty.
     """
     named = request.dedicated_vcpus
     if len(named) != request.used_pcpu - request.has_emulator_cpu:
@@ -229,8 +229,8 @@ def _give_out(
 ) -> tuple[Mapping[int, int] | None, CpuSet]:
     """Choose the dedicated CPU of each slot (a guest CPU or the emulator threads), and the CPUs kept empty.
 
-    The CPUs are those that the policy chooses, if they fit the limits, or else any free CPUs. The first item
-    of the result is None if neither is possible.
+    If the CPUs that the policy chooses fit the limits, these are used, or else any free CPUs that fit. The
+    first item of the result is None if no free CPUs fit.
     """
     usable = frozenset[int]().union(*slots)
     narrow = request.narrowed_to(usable)

@@ -1,4 +1,4 @@
-"""Chooses free cores by thread policy: as few cores as possible, and few broken cores.
+"""Chooses free cores by thread policy, such that the guest uses few cores and breaks few cores.
 
 A core is *broken* if only some of its threads are free, because guests use the others.
 """
@@ -42,9 +42,8 @@ class CoreCost(NamedTuple):
 
     :ivar cores: the number of cores of the choice. With thread policy spread, the number of CPUs that share a
         core with another CPU of the guest.
-    :ivar broken: the number of wholly free cores that the choice uses in part, less the number of broken
-        cores of which it takes all free threads. With thread policy spread, the number of cores shared with
-        other guests.
+    :ivar broken: the number of wholly free cores that the choice uses in part, minus the number of broken
+        cores that it fills. With thread policy spread, the number of cores that are shared with other guests.
     """
 
     cores: int
@@ -91,7 +90,7 @@ def choice_cost(pieces: Sequence[FreeCores], want: CoreDemand) -> CoreCost | Non
 def choose_cpus(
     pieces: Sequence[FreeCores], want: CoreDemand, beside: Callable[[int], float] | None = None
 ) -> tuple[int, ...]:
-    """The CPUs of the best choice, core by core. choice_cost() must have found that there is a choice.
+    """The CPUs of the best choice, core by core. Call it only if choice_cost() has found a choice.
 
     Among cores of one kind, the cores of the first pieces come first, and within a piece the lowest.
 
@@ -144,7 +143,7 @@ def _best_plan(amounts: Amounts, want: CoreDemand) -> CorePlan | None:
 
 
 def _with_one_more(amounts: Amounts, plan: CorePlan | None) -> CorePlan | None:
-    """The plan with one more CPU, preferably from the broken core with the fewest free threads."""
+    """The plan with one CPU added, preferably from the broken core with the fewest free threads."""
     if plan is None:
         return None
     filled = dict(plan.filled)
@@ -171,8 +170,8 @@ def _fewest_cores(
     def min_cores_from(index: int, missing: int, passed_over: int) -> int:
         """A lower bound of the number of cores that the ``missing`` CPUs still need.
 
-        It counts filled cores of the kinds from ``index`` on, and one core taken in part, which may also be
-        of an earlier kind.
+        It assumes that cores of the kinds from ``index`` on are filled. In addition, one core of any kind,
+        even an earlier one, may be used in part.
         """
         if not missing or index == len(amounts):
             return min(missing, 1)
@@ -270,7 +269,7 @@ def core_demand(request: GuestRequest, demand: ProviderDemand) -> CoreDemand:
 def explain_refusal(
     supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet
 ) -> PlacementRefusal:
-    """The refusal of a guest, with the reason why no choice of the free CPUs meets its demand."""
+    """The refusal of a guest, with the reason why its demand cannot be met from the free CPUs."""
     if request.thread_policy is ThreadPolicy.ISOLATE:
         threads = min(len(supply.topology.threads_of(cpu)) for cpu in free)
         emulator = int(request.has_emulator_cpu)

@@ -1,4 +1,4 @@
-"""Load profiles: the CPU use of guests by hour of the week, and the time in which two are both busy.
+"""Load profiles: the CPU use of guests by hour of the week, and the time in which two guests are busy.
 
 Two guests with equal means may be busy at the same hours or at opposite hours. Only in the first case do they
 contend for a core that they share.
@@ -20,7 +20,7 @@ WEEK_HOURS: Final = 7 * 24
 class LoadProfile:
     """The mean CPU use in each hour of the week, in cores or as the busy part of one CPU.
 
-    :ivar learnt: whether hours of the guest are known. Otherwise all hours have the mean of the last minutes.
+    :ivar learnt: whether the use by hour was measured. Otherwise all hours have the mean of the last minutes.
     """
 
     hours: tuple[float, ...]
@@ -38,7 +38,7 @@ ALWAYS_BUSY: Final = LoadProfile.from_mean(1.0)
 
 @lru_cache(maxsize=1024)
 def use_per_cpu(profile: LoadProfile, count: int) -> LoadProfile:
-    """The busy part, from 0 to 1, of each CPU if a guest's use is spread over ``count`` CPUs."""
+    """The busy part of each CPU, 0 to 1, if a guest's use is spread evenly over ``count`` CPUs."""
     return LoadProfile(tuple([min(1.0, cores / count) for cores in profile.hours]), profile.learnt)
 
 
@@ -52,9 +52,9 @@ BUSIEST_HOURS: Final = 24
 def common_load(one: LoadProfile, other: LoadProfile) -> float:
     """The largest part of the time, from 0 to 1, in which two CPUs can both be busy.
 
-    In an hour, both CPUs can be busy at the same time only as long as the less busy one is. The result is the
-    mean of the :data:`BUSIEST_HOURS`. The result is 0 for guests that are never busy in the same hour. For
-    guests with a constant use, it is the smaller use.
+    In each hour, two CPUs can be busy together at most for as long as the less busy CPU is busy. The result
+    is the mean of this time over the :data:`BUSIEST_HOURS`. The result is 0 for guests that are never busy in
+    the same hour. For guests with a constant use, it is the smaller use.
     """
     return sum(sorted(map(min, one.hours, other.hours))[-BUSIEST_HOURS:]) / BUSIEST_HOURS
 

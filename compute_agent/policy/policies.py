@@ -103,8 +103,8 @@ def _is_own(cpus: CpuSet, cpu_sets: CpuSets) -> bool:
 def place_in_order(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | PlacementRefusal:
     """Policies ``static``: place a guest on the lowest free dedicated CPUs of each zone.
 
-    With a thread policy other than prefer, the guest gets the fewest and lowest cores that satisfy it. Caches
-    and nodes do not count.
+    With a thread policy other than prefer, the guest gets the fewest and lowest cores that satisfy the
+    policy. Caches and NUMA nodes do not matter.
     """
     return place_guest(supply, request, _choose_lowest)
 
@@ -131,7 +131,7 @@ Candidate = tuple[Group, CoreCost]
 
 
 def place_by_topology(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | PlacementRefusal:
-    """Policy ``topology-aware``: place a guest on few caches and nodes, so that others stay wholly free."""
+    """Policy ``topology-aware``: place a guest on few caches and nodes, so that other caches stay free."""
     return place_guest(supply, request, _choose_best)
 
 
@@ -239,7 +239,7 @@ def _distinct_pieces(available: Sequence[FreeCores]) -> Iterable[FreeCores]:
 
 
 def _distinct_groups(candidates: Iterable[Candidate | None]) -> Iterator[Candidate]:
-    """The candidates, each group of pieces once."""
+    """The candidates without duplicate groups of pieces."""
     return iter({frozenset(each[0]): each for each in candidates if each is not None}.values())
 
 
@@ -263,7 +263,7 @@ def _collect_pieces(
     start: FreeCores,
     rings: Iterable[Sequence[FreeCores]],
 ) -> Candidate | None:
-    """Add pieces to ``start`` until the group meets the demand; return the group and its cost, or None.
+    """Add pieces to ``start`` until the group meets the demand; return the group with its cost, or None.
 
     ``rings`` are groups of pieces in the order in which they are used up. In a ring, the smallest piece that
     has all missing CPUs is added, or else the largest piece, so that few pieces are used.

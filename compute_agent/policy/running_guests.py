@@ -11,13 +11,13 @@ leaves each CPU that another guest gets. An example: CPUs 0-1 are dedicated, CPU
 CPU is shared. A confined guest runs on 0-2. It runs on 1-2 while a guest holds CPU 0, and on 2 while guests
 hold both CPUs.
 
-Rebalancing moves at most one guest at a time, and only if the gain is large enough. The unit of costs is an
-L3 domain that a guest crosses; the constants below it define the weights. A shared core counts by pairs of
-guests, so that each move lowers the sum of all costs by at least its gain. With a threshold above 0, moves
-therefore come to an end, and no guest moves back and forth. The mean of the last minutes changes the costs
-again and again, and the use by hour of the week hardly does. Moves for the use by hour of the week therefore
-need a smaller gain. If there is none, guests that are busy together now are separated, as long as the hours
-of the week hardly get worse. Such a move also leads out of arrangements that no single move improves.
+Rebalancing moves at most one guest at a time, and only if the gain is large enough. Costs have points: a
+guest that uses one more L3 domain costs one point, and constants of this module define the other weights. A
+shared core counts for each pair of guests, so each move lowers the sum of all costs by at least its gain. As
+the minimum gain is above 0, moves come to an end, and no guest moves back and forth. The use by hour of the
+week is stable, so a smaller gain is enough for it than for the mean of the last minutes. If no move gains
+enough by the hours of the week, guests that are busy together now are separated, unless that makes the hours
+of the week much worse.
 """
 
 from __future__ import annotations
@@ -44,14 +44,13 @@ def read_back(
     """Recognise the assignment of a running guest; None if the agent cannot have made it.
 
     A guest that may use all CPUs was never placed. A guest that may use CPUs of the host or of another guest
-    was placed by another program. With thread policy isolate, free siblings are kept empty, because it is not
-    known here whether the allocation includes them.
+    was placed by another program. With thread policy isolate, free siblings are kept empty, because the
+    allocation may include them.
 
     :param observed: the CPUs that all threads of the guest together may use.
     :param vcpu_cpus: the host CPUs of each guest CPU, by its number from 0, if the driver knows the threads
         of guest CPUs. If a guest CPU is missing, the dedicated CPUs are assigned in ascending order.
-    :param mems: NUMA nodes to which the guest's memory is bound, and on which it stays; empty without a
-        binding.
+    :param mems: the NUMA nodes to which the guest's memory is bound; empty without a binding.
     """
     sets = supply.cpu_sets
     positions = _vcpu_positions(request, vcpu_cpus or {})
@@ -94,8 +93,8 @@ def _own_cpus(request: GuestRequest, seen: CpuSet, positions: tuple[CpuSet, ...]
     """The CPUs that probably belong to a guest, on a host where guests may float on dedicated CPUs.
 
     A CPU belongs to the guest if exactly one guest CPU is pinned to it. With emulator policy isolate, a
-    single further CPU belongs to the emulator threads. If the guest CPUs are not known, all CPUs of the guest
-    belong to it, unless these are more than its threads could be pinned to.
+    single further CPU belongs to the emulator threads. If the guest CPUs are not known, all its CPUs belong
+    to the guest. If they are more than its threads could be pinned to, none belongs to it.
     """
     alone = request.emulator_policy is EmulatorPolicy.ISOLATE
     if not positions:
@@ -134,7 +133,8 @@ def keep_dedicated(supply: CpuSupply, request: GuestRequest, current: CpuAssignm
 def may_stay(current: CpuAssignment, taken: CpuSet, online: CpuSet) -> bool:
     """Whether a guest without an allocation may stay on its CPUs.
 
-    No other guest may hold one of them. Unless the guest has dedicated CPUs, one of them has to be online.
+    It may stay if no other guest holds one of them. If it has no dedicated CPUs, one of its CPUs also has to
+    be online.
     """
     in_the_way = not taken.isdisjoint(current.cpus | current.emulator_cpus)
     return not in_the_way and (bool(current.held_cpus) or not online.isdisjoint(current.cpus))
@@ -168,9 +168,9 @@ RECENT_LOSS: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class RebalanceMove:
-    """A move of a running guest that is worth its cost: its uuid, its new assignment and the gain.
+    """A useful move of a running guest: the guest's uuid, its new assignment and the gain in points.
 
-    ``gain`` is the decrease of the guest's cost, less the cost of the move.
+    ``gain`` is the decrease of the guest's cost minus the cost of the move.
     """
 
     guest: str
@@ -187,8 +187,8 @@ def best_move(
 ) -> RebalanceMove | None:
     """The move with the largest gain; None if no gain is at least ``min_gain``.
 
-    The fraction ``LEARNT_GAIN`` of ``min_gain`` is enough for a move after which guests share cores less, if
-    the use of all these guests by hour of the week is known.
+    A move after which guests share cores less needs only the fraction ``LEARNT_GAIN`` of ``min_gain``, if the
+    use by hour of the week is known for all guests concerned.
 
     :param policy: computes the CPUs that a guest would get if it started now.
     :param guests: the requests of guests that may be moved, with their present assignments.
@@ -261,7 +261,7 @@ def _relieves_cores(
 
 
 def _requests_to_try(supply: CpuSupply, request: GuestRequest) -> Iterable[GuestRequest]:
-    """The request and, if use is measured, the same request with thread policy spread.
+    """The request and, if CPU use is measured, the same request with thread policy spread.
 
     Policy spread prefers cores that no other guest uses.
     """
@@ -283,7 +283,7 @@ def place_cost(supply: CpuSupply, request: GuestRequest, assignment: CpuAssignme
 
 
 def move_cost(current: CpuAssignment, new: CpuAssignment) -> float:
-    """The cost of moving a guest: the share of its memory's NUMA nodes that it leaves, times MEMORY_MOVED."""
+    """The cost of a move: the share of the guest's memory nodes that it leaves, times MEMORY_MOVED."""
     left = current.mems - new.mems
     return MEMORY_MOVED * len(left) / len(current.mems) if new.mems and left else 0.0
 

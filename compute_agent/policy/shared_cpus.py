@@ -1,6 +1,6 @@
 """CPU pools: admits guests to pools, and lends idle dedicated CPUs to floating guests.
 
-Lending changes no inventory, and a guest that gets a lent CPU takes it from the borrowers at once. Pools with
+Lending changes no inventory. If a guest gets a CPU that is lent, the borrowers lose it at once. Pools with
 ``max_cpus`` borrow first, in the order of their names. A pool borrows its own idle dedicated CPUs first, then
 whole idle cores from the end of its zones. With policy ``static-plus``, guests outside of pools borrow the
 remaining CPUs. All functions are pure.
@@ -38,7 +38,8 @@ def admit_guest(
     """Refuse a guest that a pool does not admit; None if all its pools admit it.
 
     :param wanted: the names of the pools of which the guest holds CPUs.
-    :param members: the number of other guests in the fullest of these pools; 0 for a guest that is a member.
+    :param members: the number of other guests in the fullest of these pools; 0 if the guest is a member
+        already.
     """
     by_name = {pool.name: pool for pool in pools}
     for name in wanted:

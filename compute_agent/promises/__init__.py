@@ -14,6 +14,6 @@ kernel refuses to move that interrupt, the promise is limited.
 
 The module :mod:`verdict` is a pure function of promises and facts. The module :mod:`facts` reads the kernel.
 
-Invariants: a verdict does not depend on what the agent remembers of its own writes. Nothing is written. A
-fact that cannot be read never makes a promise kept.
+Invariants: verdicts come from the kernel's state only, not from the agent's memory of its writes. Nothing is
+written. If a fact cannot be read, the promise does not count as kept.
 """

@@ -1,7 +1,4 @@
-"""PCI devices of guests: the devices that a guest has are compared with the devices that it holds.
-
-All functions are pure.
-"""
+"""Pure functions that compare the PCI devices that a guest has with those in its allocation."""
 
 from __future__ import annotations
 
@@ -29,7 +26,8 @@ def held_devices(tree: ProviderTree, allocation: Allocation) -> HeldDevices:
 def cards_of(tree: ProviderTree, read_devices: Callable[[], Iterable[PciDevice]]) -> Mapping[str, str]:
     """The card of each device that a host offers, by address, or by the uuid of a mediated device.
 
-    The card of a virtual function is its physical function, unless the host offers the function itself.
+    The card of a virtual function is its physical function. If the host offers virtual functions separately,
+    each of them is its own card.
 
     :param read_devices: reads the devices of the host; called only if the host offers any.
     """

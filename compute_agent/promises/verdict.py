@@ -55,7 +55,7 @@ class PromiseState(enum.StrEnum):
 class CachePromise:
     """The shares of one L3 cache that are promised to a guest.
 
-    :ivar ways: the ways that the guest holds; 0: none of its own.
+    :ivar ways: the number of ways that the guest holds; 0 if it has none of its own.
     :ivar bandwidth: the percent of memory bandwidth that the guest holds; 0: none of its own.
     :ivar way_limit: the ways that throttling leaves to the guest; None: no limit.
     :ivar bandwidth_limit: the percent of bandwidth that throttling leaves to the guest; None: no limit.
@@ -78,13 +78,13 @@ class GuestPromises:
     :ivar mems: the NUMA nodes of the guest's memory; empty: any.
     :ivar group: the name of the guest's resctrl group; None: no promise of caches.
     :ivar caches: the promised shares by L3 cache id.
-    :ivar quiet: whether the guest's dedicated CPUs are to be free of the kernel's movable work.
-    :ivar alone: whether the dedicated CPUs are to be free of processes of the host.
+    :ivar quiet: whether the kernel's movable work must stay off the guest's dedicated CPUs.
+    :ivar alone: whether processes of the host must stay off the dedicated CPUs.
     :ivar given: whether another program placed the guest.
     :ivar devices: the number of PCI devices that the guest holds, by the address of the card.
     :ivar priority: the guest's realtime priority; None: no promise.
-    :ivar core_group: the guests that may share the guest's cores, in words; empty: all guests may share the
-        cores, so the host promises nothing.
+    :ivar core_group: a text that names the guests that may share the guest's cores; empty if nothing is
+        promised and all may.
     """
 
     uuid: str
@@ -175,12 +175,12 @@ class HostFacts:
 
     :ivar guests: the facts about each guest, by uuid.
     :ivar masks: the CPU masks that contain CPUs of guests with an isolation level; None: they cannot be read.
-    :ivar fixed: the paths of masks that the kernel does not change.
+    :ivar fixed: the paths of masks that the kernel refuses to change.
     :ivar owners: the uuid of the guest that has a PCI device, by the address of the device.
     :ivar tasks: the threads that may run on CPUs of guests with the level ``alone``.
     :ivar cards: by the address of each offered PCI device, the address of its card. The card of a virtual
         function is its physical function.
-    :ivar refused: sentences about what the kernel refuses to a guest, by its uuid and the kind of promise.
+    :ivar refused: sentences about settings that the kernel refuses, by uuid of the guest and kind of promise.
     """
 
     topology: HostTopology
@@ -498,7 +498,7 @@ class _GuestJudge:
     def _judge_refused(
         self, kind: PromiseKind, promised: str, faults: Iterable[str], limits: Iterable[str] = ()
     ) -> PromiseVerdict:
-        """The verdict on a promise that may have faults because the kernel refuses a change."""
+        """The verdict on a promise. If the kernel refuses a change, the promise is limited and not broken."""
         faults = list(faults)
         refused = self._facts.refused.get((self._promise.uuid, kind))
         if faults and refused:

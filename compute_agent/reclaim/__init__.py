@@ -1,4 +1,4 @@
-"""Shared CPUs that guests leave unused, and the part of these that may be promised to other guests.
+"""Estimates the shared CPUs that guests leave unused, and offers a part of them to other guests.
 
 Nouns
     A *zone* is a NUMA node, or the host where its nodes have no providers of their own. The capacity of a
@@ -7,9 +7,9 @@ Nouns
 
     A *reading* has the use of each guest and of the system in one minute, in cores. The *history* has the
     sums of the last two hours, and the hourly peaks of the last day, of each guest and of all together. An
-    *estimate* is an upper bound of the others' next use, with its terms. An *offer* is the promised part of
-    the remaining amount. A *breach* is a broken promise: the others needed the offered CPUs, or a guest on
-    the offered CPUs was throttled or evicted because CPUs were short.
+    *estimate* is an upper bound of the use that is expected next from the others, with its terms. An *offer*
+    is the promised part of the remaining amount. A *breach* is a broken promise: the others needed the
+    offered CPUs, or a guest on the offered CPUs was throttled or evicted because CPUs were short.
 
 An example
     A zone has 32 CPUs, and the following terms:
@@ -29,7 +29,7 @@ An example
     promise was broken yesterday by 2 CPUs, 3.2 (a tenth of all) are held back, and 12 are promised.
 
 Invariants
-    - The offer is at most the rest of the estimate, in any minute that has a reading.
+    - In any minute that has a reading, the offer is at most the capacity that the estimate leaves.
     - Unknown use is full use. This rule holds for a guest without a history, and for a zone with less than a
       day of history or with an old last reading.
     - After a breach, less is offered until the zone has been read for another day.

@@ -1,4 +1,4 @@
-"""Cold memory: memory that guests do not use. Small reclaims find this memory.
+"""Finds cold memory, which guests do not use, by small reclaims. Pure functions.
 
 The rule is that of Senpai (Weiner et al., "TMO: Transparent Memory Offloading in Datacenters", ASPLOS 2022).
 Every few seconds the kernel reclaims a small part of a guest's memory. The longer the guest waits for memory,
@@ -44,7 +44,7 @@ class ColdReading:
 
 
 def probe_size(reading: ColdReading, limit: float) -> int:
-    """The bytes to reclaim from a guest now; 0 from a pressure of ``limit`` percent on."""
+    """The bytes to reclaim from a guest now; 0 if its pressure is ``limit`` percent or more."""
     if reading.pressure is None:
         return 0
     wanted = int(reading.used * PROBE_SHARE * max(0.0, 1 - reading.pressure / limit))
@@ -54,7 +54,7 @@ def probe_size(reading: ColdReading, limit: float) -> int:
 def track_calm(
     since: Mapping[str, float], readings: Mapping[str, ColdReading], limit: float, now: float
 ) -> dict[str, float]:
-    """The second since which each guest has not waited for memory, by uuid, without waiting guests.
+    """The time (seconds) since which each guest has not waited for memory. Waiting guests are left out.
 
     :param since: the former result.
     :param limit: the pressure in percent from which on a guest counts as waiting.
@@ -69,7 +69,7 @@ def track_calm(
 def cold_memory(
     since: Mapping[str, float], readings: Mapping[str, ColdReading], now: float
 ) -> dict[str, int]:
-    """The bytes in swap of guests that have not waited for memory for ``CALM_SECONDS``, by uuid."""
+    """The swapped bytes, by uuid, of guests that did not wait for memory in ``CALM_SECONDS``."""
     return {
         uuid: readings[uuid].swapped
         for uuid, begin in since.items()

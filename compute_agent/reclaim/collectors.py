@@ -3,8 +3,8 @@
 A collector is an entry point of the group ``compute_agent.capacity``: an object with the members of
 :class:`CapacityCollector`, or a callable without parameters that makes one, such as its class. A collector
 reports amounts of resource classes for which providers of the host have an inventory, for example from a file
-(``[compute] provider_config_location``). The inventory contains the maximum, and the part that a collector
-does not report is reserved. An amount that is not known or out of date counts as 0.
+(``[compute] provider_config_location``). The inventory has the maximum, and the part that no collector
+reports is reserved. An amount that is unknown or too old counts as 0.
 
 Measurements are kept in a file, and stay valid over a restart of the agent.
 """
@@ -59,7 +59,7 @@ class CapacityCollector(Protocol):
 
     @property
     def resource_classes(self) -> Collection[str]:
-        """The resource classes that the collector reports; the same in each call.
+        """The resource classes that the collector reports. Each call has to return the same.
 
         As long as the collector reports no amount of a class, nothing of this class is offered.
         """
@@ -105,8 +105,8 @@ class CollectedAmount:
     def with_measurement(self, told: ClassMeasurement | None, most: int, now: float) -> CollectedAmount:
         """A copy with a new measurement, and with the offer that follows from it.
 
-        A smaller amount is offered at once. A larger amount is offered after it was a tenth larger for 15
-        minutes.
+        A smaller amount is offered at once. A larger amount is offered when it was at least a tenth larger
+        for 15 minutes.
 
         :param told: the new measurement; None: no new measurement.
         :param most: the total of the inventory.
@@ -137,7 +137,7 @@ def check_measurement(told: Any, classes: Collection[str], now: float) -> ClassM
 
     :param told: any object that the collector returned.
     :param classes: the resource classes that the collector has declared.
-    :raises ValueError: the measurement is not valid. The message begins with "it", for the collector.
+    :raises ValueError: the measurement is not valid. The message begins with "it", which means the collector.
     """
     # The package is not part of the agent, so its objects may have any type, and its texts any length.
     if not isinstance(told, ClassMeasurement):

@@ -93,8 +93,8 @@ class ZoneHistory:
     def with_reading(self, reading: ZoneReading, percentile: float) -> ZoneHistory:
         """The history with one more reading.
 
-        Guests that the reading lacks have ended. A gap between readings is left out, because the use in it is
-        not known. After the clock was set back, the history continues from the earlier time.
+        Guests that are not in the reading have ended. A gap between readings adds nothing, because the use in
+        the gap is not known. If the clock was set back, the history continues from the new time.
 
         :param percentile: the percentile of hourly peaks that is kept, in percent.
         """
@@ -156,7 +156,7 @@ def _with_peak(peaks: HourlyPeaks, peak: float, percentile: float) -> HourlyPeak
 
 
 def percentile_of(values: tuple[float, ...], percentile: float) -> float:
-    """The smallest of the values that is at least as large as ``percentile`` percent of them."""
+    """The smallest value such that at least ``percentile`` percent of the values are not larger."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * percentile / 100) - 1)]
 
@@ -195,7 +195,7 @@ class EstimateLimits:
 
 @dataclass(frozen=True, slots=True)
 class UseEstimate:
-    """The upper bound of the next use by guests on ordinary capacity and the system, with its terms.
+    """The upper bound of the expected use by guests on ordinary capacity and by the system, with its terms.
 
     All amounts are cores.
 
@@ -229,7 +229,7 @@ class UseEstimate:
 
     @property
     def burst_peaks(self) -> UseSpread:
-        """Mean and deviation of hourly peaks, as if the largest guest used all of its CPUs in a few hours."""
+        """The mean and deviation of hourly peaks if the largest guest used all of its CPUs in a few hours."""
         # An event of one hour in a hundred is rarely among 24 hours, so its deviation is added.
         few = self.limits.burst / 100
         burst = self.largest * math.sqrt(few * (1 - few))

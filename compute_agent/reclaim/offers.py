@@ -47,7 +47,7 @@ class CapacityOffer:
     :ivar published: the promised number of whole CPUs.
     :ivar level: the cores that could be promised, at ``time``.
     :ivar time: the time of the offer in seconds since the epoch.
-    :ivar above_since: the time since which a larger amount could be published; 0: no larger amount could be.
+    :ivar above_since: the time since which a larger amount could be published; 0 if none can be.
     :ivar above: the smallest amount that could have been published since then.
     """
 
@@ -108,11 +108,11 @@ _MARGIN_ROUNDING: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class HeldBackShare:
-    """The CPUs of a zone that are held back after broken promises.
+    """The CPUs of a zone that are not offered because an earlier offer was too large (a broken promise).
 
     :ivar cpus: the highest number of CPUs that were missing within the day.
     :ivar count: the number of broken promises within the day.
-    :ivar remaining: the seconds for which less is offered, counted from ``time``.
+    :ivar remaining: the seconds after ``time`` for which less is still offered.
     :ivar time: the time of the last reading, in seconds since the epoch.
     """
 
@@ -155,7 +155,7 @@ class HeldBackShare:
 
 
 def missing_cpus(used: float, promised: float, capacity: float) -> float:
-    """The promised CPUs that are missing, in cores: 0 if enough are left.
+    """The promised CPUs that are missing, in cores; 0 if no CPU is missing.
 
     :param used: the cores that guests on ordinary capacity and the system use.
     :param promised: the CPUs that are promised.

@@ -7,8 +7,9 @@ bad minute does not count. With 16 shared CPUs and a part of 12 % that is 1.92 C
 
 Invariants
     - Two changes are at least five minutes apart, so there are at most twelve in an hour.
-    - More CPUs are withheld when the stolen time exceeds them by half a CPU. If a whole CPU less was stolen
-      for 15 minutes, fewer CPUs are withheld, by at most a tenth of the CPUs at a time.
+    - More CPUs are withheld if the stolen time exceeds the withheld CPUs by half a CPU. Fewer are withheld if
+      the stolen time was a whole CPU below them for 15 minutes. Each such decrease is at most a tenth of the
+      CPUs.
     - While the stolen part is not known, as after a start of the agent, the number of withheld CPUs stays.
 """
 
@@ -53,7 +54,7 @@ class StolenReserve:
 
     :ivar readings: pairs of a time and the part of the CPUs' time that was stolen in the minute before.
     :ivar withheld: the number of withheld CPUs, since ``changed``.
-    :ivar less_since: the time since which fewer CPUs would be enough; 0: fewer are not enough.
+    :ivar less_since: the time since which too many CPUs are withheld; 0 if not too many are.
     :ivar less: the highest number of CPUs that were needed since then.
     """
 

@@ -3,11 +3,11 @@
 Memory is handled with the same functions as CPUs. For memory, NUMA nodes take the place of CPUs, and MiB the
 place of cores.
 
-A guest needs its working set. That is its memory without files that were not read lately (``inactive_file``
-of memory.stat, see the kernel's Documentation/admin-guide/cgroup-v2.rst), because the kernel reclaims these
-first. Swapped memory counts, too: memory that is free because a guest was swapped out must not be offered.
-The cgroup of a guest shows the nodes of its memory. Without a cgroup, the memory of a guest counts in equal
-parts on all nodes that the guest may use.
+The use of a guest is its working set: its memory minus cached files that were not read lately
+(``inactive_file`` of memory.stat, see the kernel's Documentation/admin-guide/cgroup-v2.rst). The kernel
+reclaims these files first. Swapped memory counts, too: memory that is free because a guest was swapped out
+must not be offered. The cgroup of a guest shows the nodes of its memory. Without a cgroup, the memory of a
+guest counts in equal parts on all nodes that the guest may use.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class GuestUse:
 
 @dataclass(frozen=True, slots=True)
 class HostUse:
-    """One read of the host and its guests, with the use since the read before.
+    """One read of the host and its guests, with their use since the last read.
 
     :ivar time: the time of the read in seconds since the epoch.
     :ivar busy: the part of the time in which each CPU was busy, 0 to 1.
@@ -62,8 +62,8 @@ class HostUse:
 def read_zone(use: HostUse, shared: frozenset[int]) -> ZoneReading | None:
     """The use of the ``shared`` CPUs of a zone by guests and the system; None if the use is not known.
 
-    The use of a guest counts in equal parts on all CPUs on which it may run, unless ``parts`` are known. The
-    rest of the busy time is the system's.
+    If ``parts`` of a guest are unknown, its use counts in equal parts on all CPUs on which it may run. The
+    rest of the busy time counts as use of the system.
     """
     # The use of guests on reclaimed CPUs is subtracted, so the total is not known without their use.
     if use.reclaimed_left or not shared <= use.busy.keys():
@@ -146,7 +146,7 @@ def parse_parts(text: str) -> dict[int, float]:
 
 
 def parse_swap_use(text: str) -> float:
-    """The MiB of the machine that are in swap and not in memory, from the text of /proc/meminfo."""
+    """The MiB of the host that are in swap and not in memory, from the text of /proc/meminfo."""
     # SwapCached is memory with a copy in swap, and already counts as memory.
     total, free, cached = _read_kib(text, "SwapTotal", "SwapFree", "SwapCached")
     return max(0, total - free - cached) / 1024
@@ -190,7 +190,7 @@ def _read_kib(text: str, *names: str) -> list[int]:
 
 
 def memory_entitlements(guests: Iterable[GuestUse], nodes: frozenset[int]) -> dict[str, float]:
-    """The memory that each guest not on reclaimed capacity may use on some nodes, in MiB, by uuid.
+    """The memory that each guest may use on ``nodes``, in MiB by uuid, without guests on reclaimed capacity.
 
     The amount is at least the guest's present memory on the nodes, which may stay there after the guest was
     assigned to other nodes.

@@ -12,7 +12,7 @@ The module :mod:`realtime` chooses threads and schedules, and sets them. The mod
 cookies with a pure function, and :mod:`kernel_cookies` gives cookies to threads. The module :mod:`run_notes`
 stores notes of the guests with a priority or a cookie from the agent.
 
-Invariants. A guest is noted on disk before its first priority or cookie. The agent keeps the schedules and
-cookies of other programs. These are all schedules and cookies of guests without a note, and realtime
-schedules without SCHED_RESET_ON_FORK. Two groups have different cookies.
+Invariants. A guest is noted on disk before its first priority or cookie. The agent never changes schedules
+and cookies of other programs. It recognises these in two ways: the guest has no note, or a realtime schedule
+has no flag SCHED_RESET_ON_FORK. Two groups have different cookies.
 """

@@ -1,7 +1,7 @@
 """The wanted cookies of guests, as a pure function of present cookies and notes.
 
-The first guest of a group that has a note and a cookie gives the group its cookie. This is the cookie of the
-guest's main thread. All threads of the group get this cookie. If no guest of a group has a cookie, the agent
+If a guest of a group has a note and a cookie, all threads of the group get the cookie of its main thread. If
+several guests have a note and a cookie, the first decides. If no guest of a group has a cookie, the agent
 first creates a cookie. A guest that comes from another group does not bring its old cookie along.
 
 A guest that leaves its group has no cookie afterwards, like most guests. If the guest shared a cookie of
@@ -40,7 +40,10 @@ class CookieGuest:
 
 @dataclass(frozen=True, slots=True)
 class CookieGrant:
-    """Threads of a guest that get the cookie of the process ``source``, or with None lose their cookie."""
+    """Threads of a guest that get the cookie of the process ``source``.
+
+    If ``source`` is None, they lose theirs.
+    """
 
     guest: CookieGuest
     source: ProcessIdentity | None
@@ -49,7 +52,7 @@ class CookieGrant:
 
 @dataclass(frozen=True, slots=True)
 class CookiePlan:
-    """The notes to store first, then the guests that get a new cookie, and the grants.
+    """A plan: the notes to store first, then the guests that get a new cookie, and then the grants.
 
     :ivar foreign: guests that have cookies of another program.
     """

@@ -1,7 +1,7 @@
 """Notes on disk about guests that have a core scheduling cookie or a realtime priority from the agent.
 
-The kernel does not show which program has set a cookie or a priority, so the agent notes its own. A note
-contains the guest's main process, so it does not apply to the guest's next run. There is one file for cookies
+The kernel does not show which program has set a cookie or a priority, so the agent notes its own. A note has
+the guest's main process, so it does not apply after the guest is started again. There is one file for cookies
 and one for priorities.
 """
 
@@ -39,7 +39,7 @@ class CookieLender:
 
 @dataclass(frozen=True, slots=True)
 class RunNote:
-    """A run of a guest that has a cookie or a priority from the agent, or is about to get one.
+    """A note about a guest with a cookie or a priority from the agent, or about to get one.
 
     :ivar main: the main process of the guest.
     :ivar before: the cookie that the main process had before the guest came to its group.
@@ -69,7 +69,7 @@ class RunNoteStore(Protocol):
         ...
 
     def keep_notes(self, notes: RunNotes) -> None:
-        """Replace the notes; the new notes are on disk when this returns.
+        """Replace the notes, and wait until the new notes are on disk.
 
         :raises OSError: the former notes are still stored.
         """
@@ -77,7 +77,7 @@ class RunNoteStore(Protocol):
 
 
 def note_of(notes: RunNotes, uuid: str, main: ProcessIdentity) -> RunNote | None:
-    """The note of this run of a guest."""
+    """The note of a guest, if it is about the guest's present main process; otherwise None."""
     note = notes.get(uuid)
     return note if note is not None and note.main == main else None
 

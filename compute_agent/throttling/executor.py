@@ -201,8 +201,8 @@ class ThrottleExecutor:
     def finished_evictions(self, pending: Iterable[PendingEviction]) -> Mapping[str, Exception | None]:
         """Report the evictions that have ended since the last call, and return them by uuid of the guest.
 
-        The value is None if the guest has left. Otherwise it is the error because of which the guest still
-        runs. ``pending`` are the evictions in the trigger's state.
+        The value is None if the guest has left. Otherwise the guest still runs, and the value is the error.
+        ``pending`` are the evictions in the trigger's state.
         """
         # The evictor knows only the uuids of guests. The trigger's state has the metric because of which a
         # guest had to leave.

@@ -64,7 +64,8 @@ def parse_io_stat(text: str) -> int:
 class _SampledThreads(NamedTuple):
     """The threads of a guest of which the agent reads counters.
 
-    ``each`` is the number of the guest's threads for which each thread in ``ids`` stands; 1 if all are read.
+    If a guest has too many threads, only some are read. ``each`` is the number of all threads divided by the
+    number of read threads.
     """
 
     ids: frozenset[int] = frozenset()

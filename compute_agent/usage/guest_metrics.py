@@ -99,7 +99,10 @@ class GuestMetrics(Collector):
         return iter(_GuestFamilies().all_families)
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of all guests or, above the maximum, of the guests with the most recent CPU use."""
+        """The metrics of all guests.
+
+        If there are more than the maximum, only those with the highest recent CPU use.
+        """
         families, most = _GuestFamilies(), self._max_guests()
         if most == 0:
             return iter(families.all_families)

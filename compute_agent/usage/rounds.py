@@ -1,4 +1,4 @@
-"""Rounds of measurement, in which each file is read at most once, and measures of CPU, memory and pressure.
+"""Rounds, which read each file at most once, and functions that measure CPU, memory and pressure in them.
 
 Files of the host are /proc/stat, /proc/meminfo (proc(5)) and /proc/pressure
 (Documentation/accounting/psi.rst). The files of a guest are in its cgroup v2 folder
@@ -57,8 +57,7 @@ metric has no value now."""
 class OversoldCapacity:
     """Reclaimed capacity that guests hold beyond the present offer, in cores or bytes.
 
-    ``total`` is the amount beyond the offer. ``guests`` are the reclaimed amounts that each guest holds, by
-    uuid.
+    ``total`` is the amount beyond the offer. ``guests`` has the reclaimed amount of each guest, by uuid.
     """
 
     total: float
@@ -111,8 +110,8 @@ class MeasuringRound:
         """The result of ``parse`` for the text of a file, which is read and parsed once in a round.
 
         None if the file is missing, or if ``parse`` raises ValueError or LookupError. A file may vanish at
-        any time, and old kernels lack some files. After close(), the result is None for a file that was not
-        parsed before.
+        any time, and old kernels do not have all files. After close(), the result is None for a file that was
+        not parsed before.
         """
         key = (path, parse)  # several measures parse one file in different ways
         if key not in self._parsed and not self._closed:
@@ -210,7 +209,7 @@ def parse_meminfo(text: str) -> HostMemory:
 
 
 def parse_pressure(text: str) -> int:
-    """Microseconds since boot in which some task waited: ``total`` in the ``some`` line of a PSI file.
+    """The microseconds since boot in which some task waited: ``total`` in the ``some`` line of a PSI file.
 
     :raises ValueError: the text has no such line.
     """
@@ -221,7 +220,7 @@ def parse_pressure(text: str) -> int:
 
 
 def parse_recent_pressure(text: str) -> float | None:
-    """Percent of the last 10 seconds in which a task waited: ``avg10`` in the ``some`` line of a PSI file.
+    """The percent of the last 10 seconds in which a task waited: ``some avg10`` of a PSI file.
 
     None if the text has no such line.
     """
@@ -252,7 +251,7 @@ def host_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> tuple[fl
 
 
 def stolen_share(now: MeasuringRound, before: MeasuringRound | None) -> float | None:
-    """Percent of the time since the round before that a hypervisor took from this host; None if unknown."""
+    """The percent of the time since the last round that a hypervisor took from this host; None if unknown."""
     last, first = _all_cpus(now, before)
     if last is None or first is None:
         return None
@@ -284,7 +283,7 @@ def parse_swapped_in(text: str) -> int:
 
 
 def swapped_in(now: MeasuringRound, before: MeasuringRound | None) -> float | None:
-    """Bytes a second that the host reads back from swap since the round before; None if unknown."""
+    """The bytes a second that the host has read back from swap since the last round; None if unknown."""
     path = f"{now.root}/proc/vmstat"
     last = now.parse_file(path, parse_swapped_in)
     first = before.parse_file(path, parse_swapped_in) if before else None
@@ -294,7 +293,7 @@ def swapped_in(now: MeasuringRound, before: MeasuringRound | None) -> float | No
 
 
 def pressure_share(path: str, now: MeasuringRound, before: MeasuringRound | None) -> float | None:
-    """Percent of the time since the round before in which at least one task waited; None if unknown.
+    """The percent of the time since the last round in which at least one task waited; None if unknown.
 
     ``path`` is the path of a PSI file. The percentage is computed from ``total``, because the kernel's
     averages include pressure of earlier rounds.

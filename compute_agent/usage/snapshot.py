@@ -44,7 +44,7 @@ class GuestAllotment:
 
 @dataclass(frozen=True, slots=True)
 class GuestUsage:
-    """A guest as decisions see it: its class, its allotments and its usage.
+    """The facts about a guest that decisions use: its class, its allotments and its usage.
 
     - ``rank`` is the rank of its QoS class; guests of a lower rank give way first.
     - ``priority`` orders guests of one class; a guest of lower priority gives way first.

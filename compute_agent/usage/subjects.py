@@ -201,8 +201,8 @@ def open_allotments(
 class CacheControlAllotments:
     """Computes allotments of cache ways and memory bandwidth on one resctrl mount.
 
-    The allocation of a guest in Placement decides. Without an amount there, the annotation of the guest
-    decides, and then its QoS class. The controller of resctrl uses the same order.
+    The allotment comes from the first of these that has an amount: the guest's allocation in Placement, its
+    annotation, its QoS class. The controller of resctrl uses the same order.
 
     Exclusive ways of other guests are not subtracted from the shared ways, because a limited guest fills all
     ways in its mask.
@@ -291,8 +291,8 @@ class CacheControlAllotments:
     def _per_percent(self) -> float | None:
         """The bytes a second that one percent of a bandwidth limit allows; None if unknown.
 
-        The number is known if the operator has set the host's bandwidth and the threads of a guest share one
-        limit.
+        It is known if the operator has set the host's bandwidth, and if all threads of a guest together have
+        one limit.
         """
         total = self._control.options.memory_bandwidth_gbps
         engine = self._host.codec

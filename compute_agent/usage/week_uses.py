@@ -59,7 +59,7 @@ class WeekUse:
 
 @dataclass(frozen=True, slots=True)
 class HourSum:
-    """The use of a guest in the present hour: its core seconds, and the number of seconds measured so far."""
+    """The use of a guest in the present hour: its core seconds, and the seconds for which it was measured."""
 
     core_seconds: float = 0.0
     seconds: float = 0.0
@@ -76,7 +76,8 @@ class WeekUses:
     def with_use(self, use: Mapping[str, float], elapsed: float, now: float) -> WeekUses:
         """Add the use, in cores by uuid, of the last ``elapsed`` seconds before ``now``.
 
-        :param now: seconds since the epoch. A new hour of the week closes the one before.
+        :param now: the present time in seconds since the epoch. When a new hour begins, the mean of the last
+            hour is added to the guest's use.
         """
         hour = week_hour(now)
         kept = self if hour == self.hour else replace(self._with_closed_hour(now), hour=hour)

@@ -53,7 +53,7 @@ BLUEPRINTS: Final = (
 
 
 class _NoSessions(SessionInterface):
-    """The API has no sessions; Flask would make a signer for each request to find out."""
+    """Says that the API has no sessions. Without this class, Flask would make a signer for each request."""
 
     _shared = NullSession()
 
@@ -62,12 +62,15 @@ class _NoSessions(SessionInterface):
 
 
 class ApiFlask(Flask):
-    """Flask without its work for each request that no handler of the API needs."""
+    """Flask, without the work of each request that no handler of this API needs."""
 
     session_interface = _NoSessions()
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function, because none of ours is a coroutine; Flask would inspect it each time."""
+        """Return the function unchanged.
+
+        Flask would check each time whether it is a coroutine; ours never is.
+        """
         return func
 
 

@@ -43,7 +43,10 @@ Handler = Callable[..., Response]
 
 
 class _JsonAnswer(Response):
-    """A successful answer in pieces. Werkzeug would copy its headers, and look for those that it corrects."""
+    """A successful answer in pieces.
+
+    This class saves the work that Werkzeug does on the headers of each answer.
+    """
 
     def get_wsgi_headers(self, environ: "WSGIEnvironment") -> Headers:
         """Return the headers with the length of the body; called by werkzeug once for each answer."""
@@ -90,7 +93,7 @@ class ApiRequest:
         self.service.enforcer.authorize(context.caller_of(request.environ), rule, target)
 
     def check_awaited(self) -> None:
-        """Raise an error if the web server knows that the answer is no longer needed.
+        """Raise an error if the web server says that the client does not need the answer any more.
 
         :raises Unavailable: the answer is no longer needed; the message has the reason.
         """

@@ -46,7 +46,7 @@ def note_authenticated(environ: dict[str, Any]) -> RequestContext:
 
 
 def note_anonymous(environ: dict[str, Any]) -> RequestContext:
-    """Put a caller without an identity, but with request ids, into the WSGI environment, and return it."""
+    """Put an anonymous caller with request ids into the WSGI environment, and return the caller."""
     context = RequestContext(
         request_id=environ.get("openstack.request_id"),
         global_request_id=environ.get("openstack.global_request_id"),

@@ -39,7 +39,7 @@ _RETRIES: Final = 1
 
 
 def set_defaults() -> None:
-    """Set default time limits, which the library lacks (entry point ``oslo.config.opts.defaults``)."""
+    """Set default time limits; the library has none (entry point ``oslo.config.opts.defaults``)."""
     for _, options in auth_token.AUTH_TOKEN_OPTS:
         cfg.set_defaults(options, http_connect_timeout=_TIMEOUT, http_request_max_retries=_RETRIES)
 

@@ -65,7 +65,7 @@ def render_providers(providers: Iterable[Provider], view: ModelView, version: Mi
 
 @dataclass(frozen=True, slots=True)
 class _ProviderTemplate:
-    """The JSON of a provider, with gaps for its values; parent and root only if the version shows them."""
+    """The JSON of a provider with gaps for its values. It has parent and root if the version shows them."""
 
     text: bytes
     nested: bool

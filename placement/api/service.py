@@ -52,7 +52,7 @@ _SLICE: Final = 0.002
 class EmptyAnswerExplainer:
     """Explains empty answers in a separate thread, one at a time, with a small share of a processor.
 
-    An explanation is used again for an equal question as long as the read model does not change.
+    While the read model does not change, equal questions get the same explanation.
 
     :param deadline: seconds of CPU time that one explanation may take.
     """
@@ -69,7 +69,7 @@ class EmptyAnswerExplainer:
         self._said: dict[Question, tuple[int, str]] = {}
 
     def explain_answer(self, question: Question, request: CandidatesRequest, caller: RequestContext) -> None:
-        """Log, now or soon, why this request has no candidates; the log record has the caller's request ids.
+        """Log why this request has no candidates, at once or soon. The record has the caller's request ids.
 
         During another explanation, and in the pause after it, the empty answer is only counted.
         """
@@ -240,7 +240,7 @@ class PlacementService:
             self._prepared = reread
 
     def prepare_in_background(self) -> None:
-        """Call :meth:`try_to_prepare` in a thread; requests without a database are answered meanwhile."""
+        """Call :meth:`try_to_prepare` in a thread. Requests that need no database are answered meanwhile."""
         Thread(target=self.try_to_prepare, name="prepare", daemon=True).start()
 
     def try_to_prepare(self) -> None:

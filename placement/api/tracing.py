@@ -140,7 +140,7 @@ class ServiceTracing:
 class _RequestSpan:
     """A request with its span.
 
-    The span has the arrival of the request as its start time, but is created later, when its trace is known.
+    The span is created when its trace is known. Its start time is that of the arrival of the request.
 
     Only an authenticated request continues the trace that its client names. Otherwise a client without a
     token could force the service to trace all its requests. Unauthenticated requests are sampled like
@@ -169,7 +169,7 @@ class _RequestSpan:
 
 @contextmanager
 def _within_span(span: Span) -> Iterator[None]:
-    """Make ``span`` the parent of spans in this context, then end it; add only the type of an error."""
+    """Make ``span`` the parent of spans in this context, then end it; an error adds only its type."""
     token = context.attach(trace.set_span_in_context(span))
     try:
         yield

@@ -110,5 +110,5 @@ def explain_adoption(present: str | None, record: AdoptionRecord | None) -> str 
 
 
 def is_ours(revision: str) -> bool:
-    """Return whether a revision belongs to this service; all its revisions have four digits."""
+    """Return whether a schema revision is one of this service, which have four digits."""
     return re.fullmatch("[0-9]{4}", revision) is not None

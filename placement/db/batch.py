@@ -89,7 +89,7 @@ def _pipeline_is_supported() -> bool:
 
 
 class StatementAnswer:
-    """The future answer of a statement in a batch."""
+    """The answer of a statement in a batch, which may not have been sent yet."""
 
     def __init__(self, batch: "StatementBatch", statement: PreparedStatement, values: Values) -> None:
         self.statement = statement
@@ -188,7 +188,7 @@ class StatementBatch:
 
 
 def bind_parameters(name: str, count: int, type_: Any = sa.String) -> list[sa.BindParameter[Any]]:
-    """Return bind parameters for ``count`` values of one kind; :func:`bind_values` returns their values.
+    """Return ``count`` bind parameters of one type. :func:`bind_values` returns the values for them.
 
     :raises InvalidRequest: a request has more values than a database accepts.
     """

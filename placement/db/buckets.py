@@ -10,8 +10,8 @@ follow:
 - Transactions on the same provider run one after the other. Data that a transaction reads under the lock stay
   valid until its commit.
 - Within a bucket, new values of the counter become visible in ascending order. So a query for all stamps
-  above a known counter misses no change. A database sequence would not guarantee this, because transactions
-  may commit in another order than they take numbers.
+  above a known counter finds every change. A database sequence would not guarantee this: transactions may
+  commit in another order than that of their numbers.
 
 Each increment is a random number, so a counter also identifies the history of its database. A restore from a
 backup, or a failover that loses the last changes, sets counters back. Later changes then lead to different
@@ -19,9 +19,8 @@ counters. (The probability of equal counters is one in some million restores, an
 next change.)
 
 Operations that bypass the counters renew the epoch, so that every worker reads everything again. These are
-imports, repairs and migrations, and a command for operators after a restore. The epoch is not a counter, but
-a random number from a large range. If two databases continue from one backup, plain counters could become
-equal, while sums of random numbers do not.
+imports, repairs and migrations, and a command for operators after a restore. The epoch is a random number
+from a large range. Two databases that continue from the same backup would otherwise get the same epoch.
 """
 
 from collections.abc import Container, Iterable
@@ -75,7 +74,7 @@ def missing_buckets(present: Container[int]) -> list[int]:
 
 
 def explain_missing(present: Container[int]) -> str | None:
-    """Return which rows a database with these buckets lacks, and the remedy; None if it lacks no row."""
+    """Return a text about the rows that are missing in a database, and the remedy; None if no row is."""
     count = len(missing_buckets(present))
     if not count:
         return None
@@ -91,7 +90,7 @@ def present_counter(bucket: sa.ColumnElement[int]) -> sa.ScalarSelect[int]:
 
 
 def random_step() -> int:
-    """Return an unpredictable number by which a counter is incremented."""
+    """Return a random number by which a counter is incremented."""
     return 1 + randbelow(_MAX_STEP)
 
 

@@ -1,4 +1,4 @@
-"""Reads the version of the database before every answer, by the cheapest way of each driver."""
+"""Reads the version of the database before every answer, in the fastest way that the driver has."""
 
 import logging
 import threading
@@ -14,7 +14,7 @@ LOG = logging.getLogger(__name__)
 
 
 class _KeptConnection(NamedTuple):
-    """A connection of a thread, its history, and the number of calls of ``give_up`` before its creation."""
+    """A thread's connection, the history of its database, and the number of earlier ``give_up`` calls."""
 
     connection: Any
     history: str

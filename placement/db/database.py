@@ -68,8 +68,8 @@ class WriteTransaction:
 
     :meth:`queue` queues statements. They are sent when an answer is read, when ``conn`` is used, or at the
     end. ``now`` is the time of the changes, in seconds since 1970. In an ``optimistic`` transaction, ``work``
-    may insert rows without checking whether they exist. If the database refuses a row, ``work`` runs again in
-    a transaction that is not optimistic.
+    (see :meth:`ServiceDatabase.write`) may insert rows without checking whether they exist. If the database
+    refuses a row, ``work`` runs again in a transaction that is not optimistic.
     """
 
     def __init__(self, conn: sa.Connection, *, optimistic: bool) -> None:
@@ -90,7 +90,7 @@ class WriteTransaction:
 
     @property
     def sends_at_once(self) -> bool:
-        """Whether queued statements are sent together, so that reading an answer early costs a round trip."""
+        """Whether queued statements are sent together. If so, reading an answer early costs a round trip."""
         return self._batch.sends_at_once
 
     def queue(self, statement: PreparedStatement, values: Values) -> StatementAnswer:
@@ -112,11 +112,11 @@ class WriteTransaction:
         self.lock_buckets({*(buckets.bucket_of(uuid) for uuid in uuids), *more})
 
     def lock_names(self) -> None:
-        """Lock the names of resource classes and traits, as :meth:`lock` does providers."""
+        """Lock the names of resource classes and traits until the end of the transaction."""
         self.lock_buckets((buckets.NAMES,))
 
     def lock_trees(self) -> None:
-        """Lock the parents of all providers, as :meth:`lock` does providers."""
+        """Lock the parents of all providers until the end of the transaction."""
         self.lock_buckets((buckets.TREES,))
 
     def renew_epoch(self) -> None:
@@ -152,7 +152,10 @@ class WriteTransaction:
         buckets.count_deletion(self._batch, buckets.bucket_of(uuid))
 
     def send_rest(self) -> None:
-        """Send queued statements and the stamps of changed providers; the last step before the commit."""
+        """Send queued statements and the stamps of changed providers.
+
+        This is the last step before the commit.
+        """
         # one statement for all providers with the same kind of change
         for change in sorted(set(self._changed.values())):
             ids = sorted(provider_id for provider_id, each in self._changed.items() if each == change)
@@ -262,7 +265,7 @@ class ServiceDatabase:
             raise
 
     def _require_schema(self, error: exc.SQLAlchemyError) -> None:
-        """Check the schema if the error reports a missing table or a missing value.
+        """If the error reports a missing table or a missing value, check the schema.
 
         :raises Unavailable: the database belongs to another program now (for instance after its return to
             OpenStack Placement), lacks rows that each write needs, or does not answer.

@@ -22,7 +22,8 @@ from placement.db import errors, position
 def find_connector(driver: str) -> Callable[..., Any] | None:
     """Return a function that connects; its first argument is the timeout for answers.
 
-    None for an untested driver; for these, only the timeouts of the server and of the operating system apply.
+    None for a driver that we do not test: then only the timeouts of the server and of the operating system
+    apply.
 
     :raises ImportError: the driver is not installed.
     """
@@ -87,10 +88,10 @@ def create_engine(
 ) -> sa.Engine:
     """Return an engine with this isolation level for all its transactions.
 
-    On SQLite, of all levels only ``AUTOCOMMIT`` has an effect, because each transaction is a snapshot. With
-    the execution option :data:`WRITES`, transactions take the write lock at their beginning, so that they
-    never fail half way. A broken connection of the pool is replaced before use. With ``ping``, connections
-    are tested before each use, otherwise only if they were unused for a moment.
+    On SQLite, each transaction is a snapshot, so only the level ``AUTOCOMMIT`` has an effect. With the
+    execution option :data:`WRITES`, transactions take the write lock at their beginning, so that they never
+    fail half way. A broken connection of the pool is replaced before use. With ``ping``, a connection is
+    tested before each use. Otherwise it is tested only if it was unused for a moment.
 
     A server may disappear silently, for instance if the network drops all packets. On PostgreSQL the
     operating system detects the loss of the connection. Otherwise the wait for an answer ends one second
@@ -298,7 +299,10 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
 
 
 def _write_ahead(connection: sqlite3.Connection, timeout: float) -> None:
-    """Switch to the write-ahead log; SQLite refuses at once while it is written in another mode."""
+    """Switch the file to the write-ahead log.
+
+    While the file is written in another mode, SQLite refuses this at once.
+    """
     deadline = time.monotonic() + timeout
     while True:
         try:

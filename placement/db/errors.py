@@ -56,7 +56,7 @@ statements as operational errors, too, and does not pass the SQLSTATE on."""
 
 
 class WrongServer(exc.DisconnectionError):
-    """The answering server does not accept writes: it is a standby, or not the primary any more."""
+    """The server that answers does not accept writes: it is a standby, or not the primary any more."""
 
 
 def of_driver(dialect: sa.Dialect, error: Any, connection: Any) -> exc.DBAPIError:
@@ -75,7 +75,7 @@ def of_driver(dialect: sa.Dialect, error: Any, connection: Any) -> exc.DBAPIErro
 def is_elsewhere(original: BaseException | None) -> bool:
     """Return whether this error (of the driver) means that the connection leads to the wrong server.
 
-    The connection itself works, so drivers and pools would keep using it.
+    Drivers and pools would keep using this connection, because it works.
     """
     if isinstance(original, WrongServer):
         return True

@@ -121,10 +121,10 @@ def version(url: str) -> str | None:
 def find_obstacle(found: FoundDatabase) -> str | None:
     """Return why this version cannot work with a database, and the remedy; None if it can.
 
-    Revisions are numbers of four digits. A version works with the additions of later migrations. So services
-    of two versions may share one database, and an operator may go back to the older version. A migration that
-    removes something begins the next thousand of revisions. The same applies to the revisions of each
-    extension's tables.
+    Revisions are numbers of four digits. Within a thousand, migrations only add something, and each version
+    works with the additions of later ones. So services of two versions may share one database, and an
+    operator may go back to the older version. A migration that removes something begins the next thousand.
+    The same applies to the revisions of each extension's tables.
     """
     reasons = (_branch_obstacle(branch, present) for branch, present in found.branches.items())
     return _core_obstacle(found) or next(filter(None, reasons), None)
@@ -237,7 +237,7 @@ def _listed_buckets(conn: sa.Connection) -> set[int]:
 
 
 def _add_buckets(conn: sa.Connection, missing: Sequence[int]) -> None:
-    """Add missing rows of buckets, with counters that continue from the stamps of their providers."""
+    """Add missing rows of buckets. Their counters begin at the highest stamp of their providers."""
     p = resource_providers.c
     stamps = sa.select(p.bucket, sa.func.max(p.change_seq)).group_by(p.bucket)
     # the new numbers continue from the stamps, because workers would take changes with smaller stamps for old

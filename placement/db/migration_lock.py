@@ -1,11 +1,11 @@
-"""One migration at a time on MySQL and MariaDB, also if several nodes of a cluster accept writes.
+"""A lock for migrations on MySQL and MariaDB. It also works if several nodes of a cluster accept writes.
 
 PostgreSQL and SQLite have locks that end with the process that holds them. MySQL's ``GET_LOCK`` exists on one
 node only, and so do the locks of its transactions. A row is copied to all nodes, and the cluster accepts only
-one of two simultaneous writes. So the lock is a row with the name of its owner, which increments the row's
-beat while it runs. A waiting process takes over the lock if the row has had no new beat for :data:`LEASE`
-seconds, so clocks are not compared. On the same server, a migration takes over the lock at once if the
-connection of the owner is gone. The table exists while the lock is held.
+one of two simultaneous writes. So the lock is a row with the name of its owner. While the owner runs, it
+increments a number in the row (the *beat*). A waiting process takes over the lock if the beat has not changed
+for :data:`LEASE` seconds. So no clocks of different machines are compared. On the same server, a migration
+takes over the lock at once if the connection of the owner is gone. The table exists while the lock is held.
 """
 
 import logging
@@ -100,7 +100,7 @@ def hold_lock(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterato
 
 
 class _ProcessLock:
-    """The lock in one process; two threads use its connection, one at a time."""
+    """The lock, as one process holds it. Two threads share its connection, one at a time."""
 
     def __init__(self, conn: sa.Connection, migrating: int, *, in_cluster: bool) -> None:
         self._conn = conn
@@ -204,7 +204,7 @@ class _ProcessLock:
             return True
 
     def keep_beating(self) -> None:
-        """Increment the beat until the end; :meth:`confirm_lock` notices a failure."""
+        """Increment the beat until the lock is released. :meth:`confirm_lock` notices a failure."""
         while not self.ended.wait(_BEAT):
             with suppress(exc.SQLAlchemyError):
                 self._count_up()

@@ -149,7 +149,10 @@ class _PipelineExchange:
         self._pgconn.exit_pipeline_mode()
 
     def _send(self, step: _Encoded) -> None:
-        """Add a statement to the output, after its preparation if the server has not prepared it yet."""
+        """Add a statement to the output.
+
+        If the server has not prepared it yet, add its preparation before.
+        """
         text, values = step
         if len(values) > _PREPARED_UP_TO or not self._prepares:
             self._pgconn.send_query_params(text.encode(), values)

@@ -1,7 +1,7 @@
 """The version of a database: the sum of its change counters, and the history of these counters.
 
-Another history may, by coincidence, have equal counters. So the same query also reads the identity of the
-server:
+A history is a sequence of changes. A restored backup begins another history, which may have equal counters by
+coincidence. So the same query also reads the identity of the server:
 
 - for PostgreSQL, the system identifier, the timeline, which every promotion changes, and the id of the table,
   which differs after a restored dump;

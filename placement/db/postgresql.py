@@ -52,7 +52,7 @@ class PostgresqlConnection(psycopg.Connection[Any]):
             raise psycopg.OperationalError(str(error)) from error
 
     def ask_question(self, question: bytes) -> list[bytes | None]:
-        """Return the row of a statement outside of transactions; a cursor would take twice as long.
+        """Execute a statement outside of transactions, and return its row. A cursor would take twice as long.
 
         Each call on a connection has to pass the same statement, because it is prepared once.
 

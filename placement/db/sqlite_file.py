@@ -90,7 +90,10 @@ def file_obstacle(url: str, user: SystemUser | None = None) -> str | None:
 
 
 def _may_exist(path: Path) -> bool:
-    """Return whether the path exists; True if this is not visible, which another check reports."""
+    """Return whether the path exists.
+
+    True also if this process may not see the path: another check reports that.
+    """
     try:
         return path.exists()
     except PermissionError:

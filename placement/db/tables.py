@@ -63,7 +63,10 @@ class ExtensionTables:
 
     @classmethod
     def from_branch(cls, name: str, revisions: Path) -> "ExtensionTables":
-        """Return the tables of an extension; at first, only the table for the revision of its branch."""
+        """Return an object for the tables of an extension.
+
+        At first it has only the table with the branch's revision.
+        """
         tables = cls(name, revisions, sa.MetaData(naming_convention=_naming))
         sa.Table(
             tables.version_table, tables.metadata, sa.Column("version_num", sa.String(32), primary_key=True)

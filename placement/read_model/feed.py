@@ -56,7 +56,7 @@ LONG_REQUESTS: Final = 2
 
 
 class ReadGate:
-    """The locks of a read model, by which requests take turns and long requests let others run.
+    """The locks of a read model. With them, requests take turns, and long requests let others run.
 
     :param long_requests: maximum number of requests that may yield at the same time; more requests are
         refused.
@@ -94,7 +94,7 @@ class ReadGate:
 
 
 class ReadTurn:
-    """The time in which one request has the lock of the model, from its begin to the end of the context."""
+    """The turn of one request: it has the lock of the model until the context ends."""
 
     def __init__(self, gate: ReadGate) -> None:
         self._gate = gate
@@ -263,8 +263,8 @@ class ReadModel:
     def recent_view(self, seconds: float) -> Iterator[ModelView]:
         """Return the model with at least all changes that were committed more than ``seconds`` seconds ago.
 
-        Only for callers with a transaction that checks the data again before it writes. One query of the
-        version serves many of these views.
+        Only callers with a transaction that checks the data again before it writes may use this view. Many of
+        these views use the answer to one query of the version.
 
         :raises placement.exceptions.Unavailable: the database does not answer.
         """

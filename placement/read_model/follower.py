@@ -28,7 +28,7 @@ from placement.read_model.snapshot import ModelSnapshot
 
 @dataclass
 class ModelState:
-    """The snapshot of all providers, and the point in the history of the database that it shows.
+    """The snapshot of all providers, and the counters that show to which state of the database it belongs.
 
     - ``stamps`` has the number of the last change of each provider, by bucket and provider id.
     - ``next_expiry`` is when the next reservation or claim expires, by the clock of the database.
@@ -102,7 +102,7 @@ _FULL_READ_SHARE: Final = 0.5
 
 
 class FullReread(NamedTuple):
-    """The reason to read all content again; ``is_odd`` marks a reason that only a fault can cause."""
+    """The reason to read the whole database again. ``is_odd``: only a fault can cause this reason."""
 
     reason: str
     is_odd: bool = True
@@ -111,7 +111,7 @@ class FullReread(NamedTuple):
 def read_all(conn: sa.Connection) -> ModelState:
     """Read all providers.
 
-    :raises Unavailable: the database lacks change counters, so that it could not be followed.
+    :raises Unavailable: the database has no change counters, so later changes could not be found.
     :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
     """
     state = ModelState(rows.read_names(conn))

@@ -117,11 +117,11 @@ class FreeIndex:
         return bisect_left(self._roots, root, first, bisect_right(self._amounts, amount, first))
 
     def count_roots(self, amount: int) -> int:
-        """Return the number of trees with a provider that could give this amount."""
+        """Return the number of trees in which one provider has this free amount."""
         return len(self._amounts) - bisect_left(self._amounts, amount)
 
     def roots_with(self, amount: int) -> Sequence[int]:
-        """Return the roots of the trees with a provider that could give this amount, in any order."""
+        """Return the roots of the trees in which one provider has this free amount, in any order."""
         # a slice of an array is a copy, which later changes of the index do not affect
         return self._roots[bisect_left(self._amounts, amount) :]
 
@@ -338,7 +338,7 @@ class FamilyIndex(_CopiedIndex[int, list[int]]):
                 members.append(provider_id)
 
     def add(self, key: int, provider_id: int) -> None:
-        """Add a provider to the tree, which does not have it yet."""
+        """Add a provider to a tree that does not have it yet; ``key`` is the id of the tree's root."""
         insort(self._own_members(key, list), provider_id)
 
     def discard(self, key: int, provider_id: int) -> None:

@@ -331,7 +331,7 @@ def _assemble_providers(
     names: NameTable,
     shared: SharedValues,
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
-    """Yield the providers of these rows. Their ``parts`` are read completely first, and dropped after use."""
+    """Yield the providers of these rows. All ``parts`` are read before the first provider is made."""
     owned_inventories: dict[int, tuple[Any, ...]] = {}
     owned_times: dict[int, tuple[float, ...]] = {}
     for provider_id, class_id, written_at, *values in parts["inventories"]:

@@ -118,7 +118,7 @@ _MAX_LAYOUTS: Final = 4
 
 
 class TreeStructure:
-    """The parents, resource classes and portions of trees, which may differ in traits and amounts.
+    """The parents, resource classes and portions that trees have in common; traits and amounts may differ.
 
     A structure identifies a provider by its position in the tree, and an inventory by its *slot*: the index
     of the free amount in :attr:`HostTree.free`.
@@ -210,7 +210,7 @@ class TreeStructure:
         return found
 
     def any_gives(self, name: str, amount: int) -> bool:
-        """Return whether every provider with the class can surely give the amount in one allocation."""
+        """Return whether each provider with the class is known to permit the amount in one allocation."""
         bounds = self._portions_of.get(name)
         if bounds is None:
             if name not in self.having:

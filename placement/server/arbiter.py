@@ -24,7 +24,7 @@ _DROP_SYN: Final = (
 
 
 class ServerArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
-    """Stops without a connection that the kernel has accepted and that no worker takes."""
+    """Stops in such a way that no connection is left that the kernel has accepted and no worker takes."""
 
     def stop(self, graceful: bool = True) -> None:
         """Stop the workers; called by gunicorn."""

@@ -1,4 +1,7 @@
-"""The connection of a client. It buffers a request until it is complete, and an answer until it is sent."""
+"""The connection of a client.
+
+It buffers each request until all of it has arrived, and each answer until it is sent.
+"""
 
 import re
 import socket
@@ -51,7 +54,7 @@ class TooLarge(Exception):
 
 
 class PlainRequest(Request):  # type: ignore[misc]  # gunicorn has no types
-    """Reads headers in their plain form faster than gunicorn, which reads all others."""
+    """Reads plain headers faster than gunicorn does. All other headers are left to gunicorn."""
 
     def parse_headers(self, data: bytes, from_trailer: bool = False) -> list[tuple[str, str]]:
         """Return the headers with names in upper case; called by gunicorn."""
@@ -223,7 +226,7 @@ class ClientConnection:
         self.deadline = time.monotonic() + (HEADERS_TIMEOUT if self._received else IDLE_TIMEOUT)
 
     def send(self, data: bytes) -> int:
-        """Ignore gunicorn's interim response ("100 Continue"). The body has arrived already."""
+        """Ignore gunicorn's interim response ("100 Continue"), because the body has already arrived."""
         return len(data)
 
     def gettimeout(self) -> float:

@@ -5,9 +5,9 @@ Nova asks Placement for amounts of the whole host, and checks NUMA nodes afterwa
 hosts where CPUs, memory and devices belong to the providers of NUMA nodes. A NUMA node serves the group
 ``_NODE``, and this node or its descendants serve the other groups with CPUs, memory and devices.
 
-If the policy of a device is only a preference, a second request is needed. This *fallback* is used if no host
-can serve the first request. For a guest with several NUMA nodes, the request is that of Nova, because each
-device may be at any of these nodes.
+If the policy of a device is only a preference, there is a second request, the *fallback*. It is used if no
+host can serve the first request. A guest with several NUMA nodes gets the request that Nova would send,
+because each device may be at any of these nodes.
 """
 
 from collections.abc import Mapping
@@ -87,7 +87,7 @@ def within_node(request: CandidatesRequest, policies: Mapping[str, str]) -> Cand
 
 
 def with_devices_apart(near: CandidatesRequest, policies: Mapping[str, str]) -> CandidatesRequest | None:
-    """Return the request with devices at other nodes, as far as policies allow; None if no policy allows it.
+    """Return the request in which devices may be at other nodes if policies allow it; None if none does.
 
     A device with the policy "preferred" may be anywhere. A device with the policy "legacy" may be outside of
     all known NUMA nodes.

@@ -1,4 +1,4 @@
-"""Finds the features that a guest needs, as traits of its host and of providers."""
+"""Finds the traits that a guest needs: of its host, and of providers that serve its resources."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final

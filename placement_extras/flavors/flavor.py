@@ -99,8 +99,8 @@ def first_cpus(number: int) -> int:
 def parse_cpus(text: str) -> int:
     """Parse a list of CPUs such as ``0-3,^2,7``.
 
-    CPUs after ``^`` are excluded; their position in the list does not matter. Each CPU above the maximum
-    counts as the CPU :data:`MAX_CPUS`.
+    CPUs after ``^`` are excluded, at any position in the list. Each CPU above the maximum counts as the CPU
+    :data:`MAX_CPUS`.
 
     :raises ValueError: the text is not a list of CPUs.
     """

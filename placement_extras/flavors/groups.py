@@ -116,8 +116,8 @@ class GroupBuilder:
     def group_policy(self) -> str | None:
         """Return the policy for groups with a suffix.
 
-        A request with several groups with a suffix needs a policy, which the flavor has to name. If fewer
-        than two of these groups come from extra specs, and the others from devices, the default is "none".
+        A request with several groups with a suffix needs a policy. If two or more of these groups come from
+        extra specs, the flavor has to name it. Otherwise the default is "none".
         """
         several = sum(group.suffix != "" for group in self.build_groups()) > 1
         return "none" if self._policy is None and several and self._suffixes_of_specs < 2 else self._policy

@@ -1,4 +1,4 @@
-"""Combines a flavor and an image to a guest. Each of them may have a value for the same feature.
+"""Combines a flavor and an image to a guest. Flavor and image may each have a value for the same feature.
 
 Nova refuses an image if a known property has a value of the wrong type. So this module lists all known
 properties and their former names, even properties that do not affect a request.

@@ -1,7 +1,7 @@
 """Counts the guests of a flavor that fit: in the cloud, in each aggregate, and without the worst host.
 
-Hosts that share a provider are coupled: guests of one host take amounts that the other hosts then lack. For
-full hosts the result names the short classes and the stranded amounts.
+Hosts that share a provider are coupled: the amounts that guests of one host take from it are missing at the
+other hosts. For full hosts the result names the short classes and the stranded amounts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ host. Larger groups get bounds."""
 
 @dataclass(eq=False, slots=True)
 class CoupledHost:
-    """A host that shares providers with other hosts, and its ways to serve the flavor.
+    """A host that shares providers with other hosts, and the ways to place a guest of the flavor on it.
 
     A slot is a pair of provider id and class.
 
@@ -113,10 +113,7 @@ class HostCoupling:
         return sum([self._fit_group(group) for group in by_group.values()], NONE)
 
     def without_each(self) -> Iterator[tuple[HostTree, FitBounds]]:
-        """Yield each coupled host, with the number of guests that fit on the others if it fails.
-
-        The number is given as bounds.
-        """
+        """Yield each coupled host, with bounds of the number of guests that fit on the others if it fails."""
         fits = [self._fit_group(group) for group in self._groups]
         # hosts of different groups have no common providers, so bounds of groups add up
         whole = sum(fits, NONE)
@@ -156,7 +153,7 @@ class HostCoupling:
 def couple_ways(
     found: FlavorFootprints, tree: HostTree, shared: Sequence[Provider]
 ) -> tuple[FlavorFootprints, dict[Slot, int]]:
-    """Return the ways to place a guest at a host and the free amounts, by slots common to coupled hosts."""
+    """Return the ways at a host and its free amounts, with the same slots at all coupled hosts."""
     # a slot of a tree is a position, which means nothing at another host, so provider ids replace the
     # positions
     ways = replace(found.with_provider_ids(tree), coupled=True)
@@ -183,7 +180,7 @@ MAX_EXAMPLES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class StrandedHost:
-    """A full host: its root, its stranded free amounts, and the number of guests that these could serve."""
+    """A full host: its root, its stranded amounts, and the number of guests for which these are enough."""
 
     root: Provider
     stranded: Mapping[str, int]
@@ -195,7 +192,7 @@ class ClassShortage:
     """The full hosts where the same classes are short: their number, and their stranded amounts by class.
 
     If these hosts had enough of the short classes, ``guests`` more guests would fit. ``examples`` has some of
-    these hosts, sorted by descending number of such guests.
+    these hosts; those with room for most of these guests come first.
     """
 
     classes: tuple[str, ...]

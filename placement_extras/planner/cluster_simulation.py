@@ -1,4 +1,4 @@
-"""A simulated cluster: the guests, requests for new places of guests, and the free amounts of hosts."""
+"""A simulated cluster: guests, their requests for new places, and the free amounts of hosts."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ _AT_ONCE: Final = 16
 def _divide_units(kinds: Sequence[_DeviceKind], units: int, unit: int) -> Iterator[Way]:
     """Yield each way to take units from devices.
 
-    Among equal devices, earlier ones give at least as much as later ones.
+    Ways that differ only by an exchange of equal devices are yielded once.
 
     :param units: the number of units to take in total.
     :param unit: the amount of the resource class in one unit.
@@ -197,10 +197,7 @@ class ClusterSimulation:
         return self.snapshot.providers[provider_id].free(name) - self._taken.get(slot, 0)
 
     def drained_root(self, slots: Iterable[Slot]) -> Provider:
-        """Return the root of the drained host that has one of these slots.
-
-        None if no drained host has one.
-        """
+        """Return the root of the drained host that has one of these slots."""
         roots = (self.snapshot.providers[provider_id].root_id for provider_id, _ in slots)
         return self.snapshot.providers[next(root for root in roots if root not in self._by_root)]
 
@@ -346,7 +343,7 @@ class ClusterSimulation:
         return found.with_pools(tree.free)
 
     def is_coupled(self, found: FlavorFootprints, tree: HostTree) -> bool:
-        """Return whether guests on other hosts may use resources of these ways by sharing providers."""
+        """Return whether guests on other hosts may use the same resources of sharing providers."""
         return found.coupled or (self.shares and any(each.id in self._sharing for each in tree.members))
 
     def _keyed_ways(self, found: FlavorFootprints, tree: HostTree) -> Sequence[Way]:

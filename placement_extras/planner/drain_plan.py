@@ -1,4 +1,4 @@
-"""Places for the guests of some hosts on the other hosts, for a drain or a failure of these hosts."""
+"""Finds places on other hosts for the guests of some hosts that are drained or fail."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -227,9 +227,9 @@ class _DrainSearch:
         return True
 
     def _try_guests(self, number: int, left: list[HostedConsumer], spare: int) -> bool:
-        """Return whether the guests from this index on have places, except for at most ``spare`` guests.
+        """Return whether the guests from index ``number`` on have places, except at most ``spare`` of them.
 
-        If these guests have places, they stay placed.
+        If the result is True, the guests stay placed.
         """
         self._journal.count_try()
         if number == len(self.guests):

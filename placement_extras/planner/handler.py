@@ -55,7 +55,7 @@ class FlavorSchema(explanation.AskingSchema, explanation.TopologySchema):
 
 
 class CapacityBody(explanation.VersionedSchema):
-    """The body of a request: the flavors to count, the microversion of their queries, the hosts to leave out.
+    """The body of a request: the flavors to count, the microversion of their queries, and hosts to leave out.
 
     ``drain`` asks whether the guests of these hosts have places elsewhere. ``moves`` asks for the moves that
     make room for one more guest of each flavor.

@@ -43,9 +43,8 @@ class MigrationStep:
 class MigrationPlan:
     """Moves, in their order, after which a guest of the flavor fits on ``host``.
 
-    Each moved guest has room at its destination at the time of its move. At least ``lower_bound`` moves
-    are necessary. ``lower_bound`` is None if no moves can make room, ``moves`` is None if no plan is
-    known.
+    Each moved guest has room at its destination at the time of its move. At least ``lower_bound`` moves are
+    necessary. ``lower_bound`` is None if moves cannot make room. ``moves`` is None if no plan is known.
     """
 
     moves: tuple[MigrationStep, ...] | None
@@ -163,7 +162,7 @@ class _MigrationSearch:
         self._seen: dict[frozenset[tuple[HostedConsumer, Way]], int] = {}
 
     def run(self) -> MigrationPlan:
-        """Return the fewest moves, or any moves if the search takes too long."""
+        """Return the plan with the fewest moves or, if the search takes too long, the best plan so far."""
         least = self._least_moves()
         if math.isinf(least):
             return MigrationPlan(None, None, None)
@@ -241,7 +240,7 @@ class _MigrationSearch:
         return min(map(self._needs_leaving, self._targets), default=math.inf)
 
     def _empty_host(self, target: _TargetHost, most: int) -> tuple[MigrationStep, ...] | None:
-        """Move guests away that hold most of the short resources.
+        """Move the guests away that hold most of the missing resources.
 
         Return None if ``most`` moves are not enough.
         """
@@ -290,7 +289,7 @@ class _MigrationSearch:
         )
 
     def _is_at(self, root: int, slots: Iterable[tuple[Slot, int]]) -> bool:
-        """Return whether a guest with these slots uses the host itself, beyond its sharing providers."""
+        """Return whether a guest with these slots uses the host, and not only its sharing providers."""
         providers = self._board.snapshot.providers
         return any(
             providers[slot[0]].root_id == root and SHARES not in providers[slot[0]].traits

@@ -41,7 +41,10 @@ class FitBounds:
         return FitBounds(self.lower_bound + other.lower_bound, self.upper_bound + other.upper_bound)
 
     def __sub__(self, other: FitBounds) -> FitBounds:
-        """Return the bounds without an independent part of the hosts, for which the bounds are ``other``."""
+        """Return the bounds for the remaining hosts if hosts with the bounds ``other`` are left out.
+
+        The two groups of hosts must not share providers.
+        """
         return FitBounds(self.lower_bound - other.lower_bound, self.upper_bound - other.upper_bound)
 
 
@@ -80,7 +83,7 @@ def fit_function(found: FlavorFootprints, budget: SearchBudget) -> Callable[[Fre
 def fit_formula(ways: Sequence[Way]) -> Callable[[Free], int] | None:
     """Return a function that computes the number of guests by a formula; None if no formula exists.
 
-    A formula exists if the ways take equal amounts of common slots, and have no other slot in common.
+    A formula exists if no slot occurs in several ways, except slots of which all ways take the same amount.
     """
     if not ways:
         return lambda _: 0
@@ -236,7 +239,7 @@ class FlavorFootprints:
     """The Pareto-minimal ways of a flavor at hosts of one structure.
 
     A way is Pareto-minimal if no other way takes the same or less of each slot. ``classes`` has the resource
-    class of each slot. ``coupled`` is set if a provider that shares with the host serves a part of a way.
+    class of each slot. ``coupled`` is set if a way takes an amount from a provider that shares with the host.
     ``pools`` has each pool by its slot.
     """
 

@@ -1,4 +1,4 @@
-"""Counts guests that are split over NUMA nodes, where only free amounts matter, without a search for each.
+"""Counts guests that are split over NUMA nodes without a search for each, if only free amounts matter.
 
 A request is *plain* if it has only one group, without a suffix and without required traits. Each class
 that is not split has to be at one provider of the host. The split of a guest then depends only on the
@@ -60,7 +60,7 @@ class _RepeatLayout:
 
 
 class RepeatedSplits:
-    """Counts the guests of one request at hosts. Splits are cached by the rooms of a host."""
+    """Counts how many guests of one request fit on a host. Splits are cached by the rooms of the host."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class RepeatedSplits:
         self._known: dict[Hashable, Amounts | None] = {}
 
     def count_guests(self, tree: HostTree, free: Sequence[int], limit: int) -> int | None:
-        """Return how many guests fit, at most ``limit``; None if not only free amounts matter.
+        """Return how many guests fit, at most ``limit``; None if more than free amounts matters at this host.
 
         :param free: the free amounts of the host, by slot.
         :raises placement.search.budget.BudgetExhausted: the budget is spent.
@@ -215,7 +215,7 @@ class RepeatedSplits:
     def _split_guest(
         self, names: Sequence[str], zones: Sequence[_Zone], apart: Sequence[Sequence[int]]
     ) -> Amounts | None:
-        """Return the split of one guest: numbers of rooms with amounts.
+        """Return the split of one guest: the index of each used room, and the amount that it gives.
 
         Return None if the guest does not fit.
         """

@@ -335,7 +335,7 @@ class _HostPlacing:
         return ModelSnapshot((held or {}).get(each, snapshot.providers[each]) for each in ids)
 
     def first_choice(self, snapshot: ModelSnapshot, root: int) -> HostChoice | None:
-        """Return the choice of the next guest at a host; None if the guest does not fit there."""
+        """Return the providers and amounts of the next guest at a host; None if it does not fit there."""
         self._budget.spend(1 + len(snapshot))
         choices = SplitChoices(snapshot, self._request, self._topology, self._distances, self._budget)
         return next((each for each in choices.choices_at(root) if each is not None), None)

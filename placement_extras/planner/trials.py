@@ -55,7 +55,7 @@ class TrialJournal:
             raise TriesExhausted
 
     def record_undo(self, undo: Callable[..., object], *arguments: object) -> None:
-        """Record a change by the call that undoes it."""
+        """Record a change: the function, with its arguments, that undoes the change."""
         self._undoing.append((undo, arguments))
 
     def undo_changes(self, kept: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Trial of this service beside OpenStack Placement (the *stock service*), which still answers all clients.
+"""A trial of this service beside OpenStack Placement (the *stock service*), which still answers all clients.
 
 Clients connect to ``placement-shadow`` instead of the stock service. The program passes requests and
 answers on unchanged (:mod:`~placement_extras.shadow.proxy`). A copy of each request and its answer goes to

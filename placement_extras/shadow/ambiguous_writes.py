@@ -1,4 +1,4 @@
-"""Tracks writes that were in flight at the same time, and the items with unknown content after such writes.
+"""Tracks writes that overlapped in time, and the items with unknown content because of them.
 
 The proxy sees only the order of the answers. OpenStack Placement may have applied the writes in another
 order.
@@ -174,10 +174,7 @@ class AmbiguousWrites:
                 self._seen[thing] = written.names
 
     def find_doubt(self, exchange: ShadowExchange, request: ShadowRequest) -> str | None:
-        """Return an ambiguous item that can explain why the answers to a request differ.
-
-        None if there is none.
-        """
+        """Return an ambiguous item that can explain why the answers to a request differ, or None."""
         if not self._doubtful:
             return None
         said = " ".join(

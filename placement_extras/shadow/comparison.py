@@ -286,13 +286,13 @@ def explain_difference(
 
 
 def refused_there_only(theirs: ShadowAnswer) -> str | None:
-    """Return the deviation for a write that only OpenStack Placement refuses; None for other writes."""
+    """Return the name of the deviation for a write that only OpenStack Placement refuses; None for others."""
     # the claim is for a new consumer, but OpenStack Placement has kept this consumer after a refused claim
     return _ORPHANS if "expected 0 but got" in _sentence_of(theirs) else None
 
 
 def known_here_only(request: AskedRequest, theirs: ShadowAnswer) -> str | None:
-    """Return the deviation for a path that only our service has; None for other paths."""
+    """Return the name of the deviation for a path that only our service has; None for other paths."""
     path = unquote(urlsplit(request.path).path)
     return _EXTENSIONS if theirs.status == 404 and (path + "/").startswith("/ext/") else None
 
@@ -302,7 +302,7 @@ def _sentence_of(answer: ShadowAnswer) -> str:
 
 
 def _last_modified(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """Return whether only one answer has ``Last-Modified``. Ours has it whenever it has ``Cache-Control``."""
+    """Return whether only one answer has ``Last-Modified``, and our answer has ``Cache-Control``."""
     return difference.what == "last-modified" and "cache-control" in exchange.ours.headers
 
 

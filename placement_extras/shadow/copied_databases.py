@@ -48,7 +48,7 @@ MAX_MOMENTS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class CopyMoment:
-    """The moment at which the copy was taken, as two bounds in seconds of the monotonic clock."""
+    """Two times, in seconds of the monotonic clock, between which the copy was taken."""
 
     earliest: float
     latest: float

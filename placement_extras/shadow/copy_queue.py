@@ -30,7 +30,7 @@ class BacklogBounds:
     :param reads: the bound for a copy of a read. A read above this bound is left out.
     :param writes: the bound for a whole copy of a write. Above this bound, a stub without body and answer is
         kept.
-    :param any_write: the bound for such a stub. A write above this bound is left out.
+    :param any_write: the bound for a stub. If even the stub does not fit, the write is left out.
     """
 
     reads: int

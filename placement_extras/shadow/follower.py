@@ -45,7 +45,7 @@ class FollowerSettings:
     """Settings of the comparing process.
 
     :param ours: the URL of our service, to which the requests are replayed.
-    :param token: sent to our service instead of the clients' tokens; None to send the clients' tokens.
+    :param token: the token that is sent to our service; None to send the tokens of the clients.
     :param databases: source and target of the copy at the start; None if our database is a copy already.
     :param copy_after: seconds between the start and the copy of the database.
     :param report: address and port at which the report is served.

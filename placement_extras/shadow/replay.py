@@ -58,7 +58,7 @@ class ReplayClient:
     answers depend on it.
 
     :param url: the URL of our service.
-    :param token: sent instead of the clients' tokens; None to send the clients' tokens.
+    :param token: the token that is sent; None to send the tokens of the clients.
     :param stopped: set when the program ends, so that writes are not sent again.
     :param seconds: maximum seconds of one attempt to send a request.
     :param answers: whether our service answered the last attempt.
@@ -206,7 +206,7 @@ class ReplayOutcome:
     :param why: for MISSED the reason, for KNOWN the name of the deviation, otherwise the difference.
     :param answer: the answer of our service; None if our service was not asked.
     :param seconds: seconds until our service answered the copy.
-    :param parts: whether the databases of both services differ from this request on.
+    :param parts: whether the databases of both services differ since this request.
     """
 
     copy: MirroredRequest
@@ -322,7 +322,7 @@ class RequestReplay:
         self.report(outcome)
 
     def _try_outcome(self, copy: MirroredRequest, *, last: bool = False) -> ReplayOutcome | None:
-        """Return the outcome, or None to try again later. An exception makes only this copy ``MISSED``."""
+        """Return the outcome, or None to try again later. After an exception, the outcome is ``MISSED``."""
         try:
             return self._compare_copy(copy, last=last)
         except Exception:

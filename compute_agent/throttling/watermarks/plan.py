@@ -230,8 +230,8 @@ def _can_be_precise(
 ) -> bool:
     """Whether the effect of actions on all breaches can be computed.
 
-    All metrics have to be quantified. Each breach for which guests can be acted on needs at least one such
-    guest with a known use.
+    All metrics have to be quantified. For each breach with guests that may be limited, the use of at least
+    one of these guests has to be known.
     """
     for breach in found:
         guests = breach.find_candidates(snapshot, untouchable)

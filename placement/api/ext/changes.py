@@ -40,7 +40,7 @@ def list_since(call: ApiRequest) -> Response:
 
 
 def _wait(call: ApiRequest, wanted: ChangesFollowing) -> ProviderChanges:
-    """Return changes as soon as there are any, or no changes after the client's time to wait."""
+    """Return changes as soon as there are any. After the time that the client allows, return none."""
     end = time.monotonic() + wanted.wait
     while True:
         # the version is read before the changes, so that a change in between ends the wait at once

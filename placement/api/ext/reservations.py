@@ -59,7 +59,7 @@ def create_reservation(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", PATH, None, writes_json=True)
 def list_some(call: ApiRequest) -> Response:
-    """List reservations by uuid; a caller that may not see all gets those of its own project."""
+    """List reservations, sorted by uuid. A caller that may not see all gets those of its project."""
     page = schemas.parse_list(call.query_parameters, call.version)
     project_id = page.project_id
     if project_id is None:
