@@ -25,7 +25,7 @@ from placement.api import (
     usages,
     versions,
 )
-from placement.api.ext import attributes, changes, claims, explanations, reservations, trees
+from placement.api.ext import attributes, availability, changes, claims, explanations, reservations, trees
 from placement.api.ext import root as ext
 
 # placement.server has this size limit of a body; the constant applies the same limit to other WSGI servers
@@ -46,6 +46,7 @@ BLUEPRINTS: Final = (
     explanations.blueprint,
     claims.blueprint,
     reservations.blueprint,
+    availability.blueprint,
     attributes.blueprint,
     changes.blueprint,
     trees.blueprint,

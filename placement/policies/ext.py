@@ -10,6 +10,7 @@ CHANGES: Final = "placement:ext:changes:list"
 CLAIM: Final = "placement:ext:claims:create"
 CONFIRM: Final = "placement:ext:claims:update"
 SHOW_CLAIM: Final = "placement:ext:claims:show"
+FIND_WINDOWS: Final = "placement:ext:availability:find"
 EXPLAIN: Final = "placement:ext:explanations:explain"
 LIST_RESERVATIONS: Final = "placement:ext:reservations:list"
 SHOW_RESERVATION: Final = "placement:ext:reservations:show"
@@ -31,6 +32,11 @@ RULES: Final = [
     define_rule(CLAIM, "Find candidates and claim them in one call.", ("POST", "/ext/v1/claims")),
     define_rule(CONFIRM, "Confirm a claim that would expire.", ("PUT", "/ext/v1/claims/{consumer_uuid}")),
     define_rule(SHOW_CLAIM, "Show when a claim expires.", ("GET", "/ext/v1/claims/{consumer_uuid}")),
+    define_rule(
+        FIND_WINDOWS,
+        "Find the earliest windows in which a request fits.",
+        ("POST", "/ext/v1/availability"),
+    ),
     define_rule(
         EXPLAIN,
         "Explain why a request has its allocation candidates, or none.",

@@ -79,13 +79,18 @@ class _GroupSchema(StrictSchema):
     max_per_host = IntegerField(1, load_default=None)
 
 
-class OwnedSchema(explanation.VersionedSchema, explanation.AskingSchema):
+class HostsSchema(explanation.VersionedSchema, explanation.AskingSchema):
+    """A query or a flavor, with the possible hosts."""
+
+    allowed_hosts = ArrayField(UuidField(), min_items=1, max_items=MAX_ROOTS, load_default=None)
+    excluded_hosts = ArrayField(UuidField(), max_items=MAX_ROOTS, load_default=list)
+
+
+class OwnedSchema(HostsSchema):
     """A query or a flavor, with the owner of the allocations, possible hosts, and the order of choices."""
 
     project_id = StringField(required=True, min_length=1, max_length=255)
     user_id = StringField(required=True, min_length=1, max_length=255)
-    allowed_hosts = ArrayField(UuidField(), min_items=1, max_items=MAX_ROOTS, load_default=None)
-    excluded_hosts = ArrayField(UuidField(), max_items=MAX_ROOTS, load_default=list)
     # keys are names of criteria, or the prefix for attributes with the name of an attribute
     order = MapField(
         f"^({'|'.join(CRITERIA)}|{ATTRIBUTE}{ATTRIBUTE_NAME})$",

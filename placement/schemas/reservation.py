@@ -16,6 +16,7 @@ from placement.schemas.claim import (
     parse_time,
     time_field,
 )
+from placement.schemas.explanation import TopologySchema, parse_topology
 from placement.schemas.request_form import RequestForms
 from placement.schemas.terms import Params, load_query, since_version
 from placement.search.claims.claim import WantedClaim
@@ -37,7 +38,7 @@ class _EndingSchema(StrictSchema):
     expires_in = NumberField(0, MAX_SECONDS, load_default=None, allow_none=False)
 
 
-class ReservationCreation(_EndingSchema, OwnedSchema):
+class ReservationCreation(_EndingSchema, OwnedSchema, TopologySchema):
     """The body of ``POST /ext/v1/reservations``: a query or a flavor, the owner and the expiry."""
 
     uuid = UuidField(load_default=None, allow_none=False)
@@ -136,4 +137,5 @@ def wanted_of(body: dict[str, Any], forms: RequestForms, uuid: str, window: Time
     :param window: the time of the reservation.
     :raises InvalidRequest: the query or the flavor is wrong.
     """
-    return replace(parse_owned(body, forms, uuid, TYPE), window=window)
+    wanted = parse_owned(body, forms, uuid, TYPE)
+    return replace(wanted, topology=parse_topology(body["topology"], wanted.request), window=window)

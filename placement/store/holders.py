@@ -134,3 +134,15 @@ _held: Final = (
     .order_by(consumers.c.id)
     .limit(sa.bindparam("limit", type_=sa.Integer))
 )
+
+
+def find_projects(conn: sa.Connection, uuids: Collection[str]) -> dict[str, str]:
+    """Return the projects of these consumers by uuid; unknown consumers are left out."""
+    query = sa.select(consumers.c.uuid, consumers.c.project_id).where(
+        consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True))
+    )
+    return {
+        row.uuid: row.project_id
+        for chunk in split_rows(sorted(uuids))
+        for row in conn.execute(query, {"uuids": chunk})
+    }

@@ -26,8 +26,9 @@ Parts
       application together (Flask: blueprints, filters, errors), with ``admission`` (sessions of requests)
       and ``signing_in`` (the form, and limits of attempts).
     - Each page has a module with its route: ``hosts``, ``host_scheduling``, ``capacity``, ``candidates``,
-      ``consumers``, ``names``, ``neighbours`` and ``settings``. Two pages have a second module with their
-      computations: ``fleet`` for the list of hosts, and ``host`` for the page of one host.
+      ``consumers``, ``names``, ``neighbours``, ``settings`` and ``window_calendar``. ``icalendar`` is a feed
+      for other calendars. Two pages have a second module with their computations: ``fleet`` for the list of
+      hosts, and ``host`` for the page of one host.
     - ``page_request`` has the common parts of all routes: the visitor, the rules, and questions to the API.
       ``forms`` has cookies and marks, ``questions`` the fields in which visitors describe a guest, and
       ``sessions`` the tables.

@@ -29,10 +29,12 @@ from placement_extras.console import (
     forms,
     host_scheduling,
     hosts,
+    icalendar,
     names,
     neighbours,
     questions,
     settings,
+    window_calendar,
 )
 from placement_extras.console.devices import DeviceCensus
 from placement_extras.console.page_request import HANDLERS, SEE_HOSTS, SESSION, ApiRefusal, PageRequest
@@ -155,6 +157,7 @@ _SECTIONS: Final = (
     ("hosts.show_fleet", "Fleet", SEE_HOSTS),
     ("candidates.explore_candidates", "Candidates", (*SEE_HOSTS, rest.LIST_CANDIDATES)),
     ("capacity.count_guests", "Capacity", (*SEE_HOSTS, CAPACITY)),
+    ("window_calendar.show_calendar", "Calendar", window_calendar.SEE_CALENDAR),
     ("consumers.find_consumer", "Consumers", (rest.LIST_ALLOCATIONS,)),
     ("neighbours.show_neighbours", "Neighbours", neighbours.SEE_NEIGHBOURS),
     ("settings.show_settings", "Fleet settings", settings.SEE_SETTINGS),
@@ -193,7 +196,18 @@ def create_app(*, signs_in: bool) -> Flask:
     app.config[neighbours.CENSUS] = neighbours.NeighbourCensus()
     app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
     app.jinja_env.filters.update(FILTERS)
-    for each in (hosts, host_scheduling, candidates, capacity, consumers, names, neighbours, settings):
+    for each in (
+        hosts,
+        host_scheduling,
+        candidates,
+        capacity,
+        consumers,
+        icalendar,
+        names,
+        neighbours,
+        settings,
+        window_calendar,
+    ):
         app.register_blueprint(each.blueprint)
     app.context_processor(_template_values)
     app.after_request(forms.give_secret)

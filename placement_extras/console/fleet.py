@@ -217,6 +217,12 @@ def make_page(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> 
     )
 
 
+def list_roots(snapshot: ModelSnapshot, wanted: HostFilter) -> list[int]:
+    """Return the roots of the hosts that pass the filters of name, class, trait and aggregate, in order."""
+    trees = snapshot.whole_trees()
+    return _ordered_roots(snapshot, trees, _passing_roots(snapshot, trees, wanted), wanted)
+
+
 def _passing_roots(snapshot: ModelSnapshot, trees: Mapping[int, HostTree], wanted: HostFilter) -> list[int]:
     """Return the roots of all trees that pass each filter except the filter of states."""
     filters = (

@@ -29,6 +29,7 @@ from placement_extras.openstack.requests import (
 
 _CLAIMS: Final = "/ext/v1/claims"
 _RESERVATIONS: Final = "/ext/v1/reservations"
+_AVAILABILITY: Final = "/ext/v1/availability"
 _PAGE_SIZE: Final = 1000  # reservations in an answer, the maximum of the service
 _CONFLICT_TEXT: Final = "consumer generation conflict"
 """Text of the service's error for a wrong generation."""
@@ -57,6 +58,11 @@ CLAIM_COLUMNS: Final = (
     *("consumer", "generation", "expires_at"),
 )
 """Columns of a claim and of its alternates."""
+AVAILABILITY_COLUMNS: Final = (
+    *("starts_at", "ends_at", "free_until"),
+    *("host", "root_provider", "resources"),
+)
+"""Columns of a free window."""
 
 TableRow = tuple[Any, ...]
 
@@ -310,6 +316,67 @@ class DeleteReservation(command.Command):
         send_request(self, "DELETE", f"{_RESERVATIONS}/{parsed_args.uuid}")
 
 
+class ListAvailability(command.Lister):
+    """List the earliest windows in which a request fits. Nothing is reserved.
+
+    The query is the query string of GET /allocation_candidates:
+
+      openstack resource availability list 'resources=VCPU:4,MEMORY_MB:8192' --for 86400
+
+    A flavor in options or in a file replaces the query. To book a window, give its start to --from of
+    "openstack resource reservation create", its end to --until, and its host to --allowed-host. An empty
+    "free_until" means that nothing is planned afterwards.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of the arguments."""
+        parser: argparse.ArgumentParser = super().get_parser(prog_name)
+        _add_place_arguments(parser)
+        add_topology(parser)
+        parser.add_argument(
+            "--for", dest="duration", metavar="<seconds>", type=int, required=True, help="Duration in seconds"
+        )
+        parser.add_argument(
+            "--not-before",
+            metavar="<time>",
+            help="Earliest start, such as 2026-12-24T18:00:00Z (UTC; default: now)",
+        )
+        parser.add_argument(
+            "--deadline",
+            metavar="<time>",
+            help="Latest end (UTC; default: any end, with a start in 366 days)",
+        )
+        parser.add_argument(
+            "--limit", metavar="<number>", type=int, help="Maximum number of windows (default: 5)"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
+        """Find windows; without any, fail with the reason."""
+        body = {
+            **_place_fields(self, parsed_args),
+            **given_topology(parsed_args),
+            **_given_fields(parsed_args, "duration", "not_before", "deadline", "limit"),
+        }
+        answer = request_extension(self, "POST", _AVAILABILITY, json=body)
+        print_warnings(self, answer["warnings"])
+        if not answer["windows"]:
+            raise exceptions.CommandError(answer["reason"])
+        if not answer["is_complete"]:
+            print("The search took too long: later windows are missing.", file=self.app.stderr)
+        names = HostNames(self)
+        rows = [
+            (
+                *(each[name] for name in ("starts_at", "ends_at", "free_until")),
+                names.host_name(each["root_provider_uuid"]),
+                each["root_provider_uuid"],
+                amounts_text(_sum_amounts(some["resources"] for some in each["allocations"].values())),
+            )
+            for each in answer["windows"]
+        ]
+        return AVAILABILITY_COLUMNS, rows
+
+
 def _with_uuid(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("uuid", metavar="<uuid>", help="UUID of the reservation")
     return parser
@@ -317,14 +384,27 @@ def _with_uuid(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 def _add_request_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments for a query or a flavor, its owner, the hosts and the order."""
+    _add_place_arguments(parser)
+    parser.add_argument("--project-id", metavar="<project>", required=True, help="Project of the consumer")
+    parser.add_argument("--user-id", metavar="<user>", required=True, help="User of the consumer")
+    parser.add_argument(
+        "--order",
+        metavar="<criterion>=<weight>",
+        action="append",
+        default=[],
+        help="Criterion for the choice of the host, with its weight, such as pack=1 or attribute:price=-2"
+        " (may be repeated)",
+    )
+
+
+def _add_place_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments for a query or a flavor, and the hosts."""
     add_source_arguments(parser)
     parser.add_argument(
         "--query-version",
         metavar="<version>",
         help="Placement microversion that defines the syntax of the query (default: the newest)",
     )
-    parser.add_argument("--project-id", metavar="<project>", required=True, help="Project of the consumer")
-    parser.add_argument("--user-id", metavar="<user>", required=True, help="User of the consumer")
     parser.add_argument(
         "--allowed-host",
         metavar="<host>",
@@ -339,33 +419,32 @@ def _add_request_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="Host that may not be chosen: its name, or the UUID of its root provider (may be repeated)",
     )
-    parser.add_argument(
-        "--order",
-        metavar="<criterion>=<weight>",
-        action="append",
-        default=[],
-        help="Criterion for the choice of the host, with its weight, such as pack=1 or attribute:price=-2"
-        " (may be repeated)",
-    )
 
 
 def _request_fields(asking: command.Command, parsed_args: argparse.Namespace) -> dict[str, Any]:
     body: dict[str, Any] = {
-        **request_source(parsed_args),
-        **given_strict(parsed_args),
+        **_place_fields(asking, parsed_args),
         "project_id": parsed_args.project_id,
         "user_id": parsed_args.user_id,
+    }
+    try:
+        weights = parse_pairs(parsed_args.order, "--order", "<weight>")
+        body["order"] = {name: float(weight) for name, weight in weights.items()}
+    except ValueError:
+        raise exceptions.CommandError("--order: a weight is a number.") from None
+    return body
+
+
+def _place_fields(asking: command.Command, parsed_args: argparse.Namespace) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        **request_source(parsed_args),
+        **given_strict(parsed_args),
         "excluded_hosts": root_uuids(asking, parsed_args.excluded_host),
     }
     if parsed_args.query_version is not None:
         body["microversion"] = parsed_args.query_version
     if parsed_args.allowed_host:
         body["allowed_hosts"] = root_uuids(asking, parsed_args.allowed_host)
-    try:
-        weights = parse_pairs(parsed_args.order, "--order", "<weight>")
-        body["order"] = {name: float(weight) for name, weight in weights.items()}
-    except ValueError:
-        raise exceptions.CommandError("--order: a weight is a number.") from None
     return body
 
 

@@ -93,13 +93,14 @@ def _claim_document(placed: PlacedClaim) -> dict[str, Any]:
         "consumer_generation": 1 if known is None else known + 1,
         **_expiry_document(placed.expires_at),
         "ends_at": None if placed.wanted.window is None else iso_time(placed.wanted.window.ends_at),
-        **_choice_document(placed.choice),
+        **choice_document(placed.choice),
         "warnings": list(placed.wanted.warnings),
-        "alternates": [_choice_document(each) for each in placed.alternates],
+        "alternates": [choice_document(each) for each in placed.alternates],
     }
 
 
-def _choice_document(choice: HostChoice) -> dict[str, Any]:
+def choice_document(choice: HostChoice) -> dict[str, Any]:
+    """Return the host, the allocations and the mappings of a choice, as answers show them."""
     score = choice.score
     return {
         "root_provider_uuid": choice.root.uuid,

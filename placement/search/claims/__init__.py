@@ -20,6 +20,7 @@ Modules
     - ``service`` acts: it places claims, writes them (``placement.store``), and repeats both after a lost
       race.
     - ``degradation`` finds the amounts of reservations that their providers cannot give any more.
+    - ``availability`` finds the earliest windows in which a claim has a place.
     - ``refusal`` explains why no host has a place, and which changes would help.
 
 A worked example

@@ -6,7 +6,9 @@ If another client takes the same resources first (a lost race), the service plac
 import logging
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from time import thread_time
 from typing import Final
 
@@ -16,6 +18,14 @@ from placement.exceptions import InvalidRequest, NoCandidate, Unavailable
 from placement.read_model.feed import ModelView, ReadModel
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
+from placement.search.claims.availability import (
+    NEVER,
+    FreeWindow,
+    Skylines,
+    TimeSpan,
+    find_free,
+    usage_in_all,
+)
 from placement.search.claims.claim import (
     ClaimScenario,
     HostChoice,
@@ -33,7 +43,14 @@ from placement.store import allocations, claim_commit, consumers, expiries, rese
 from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
 from placement.store.holds import TimeSchedule, read_schedule
-from placement.store.time_profile import TimeWindow, check_window, overlaps_sentence
+from placement.store.time_profile import (
+    MAX_AHEAD,
+    TimeWindow,
+    check_window,
+    iso_time,
+    overlaps_sentence,
+)
+from placement.store.time_skyline import make_skylines, whole_milliseconds
 
 LOG = logging.getLogger(__name__)
 
@@ -54,6 +71,44 @@ class ClaimLimits:
     searching: float
     explaining: float
     retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTime:
+    """The time of a wanted window: its ``duration`` in seconds, between two times in seconds since 1970.
+
+    None stands for the present and for the last possible start.
+    """
+
+    duration: float
+    not_before: float | None = None
+    deadline: float | None = None
+
+    def span_at(self, now: float) -> TimeSpan:
+        """Return the possible starts.
+
+        :raises InvalidRequest: there is none.
+        """
+        begin = whole_milliseconds(now if self.not_before is None else max(now, self.not_before))
+        last = now + MAX_AHEAD
+        if self.deadline is not None:
+            # sums of floats differ from the decimal numbers of a body by less than a microsecond
+            last = min(last, self.deadline - self.duration + 1e-6)
+        if begin > last:
+            raise InvalidRequest(
+                "No window of this duration lies between not_before and deadline, and begins within"
+                f" {MAX_AHEAD / 86_400:.0f} days; the time of the database is {iso_time(now)}."
+            )
+        return TimeSpan(begin, last, self.duration)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundWindows:
+    """Free windows; without any, the refusal has the reason. ``is_complete`` is False if time ran out."""
+
+    windows: Sequence[FreeWindow]
+    is_complete: bool = True
+    refusal: NoCandidate | None = None
 
 
 class ClaimService:
@@ -125,6 +180,63 @@ class ClaimService:
         raise Unavailable(
             f"The claim lost a race against other writes in each of {attempt} attempts"
             " ([placement] allocation_conflict_retry_count). Please try again."
+        )
+
+    def find_windows(self, wanted: WantedClaim, time: WantedTime, limit: int) -> FoundWindows:
+        """Return the earliest windows in which a new consumer fits.
+
+        :raises InvalidRequest: a resource class, trait or root that the claim names does not exist, no start
+            is possible, or the search takes too long to find any window.
+        """
+        with self._database.read() as conn:
+            schedule = read_schedule(conn)
+        span = time.span_at(schedule.now)
+        with self._model.fresh_view() as view:
+            self._check_names(view, [wanted])
+            snapshot = view.snapshot
+            skylines = {
+                snapshot.by_uuid[uuid]: each
+                for uuid, each in make_skylines(schedule.amounts, schedule.holds).items()
+                if uuid in snapshot.by_uuid
+            }
+            budget = SearchBudget(self._limits.searching, yield_lock=view.yield_after(self._check_awaited))
+            found: list[FreeWindow] = []
+            try:
+                found += islice(find_free(snapshot, skylines, wanted, span, budget), limit)
+            except BudgetExhausted:
+                if not found:
+                    raise InvalidRequest.too_long(
+                        "No window was found",
+                        self._limits.searching,
+                        "candidates_deadline",
+                        ": name hosts in allowed_hosts, or ask for fewer groups or a nearer deadline.",
+                    ) from None
+                return FoundWindows(found, is_complete=False)
+            if found:
+                return FoundWindows(found)
+            refusal = self._explain_times(view, skylines, wanted, span)
+            refusal.detail += overlaps_sentence(
+                schedule.amounts, TimeWindow(span.begin, span.last + span.duration)
+            )
+        return FoundWindows(found, refusal=refusal)
+
+    def _explain_times(
+        self, view: ModelView, skylines: Skylines, wanted: WantedClaim, span: TimeSpan
+    ) -> NoCandidate:
+        """Return why a claim has no free window: it never has a place, or windows and claims take all."""
+        budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
+        # timed amounts leave the most room when none of them is used
+        empty = usage_in_all(view.snapshot, skylines, NEVER)
+        world = ClaimScenario.from_members(empty, {}, [wanted])
+        # without a place in time, the windows remain as the likely reason
+        with suppress(BudgetExhausted):
+            placed = place_claims(world, [wanted], budget, self._rng)
+            if isinstance(placed, UnplacedClaim):
+                return claim_refusal([wanted], placed, budget)
+        until = iso_time(span.last + span.duration)
+        return NoCandidate(
+            f"No window of {span.duration:g} seconds is free between {iso_time(span.begin)} and {until}.",
+            None,
         )
 
     def _as_if_now(self, placed: list[PlacedClaim]) -> list[PlacedClaim]:

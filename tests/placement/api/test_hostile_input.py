@@ -331,6 +331,7 @@ ROWS: list[tuple[str, str, str, dict[str, Any], int, str]] = [
             ("/resource_providers", "name"), ("/reshaper", "inventories"), ("/ext/v1/claims", "claims"),
             ("/ext/v1/trees", "resource_providers"), ("/ext/v1/capacity", "flavors"),
             ("/ext/v1/explanations", "query"), ("/ext/v1/reservations", "expires_in"),
+            ("/ext/v1/availability", "duration"),
         )
         for depth in (400, 1000)
     ),

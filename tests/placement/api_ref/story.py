@@ -77,6 +77,7 @@ STORY: Final[list[Step]] = [
     ("showReservation", 200),
     ("updateReservation", 200),
     ("deleteReservation", 204),
+    ("findWindows", 200),
     ("claim", 201),
     ("DELETE", f"/allocations/{CLAIMED}", None),
     ("updateAttributes", 200),

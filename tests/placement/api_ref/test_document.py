@@ -19,7 +19,11 @@ from tests.placement.api_ref.document import Operation, at, operations, resolve
 from tests.placement.running import Admin, application
 
 EVERY_VERSION = [microversion.text((1, minor)) for minor in range(microversion.MAX[1] + 1)]
-ONLY_TELLING = {"explainAllocationCandidates", "showCapacity"}  # they read a body and change nothing
+ONLY_TELLING = {
+    "explainAllocationCandidates",
+    "findWindows",
+    "showCapacity",
+}  # they read a body and change nothing
 UUID = "542df8ed-9be2-49b9-b4db-6d3183ff8ec8"
 
 

@@ -13,6 +13,7 @@ from werkzeug.test import TestResponse
 from placement import microversion
 from placement.schemas import (
     allocation,
+    availability,
     changes,
     claim,
     explanation,
@@ -33,6 +34,7 @@ TOLD = {step[0] for step in STORY if len(step) == 2}
 
 # lists that the examples show in part
 VARYING = {
+    "findWindows": ("windows.0.starts_at", "windows.0.ends_at"),
     "getExtensions": ("version.release",),
     "listChanges": ("cursor",),
     "showClaim": ("claim.expires_at", "claim.expires_in"),
@@ -52,6 +54,7 @@ SCHEMAS = {
     "updateSeveralAllocations": allocation.post_allocations(microversion.MAX),
     "reshape": allocation.reshaper_body(microversion.MAX),
     "explainAllocationCandidates": explanation.ExplanationBody(),
+    "findWindows": availability.AvailabilityBody(),
     "showCapacity": handler.CapacityBody(),
     "claim": claim.ClaimsBody(),
     "confirmClaim": claim.ConfirmationBody(),
@@ -115,7 +118,7 @@ def check(operation: Operation, answer: TestResponse) -> None:
             *within, name = path.split(".")
             for one in (found, expected):
                 for key in within:
-                    one = one[key]
+                    one = one[int(key) if key.isdigit() else key]
                 assert one.pop(name)
         assert unordered(found) == unordered(expected), operation.id
 

@@ -466,6 +466,11 @@ def walk_reservations(shell: Shell) -> None:
     later = shell(f"resource reservation set {RESERVED} --until 2126-01-01T00:00:00Z")
     assert (later["generation"], later["expires_at"]) == (2, "2126-01-01T00:00:00.000Z")
     assert shell(f"resource reservation show {RESERVED}") == later
+    find = "resource availability list resources=LLC:3 --for 3600"
+    (free,) = shell(find)
+    assert (free["free_until"], free["resources"]) == (None, "LLC=3")
+    with pytest.raises(CommandFailed, match="There is no candidate for the reservation"):
+        shell("resource availability list resources=LLC:99 --for 3600 --limit 2")
     claim = f"allocation claim create resources=LLC:1 {whose} --uuid {CLAIMANT} --reservation {RESERVED}"
     host = "host" if shell.version >= (1, 14) else "node0"  # which is in no tree before
     place = {"#": 0, "host": host, "resource_provider": NODE, "resources": "LLC=1"}

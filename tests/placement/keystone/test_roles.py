@@ -22,6 +22,7 @@ ALLOWED_BY_DEFAULT = {"admin", "service"}
 
 # A request for each rule. None changes anything: its objects do not exist, or its body is empty.
 REQUESTS = {
+    "placement:ext:availability:find": ("POST", "/ext/v1/availability"),
     "placement:ext:capacity:count": ("POST", "/ext/v1/capacity"),
     "placement:ext:changes:list": ("GET", "/ext/v1/changes"),
     "placement:ext:claims:create": ("POST", "/ext/v1/claims"),

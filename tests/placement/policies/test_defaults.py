@@ -19,6 +19,7 @@ ADMIN_OR_SERVICE = [
     "placement:ext:claims:create",
     "placement:ext:claims:show",
     "placement:ext:claims:update",
+    "placement:ext:availability:find",
     "placement:ext:explanations:explain",
     "placement:ext:resource_providers:attributes:list",
     "placement:ext:resource_providers:attributes:update",

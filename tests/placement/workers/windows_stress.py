@@ -23,6 +23,8 @@ from tests.placement.workers.window_tables import find_broken_promises
 
 CAPACITY: Final = 8
 _FIXED_HOSTS: Final = 3
+_MIN_ACCEPTED: Final = 60
+"""Minimum number of accepted requests of a run, however slow the machine is."""
 _OUTCOMES: Final = {200, 201, 204, 404, 409, 503}
 """Statuses of the answers: 404 if the consumer has ended meanwhile, 503 if other clients were faster."""
 
@@ -116,9 +118,13 @@ class WindowClient(threading.Thread):
     def resize(self) -> None:
         """Lower or raise the inventory of the last host."""
         path = f"/resource_providers/{self.hosts[-1]}"
-        generation = self.service.get(path)["generation"]
-        body = inventories_body(generation, VCPU=self.rng.randint(2, CAPACITY))
-        self.send("resize", "PUT", f"{path}/inventories", body)
+        try:
+            found = self.session.get(self.service.base + path, timeout=60)
+        except requests.RequestException:
+            return
+        if found.ok:
+            body = inventories_body(found.json()["generation"], VCPU=self.rng.randint(2, CAPACITY))
+            self.send("resize", "PUT", f"{path}/inventories", body)
 
     def release(self) -> None:
         chosen = self.rng.choice([self.windows, self.guests])
@@ -148,15 +154,15 @@ def run(url: str, folder: Path, *, seconds: float, kills: int, workers: int = 3)
         for thread in load:
             thread.start()
         failures: list[str] = []
-        began, killed, looks, seen = time.monotonic(), 0, 0, 0
-        while killed < kills or time.monotonic() - began < seconds:
+        began, killed, looks, seen, all_accepted = time.monotonic(), 0, 0, 0, 0
+        while killed < kills or time.monotonic() - began < seconds or all_accepted < _MIN_ACCEPTED:
             time.sleep(random.uniform(0.05, 0.4))
-            accepted = sum(client.accepted for client in load)
+            all_accepted = sum(client.accepted for client in load)
             # on a slow machine new workers need some time before they accept requests
-            ready = len(candidates := running.workers()) == workers and accepted >= seen + 3
+            ready = len(candidates := running.workers()) == workers and all_accepted >= seen + 3
             if killed < kills and ready:
                 os.kill(random.choice(candidates), signal.SIGKILL)
-                killed, seen = killed + 1, accepted
+                killed, seen = killed + 1, all_accepted
             failures += find_broken_promises(url, most)
             looks += 1
         stopped.set()

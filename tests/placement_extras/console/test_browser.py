@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.browser import looking, needs_browser
+from tests.placement.running import Admin
 from tests.placement_extras.console import world
 from tests.placement_extras.console.behind_keystone import AUTHTOKEN, service
 from tests.placement_extras.console.browsing import check_everywhere, cut_off, focus, served
@@ -46,6 +47,20 @@ def test_a_page_is_whole_and_accessible_at_every_size_and_in_all_colours(chromiu
     with looking(chromium) as page:
         page.goto(base + PAGES[name])
         check_everywhere(page, name)
+
+
+def test_the_calendar_is_whole_and_its_windows_are_opened_by_keyboard(
+    chromium: Any, app: Any, base: str
+) -> None:
+    windows = world.book_windows(Admin(app))
+    with looking(chromium, java_script_enabled=False) as page:
+        page.goto(f"{base}/calendar?resource_class=VCPU")
+        page.locator("summary").last.focus()
+        page.keyboard.press("Enter")
+        assert page.get_by_text(windows["window"]).is_visible()
+    with looking(chromium) as page:
+        page.goto(f"{base}/calendar?resource_class=VCPU")
+        check_everywhere(page, "calendar")
 
 
 def test_a_page_looks_the_same_without_scripts(chromium: Any, base: str):

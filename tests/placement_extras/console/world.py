@@ -3,7 +3,8 @@
 import uuid
 from typing import Any
 
-from tests.placement.builders import put_allocation
+from tests.placement.builders import make_provider, new_claim, post_claims, put_allocation
+from tests.placement.moving_clock import after
 from tests.placement.running import Admin
 
 _NAMESPACE = uuid.UUID("3d0c6a52-4f29-4a3c-9a4e-0f8a2f0d7c11")
@@ -134,6 +135,19 @@ def claim(admin: Admin, name: str, amounts: dict[str, dict[str, int]], project: 
     held = {uuid_of(host): resources for host, resources in amounts.items()}
     owner = {"project_id": project, "user_id": "0a1b2c3d4e5f60718293a4b5c6d7e8f9"}
     _ok(put_allocation(admin, held, uuid_of(name), **owner))
+
+
+def book_windows(admin: Admin) -> dict[str, str]:
+    """Create a host with a window and a claim that ends before it; return the two uuids."""
+    host = make_provider(admin, "calendar-1", provider=uuid_of("calendar-1"), VCPU=8)
+    found = {"window": uuid_of("window"), "claim": uuid_of("claim")}
+    query = {"query": "resources=VCPU:6", "allowed_hosts": [host], "user_id": "user"}
+    times = {"starts_at": after(2 * 86_400), "expires_at": after(4 * 86_400)}
+    body = {"uuid": found["window"], "project_id": PROJECT, **query, **times}
+    _ok(admin("POST", "/ext/v1/reservations", json=body))
+    claim = new_claim(consumer_uuid=found["claim"], **query | {"project_id": OTHER_PROJECT})
+    _ok(post_claims(admin, claim, ends_at=after(86_400)))
+    return found
 
 
 def _ok(answer: Any) -> None:

@@ -1,0 +1,372 @@
+"""Finds the earliest windows in which a request fits.
+
+Nouns
+    A *host time* is a host with a start at which the request may fit there. A *free window* is a window in
+    which the request fits: a choice at a host, its start, and the time until which the choice stays possible.
+
+The search tests few starts. If a request fits in a window, it also fits in an earlier one, unless an amount
+ends between both starts. So only the first allowed start and the ends of timed amounts are possible starts.
+Sums of each host exclude most of these (:class:`HostTimes`). The placement of claims decides about the rest,
+in the order of time, in a snapshot of the one host with the usage of the window.
+
+A worked example
+    Two hosts have 8 VCPU. On ``a``, windows take 6 VCPU from 10:00 to 11:00 and 4 VCPU from 11:00 to 13:00;
+    on ``b``, a window takes 8 VCPU from 9:00 to 12:00. It is 9:30, and a request wants VCPU:4 for two hours.
+    The possible starts are 9:30, 11:00 and 13:00 on ``a``, 9:30 and 12:00 on ``b``. At 9:30 neither host has
+    room. The earliest free window begins at 11:00 on ``a``, and has no end there.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Final
+
+from placement.read_model.provider import SHARES, Provider
+from placement.read_model.snapshot import ModelSnapshot
+from placement.search.budget import SearchBudget
+from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim
+from placement.search.claims.placement import UnplacedClaim, place_claims
+from placement.search.claims.topology import SPLIT
+from placement.search.conditions import all_conditions, needs_of
+from placement.search.equivalence import tree_reader
+from placement.search.request import CandidatesRequest
+from placement.search.roots import SharingProviders, possible_roots
+from placement.store.time_profile import TimeWindow
+from placement.store.time_skyline import NO_SKYLINE, SkylinesByClass, TimeSkyline, whole_milliseconds
+
+Skylines = Mapping[int, SkylinesByClass]
+"""The skylines of providers with timed amounts, by id of the provider and by resource class."""
+# a small first step suffices if some host is free soon, and then few breakpoints are read
+_STEPS: Final = (0.0, 1 / 256, 1 / 64, 1 / 16, 1 / 4, 1.0)
+"""Shares of the possible starts that are searched one after the other."""
+_ANY_AMOUNT: Final = -(2**62)
+"""Less than any free amount."""
+
+
+NEVER: Final = TimeWindow(math.inf, math.inf)
+"""A window after all timed amounts."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpan:
+    """Possible starts, from ``begin`` until ``last`` (included), of windows of a ``duration`` in seconds."""
+
+    begin: float
+    last: float
+    duration: float
+
+    def window_at(self, start: float) -> TimeWindow:
+        """Return the window that begins at a start."""
+        return TimeWindow(start, start + self.duration)
+
+
+@dataclass(frozen=True, slots=True)
+class FreeWindow:
+    """A choice that is possible from ``starts_at`` until ``free_until``, which may be infinite."""
+
+    choice: HostChoice
+    starts_at: float
+    free_until: float
+
+
+def snapshot_during(
+    snapshot: ModelSnapshot, roots: Iterable[int], skylines: Skylines, window: TimeWindow
+) -> ModelSnapshot:
+    """Return a small snapshot of some hosts and all sharing providers, with the usage of a window."""
+    pools = {snapshot.providers[each].root_id for each in snapshot.by_trait.get(SHARES, ())}
+    members = (snapshot.providers[each] for root in {*roots, *pools} for each in snapshot.trees[root])
+    return ModelSnapshot(
+        replace(each, used=usage_during(each, skylines[each.id], window)) if each.id in skylines else each
+        for each in members
+    )
+
+
+def usage_in_all(snapshot: ModelSnapshot, skylines: Skylines, window: TimeWindow) -> ModelSnapshot:
+    """Return the whole snapshot with the usage of a window; the original must not change meanwhile."""
+    return snapshot.with_usage(
+        {
+            each: usage_during(snapshot.providers[each], here, window)
+            for each, here in skylines.items()
+            if each in snapshot.providers
+        }
+    )
+
+
+def usage_during(provider: Provider, here: SkylinesByClass, window: TimeWindow) -> dict[str, int]:
+    """Return the used amounts of a provider that matter to a claim in a window."""
+    used = {**provider.used}
+    for name, each in here.items():
+        used[name] = used.get(name, 0) - each.counted + each.largest_sum(window)
+    return used
+
+
+def find_free(
+    snapshot: ModelSnapshot, skylines: Skylines, wanted: WantedClaim, span: TimeSpan, budget: SearchBudget
+) -> Iterator[FreeWindow]:
+    """Yield free windows of a claim, the earliest first; among equal starts the tightest fit comes first.
+
+    After the end of a free window, its host may have another one.
+
+    :raises BudgetExhausted: the budget is spent.
+    """
+    test = _WindowTest(snapshot, skylines, wanted, span, budget)
+    ways = [
+        HostTimes(snapshot, skylines, replace(wanted, request=each), span.duration, budget)
+        for each in test.requests
+    ]
+    due: list[tuple[float, float, int]] = []
+    waiting = [(span.begin, root) for root in _allowed_roots(snapshot, wanted, test.requests, budget)]
+
+    def add_start(after: float, root: int, until: float) -> None:
+        start = min(each.first_start(root, after, until) for each in ways)
+        if start <= until:
+            heapq.heappush(due, (start, min(each.tight_end(root, start) for each in ways), root))
+        elif start <= span.last:
+            waiting.append((start, root))
+
+    for step in _STEPS:
+        until = span.begin + step * (span.last - span.begin)
+        asked, waiting = waiting, []
+        for after, root in asked:
+            add_start(after, root, until)
+        while due:
+            start, _, root = heapq.heappop(due)
+            found = test.find_window(root, start)
+            if found is not None:
+                yield found
+            after = test.next_end(root, start) if found is None else whole_milliseconds(found.free_until)
+            if after <= span.last:
+                add_start(after, root, until)
+
+
+def _allowed_roots(
+    snapshot: ModelSnapshot, wanted: WantedClaim, requests: Iterable[CandidatesRequest], budget: SearchBudget
+) -> set[int]:
+    """Return the roots of hosts that may serve the claim at some time, whatever is free now."""
+    found: set[int] = set()
+    for request in requests:
+        needs = [
+            replace(need, resources=tuple((name, _ANY_AMOUNT) for name, _ in need.resources))
+            for need in needs_of(request)
+        ]
+        found.update(possible_roots(snapshot, request, needs, SharingProviders(snapshot, budget)))
+    if wanted.only is not None:
+        found.intersection_update(snapshot.by_uuid[each] for each in wanted.only if each in snapshot.by_uuid)
+    return found.difference(snapshot.by_uuid[each] for each in wanted.avoid if each in snapshot.by_uuid)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassNeed:
+    """The total amount of a class that a request needs, and the largest part that one provider gives."""
+
+    resource_class: str
+    total: int
+    largest: int
+
+
+class HostTimes:
+    """Starts that sums of each host do not exclude, for the request of a claim.
+
+    Classes of sharing providers exclude nothing.
+    """
+
+    def __init__(
+        self,
+        snapshot: ModelSnapshot,
+        skylines: Skylines,
+        wanted: WantedClaim,
+        duration: float,
+        budget: SearchBudget,
+    ) -> None:
+        self._snapshot = snapshot
+        self._skylines = skylines
+        self._duration = duration
+        self._budget = budget
+        pools = [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
+        shared = {name for pool in pools for name in pool.inventories}
+        self._needs = _class_needs(wanted, shared)
+        #: by root, for each need the sums that providers permit beside it; None if no time suffices
+        self._limits: dict[int, list[_ClassLimit] | None] = {}
+
+    def first_start(self, root: int, after: float, until: float) -> float:
+        """Return the first start from ``after`` on that is not excluded.
+
+        A result above ``until`` only means that all earlier ones are excluded.
+        """
+        self._budget.spend()
+        limits = self._limits_of(root)
+        if limits is None:
+            return math.inf
+        start, before = after, -math.inf
+        # each class may move the start past the end of an amount, and then all classes are read again
+        while before < start <= until:
+            before = start
+            for each in limits:
+                start = each.first_start(start, self._duration, until)
+        return start
+
+    def tight_end(self, root: int, start: float) -> float:
+        """Return until when the request may stay from a start on, as far as single providers tell."""
+        limits = self._limits_of(root)
+        return min((each.tight_end(start) for each in limits or ()), default=math.inf)
+
+    def _limits_of(self, root: int) -> list[_ClassLimit] | None:
+        if root not in self._limits:
+            found: list[_ClassLimit] = []
+            members = [self._snapshot.providers[each] for each in self._snapshot.trees[root]]
+            for need in self._needs:
+                limit = _ClassLimit.from_providers(members, self._skylines, need)
+                if limit is None:
+                    self._limits[root] = None
+                    return None
+                # a class without timed amounts has room at any time
+                if limit.skylines:
+                    found.append(limit)
+            self._limits[root] = found
+        return self._limits[root]
+
+
+def _class_needs(wanted: WantedClaim, shared: Container[str]) -> list[ClassNeed]:
+    largest: dict[str, int] = {}
+    for group in wanted.request.groups:
+        for name, amount in group.resources.items():
+            # a topology splits these amounts over several providers
+            is_split = wanted.topology is not None and group.suffix == "" and name in SPLIT
+            largest[name] = max(largest.get(name, 0), 0 if is_split else amount)
+    totals = wanted.request.total_amounts
+    return [ClassNeed(name, totals[name], most) for name, most in largest.items() if name not in shared]
+
+
+@dataclass(frozen=True, slots=True)
+class _ClassLimit:
+    """The providers of a host with one class: their skylines, free amounts without timed ones, and maxima."""
+
+    need: ClassNeed
+    skylines: Sequence[TimeSkyline]
+    free: Sequence[int]
+    max_units: Sequence[int]
+
+    @classmethod
+    def from_providers(
+        cls, members: Iterable[Provider], skylines: Skylines, need: ClassNeed
+    ) -> _ClassLimit | None:
+        """Return the limit; None if the host never has room."""
+        name, timed, free, units = need.resource_class, list[TimeSkyline](), list[int](), list[int]()
+        for each in members:
+            if (inventory := each.inventories.get(name)) is not None:
+                skyline = skylines.get(each.id, _NONE).get(name, NO_SKYLINE)
+                timed.append(skyline)
+                free.append(each.free(name) + skyline.counted)
+                units.append(inventory.max_unit)
+        if not _suffices(need, [min(both) for both in zip(free, units, strict=True)]):
+            return None
+        return cls(need, timed if any(each.times for each in timed) else (), free, units)
+
+    def first_start(self, start: float, duration: float, until: float) -> float:
+        if len(self.skylines) == 1:
+            return self.skylines[0].first_fit(self.free[0] - self.need.total, start, duration, until)
+        while start <= until:
+            window = TimeWindow(start, start + duration)
+            rooms = [
+                min(most, free - each.largest_sum(window))
+                for each, free, most in zip(self.skylines, self.free, self.max_units, strict=True)
+            ]
+            if _suffices(self.need, rooms):
+                break
+            start = whole_milliseconds(min(each.next_end(start) for each in self.skylines))
+        return start
+
+    def tight_end(self, start: float) -> float:
+        if len(self.skylines) > 1:
+            return math.inf
+        return self.skylines[0].fits_until(self.free[0] - self.need.total, start)
+
+
+def _suffices(need: ClassNeed, rooms: Sequence[int]) -> bool:
+    positive = [each for each in rooms if each > 0]
+    return bool(positive) and sum(positive) >= need.total and max(positive) >= need.largest
+
+
+class _WindowTest:
+    """Decides whether a claim fits at a host in a window, by placing it."""
+
+    def __init__(
+        self,
+        snapshot: ModelSnapshot,
+        skylines: Skylines,
+        wanted: WantedClaim,
+        span: TimeSpan,
+        budget: SearchBudget,
+    ) -> None:
+        self.requests = [each for each in (wanted.request, wanted.fallback) if each is not None]
+        self._snapshot = snapshot
+        self._skylines = skylines
+        self._wanted = wanted
+        self._span = span
+        self._budget = budget
+        self._pools = sorted(snapshot.by_trait.get(SHARES, ()))
+        # equal questions get equal answers
+        self._rng = random.Random(0)
+        #: the states of hosts without a place
+        self._failed: set[Hashable] = set()
+        self._read_tree = tree_reader(
+            chain.from_iterable(all_conditions(each, needs_of(each)) for each in self.requests)
+        )
+
+    def find_window(self, root: int, start: float) -> FreeWindow | None:
+        """Return the free window at a host from a start on; None if the claim has no place there then."""
+        window = self._span.window_at(start)
+        state = self._state_of(root, window)
+        if state is not None and state in self._failed:
+            return None
+        here = snapshot_during(self._snapshot, (root,), self._skylines, window)
+        self._budget.spend(len(here))
+        wanted = replace(self._wanted, only=frozenset({self._snapshot.providers[root].uuid}))
+        world = ClaimScenario.from_members(here, {}, [wanted])
+        placed = place_claims(world, [wanted], self._budget, self._rng)
+        if isinstance(placed, UnplacedClaim):
+            if state is not None:
+                self._failed.add(state)
+            return None
+        choice = placed[0].choice
+        return FreeWindow(choice, start, self._free_until(choice, start))
+
+    def next_end(self, root: int, time: float) -> float:
+        """Return the first end of an amount of the host, or of a sharing provider, after a time."""
+        ends = (
+            skyline.next_end(time)
+            for each in (*self._snapshot.trees[root], *self._pools)
+            for skyline in self._skylines.get(each, _NONE).values()
+        )
+        return whole_milliseconds(min(ends, default=math.inf))
+
+    def _free_until(self, choice: HostChoice, start: float) -> float:
+        ends = [math.inf]
+        for chosen, amounts in choice.resources:
+            provider = self._snapshot.providers[chosen.id]
+            for name, skyline in self._skylines.get(chosen.id, _NONE).items():
+                if name in amounts:
+                    most = provider.free(name) + skyline.counted - amounts[name]
+                    ends.append(skyline.fits_until(most, start))
+        return min(ends)
+
+    def _state_of(self, root: int, window: TimeWindow) -> Hashable:
+        """Return a key of all that decides about a host in a window; None if it takes more than the host."""
+        if self._pools or self._wanted.topology is not None:
+            return None
+        tree = self._snapshot.whole_trees()[root]
+        free = tuple(self._free_amounts(member, window) for member in tree.members)
+        return self._read_tree(tree), tree.kind, free
+
+    def _free_amounts(self, provider: Provider, window: TimeWindow) -> Hashable:
+        here = self._skylines.get(provider.id)
+        used = provider.used if here is None else usage_during(provider, here, window)
+        return tuple((name, each.capacity - used.get(name, 0)) for name, each in provider.inventories.items())
+
+
+_NONE: Final[SkylinesByClass] = {}

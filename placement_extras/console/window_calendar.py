@@ -1,0 +1,324 @@
+"""``/console/calendar``: hosts as rows, with windows, claims that end, and free room over time.
+
+A page shows few hosts, and reads only their windows, so its price does not grow with the cloud.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any, Final
+
+import sqlalchemy as sa
+from flask import Blueprint, render_template, request, url_for
+
+from placement.policies import ext, rest
+from placement.read_model.provider import Provider
+from placement.store.expiries import server_time
+from placement.store.holders import find_projects
+from placement.store.holds import TimeSchedule, read_schedule
+from placement.store.reservations import held_amounts, list_reservations
+from placement.store.time_profile import TimedAmount, TimeWindow, largest_sum
+from placement_extras.console import fleet, page_request
+from placement_extras.console.fleet import HostFilter
+from placement_extras.console.page_request import MAX_NAME, SEE_HOSTS, ListPage, PageRequest, console_page
+
+blueprint = Blueprint("window_calendar", __name__)
+SEE_CALENDAR: Final = (
+    *SEE_HOSTS,
+    rest.LIST_PROVIDER_ALLOCATIONS,
+    rest.LIST_ALLOCATIONS,
+    ext.LIST_RESERVATIONS,
+)
+"""The policy rules under which the REST API shows the same consumers, times and amounts."""
+
+DAY: Final = 86_400.0
+SPANS: Final[Mapping[int, int]] = {1: 4, 7: 7, 28: 4, 84: 6}
+"""Number of days that the page can show, and the number of columns for each."""
+_DEFAULT_SPAN: Final = 7
+_HOSTS_PER_PAGE: Final = 20
+_MAX_BARS: Final = 60
+"""Maximum number of windows and claims that the page draws for a host."""
+_MAX_OF_PROJECT: Final = 1000
+"""Maximum number of reservations of a project by which hosts are selected."""
+_COLOURS: Final = 6
+_MAX_AHEAD_DAYS: Final = 366
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarQuestion:
+    """The filters of the page; an empty field filters nothing. ``start`` is in seconds since 1970."""
+
+    resource_class: str
+    start: float
+    days: int = _DEFAULT_SPAN
+    name: str = ""
+    aggregate: str = ""
+    project: str = ""
+    page: int = 1
+
+    @property
+    def shown_time(self) -> TimeWindow:
+        """The time that the page shows."""
+        return TimeWindow(self.start, self.start + self.days * DAY)
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarBar:
+    """A window, or a claim that ends, on a host; ``left`` and ``width`` are shares of the shown time.
+
+    ``lane`` counts from 0; bars of one lane do not overlap. The start of the window is 0 for a claim.
+    """
+
+    consumer: str
+    project: str
+    used: int
+    window: TimeWindow
+    has_begun: bool
+    left: float
+    width: float
+    lane: int
+    colour: int
+
+
+@dataclass(frozen=True, slots=True)
+class UsageStep:
+    """A part of the shown time with a constant used amount; ``left`` and ``width`` are shares of it."""
+
+    left: float
+    width: float
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarHost:
+    """A row of the calendar. ``least_free`` is the free amount at the busiest instant of the shown time."""
+
+    root: Provider
+    capacity: int
+    least_free: int
+    steps: tuple[UsageStep, ...]
+    bars: tuple[CalendarBar, ...]
+    lanes: int
+    more_bars: int
+
+
+def bar_colour(project: str) -> int:
+    """Return the number of the colour of a project, from 1 on."""
+    return 1 + sum(project.encode()) % _COLOURS
+
+
+def calendar_host(
+    root: Provider,
+    totals: tuple[int, int],
+    amounts: Sequence[TimedAmount],
+    held: int,
+    projects: Mapping[str, str],
+    wanted: CalendarQuestion,
+) -> CalendarHost:
+    """Return a row of the calendar.
+
+    :param totals: the used amount of the host, with holds, and its capacity.
+    :param amounts: the timed amounts of the host, of one resource class.
+    :param held: the sum of the holds of the host.
+    :param projects: the projects of consumers.
+    """
+    used, capacity = totals
+    begun = sum(each.used for each in amounts if each.has_begun)
+    # holds keep room for windows, which the page shows themselves
+    endless = max(0, used - held - begun)
+    shown = wanted.shown_time
+    length = shown.ends_at - shown.starts_at
+    inside = [
+        each for each in amounts if each.starts_at < shown.ends_at and each.window.ends_at > shown.starts_at
+    ]
+    edges = {shown.starts_at, shown.ends_at}
+    for each in inside:
+        edges |= {
+            min(max(time, shown.starts_at), shown.ends_at) for time in (each.starts_at, each.window.ends_at)
+        }
+    times = sorted(edges)
+    steps = [
+        UsageStep(
+            (begin - shown.starts_at) / length,
+            (end - begin) / length,
+            endless + sum(one.used for one in inside if one.starts_at <= begin < one.window.ends_at),
+        )
+        for begin, end in pairwise(times)
+    ]
+    bars, lanes, more = _make_bars(inside, projects, wanted)
+    return CalendarHost(
+        root,
+        capacity,
+        max(0, capacity - endless - largest_sum(inside, shown)),
+        tuple(steps),
+        bars,
+        lanes,
+        more,
+    )
+
+
+def _make_bars(
+    amounts: Iterable[TimedAmount], projects: Mapping[str, str], wanted: CalendarQuestion
+) -> tuple[tuple[CalendarBar, ...], int, int]:
+    """Return the first bars by start, the number of lanes, and the number of bars that are left out."""
+    by_consumer: dict[str, list[TimedAmount]] = defaultdict(list)
+    for each in amounts:
+        if not wanted.project or projects.get(each.consumer) == wanted.project:
+            by_consumer[each.consumer].append(each)
+    ordered = sorted(by_consumer.items(), key=lambda pair: (pair[1][0].starts_at, pair[0]))
+    shown, bars, lane_ends = wanted.shown_time, [], list[float]()
+    for consumer, some in ordered[:_MAX_BARS]:
+        first = some[0]
+        begin, end = max(first.starts_at, shown.starts_at), min(first.window.ends_at, shown.ends_at)
+        lane = next((number for number, last in enumerate(lane_ends) if last <= begin), len(lane_ends))
+        lane_ends[lane : lane + 1] = [end]
+        project = projects.get(consumer, "")
+        bars.append(
+            CalendarBar(
+                consumer,
+                project,
+                sum(each.used for each in some),
+                first.window,
+                first.has_begun,
+                (begin - shown.starts_at) / (shown.ends_at - shown.starts_at),
+                (end - begin) / (shown.ends_at - shown.starts_at),
+                lane,
+                bar_colour(project),
+            )
+        )
+    return tuple(bars), len(lane_ends), max(0, len(ordered) - _MAX_BARS)
+
+
+def column_labels(wanted: CalendarQuestion) -> list[str]:
+    """Return the label of each column: a date, or a time if the page shows one day."""
+    columns = SPANS[wanted.days]
+    form = "%H:%M" if wanted.days == 1 else "%d %b"
+    step = wanted.days * DAY / columns
+    return [
+        datetime.fromtimestamp(wanted.start + number * step, UTC).strftime(form) for number in range(columns)
+    ]
+
+
+def wanted_of(arguments: Mapping[str, str], classes: Sequence[str], now: float) -> CalendarQuestion:
+    """Return the filters in a query string; invalid parameters are ignored.
+
+    :param classes: the resource classes to choose from; the first one is the default.
+    """
+    name, aggregate, project, resource_class = (
+        arguments.get(each, "").strip()[:MAX_NAME]
+        for each in ("name", "aggregate", "project", "resource_class")
+    )
+    text, days = arguments.get("days", ""), _DEFAULT_SPAN
+    if text.isascii() and text.isdigit() and int(text[:4]) in SPANS:
+        days = int(text[:4])
+    start = math.floor(now / DAY) * DAY
+    try:
+        asked = datetime.strptime(arguments.get("from", ""), "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        asked = start
+    # no window begins later than a year from now, and past ones are not kept
+    start = min(max(asked, start), start + _MAX_AHEAD_DAYS * DAY)
+    if resource_class not in classes:
+        resource_class = classes[0] if classes else ""
+    return CalendarQuestion(
+        resource_class, start, days, name, aggregate, project, page_request.number_of(arguments)
+    )
+
+
+@console_page(blueprint, "/console/calendar", *SEE_CALENDAR)
+def show_calendar(visit: PageRequest) -> str:
+    """Show windows and claims that end, and the free room of hosts over time."""
+    with visit.service.database.read() as conn:
+        now = server_time(conn)
+        project = request.args.get("project", "").strip()[:MAX_NAME]
+        reserved: list[Any] = []
+        if project:
+            some = list_reservations(conn, project, None, None, _MAX_OF_PROJECT)
+            reserved = list(held_amounts(conn, some))
+    with visit.pinned_model() as (snapshot, _):
+        classes, _, aggregates = fleet.filter_choices(snapshot, 250)
+        classes.sort(
+            key=lambda name: (
+                fleet.FIRST_CLASSES.index(name) if name in fleet.FIRST_CLASSES else len(fleet.FIRST_CLASSES),
+                name,
+            )
+        )
+        wanted = wanted_of(request.args, classes, now)
+        trees, sums = snapshot.whole_trees(), snapshot.sums_of(wanted.resource_class)
+        filters = HostFilter(wanted.name, wanted.resource_class, "", wanted.aggregate)
+        roots = fleet.list_roots(snapshot, filters)
+        if project:
+            of_project = {
+                found.root_id
+                for uuid in {each.provider for each in reserved}
+                if (found := snapshot.get(uuid)) is not None
+            }
+            roots = [root for root in roots if root in of_project]
+        page = page_request.cut_page(roots, wanted.page, _HOSTS_PER_PAGE)
+        members = {root: [each.uuid for each in trees[root].members] for root in page.rows}
+        shown = {root: (trees[root].root, sums.get(root, (0, 0))) for root in page.rows}
+    providers = [uuid for each in members.values() for uuid in each]
+    with visit.service.database.read() as conn:
+        schedule, projects = _read_windows(conn, providers, wanted.resource_class)
+    by_provider: dict[str, list[TimedAmount]] = defaultdict(list)
+    for amount in schedule.amounts:
+        by_provider[amount.provider].append(amount)
+    held = {provider: used for (provider, name), used in schedule.holds if name == wanted.resource_class}
+    rows = [
+        calendar_host(
+            *shown[root],
+            [each for uuid in members[root] for each in by_provider[uuid]],
+            sum(held.get(uuid, 0) for uuid in members[root]),
+            projects,
+            wanted,
+        )
+        for root in page.rows
+    ]
+
+    def page_address(**changes: Any) -> str:
+        values: dict[str, Any] = {
+            "resource_class": wanted.resource_class,
+            "from": _day_text(wanted.start),
+            "days": wanted.days,
+            "name": wanted.name,
+            "aggregate": wanted.aggregate,
+            "project": wanted.project,
+            "page": page.page,
+        } | changes
+        return url_for("window_calendar.show_calendar", **{key: each for key, each in values.items() if each})
+
+    return render_template(
+        "calendar.html",
+        wanted=wanted,
+        hosts=ListPage(tuple(rows), page.page, page.pages, page.total),
+        labels=column_labels(wanted),
+        spans=SPANS,
+        classes=classes,
+        aggregates=aggregates,
+        now_share=(now - wanted.start) / (wanted.days * DAY),
+        first_day=_day_text(wanted.start),
+        earlier=None
+        if wanted.start <= now
+        else page_address(**{"from": _day_text(wanted.start - wanted.days * DAY)}),
+        later=page_address(**{"from": _day_text(wanted.shown_time.ends_at)}),
+        address=lambda number: page_address(page=number),
+    )
+
+
+def _day_text(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
+
+
+def _read_windows(
+    conn: sa.Connection, providers: Sequence[str], resource_class: str
+) -> tuple[TimeSchedule, dict[str, str]]:
+    """Return the timed amounts and holds of these providers, and the projects of the consumers."""
+    schedule = read_schedule(conn, of_providers=providers)
+    amounts = [each for each in schedule.amounts if each.resource_class == resource_class]
+    projects = find_projects(conn, {each.consumer for each in amounts})
+    return TimeSchedule(schedule.now, amounts, schedule.holds), projects
