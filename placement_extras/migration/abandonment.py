@@ -22,11 +22,14 @@ from placement.db.tables import (
     WINDOW_HOLD,
     claim_expiries,
     consumer_groups,
+    consumers,
     planned_allocations,
     provider_attributes,
+    reservations,
 )
 from placement.exceptions import Conflict, ServiceError
 from placement.store.consumers import ConsumerOwnership
+from placement.store.time_profile import iso_time
 from placement_extras.migration import relations
 from placement_extras.migration.adoption import (
     ASIDE,
@@ -234,10 +237,8 @@ def _resolve_changes(
 
 _LOST_NOTES: Final = {
     consumer_groups.name: "groups of claims: OpenStack Placement has none, so {} consumers leave theirs",
-    claim_expiries.name: "claims that expire: OpenStack Placement has none, so up to {} claims become"
+    claim_expiries.name: "claims that expire or end: OpenStack Placement has none, so up to {} claims become"
     " permanent",
-    planned_allocations.name: "reservations that begin later: OpenStack Placement has none, so {} planned"
-    " allocations are lost",
     provider_attributes.name: "attributes of resource providers: OpenStack Placement has none, so {} are"
     " lost",
 }
@@ -254,4 +255,36 @@ def _lost_content(conn: sa.Connection, prefix: str) -> list[str]:
         for table in _LOST_NOTES
         if prefix + table in present
     }
-    return [_LOST_NOTES[table].format(count) for table, count in counts.items() if count]
+    notes = [_LOST_NOTES[table].format(count) for table, count in counts.items() if count]
+    if prefix + planned_allocations.name in present:
+        notes += _lost_windows(conn, prefix)
+    return notes
+
+
+def _lost_windows(conn: sa.Connection, prefix: str) -> list[str]:
+    """Return a note with the reservations that begin later, so that operators can tell their projects."""
+    own, plans, ends = (
+        sa.table(prefix + table.name, *(sa.column(each) for each in names))
+        for table, names in (
+            (consumers, ("id", "uuid", "project_id")),
+            (planned_allocations, ("consumer_id",)),
+            (reservations, ("consumer_id", "starts_at", "expires_at")),
+        )
+    )
+    query = (
+        sa.select(own.c.uuid, own.c.project_id, ends.c.starts_at, ends.c.expires_at)
+        .select_from(own.join(ends, ends.c.consumer_id == own.c.id))
+        .where(own.c.id.in_(sa.select(plans.c.consumer_id)))
+        .order_by(ends.c.starts_at, own.c.uuid)
+    )
+    lost = conn.execute(query).all()
+    if not lost:
+        return []
+    named = ", ".join(
+        f"{uuid} of project {project} from {iso_time(starts_at)} until {iso_time(expires_at)}"
+        for uuid, project, starts_at, expires_at in lost[:_MAX_NAMED]
+    )
+    return [
+        f"reservations that begin later: OpenStack Placement has none, so {len(lost)} are lost, and their"
+        f" room is free for all: {named}" + (" ..." if len(lost) > _MAX_NAMED else "")
+    ]

@@ -248,9 +248,13 @@ def test_windows_that_have_not_begun_are_lost_and_leave_no_holds(stock):
     service = MaintainedService(stock.url)
     write(service)
     times = {"starts_at": after(3600), "expires_at": after(7200)}
-    body = {"query": "resources=VCPU:1", "project_id": "green", "user_id": "green", **times}
+    uuid = "7d9f3a52-1c64-4f0e-9a7e-000000000001"
+    body = {"uuid": uuid, "query": "resources=VCPU:1", "project_id": "green", "user_id": "green", **times}
     assert service.post("/ext/v1/reservations", body) == 201
-    said = "reservations that begin later: OpenStack Placement has none, so 1 planned allocations are lost"
+    said = (
+        "reservations that begin later: OpenStack Placement has none, so 1 are lost, and their room is free"
+        f" for all: {uuid} of project green from {times['starts_at']} until {times['expires_at']}"
+    )
     assert said in abandon_adoption(stock.url, OWNER, AbandonWay.CARRY_BACK).notes
     assert read_scalar(stock.url, "SELECT COUNT(*) FROM consumer_types WHERE name = 'WINDOW_HOLD'") == 0
 
