@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -26,6 +26,8 @@ from placement.db.tables import (
 )
 from placement.read_model.provider import Attribute, Inventory, Provider
 
+T = TypeVar("T")
+
 # each id is a parameter, and SQLite allows at most 32,766 parameters in a statement
 _CHUNK: Final = 500
 """Maximum number of providers in one statement that reads inventories, traits, aggregates or usage."""
@@ -44,7 +46,6 @@ _SUMMED_BITS: Final = (1 << 32) - 1
 """The bits of a stamp that the sum of a fingerprint includes."""
 
 _rp = resource_providers.c
-_own: sa.BindParameter[list[int]] = sa.bindparam("ids", expanding=True)
 
 _providers: Final = sa.select(
     _rp.id,
@@ -87,14 +88,7 @@ _attributes: Final = sa.select(
 )
 _aggregates: Final = sa.select(provider_aggregates.c.provider_id, provider_aggregates.c.aggregate)
 
-# the keys of both dicts are equal, so that one function can assemble all providers or some
-_some: Final = {
-    "inventories": _inventories.where(inventories.c.provider_id.in_(_own)),
-    "used": _used.where(allocations.c.provider_id.in_(_own)),
-    "traits": _traits.where(provider_traits.c.provider_id.in_(_own)),
-    "aggregates": _aggregates.where(provider_aggregates.c.provider_id.in_(_own)),
-    "attributes": _attributes.where(provider_attributes.c.provider_id.in_(_own)),
-}
+# the keys are those of _statements_of_some(), so that one function can assemble all providers or some
 _all: Final = {
     "inventories": _inventories,
     "used": _used,
@@ -220,10 +214,7 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
     pairs = list(known.items())
     for start in range(0, len(pairs), _MAX_PAIRS):
         chunk = pairs[start : start + _MAX_PAIRS]
-        # the chunk is padded to a power of two with repeated pairs, so that there are only a few different
-        # statements
-        chunk += chunk[:1] * ((1 << (len(chunk) - 1).bit_length()) - len(chunk))
-        buckets, counters = zip(*chunk, strict=True)
+        buckets, counters = zip(*_pad_values(chunk), strict=True)
         values = {**bind_values("bucket", buckets), **bind_values("counter", counters)}
         # all chunks are queued before an answer is read, so that they are sent together
         answers.append([batch.add(statement, values) for statement in _stamped_statements(len(chunk))])
@@ -237,6 +228,11 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
             for bucket, count, total in fingerprints.rows
         },
     )
+
+
+def _pad_values(values: list[T]) -> list[T]:
+    """Return values padded to a power of two with the first one, for few different statements."""
+    return values + values[:1] * ((1 << (len(values) - 1).bit_length()) - len(values))
 
 
 # statements are cached by the padded number of buckets: 1, 2, 4 and so on up to 64 are seven statements
@@ -278,9 +274,29 @@ def read_some(
     # a query for each table and chunk instead of a join, which would repeat rows for each combination
     for start in range(0, len(rows), _CHUNK):
         chunk = rows[start : start + _CHUNK]
-        chosen = {"ids": [row.id for row in chunk]}
-        parts = {kind: conn.execute(query, chosen).all() for kind, query in _some.items()}
+        ids = _pad_values([row.id for row in chunk])
+        batch, chosen = StatementBatch(conn), bind_values("id", ids)
+        # all statements are queued before an answer is read, so that they are sent together
+        answers = {kind: batch.add(each, chosen) for kind, each in _statements_of_some(len(ids)).items()}
+        parts = {kind: answer.rows for kind, answer in answers.items()}
         yield from _assemble_providers(chunk, parts, names, shared)
+
+
+@lru_cache
+def _statements_of_some(count: int) -> dict[str, PreparedStatement]:
+    """Return statements that select the parts of this number of providers, by kind."""
+    own = bind_parameters("id", count, sa.BigInteger)
+    of_table = {
+        "inventories": (_inventories, inventories),
+        "used": (_used, allocations),
+        "traits": (_traits, provider_traits),
+        "aggregates": (_aggregates, provider_aggregates),
+        "attributes": (_attributes, provider_attributes),
+    }
+    return {
+        kind: PreparedStatement(query.where(table.c.provider_id.in_(own)))
+        for kind, (query, table) in of_table.items()
+    }
 
 
 _next_expiries: Final = (

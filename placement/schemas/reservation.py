@@ -39,10 +39,11 @@ class _EndingSchema(StrictSchema):
 
 
 class ReservationCreation(_EndingSchema, OwnedSchema, TopologySchema):
-    """The body of ``POST /ext/v1/reservations``: a query or a flavor, the owner and the expiry."""
+    """The body of ``POST /ext/v1/reservations``: a query, a flavor or a host; owner and expiry."""
 
     uuid = UuidField(load_default=None, allow_none=False)
     starts_at = time_field()
+    maintenance_of = UuidField(load_default=None, allow_none=False)
     group = StringField(
         load_default=None,
         allow_none=False,
@@ -128,6 +129,19 @@ def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
     if end.at is None:
         raise InvalidRequest("A reservation with starts_at needs expires_at instead of expires_in.")
     return TimeWindow(parse_time(body["starts_at"], "starts_at"), end.at)
+
+
+def maintenance_window(body: dict[str, Any], window: TimeWindow | None) -> TimeWindow:
+    """Return the window of a maintenance.
+
+    :raises InvalidRequest: the body also asks for a place, or has no start.
+    """
+    fields = ("query", "flavor", "allowed_hosts", "excluded_hosts", "order", "group", "topology")
+    if given := [name for name in fields if body.get(name)]:
+        raise InvalidRequest(f"A reservation with maintenance_of takes a whole host, without {given[0]}.")
+    if window is None:
+        raise InvalidRequest("A reservation with maintenance_of needs starts_at.")
+    return window
 
 
 def wanted_of(body: dict[str, Any], forms: RequestForms, uuid: str, window: TimeWindow | None) -> WantedClaim:

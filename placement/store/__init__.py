@@ -20,7 +20,8 @@ Modules
     - ``claim_commit`` writes claims that were placed with the read model, and their groups (``groups``).
     - ``claimants`` locks the consumers of claims, with their holdings.
     - ``reservations`` and ``expiries`` write allocations that end at a time; ``expired`` has queries that
-      leave out ended allocations. ``booking_limits`` has the limits on reservations of a project.
+      leave out ended allocations. ``booking_limits`` has the limits on reservations of a project,
+      and ``maintenances`` books whole hosts.
       ``time_profile`` decides how much room later windows need, and ``holds``
       keeps this room free.
     - ``providers``, ``inventories``, ``traits``, ``aggregates`` and ``attributes`` write one part of a

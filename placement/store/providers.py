@@ -119,7 +119,7 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
         # the new provider gets the root of its parent
         roots = tx.queue(_root_of, {"its_uuid": parent_uuid})
         if tx.optimistic and tx.sends_at_once:
-            tx.queue(_creation_below, {**_base_values(tx, uuid, name), "its_parent": parent_uuid})
+            insert_below(tx, uuid, name, parent_uuid)
             # the answer is not read here: it comes with the commit, and reading it now would cost a round
             # trip
             return lambda: str(roots.scalars[0])
@@ -141,6 +141,14 @@ def insert(tx: WriteTransaction, uuid: str, name: str, parent: ProviderRow | Non
     # The parent is None for a new root
     place = {"parent": parent and parent.id, "root": parent and parent.tree_root}
     tx.queue(_creation, {**_base_values(tx, uuid, name), **place})
+
+
+def insert_below(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str) -> None:
+    """Insert a provider like :func:`insert`; the database finds the parent, which may be queued before.
+
+    Only for databases that accept several statements at once: MariaDB refuses the statement.
+    """
+    tx.queue(_creation_below, {**_base_values(tx, uuid, name), "its_parent": parent_uuid})
 
 
 def _base_values(tx: WriteTransaction, uuid: str, name: str) -> dict[str, Any]:

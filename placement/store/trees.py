@@ -121,12 +121,18 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     # everything is checked before the first write, so that a late error causes no useless writes
     for each in (*changing, *(one for level in new for one in level)):
         ids.check_names(each)
-    # providers are created level by level, because new providers need the ids of their parents
     for level in filter(None, new):
         for each in level:
-            providers.insert(tx, each.uuid, each.name, None if each.parent is None else rows[each.parent])
-        # each level takes one round trip, and trees of hosts have few levels
-        rows |= providers.find_providers(tx, [each.uuid for each in level])
+            if tx.sends_at_once and each.parent is not None:
+                providers.insert_below(tx, each.uuid, each.name, each.parent)
+            else:
+                providers.insert(tx, each.uuid, each.name, None if each.parent is None else rows[each.parent])
+        # other databases need the ids of new parents, which are read level by level
+        if not tx.sends_at_once:
+            rows |= providers.find_providers(tx, [each.uuid for each in level])
+    rows |= providers.find_providers(
+        tx, [each.uuid for level in new for each in level if each.uuid not in rows]
+    )
     _insert(tx, {rows[each.uuid].id: each for level in new for each in level}, ids)
     for each in changing:
         _write_changes(tx, rows[each.uuid], each, present[rows[each.uuid].id], ids)

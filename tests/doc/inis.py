@@ -15,6 +15,7 @@ from tests.doc.pages import Block
 _SERVICE = {
     "api",
     "placement_database",
+    "reservations",
     "keystone_authtoken",
     "oslo_policy",
     "oslo_middleware",

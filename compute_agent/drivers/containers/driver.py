@@ -80,7 +80,14 @@ class ContainerDriver(ForeignDriver):
             self.peer_name, socket_path, self._hints.put, seconds, bool(guest_names)
         )
         self._table = ContainerTable(
-            name, self._engine, host, self._folders.groups, self._report_change, group_path, guest_names
+            name,
+            self._engine,
+            host,
+            self._folders.groups,
+            self._report_change,
+            records,
+            group_path,
+            guest_names,
         )
         self._editor = ContainerEditor(records, self._folders, group_path)
         self._await_look(start_thread(CONTAINERS_THREAD, self._follow_peer))

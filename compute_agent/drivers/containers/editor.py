@@ -5,15 +5,15 @@ The group of a container ends with each run. So values of a run that has ended n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.containers.container_state import ContainerRun, own_group, parse_run
 from compute_agent.drivers.containers.table import CONTAINER
-from compute_agent.drivers.foreign.editor import HostFolders, ValueEditor
-from compute_agent.drivers.foreign.kernel_values import FILES, IDLE_FILE, file_writes, read_values
+from compute_agent.drivers.foreign.editor import HostFolders, ValueEditor, read_texts
+from compute_agent.drivers.foreign.kernel_values import Texts, file_writes, read_values
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
 from compute_agent.drivers.foreign.values import Values
 from compute_agent.model.guest import Guest
@@ -41,19 +41,16 @@ class ContainerEditor(ValueEditor):
             raise GuestGoneError(f"guest {guest} has ended")
         return str(ContainerRun(main, guest.details[CONTAINER]))
 
-    def _read_values(self, guest: Guest) -> Values:
-        group = GuestCgroup(Path(guest.cgroup))
+    def _read_values(self, guest: Guest, texts: Texts) -> Values:
         try:
-            return read_values(_read_texts(group))
-        except (OSError, ValueError) as error:
+            return read_values(texts)
+        except ValueError as error:
             raise DriverError(f"the control group of guest {guest} cannot be read: {error}") from error
 
-    def _find_differing(self, guest: Guest, values: Values, present: Values) -> Collection[str]:
-        return self._differing_files(guest, values)
-
     def _write_values(self, guest: Guest, writes: Values) -> None:
-        self._write_files(GuestCgroup(Path(guest.cgroup)), writes, f"guest {guest}")
-        if left := self._differing_files(guest, writes):
+        group = GuestCgroup(Path(guest.cgroup))
+        self._write_files(group, writes, f"guest {guest}")
+        if left := self._differing_files(writes, read_texts(group)):
             raise DriverError(f"guest {guest}: the kernel did not accept {', '.join(sorted(left))}")
 
     def _restore_values(self, record: ValueRecord) -> None:
@@ -69,7 +66,7 @@ class ContainerEditor(ValueEditor):
 
     def _write_files(self, group: GuestCgroup, writes: Values, subject: str) -> None:
         try:
-            for file, text in file_writes(writes, _read_texts(group), self._folders.whole_sets):
+            for file, text in file_writes(writes, read_texts(group), self._folders.whole_sets):
                 try:
                     group.write_io(file, text)
                 except FileNotFoundError:
@@ -79,7 +76,3 @@ class ContainerEditor(ValueEditor):
                     raise DriverError(f"{subject} cannot have {text!r} in {file}: {error}") from error
         finally:
             self._forget_reading()
-
-
-def _read_texts(group: GuestCgroup) -> dict[str, str | None]:
-    return {file: group.io_text(file) for file in (*FILES.values(), IDLE_FILE)}

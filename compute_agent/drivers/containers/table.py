@@ -18,7 +18,7 @@ from compute_agent.drivers.containers.container_state import ContainerRun, Conta
 from compute_agent.drivers.containers.engine import ContainerEngine
 from compute_agent.drivers.containers.labels import GUEST, KUBERNETES, parse_labels, trusted_labels
 from compute_agent.drivers.foreign.declared import BadDeclarationError, DeclaredSettings, made_uuid
-from compute_agent.drivers.foreign.records import ValueRecord
+from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
 from compute_agent.drivers.foreign.table import (
     GuestEntry,
     GuestTable,
@@ -47,6 +47,7 @@ class ContainerTable(GuestTable):
         host: str,
         groups: Path,
         report: Callable[[GuestChange], None],
+        records: ValueRecords,
         group_path: Callable[[int], str] = procfs.cgroup_path,
         guest_names: Collection[str] = (),
     ) -> None:
@@ -58,6 +59,7 @@ class ContainerTable(GuestTable):
         super().__init__(driver, host, groups, report)
         self._guest_names = guest_names
         self._engine = engine
+        self._records = records
         self._group_path = group_path
 
     def is_managed(self, record: ValueRecord) -> bool:
@@ -141,6 +143,8 @@ class ContainerTable(GuestTable):
         # The process has ended since the engine has answered.
         if main is None or procfs.identify_process(container.pid) != main:
             return SubjectFinding()
+        if not settings.guest_uuid:
+            guest_uuid = self._uuid_of_run(ContainerRun(main, container.key)) or guest_uuid
         self._refuse_namesake(container.key, guest_uuid, "container", "the label compute-agent.uuid")
         group = own_group(path, container.key)
         if not group:
@@ -161,6 +165,14 @@ class ContainerTable(GuestTable):
             declared_problems=settings.problems,
         )
         return SubjectFinding(GuestEntry(guest, RunningGroup(main, folder), settings.memory_mb), guest_uuid)
+
+    def _uuid_of_run(self, run: ContainerRun) -> str:
+        """The uuid that a container already has in its run, under this name or a former one; empty: none."""
+        with self._lock:
+            entry = self._entries.get(run.key)
+        if entry is not None and entry.running.main == run.main:
+            return entry.guest.uuid
+        return self._records.uuid_of_run(str(run))
 
 
 def run_of(entry: GuestEntry) -> ContainerRun:

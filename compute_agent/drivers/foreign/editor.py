@@ -17,7 +17,7 @@ from typing import Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.cgroup import GuestCgroup
-from compute_agent.drivers.foreign.kernel_values import FILES, IDLE_FILE, differing_files
+from compute_agent.drivers.foreign.kernel_values import FILES, IDLE_FILE, Texts, differing_files
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
 from compute_agent.drivers.foreign.values import CPUS, DEFAULTS, NODES, Values, own_value
 from compute_agent.host.cpus import read_online
@@ -27,7 +27,7 @@ from compute_agent.model.messages import DriverError
 
 LOG = logging.getLogger(__name__)
 
-_READING_SECONDS: Final = 1.0
+READING_SECONDS: Final = 1.0
 """The longest age in seconds of a reading that a comparison uses. A round compares all settings of a guest
 within milliseconds, and rounds are further apart."""
 
@@ -76,15 +76,30 @@ class ValueComparison:
 
 @dataclass(frozen=True, slots=True)
 class ValueReading:
-    """The values that a guest had at one time, in seconds of the monotonic clock."""
+    """The values that a guest had at one time, in seconds of the monotonic clock.
+
+    :ivar texts: the contents of the files of its group by their names; None: the file does not exist.
+    """
 
     guest_uuid: str
     time: float
     values: Values
+    texts: Texts
 
     def is_fresh(self, guest: Guest) -> bool:
         """Whether a comparison of this guest may use the reading now."""
-        return self.guest_uuid == guest.uuid and time.monotonic() - self.time <= _READING_SECONDS
+        return self.guest_uuid == guest.uuid and time.monotonic() - self.time <= READING_SECONDS
+
+
+def read_texts(group: GuestCgroup) -> Texts:
+    """The contents of the files of a group.
+
+    :raises DriverError: a file cannot be read.
+    """
+    try:
+        return {file: group.io_text(file) for file in (*FILES.values(), IDLE_FILE)}
+    except OSError as error:
+        raise DriverError(f"the control group {group.folder} cannot be read: {error}") from error
 
 
 class ValueEditor(abc.ABC):
@@ -110,7 +125,7 @@ class ValueEditor(abc.ABC):
     def compare_guest(self, guest: Guest, choose: GoalChoice) -> ValueComparison:
         """Compare a guest with its goals.
 
-        Comparisons of one guest that follow each other share one reading of its values.
+        Comparisons of one guest that follow each other share one reading of its values and files.
 
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the values cannot be read.
@@ -118,7 +133,7 @@ class ValueEditor(abc.ABC):
         reading = self._reading
         if reading is None or not reading.is_fresh(guest):
             reading = self._read_guest(guest)
-        return self._compare_values(guest, choose, reading.values)
+        return self._compare_values(guest, choose, reading)
 
     def apply(self, guest: Guest, choose: GoalChoice) -> bool:
         """Set the values that differ, and read them back; return whether any differed.
@@ -127,7 +142,7 @@ class ValueEditor(abc.ABC):
         :raises DriverError: a value is refused, or cannot be recorded.
         """
         with self._lock:
-            found = self._compare_values(guest, choose, self._read_guest(guest).values)
+            found = self._compare_values(guest, choose, self._read_guest(guest))
             if not found.differing:
                 return False
             writes = {name: found.goals[name] for name in found.differing}
@@ -172,16 +187,17 @@ class ValueEditor(abc.ABC):
         return ""
 
     @abc.abstractmethod
-    def _read_values(self, guest: Guest) -> Values:
+    def _read_values(self, guest: Guest, texts: Texts) -> Values:
         """The present values of a guest, without those that it cannot have.
 
+        :param texts: the contents of the files of its group.
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the values cannot be read.
         """
 
-    @abc.abstractmethod
-    def _find_differing(self, guest: Guest, values: Values, present: Values) -> Collection[str]:
+    def _find_differing(self, values: Values, reading: ValueReading) -> Collection[str]:
         """The names of values that the guest does not have."""
+        return self._differing_files(values, reading.texts)
 
     @abc.abstractmethod
     def _write_values(self, guest: Guest, writes: Values) -> None:
@@ -208,19 +224,21 @@ class ValueEditor(abc.ABC):
 
     # Inner parts
 
-    def _compare_values(self, guest: Guest, choose: GoalChoice, present: Values) -> ValueComparison:
+    def _compare_values(self, guest: Guest, choose: GoalChoice, reading: ValueReading) -> ValueComparison:
+        present = reading.values
         # An older systemd or kernel does not have all values.
         goals = {
             name: value
             for name, value in choose({**DEFAULTS, **present}, self.record_of(guest).values).items()
             if name in present
         }
-        differing = self._find_differing(guest, goals, present)
+        differing = self._find_differing(goals, reading)
         return ValueComparison({**DEFAULTS, **present}, goals, tuple(sorted(differing)))
 
     def _read_guest(self, guest: Guest) -> ValueReading:
         writes, now = self._writes, time.monotonic()
-        reading = ValueReading(guest.uuid, now, self._read_values(guest))
+        texts = read_texts(GuestCgroup(Path(guest.cgroup)))
+        reading = ValueReading(guest.uuid, now, self._read_values(guest, texts), texts)
         if writes == self._writes:
             self._reading = reading
         return reading
@@ -230,10 +248,8 @@ class ValueEditor(abc.ABC):
         self._writes += 1
         self._reading = None
 
-    def _differing_files(self, guest: Guest, values: Values) -> list[str]:
+    def _differing_files(self, values: Values, texts: Texts) -> list[str]:
         """The names of values that the files of the guest's group do not have."""
-        group = GuestCgroup(Path(guest.cgroup))
-        texts = {file: group.io_text(file) for file in (*(FILES[name] for name in values), IDLE_FILE)}
         # Only an empty set is compared with all CPUs or NUMA nodes.
         whole = self._folders.whole_sets if frozenset() in values.values() else {}
         return differing_files(values, texts, whole)

@@ -46,6 +46,9 @@ FILES: Final[Mapping[str, str]] = {
 
 IDLE_FILE: Final = "cpu.idle"
 
+Texts = Mapping[str, str | None]
+"""The contents of the files of a group by their names; None: the file does not exist."""
+
 _NO_QUOTA: Final = f"max {PERIOD}"
 _MIN_QUOTA: Final = 1000
 """The smallest quota in microseconds that the kernel accepts."""
@@ -56,7 +59,7 @@ _SECOND: Final = 1_000_000
 _QUOTA_TOLERANCE: Final = 0.01
 
 
-def differing_files(values: Values, texts: Mapping[str, str | None], whole: Values) -> list[str]:
+def differing_files(values: Values, texts: Texts, whole: Values) -> list[str]:
     """The names among ``values`` with other values in the kernel.
 
     :param texts: the contents of the files by their names; None: the file does not exist.
@@ -65,7 +68,7 @@ def differing_files(values: Values, texts: Mapping[str, str | None], whole: Valu
     return [name for name, value in values.items() if not _value_agrees(name, value, texts, whole)]
 
 
-def _value_agrees(name: str, value: Value, texts: Mapping[str, str | None], whole: Values) -> bool:
+def _value_agrees(name: str, value: Value, texts: Texts, whole: Values) -> bool:
     text = texts[FILES[name]]
     if text is None:
         # The controller is not enabled for a group without a value. io.weight exists only with io.cost.
@@ -113,7 +116,7 @@ def _quota_agrees(value: int, text: str) -> bool:
     return math.isclose(int(quota) / int(period), value / _SECOND, rel_tol=_QUOTA_TOLERANCE)
 
 
-def read_values(texts: Mapping[str, str | None]) -> Values:
+def read_values(texts: Texts) -> Values:
     """The values of a group; those of files that do not exist are left out.
 
     :param texts: the contents of the files of :data:`FILES`, and of :data:`IDLE_FILE`, by their names.
@@ -145,7 +148,7 @@ def _read_value(name: str, text: str) -> Value:
     return INFINITY if text == "max" else int(text)
 
 
-def file_writes(writes: Values, texts: Mapping[str, str | None], whole: Values) -> list[tuple[str, str]]:
+def file_writes(writes: Values, texts: Texts, whole: Values) -> list[tuple[str, str]]:
     """The texts to write so that a group has the values: pairs of file and text, in their order.
 
     :param texts: the present contents of the files by their names.

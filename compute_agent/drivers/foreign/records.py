@@ -84,6 +84,10 @@ class ValueRecords:
             return ValueRecord(guest_uuid, name, run)
         return found
 
+    def uuid_of_run(self, run: str) -> str:
+        """The uuid of the guest that the agent has changed in this run; empty if it has changed nothing."""
+        return next((record.guest_uuid for record in self.all_records() if record.run == run), "")
+
     def all_records(self) -> list[ValueRecord]:
         """The records of all guests that the agent has changed."""
         return list(self._records.values())

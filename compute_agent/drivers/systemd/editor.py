@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.foreign.editor import HostFolders, ValueEditor
+from compute_agent.drivers.foreign.editor import HostFolders, ValueEditor, ValueReading
+from compute_agent.drivers.foreign.kernel_values import Texts
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
 from compute_agent.drivers.foreign.values import CPUS, DEFAULTS, NODES, Values, pending_writes, value_text
 from compute_agent.drivers.systemd.bus import BusError
@@ -38,7 +39,7 @@ class UnitEditor(ValueEditor):
         super().__init__(records, folders)
         self._manager = manager
 
-    def _read_values(self, guest: Guest) -> Values:
+    def _read_values(self, guest: Guest, texts: Texts) -> Values:
         found = self._manager.read_service(guest.name)
         if found is None:
             raise GuestGoneError(f"guest {guest} has ended")
@@ -47,9 +48,10 @@ class UnitEditor(ValueEditor):
         except ValueError as error:
             raise DriverError(f"systemd gives unexpected values of guest {guest}: {error}") from error
 
-    def _find_differing(self, guest: Guest, values: Values, present: Values) -> Collection[str]:
+    def _find_differing(self, values: Values, reading: ValueReading) -> Collection[str]:
         # systemd answers before it writes, and another program may write to the files.
-        return {*pending_writes(values, present), *self._differing_files(guest, values)}
+        present = {**DEFAULTS, **reading.values}
+        return {*pending_writes(values, present), *super()._find_differing(values, reading)}
 
     def _write_values(self, guest: Guest, writes: Values) -> None:
         names = ", ".join(f"{name}={value_text(value)}" for name, value in writes.items())
@@ -111,7 +113,7 @@ class UnitEditor(ValueEditor):
         """Wait until systemd and the kernel have the values; return the names of those that are missing."""
         deadline = time.monotonic() + _APPLY_SECONDS
         while True:
-            left = self._find_differing(guest, values, {**DEFAULTS, **self._read_values(guest)})
+            left = self._find_differing(values, self._read_guest(guest))
             if not left or time.monotonic() >= deadline:
                 return sorted(left)
             time.sleep(_APPLY_PAUSE)

@@ -21,7 +21,9 @@ from placement.search.claims.degradation import DegradationCause, PromisingProvi
 from placement.store import reservations as store
 from placement.store.allocations import Allocation
 from placement.store.booking_limits import BookingLimits
+from placement.store.consumers import ConsumerOwnership
 from placement.store.holds import TimeSchedule, read_schedule
+from placement.store.maintenances import HostGuest, book_maintenance, find_guests
 from placement.store.reservations import CapacityReservation, WrittenReservation
 from placement.store.time_profile import TimeWindow, iso_time
 
@@ -42,6 +44,16 @@ def create_reservation(call: ApiRequest) -> Response:
     uuid = body["uuid"] or str(uuids.uuid4())
     end = schemas.end_of(body)
     window = schemas.window_of(body, end)
+    if body["maintenance_of"] is not None:
+        time = schemas.maintenance_window(body, window)
+        owner = ConsumerOwnership(body["project_id"], body["user_id"], store.TYPE)
+        written = call.service.database.write(
+            lambda tx: book_maintenance(tx, uuid, body["maintenance_of"], owner, time)
+        )
+        answer = call.json_answer(
+            {"reservation": _written_document(call, written), "warnings": []}, status=201
+        )
+        return call.add_location(answer, f"{PATH}/{uuid}")
     wanted = schemas.wanted_of(body, call.service.request_forms, uuid, window)
     starts_at = None if window is None else window.starts_at
     limits = _booking_limits(call)
@@ -103,7 +115,13 @@ def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     # 404 instead of 403, because 403 would show that the reservation exists
     if found is None or not _allows_project(call, rules.SHOW_RESERVATION, found.project_id):
         raise store.no_reservation(uuid)
-    return call.json_answer({"reservation": _documents(call, [found], held)[0]})
+    (document,) = _documents(call, [found], held)
+    # guests of other projects are for callers that may see every project
+    if document["degraded"] and _allows_project(call, rules.LIST_RESERVATIONS, _ANY_PROJECT):
+        with call.service.database.read() as conn:
+            guests = find_guests(conn, found, {each["provider"] for each in document["degraded"]})
+        document["guests"] = [_guest_document(each) for each in guests]
+    return call.json_answer({"reservation": document})
 
 
 @api_operation(
@@ -195,6 +213,16 @@ def _documents(
         window = TimeWindow(max(each.now, each.starts_at or each.now), each.expires_at)
         documents.append(_reservation_document(each, own, find_causes(own, window, providers, schedule)))
     return documents
+
+
+def _guest_document(guest: HostGuest) -> dict[str, Any]:
+    return {
+        "consumer_uuid": guest.consumer,
+        "consumer_type": guest.consumer_type,
+        "project_id": guest.project_id,
+        "ends_at": None if guest.ends_at is None else iso_time(guest.ends_at),
+        "has_to_move": guest.has_to_move,
+    }
 
 
 def _reservation_document(

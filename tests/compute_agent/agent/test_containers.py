@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from compute_agent.agent.release import ReleaseOptions, open_release
 from compute_agent.drivers import factory
 from compute_agent.drivers.containers.driver import ContainerDriver
 from tests.compute_agent.agent.running import RunningAgent
@@ -80,6 +81,23 @@ def test_a_restart_of_the_agent_keeps_the_cpus(rig, engine):
     rig.restart()
     assert cpus_of(engine) == {frozenset({0})}
     rig.wait_for(lambda: rig.ask("guest.list"))
+
+
+def test_a_release_gives_containers_their_own_cpus_back(rig, engine):
+    rig.claim(UUID, PCPU=1)
+    engine.start(DB, {**GUEST, "compute-agent.uuid": UUID})
+    # Processes of the fake engine begin with the CPUs of the test.
+    own = {frozenset(os.sched_getaffinity(0))}
+    rig.wait_for(lambda: cpus_of(engine) == {frozenset({0})})
+    rig.agent.stop()
+    with open_release(rig.load_conf(), ReleaseOptions(pins=True), 10.0) as release:
+        rows = [(row.kind, row.outcome) for row in release.carry_out() if DB in row.name]
+    assert rows == [("pins", "given back")]
+    assert cpus_of(engine) == own
+    records = (rig.ini.parent / "state" / "podman").glob("*")
+    assert [it for it in records if "AllowedCPUs" in it.read_text()] == []
+    rig.start_again()
+    rig.wait_for(lambda: cpus_of(engine) == {frozenset({0})})
 
 
 def test_a_label_that_cannot_be_used_is_a_lost_guest_of_the_status(rig, engine):

@@ -20,6 +20,7 @@ from compute_agent.drivers.base import (
 from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.containers import driver as driver_module
+from compute_agent.drivers.foreign import editor
 from compute_agent.drivers.foreign.declared import made_uuid
 from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
@@ -243,8 +244,31 @@ class TestSetting:
         assert driver.cpu_limits(guest, CpuLimits(300)) is None
         assert driver.memory_limits(guest, MemoryLimits(1 << 30)) is None
 
-    def test_drift_of_a_file_is_seen_and_corrected(self, engine, rig):
+    def test_a_round_of_comparisons_reads_the_files_once(self, engine, rig, monkeypatch):
         driver, guest = rig
+        readings, read_texts = [], editor.read_texts
+        monkeypatch.setattr(editor, "read_texts", lambda group: readings.append(group) or read_texts(group))
+
+        def compare_everything():
+            driver.misplaced_threads(guest, PINNED)
+            driver.cpu_limits(guest, CpuLimits())
+            driver.memory_nodes(guest, frozenset())
+            driver.memory_limits(guest, MemoryLimits())
+            driver.blockio_drift(guest, None)
+
+        compare_everything()
+        monkeypatch.setattr(editor, "READING_SECONDS", -1.0)
+        readings.clear()
+        compare_everything()
+        assert len(readings) == 5
+        monkeypatch.setattr(editor, "READING_SECONDS", 60.0)
+        compare_everything()
+        assert len(readings) == 5
+
+    def test_drift_of_a_file_is_seen_and_corrected(self, engine, rig, monkeypatch):
+        driver, guest = rig
+        # Each comparison is one of a later round.
+        monkeypatch.setattr(editor, "READING_SECONDS", -1.0)
         driver.apply_cpu_settings(guest, PINNED)
         driver.apply_cpu_limits(guest, CpuLimits(300, 0.5))
         (engine.folder_of(engine.named(DB)) / "cpu.max").write_text("max 100000\n")
@@ -332,6 +356,26 @@ class TestSetting:
         driver.apply_cpu_settings(guest, FREE)
         assert engine.group_file("db2", "cpuset.cpus") == engine_cpus(engine)
         assert records(tmp_path) == []
+
+    def test_a_container_with_another_name_keeps_its_uuid_until_its_run_ends(
+        self, engine, open_driver, tmp_path
+    ):
+        container = engine.start(DB)
+        driver = open_driver(engine)
+        driver.apply_cpu_settings(driver.guests()[0], PINNED)
+        container.name = "db2"
+        engine.emit(container, "rename")
+        assert next_change(driver) == (ChangeKind.CHANGED, "db2")
+        driver.close()
+        # Another agent finds the container by its new name.
+        second = open_driver(engine)
+        (guest,) = second.guests()
+        assert (guest.uuid, guest.name) == (DB_UUID, "db2")
+        second.apply_cpu_settings(guest, FREE)
+        assert engine.group_file("db2", "cpuset.cpus") == engine_cpus(engine)
+        assert records(tmp_path) == []
+        engine.restart("db2")
+        wait_for(lambda: [one for one in second.guests() if one.uuid == made_uuid(HOST, "podman", "db2")])
 
     def test_the_end_of_a_run_leaves_no_record(self, engine, rig, tmp_path):
         driver, guest = rig

@@ -292,8 +292,10 @@ class TestSetting:
         driver.apply_cpu_limits(guest, CpuLimits())
         assert systemd.drop_ins(DB) == ["50-CPUQuota.conf"]
 
-    def test_drift_of_a_property_and_of_a_file_is_seen_and_corrected(self, systemd, rig):
+    def test_drift_of_a_property_and_of_a_file_is_seen_and_corrected(self, systemd, rig, monkeypatch):
         driver, guest = rig
+        # Each comparison is one of a later round.
+        monkeypatch.setattr(editor, "READING_SECONDS", -1.0)
         driver.apply_cpu_settings(guest, PINNED)
         driver.apply_cpu_limits(guest, CpuLimits(300, 0.5))
         systemd.units[DB].values["CPUWeight"] = INFINITY
@@ -309,7 +311,7 @@ class TestSetting:
     def test_a_round_of_comparisons_reads_the_service_once(self, systemd, rig, monkeypatch):
         driver, guest = rig
         compare_all(driver, guest)
-        monkeypatch.setattr(editor, "_READING_SECONDS", -1.0)
+        monkeypatch.setattr(editor, "READING_SECONDS", -1.0)
         systemd.calls.clear()
         compare_all(driver, guest)
         assert systemd.calls == ["GetAll"] * 5
@@ -332,7 +334,7 @@ class TestSetting:
         driver, guest = rig
         assert driver.cpu_limits(guest, CpuLimits(quota=1)) == CpuLimits(100)
         systemd.units[DB].values["CPUQuotaPerSecUSec"] = 3_000_000
-        monkeypatch.setattr(editor, "_READING_SECONDS", -1.0)
+        monkeypatch.setattr(editor, "READING_SECONDS", -1.0)
         assert driver.cpu_limits(guest, CpuLimits(quota=1)) == CpuLimits(100, 3.0)
 
     def test_a_value_that_the_kernel_does_not_take_is_an_error(self, systemd, rig):

@@ -1,0 +1,163 @@
+"""Maintenance of hosts: a window with the whole capacity of a tree, whatever guests hold of it.
+
+Other windows need free room. A maintenance is written without a check, so guests that are on the host do not
+prevent it. Until its end, no consumer without an end gets a place there, and no claim that lasts into it. The
+guests keep their allocations until they end or move; as long as some have to move, the window is degraded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+import sqlalchemy as sa
+
+from placement.db.batch import split_rows
+from placement.db.database import WriteTransaction
+from placement.db.tables import (
+    WINDOW_HOLD,
+    allocations,
+    claim_expiries,
+    consumers,
+    planned_allocations,
+    reservations,
+    resource_providers,
+)
+from placement.exceptions import Conflict, InvalidRequest
+from placement.store import consumers as consumer_store
+from placement.store.allocations import read_supplies, write_claims
+from placement.store.claimants import LockedConsumers, lock_consumers
+from placement.store.claims import ConsumerClaim
+from placement.store.consumers import ConsumerOwnership
+from placement.store.expired import COUNTS, EXPIRES
+from placement.store.expiries import server_time
+from placement.store.providers import no_provider
+from placement.store.reservations import (
+    CapacityReservation,
+    ReservationEnd,
+    WrittenReservation,
+    make_reservation,
+)
+from placement.store.time_profile import TimeWindow, check_window
+
+# the sum of a maintenance and of other windows has to fit in a column of 32 bits
+_MAX_AMOUNT: Final = 2**30
+"""Maximum amount of a class of a provider that a maintenance takes."""
+MAX_GUESTS: Final = 1000
+"""Maximum number of guests in an answer."""
+
+
+def book_maintenance(
+    tx: WriteTransaction, consumer: str, host: str, owner: ConsumerOwnership, window: TimeWindow
+) -> WrittenReservation:
+    """Book all providers of a tree for a window.
+
+    :param host: the uuid of the root.
+    :raises NotFound: there is no such provider.
+    :raises InvalidRequest: the provider is no root, or the time is impossible.
+    :raises Conflict: the consumer exists, or the tree has no capacity.
+    """
+    # the consumer is locked and created before the providers are locked, as in claims
+    consumer_store.check_generation(lock_consumers(tx, [consumer]).consumers.get(consumer), None)
+    consumer_store.create_consumers(tx, {consumer: owner})
+    uuids = _tree_uuids(tx.conn, host)
+    tx.lock(uuids)
+    window = check_window(window, server_time(tx.conn))
+    supplies, class_ids = read_supplies(tx, uuids)
+    names = {class_id: name for name, class_id in class_ids.items()}
+    capacities = {
+        uuid: {
+            names[class_id]: min(each.capacity, _MAX_AMOUNT)
+            for class_id, each in supply.inventories.items()
+            if each.capacity > 0
+        }
+        for uuid, supply in supplies.items()
+    }
+    resources = {uuid: amounts for uuid, amounts in capacities.items() if amounts}
+    if not resources:
+        raise Conflict(f"The tree of resource provider {host} has no capacity that a maintenance could take.")
+    claim = ConsumerClaim(consumer, resources, None, owner, in_any_portions=True, window=window)
+    write_claims(tx, [claim], LockedConsumers({}), are_promised=True)
+    return make_reservation(tx, consumer, None, ReservationEnd(window.ends_at, None), window.starts_at)
+
+
+def _tree_uuids(conn: sa.Connection, host: str) -> list[str]:
+    row = conn.execute(
+        sa.select(resource_providers.c.id, resource_providers.c.root_id).where(
+            resource_providers.c.uuid == host
+        )
+    ).one_or_none()
+    if row is None:
+        raise no_provider(host)
+    provider_id, root_id = row
+    if root_id is not None:
+        raise InvalidRequest(f"Resource provider {host} is not the root of its tree.")
+    members = (resource_providers.c.id == provider_id) | (resource_providers.c.root_id == provider_id)
+    return list(conn.execute(sa.select(resource_providers.c.uuid).where(members)).scalars())
+
+
+@dataclass(frozen=True, slots=True)
+class HostGuest:
+    """A consumer on providers of a window. ``ends_at`` is the time of its end, in seconds since 1970.
+
+    ``has_to_move`` tells whether it holds amounts during the window; otherwise it ends before.
+    """
+
+    consumer: str
+    consumer_type: str | None
+    project_id: str
+    ends_at: float | None
+    has_to_move: bool
+
+
+def find_guests(
+    conn: sa.Connection, window: CapacityReservation, providers: Collection[str]
+) -> list[HostGuest]:
+    """Return the other consumers of these providers by uuid, at most :data:`MAX_GUESTS`.
+
+    Windows that begin after this one are left out.
+    """
+    begin = window.now if window.starts_at is None else max(window.now, window.starts_at)
+    found: dict[str, HostGuest] = {}
+    for chunk in split_rows(sorted(providers)):
+        values = {"providers": chunk, "own": window.uuid, "after": window.expires_at, "limit": MAX_GUESTS}
+        for consumer, kind, project_id, claim_end, reservation_end in conn.execute(_guests, values):
+            ends_at = claim_end if reservation_end is None else reservation_end
+            has_to_move = ends_at is None or ends_at > begin
+            found[consumer] = HostGuest(consumer, kind, project_id, ends_at, has_to_move)
+    return [found[consumer] for consumer in sorted(found)][:MAX_GUESTS]
+
+
+_chosen: Final = resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True))
+_ids: Final = sa.union(
+    *(
+        sa.select(held.c.consumer_id)
+        .join(resource_providers, resource_providers.c.id == held.c.provider_id)
+        .where(_chosen)
+        for held in (allocations, planned_allocations)
+    )
+).subquery()
+_guests: Final = (
+    sa.select(
+        consumers.c.uuid,
+        consumers.c.consumer_type,
+        consumers.c.project_id,
+        claim_expiries.c.expires_at,
+        reservations.c.expires_at.label("reserved_until"),
+    )
+    .select_from(
+        consumers.join(_ids, _ids.c.consumer_id == consumers.c.id)
+        # a claim that a client may still confirm has no known end
+        .outerjoin(claim_expiries, EXPIRES & claim_expiries.c.is_final)
+        .outerjoin(reservations, reservations.c.consumer_id == consumers.c.id)
+    )
+    .where(
+        consumers.c.uuid != sa.bindparam("own"),
+        sa.func.coalesce(consumers.c.consumer_type, "") != WINDOW_HOLD,
+        sa.func.coalesce(reservations.c.starts_at, 0.0) < sa.bindparam("after", type_=sa.Double),
+        COUNTS,
+    )
+    .order_by(consumers.c.uuid)
+    .limit(sa.bindparam("limit", type_=sa.Integer))
+)
