@@ -34,6 +34,12 @@ _SECTIONS: Final = {
     "watermark:NAME": BETA,
 }
 _OPTIONS: Final = {
+    ("guests", "claim"): EXPERIMENTAL,
+    ("guests", "claim_dedicated"): EXPERIMENTAL,
+    ("guests", "claim_grace"): EXPERIMENTAL,
+    ("guests", "claim_project"): EXPERIMENTAL,
+    ("guests", "claim_user"): EXPERIMENTAL,
+    ("guests", "no_room"): EXPERIMENTAL,
     ("qos_class:NAME", "core_scheduling"): EXPERIMENTAL,
     ("qos_class:NAME", "isolation"): EXPERIMENTAL,
     ("qos_class:NAME", "realtime_priority"): EXPERIMENTAL,

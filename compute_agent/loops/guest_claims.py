@@ -195,7 +195,7 @@ class GuestClaims:
         for note in list(self._store.notes.values()):
             if note.guest_uuid in views or not self._is_over(note):
                 self._gone.pop(note.guest_uuid, None)
-            elif self._clock() - self._gone.setdefault(note.guest_uuid, self._clock()) >= self._grace:
+            elif self._clock() - self._gone.setdefault(note.guest_uuid, self._clock()) >= self._claim_grace:
                 self._give_back(client, note)
         if not self._in_force.current.options.guests.claim:
             self._found = None
@@ -207,10 +207,10 @@ class GuestClaims:
         # The notes are on disk before the first claim.
         self._store.keep_notes({**before, **wishes})
         for uuid, wish in wishes.items():
-            self._claim(client, views[uuid], wish, before.get(uuid))
+            self._claim_place(client, views[uuid], wish, before.get(uuid))
 
     @property
-    def _grace(self) -> float:
+    def _claim_grace(self) -> float:
         return float(self._in_force.current.options.guests.claim_grace)
 
     def _is_over(self, note: ClaimNote) -> bool:
@@ -277,7 +277,7 @@ class GuestClaims:
         self._checked[guest.uuid] = guest.pid
         return replace(note, owner=known.owner, former=known.amounts)
 
-    def _claim(
+    def _claim_place(
         self, client: PlacementClient, view: GuestView, note: ClaimNote, known: ClaimNote | None
     ) -> None:
         """Claim for a guest, or change its claim.

@@ -71,7 +71,7 @@ class CandidatePattern(NamedTuple):
         return {suffix: tuple([self.positions[first] for first in firsts]) for suffix, firsts in served}
 
     @property
-    def giving(self) -> Iterable[int]:
+    def giving_positions(self) -> Iterable[int]:
         """The positions that give some amount; a position may occur twice."""
         return self.positions if self.form.all_give else self.resources
 
@@ -212,7 +212,7 @@ def _order_batches(
     for batch in batches:
         for pattern in batch:
             # The value None stands for the root and for sharing providers, which are not branches
-            found = {*map(branch, pattern.giving)}
+            found = {*map(branch, pattern.giving_positions)}
             spread = (len(found) - (None in found), len(pattern.form.resources))
             in_order, last = in_order and last <= spread, spread
             by_spread.setdefault(spread, []).append(pattern)

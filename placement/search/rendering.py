@@ -259,7 +259,7 @@ def _used_trees(snapshot: ModelSnapshot, offers: Iterable[Offer]) -> Iterable[Ho
             continue
         used = used_by.get(patterns)
         if used is None:
-            used = used_by[patterns] = sorted({at for pattern in patterns for at in pattern.giving})
+            used = used_by[patterns] = sorted({at for pattern in patterns for at in pattern.giving_positions})
         # positions are collected once for each batch, because equivalent trees share batches; positions of
         # sharing providers come last
         members, own = provider_set.members, provider_set.own_count

@@ -89,7 +89,7 @@ def list_some(call: ApiRequest) -> Response:
         found = store.list_reservations(conn, project_id, page.group, page.marker, page.limit + 1)
         read = found[: page.limit]
         held = store.held_amounts(conn, read)
-    shown = _documents(call, read, held)
+    shown = _reservation_documents(call, read, held)
     # states depend on the clock and on providers, so a page is filtered after it is read: its price is
     # limited, and it may have fewer reservations than its limit
     document: dict[str, Any] = {"reservations": [each for each in shown if page.has_state(each)]}
@@ -115,7 +115,7 @@ def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     # 404 instead of 403, because 403 would show that the reservation exists
     if found is None or not _allows_project(call, rules.SHOW_RESERVATION, found.project_id):
         raise store.no_reservation(uuid)
-    (document,) = _documents(call, [found], held)
+    (document,) = _reservation_documents(call, [found], held)
     # guests of other projects are for callers that may see every project
     if document["degraded"] and _allows_project(call, rules.LIST_RESERVATIONS, _ANY_PROJECT):
         with call.service.database.read() as conn:
@@ -187,10 +187,10 @@ def _release_due(call: ApiRequest) -> None:
 
 
 def _written_document(call: ApiRequest, written: WrittenReservation) -> dict[str, Any]:
-    return _documents(call, [written.reservation], written.held)[0]
+    return _reservation_documents(call, [written.reservation], written.held)[0]
 
 
-def _documents(
+def _reservation_documents(
     call: ApiRequest, found: Sequence[CapacityReservation], held: Sequence[Allocation]
 ) -> list[dict[str, Any]]:
     """Return the documents of reservations, with the causes why they are degraded.

@@ -53,7 +53,7 @@ NEVER: Final = TimeWindow(math.inf, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
-class TimeSpan:
+class StartSpan:
     """Possible starts, from ``begin`` until ``last`` (included), of windows of a ``duration`` in seconds."""
 
     begin: float
@@ -106,7 +106,7 @@ def usage_during(provider: Provider, here: SkylinesByClass, window: TimeWindow) 
 
 
 def find_free(
-    snapshot: ModelSnapshot, skylines: Skylines, wanted: WantedClaim, span: TimeSpan, budget: SearchBudget
+    snapshot: ModelSnapshot, skylines: Skylines, wanted: WantedClaim, span: StartSpan, budget: SearchBudget
 ) -> Iterator[FreeWindow]:
     """Yield free windows of a claim, the earliest first; among equal starts the tightest fit comes first.
 
@@ -263,7 +263,7 @@ class _ClassLimit:
                 timed.append(skyline)
                 free.append(each.free(name) + skyline.counted)
                 units.append(inventory.max_unit)
-        if not _suffices(need, [min(both) for both in zip(free, units, strict=True)]):
+        if not _gives_enough(need, [min(both) for both in zip(free, units, strict=True)]):
             return None
         return cls(need, timed if any(each.times for each in timed) else (), free, units)
 
@@ -276,7 +276,7 @@ class _ClassLimit:
                 min(most, free - each.largest_sum(window))
                 for each, free, most in zip(self.skylines, self.free, self.max_units, strict=True)
             ]
-            if _suffices(self.need, rooms):
+            if _gives_enough(self.need, rooms):
                 break
             start = whole_milliseconds(min(each.next_end(start) for each in self.skylines))
         return start
@@ -287,7 +287,7 @@ class _ClassLimit:
         return self.skylines[0].fits_until(self.free[0] - self.need.total, start)
 
 
-def _suffices(need: ClassNeed, rooms: Sequence[int]) -> bool:
+def _gives_enough(need: ClassNeed, rooms: Sequence[int]) -> bool:
     positive = [each for each in rooms if each > 0]
     return bool(positive) and sum(positive) >= need.total and max(positive) >= need.largest
 
@@ -300,7 +300,7 @@ class _WindowTest:
         snapshot: ModelSnapshot,
         skylines: Skylines,
         wanted: WantedClaim,
-        span: TimeSpan,
+        span: StartSpan,
         budget: SearchBudget,
     ) -> None:
         self.requests = [each for each in (wanted.request, wanted.fallback) if each is not None]

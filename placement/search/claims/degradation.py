@@ -87,13 +87,13 @@ def find_causes(
         elif each.provider in providers.disabled:
             reason, missing = DegradationReason.DISABLED, each.used
         else:
-            reason, missing = DegradationReason.CAPACITY, _excess(each, provider, window, schedule)
+            reason, missing = DegradationReason.CAPACITY, _missing_amount(each, provider, window, schedule)
         if missing > 0:
             causes.append(DegradationCause(reason, each.provider, each.resource_class, missing))
     return causes
 
 
-def _excess(held: Allocation, provider: Provider, window: TimeWindow, schedule: TimeSchedule) -> int:
+def _missing_amount(held: Allocation, provider: Provider, window: TimeWindow, schedule: TimeSchedule) -> int:
     """Return the part of an amount above the capacity, at the busiest instant of the window."""
     key, free = (held.provider, held.resource_class), provider.free(held.resource_class)
     if free >= 0:

@@ -22,7 +22,7 @@ from placement.search.claims.availability import (
     NEVER,
     FreeWindow,
     Skylines,
-    TimeSpan,
+    StartSpan,
     find_free,
     usage_in_all,
 )
@@ -84,7 +84,7 @@ class WantedTime:
     not_before: float | None = None
     deadline: float | None = None
 
-    def span_at(self, now: float) -> TimeSpan:
+    def span_at(self, now: float) -> StartSpan:
         """Return the possible starts.
 
         :raises InvalidRequest: there is none.
@@ -99,7 +99,7 @@ class WantedTime:
                 "No window of this duration lies between not_before and deadline, and begins within"
                 f" {MAX_AHEAD / 86_400:.0f} days; the time of the database is {iso_time(now)}."
             )
-        return TimeSpan(begin, last, self.duration)
+        return StartSpan(begin, last, self.duration)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class ClaimService:
         return FoundWindows(found, refusal=refusal)
 
     def _explain_times(
-        self, view: ModelView, skylines: Skylines, wanted: WantedClaim, span: TimeSpan
+        self, view: ModelView, skylines: Skylines, wanted: WantedClaim, span: StartSpan
     ) -> NoCandidate:
         """Return why a claim has no free window: it never has a place, or windows and claims take all."""
         budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))

@@ -17,7 +17,7 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
 from placement.schemas.query_candidates import parse_candidates
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.claims.availability import FreeWindow, TimeSpan, find_free, usage_in_all
+from placement.search.claims.availability import FreeWindow, StartSpan, find_free, usage_in_all
 from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.claims.topology import TopologyPolicy
@@ -114,7 +114,7 @@ def skylines_of(
 
 
 def found(
-    snapshot: ModelSnapshot, amounts: list[TimedAmount], wanted: WantedClaim, span: TimeSpan, limit: int = 20
+    snapshot: ModelSnapshot, amounts: list[TimedAmount], wanted: WantedClaim, span: StartSpan, limit: int = 20
 ) -> list[FreeWindow]:
     answers = find_free(snapshot, skylines_of(snapshot, amounts), wanted, span, SearchBudget())
     return list(islice(answers, limit))
@@ -140,7 +140,7 @@ def test_the_first_window_is_the_earliest_and_each_one_can_be_booked(
     snapshot, amounts = world
     splittable = "resources=PCPU" in query
     wanted = make_wanted(query, topology if splittable else None)
-    answers = found(snapshot, amounts, wanted, TimeSpan(begin, last, duration))
+    answers = found(snapshot, amounts, wanted, StartSpan(begin, last, duration))
     starts = [each.starts_at for each in answers]
     every = (
         t for t in range(begin, last + 1) if fits(snapshot, amounts, wanted, TimeWindow(t, t + duration))
@@ -194,7 +194,7 @@ def test_the_answers_are_all_the_longest_free_times_of_simple_hosts(
         )
     )
     answers = found(
-        snapshot, amounts, make_wanted(f"resources=VCPU:{amount}"), TimeSpan(0, last, duration), 99
+        snapshot, amounts, make_wanted(f"resources=VCPU:{amount}"), StartSpan(0, last, duration), 99
     )
     expected = set()
     for host in "ab":
@@ -219,7 +219,7 @@ def test_among_equal_starts_the_tightest_gap_comes_first() -> None:
     snapshot = build(
         *(Spec(each, inventories={"VCPU": 4}, used={"VCPU": 4 if each != "c" else 0}) for each in "abc")
     )
-    answers = found(snapshot, amounts, make_wanted("resources=VCPU:1"), TimeSpan(0, 0, 4))
+    answers = found(snapshot, amounts, make_wanted("resources=VCPU:1"), StartSpan(0, 0, 4))
     assert [each.choice.root.name for each in answers] == ["b", "a", "c"]
 
 
@@ -227,7 +227,7 @@ def test_a_start_is_never_before_the_end_that_makes_room() -> None:
     end = 10.0004
     amounts = [TimedAmount("w", name_to_uuid("a"), "VCPU", 4, TimeWindow(1, end), has_begun=False)]
     snapshot = build(Spec("a", inventories={"VCPU": 4}, used={"VCPU": 4}))
-    (answer,) = found(snapshot, amounts, make_wanted("resources=VCPU:1"), TimeSpan(0, 99, 4))
+    (answer,) = found(snapshot, amounts, make_wanted("resources=VCPU:1"), StartSpan(0, 99, 4))
     assert answer.starts_at == 10.001 == whole_milliseconds(end)
 
 
@@ -236,7 +236,7 @@ def test_the_price_of_a_search_is_bounded() -> None:
     with pytest.raises(BudgetExhausted):
         list(
             find_free(
-                snapshot, {}, make_wanted("resources=VCPU:1"), TimeSpan(0, 99, 4), SearchBudget(seconds=0.0)
+                snapshot, {}, make_wanted("resources=VCPU:1"), StartSpan(0, 99, 4), SearchBudget(seconds=0.0)
             )
         )
 
