@@ -207,7 +207,7 @@ class GuestClaims:
         # The notes are on disk before the first claim.
         self._store.keep_notes({**before, **wishes})
         for uuid, wish in wishes.items():
-            self._claim_place(client, views[uuid], wish, before.get(uuid))
+            self._hold_allocation(client, views[uuid], wish, before.get(uuid))
 
     @property
     def _claim_grace(self) -> float:
@@ -277,7 +277,7 @@ class GuestClaims:
         self._checked[guest.uuid] = guest.pid
         return replace(note, owner=known.owner, former=known.amounts)
 
-    def _claim_place(
+    def _hold_allocation(
         self, client: PlacementClient, view: GuestView, note: ClaimNote, known: ClaimNote | None
     ) -> None:
         """Claim for a guest, or change its claim.

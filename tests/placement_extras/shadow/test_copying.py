@@ -61,7 +61,7 @@ def test_the_last_moment_is_copied_with_a_warning_if_none_is_quiet(
     with caplog.at_level(logging.WARNING):
         assert copy(DATABASES, lambda _: False).earliest == MAX_MOMENTS
     assert copied.copied == [MAX_MOMENTS]
-    assert "The database was copied while clients were writing" in caplog.text
+    assert "Clients wrote to the database during the copy" in caplog.text
 
 
 @pytest.mark.parametrize(
