@@ -370,7 +370,7 @@ class ForeignDriver(UndividedThreads):
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
         """The NUMA nodes of the guest if they differ from ``wanted``."""
-        found = self._compare_guest(guest, partial(values.node_goal, wanted))
+        found = self._compare_guest(guest, self._node_choice(wanted))
         nodes = found.present[NODES]
         return nodes if found.differing and isinstance(nodes, frozenset) else None
 
@@ -380,7 +380,7 @@ class ForeignDriver(UndividedThreads):
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Set the NUMA nodes if they differ from ``wanted``. The kernel then moves the memory."""
-        return self._apply(guest, partial(values.node_goal, wanted))
+        return self._apply(guest, self._node_choice(wanted))
 
     def memory_use(self, guest: Guest) -> int | None:
         """The bytes that the guest uses, page cache included; None without the controller memory."""
@@ -457,6 +457,10 @@ class ForeignDriver(UndividedThreads):
 
     def _cpu_choice(self, cpus: frozenset[int]) -> GoalChoice:
         return partial(values.cpu_goal, cpus, self._folders.online_cpus)
+
+    @staticmethod
+    def _node_choice(nodes: frozenset[int]) -> GoalChoice:
+        return partial(values.node_goal, nodes, procfs.nodes_with_memory())
 
     def _limit_choice(self, guest: Guest, wanted: CpuLimits) -> GoalChoice:
         return partial(values.limit_goals, replace(wanted, idle=wanted.idle and self._can_idle(guest)))

@@ -93,9 +93,15 @@ def cpu_goal(cpus: frozenset[int], online: frozenset[int], present: Values, note
     return {CPUS: own_value(CPUS, present, noted) if cpus >= online else cpus}
 
 
-def node_goal(nodes: frozenset[int], present: Values, noted: Values) -> Values:
-    """The goal of the NUMA nodes; without any, the guest gets back the nodes of its own."""
-    return {NODES: nodes or own_value(NODES, present, noted)}
+def node_goal(nodes: frozenset[int], whole: frozenset[int], present: Values, noted: Values) -> Values:
+    """The goal of the NUMA nodes.
+
+    A guest that may use all nodes of the host gets back the nodes of its own.
+
+    :param nodes: the wanted nodes; empty: any.
+    :param whole: the nodes of the host that have memory.
+    """
+    return {NODES: own_value(NODES, present, noted) if not nodes or nodes >= whole else nodes}
 
 
 def limit_goals(wanted: CpuLimits, present: Values, noted: Values) -> Values:

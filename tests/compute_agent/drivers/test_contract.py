@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from compute_agent.drivers import procfs
 from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings, MemoryLimits
 from compute_agent.drivers.cgroup import CgroupRoot
 from compute_agent.drivers.combined import CombinedDriver
@@ -214,8 +215,9 @@ def test_memory_that_is_not_bound_is_left_alone(driver, guest):
     assert not driver.bind_memory(guest, frozenset())
 
 
-def test_memory_is_bound_once_or_left_where_it_is(driver, guest, has_groups):
+def test_memory_is_bound_once_or_left_where_it_is(driver, guest, has_groups, monkeypatch):
     node = frozenset({0})
+    monkeypatch.setattr(procfs, "nodes_with_memory", lambda: frozenset({0, 1}))
     assert driver.bind_memory(guest, node) is has_groups
     assert driver.memory_nodes(guest, node) is None
     assert not driver.bind_memory(guest, node)

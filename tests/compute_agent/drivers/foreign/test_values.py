@@ -61,10 +61,15 @@ def test_the_agent_decides_on_cpus_and_gives_those_of_the_service_back():
 
 
 def test_memory_without_a_binding_has_the_nodes_of_the_service():
-    assert node_goal(frozenset({1}), unit(), {}) == {NODES: {1}}
-    assert node_goal(frozenset(), unit(AllowedMemoryNodes=frozenset({1})), {NODES: frozenset()}) == {
-        NODES: frozenset()
-    }
+    both, bound = frozenset({0, 1}), unit(AllowedMemoryNodes=frozenset({1}))
+    assert node_goal(frozenset({1}), both, unit(), {}) == {NODES: {1}}
+    assert node_goal(frozenset(), both, bound, {NODES: frozenset()}) == {NODES: frozenset()}
+
+
+def test_memory_of_all_nodes_is_not_bound():
+    only = frozenset({0})
+    assert node_goal(only, only, unit(), {}) == {NODES: frozenset()}
+    assert node_goal(only, only, unit(AllowedMemoryNodes=only), {NODES: frozenset()}) == {NODES: frozenset()}
 
 
 @pytest.mark.parametrize(
