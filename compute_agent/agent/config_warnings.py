@@ -19,6 +19,7 @@ from compute_agent.classes.blockio_classes import blockio_warnings, parse_blocki
 from compute_agent.classes.cpu_classes import parse_cpu_classes
 from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.conf import find_unknown_options
+from compute_agent.conf.containers import ENGINE_OPTS
 from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.interference import INTERFERENCE
 from compute_agent.conf.isolation import MOVE
@@ -208,6 +209,30 @@ def _asks_quiet(conf: cfg.ConfigOpts) -> bool:
     return any(IsolationLevel(options.isolation or "").is_quiet for _, options in sections)
 
 
+def claim_warnings(conf: cfg.ConfigOpts, driver: str) -> Iterator[str]:
+    """The warnings about claims and names of containers that have no effect on this host.
+
+    :param driver: the name of the driver of guests; several names are separated by commas.
+    """
+    names, classes = split_names(driver), parse_classes(conf).classes
+    for engine in sorted(ENGINE_OPTS.keys() - set(names)):
+        if conf[engine].guest_names:
+            yield f"[{engine}] guest_names has no effect: add {engine} to [guests] drivers, or remove it"
+    if not conf.guests.claim:
+        return
+    if not {*ENGINE_OPTS, "systemd"} & set(names):
+        yield (
+            "[guests] claim has no effect: the agent claims only for guests of the drivers podman, docker and"
+            " systemd; add one of them to [guests] drivers, or remove it"
+        )
+    for name in conf.guests.claim_dedicated:
+        if name not in classes:
+            yield (
+                f"[guests] claim_dedicated: there is no class {name!r}: add a section for it, or name one of"
+                f" {', '.join(classes)}"
+            )
+
+
 def config_warnings(
     conf: cfg.ConfigOpts, rules: WatermarkRules | None, resctrl: HostResctrl, driver: str
 ) -> list[str]:
@@ -252,6 +277,7 @@ def config_warnings(
     measures = unmeasured_metrics(conf, resctrl.control), unusable_levers(conf, resctrl, driver)
     found += interference_warnings(conf, *measures)
     found += source_warnings(conf)
+    found += claim_warnings(conf, driver)
     found += cold_memory_warnings(conf, measures[1])
     if conf.qos.evict_command and (reason := missing_program(conf.qos.evict_command)):
         found.append(f"[qos] evict_command: it will fail, because {reason}")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from compute_agent import kept_json
+from compute_agent.drivers import procfs
 from compute_agent.events.event import EventKind, EventOutcome, EventRecorder, NamedSubject
 from compute_agent.files import write_durably
 from compute_agent.loops.base import ConfigurationInForce
@@ -41,6 +42,7 @@ from compute_agent.report.guest_claims import (
     dump_notes,
     is_own_claim,
     parse_notes,
+    total_amounts,
 )
 from compute_agent.report.history import ConsumerOwner
 from compute_agent.threads import NO_LOCK, ONCE, ThreadSpec, run_aside
@@ -159,8 +161,17 @@ class GuestClaims:
         """The time at which a guest was first found gone, by uuid."""
         self._checked: dict[str, int] = {}
         """The main process of each guest with a claim that fits its wishes, by uuid."""
-        self._found: frozenset[str] | None = None
-        """The guests that ran before the first claims; None: there were no claims so far."""
+        self._since: float | None = None
+        """The time of the first claims in seconds since boot; None: there were no claims so far."""
+        self._failure = ""
+        """The reason why notes cannot be written; empty: the last one was written."""
+        for name in sorted({note.driver for note in store.notes.values()} - drivers.keys()):
+            LOG.warning(
+                "The agent does not give back its claims for guests of driver %s, because [guests] drivers"
+                " does not name it any more. Name it again, or remove the allocations, which compute-agent"
+                " audit lists",
+                name,
+            )
 
     # For any thread
 
@@ -178,16 +189,21 @@ class GuestClaims:
         return {uuid: refusal.reason for uuid, refusal in self._refusals.items()}
 
     def claimed_guests(self) -> frozenset[str]:
-        """The uuids of guests with a claim of the agent, whether they run or not."""
-        return frozenset(self._store.notes)
+        """The uuids of guests with a claim of the agent, whether they run or not.
+
+        Guests of drivers that the agent does not use any more are left out.
+        """
+        return frozenset(uuid for uuid, note in self._store.notes.items() if note.driver in self._drivers)
 
     # For the thread of reports
 
     def settle_claims(self, client: PlacementClient) -> None:
         """Give back the claims of guests that are gone, and claim for guests without an allocation.
 
+        A note that cannot be written costs a claim and no report, because reports confirm the claims of other
+        guests.
+
         :raises UnavailableError: Placement does not answer.
-        :raises OSError: a note cannot be written.
         """
         views = {view.guest.uuid: view for view in self._pipeline.guest_views()}
         self._refusals = {uuid: it for uuid, it in self._refusals.items() if uuid in views}
@@ -198,16 +214,28 @@ class GuestClaims:
             elif self._clock() - self._gone.setdefault(note.guest_uuid, self._clock()) >= self._claim_grace:
                 self._give_back(client, note)
         if not self._in_force.current.options.guests.claim:
-            self._found = None
+            self._since = None
             return
-        if self._found is None:
-            self._found = frozenset(views)
+        if self._since is None:
+            self._since = time.clock_gettime(time.CLOCK_BOOTTIME)
         wishes = {uuid: wish for uuid, view in views.items() if (wish := self._find_wish(view)) is not None}
         before = self._store.notes
-        # The notes are on disk before the first claim.
-        self._store.keep_notes({**before, **wishes})
+        # The notes are on disk before the first claim. If a claim exists, its note keeps the amounts until
+        # the claim changes. A container that was made again has another key.
+        notes = {
+            uuid: replace(before[uuid], name=wish.name, driver=wish.driver, key=wish.key)
+            if views[uuid].allocation
+            else wish
+            for uuid, wish in wishes.items()
+        }
+        is_noted = self._save_notes({**before, **notes})
         for uuid, wish in wishes.items():
-            self._hold_allocation(client, views[uuid], wish, before.get(uuid))
+            if not is_noted:
+                self._note_refusal(views[uuid], self._failure)
+            elif views[uuid].allocation:
+                self._adjust_claim(client, views[uuid], wish, notes[uuid])
+            else:
+                self._hold_allocation(client, views[uuid], wish, before.get(uuid))
 
     @property
     def _claim_grace(self) -> float:
@@ -245,9 +273,20 @@ class GuestClaims:
 
     def _forget_note(self, note: ClaimNote) -> None:
         self._gone.pop(note.guest_uuid, None)
-        self._store.keep_notes(
-            {uuid: it for uuid, it in self._store.notes.items() if uuid != note.guest_uuid}
-        )
+        self._save_notes({uuid: it for uuid, it in self._store.notes.items() if uuid != note.guest_uuid})
+
+    def _save_notes(self, notes: Mapping[str, ClaimNote]) -> bool:
+        """Store the notes; return whether they are on disk."""
+        try:
+            self._store.keep_notes(notes)
+        except OSError as error:
+            failure = f"the note of its claim cannot be written: {error}"
+            if failure != self._failure:
+                LOG.error("The notes of claims cannot be written: %s; the agent tries again", error)
+            self._failure = failure
+            return False
+        self._failure = ""
+        return True
 
     def _find_wish(self, view: GuestView) -> ClaimNote | None:
         """The note of a claim that the guest needs now; None if it needs none."""
@@ -271,36 +310,63 @@ class GuestClaims:
             options.claim_project or UNKNOWN_OWNER, options.claim_user or UNKNOWN_OWNER, CLAIM_TYPE
         )
         note = ClaimNote(guest.uuid, guest.name, guest.driver, driver.subject_key(guest), owner, amounts)
-        if known is None or not view.allocation:
-            return note
-        # A container that was made again has another key.
-        self._checked[guest.uuid] = guest.pid
-        return replace(note, owner=known.owner, former=known.amounts)
+        return note if known is None or not view.allocation else replace(note, owner=known.owner)
+
+    def _adjust_claim(
+        self, client: PlacementClient, view: GuestView, wish: ClaimNote, known: ClaimNote
+    ) -> None:
+        """Change the claim of a guest if it does not fit.
+
+        :param wish: the note that the claim should have.
+        :param known: the present note. After a crash, the claim may be the one before a change, or after it.
+        """
+        if known == wish:
+            self._note_success(view)
+            return
+        try:
+            record = client.get_allocations(wish.guest_uuid)
+        except UnavailableError:
+            raise
+        except PlacementError as error:
+            self._note_refusal(view, str(error))
+            return
+        present = total_amounts(record.resources)
+        own_part = self._pipeline.host_state.own_part(record.resources)
+        if not is_own_claim(known, record, own_part):
+            self._note_success(view)
+            return
+        known = replace(known, amounts=present, former={})
+        note = wish if present == wish.amounts else replace(wish, former=present)
+        if not self._save_notes({**self._store.notes, note.guest_uuid: note}):
+            self._note_refusal(view, self._failure)
+        elif note.former:
+            self._hold_allocation(client, view, note, known, record.generation)
+        else:
+            self._note_success(view)
 
     def _hold_allocation(
-        self, client: PlacementClient, view: GuestView, note: ClaimNote, known: ClaimNote | None
+        self,
+        client: PlacementClient,
+        view: GuestView,
+        note: ClaimNote,
+        known: ClaimNote | None,
+        generation: int | None = None,
     ) -> None:
         """Claim for a guest, or change its claim.
 
         :param known: the note of an earlier claim of the guest.
+        :param generation: the generation of the consumer; None for a new one.
         """
-        as_of, generation = time.monotonic(), None
+        as_of = time.monotonic()
         try:
-            if note.former:
-                record = client.get_allocations(note.guest_uuid)
-                own_part = self._pipeline.host_state.own_part(record.resources)
-                if note.former == note.amounts or not is_own_claim(note, record, own_part):
-                    return
-                generation = record.generation
             allocation = self._claim_place(client, note, generation)
         except UnavailableError:
             # The claim may have been made, so the note stays.
             raise
         except PlacementError as error:
-            self._note_refusal(view, note, error, known)
+            self._handle_refusal(view, note, error, known)
             return
-        self._refusals = {uuid: it for uuid, it in self._refusals.items() if uuid != note.guest_uuid}
-        self._checked[note.guest_uuid] = view.guest.pid
+        self._note_success(view)
         self._pipeline.submit(
             AllocationsRead({note.guest_uuid: allocation}, as_of, owners={note.guest_uuid: note.owner})
         )
@@ -324,21 +390,48 @@ class GuestClaims:
                 return record.resources
             raise
 
-    def _note_refusal(
+    def _note_success(self, view: GuestView) -> None:
+        """Note that this run of a guest needs no other claim."""
+        self._refusals = {uuid: it for uuid, it in self._refusals.items() if uuid != view.guest.uuid}
+        self._checked[view.guest.uuid] = view.guest.pid
+
+    def _handle_refusal(
         self, view: GuestView, note: ClaimNote, error: PlacementError, known: ClaimNote | None
     ) -> None:
-        guest, last = view.guest, self._refusals.get(note.guest_uuid)
-        pause = _FIRST_PAUSE if last is None or last.pid != guest.pid else min(2 * last.pause, _MAX_PAUSE)
-        reason = _refusal_text(error)
-        self._refusals = {
-            **self._refusals,
-            note.guest_uuid: ClaimRefusal(guest.pid, reason, pause, self._clock() + pause),
-        }
         if note.former and known is not None:
-            # The former claim stays, with the wishes that it fits.
-            self._store.keep_notes({**self._store.notes, note.guest_uuid: replace(known, key=note.key)})
+            # The former claim stays.
+            self._save_notes({**self._store.notes, note.guest_uuid: replace(known, key=note.key)})
         else:
             self._forget_note(note)
+        is_first = self._note_refusal(view, _refusal_text(error))
+        options = self._in_force.current.options.guests
+        if (
+            options.no_room == "stop"
+            and is_first
+            and known is None
+            and self._has_just_started(view.guest)
+            and _has_no_room(error)
+        ):
+            run_aside(
+                NO_ROOM_THREAD,
+                partial(self._stop_guest, view.guest, options.stop_timeout),
+                f"-{view.guest.uuid}",
+            )
+
+    def _has_just_started(self, guest: Guest) -> bool:
+        """Whether a guest has started after the first claims."""
+        start = procfs.seconds_at_start(guest.pid)
+        return self._since is not None and start is not None and start >= self._since
+
+    def _note_refusal(self, view: GuestView, reason: str) -> bool:
+        """Note that a guest gets no claim; return whether it is the first refusal of this run."""
+        guest, last = view.guest, self._refusals.get(view.guest.uuid)
+        is_first = last is None or last.pid != guest.pid
+        pause = _FIRST_PAUSE if last is None or is_first else min(2 * last.pause, _MAX_PAUSE)
+        self._refusals = {
+            **self._refusals,
+            guest.uuid: ClaimRefusal(guest.pid, reason, pause, self._clock() + pause),
+        }
         if last is None or last.reason != reason:
             self._recorder.record_event(
                 LOG.warning,
@@ -350,12 +443,7 @@ class GuestClaims:
                 reason=reason,
                 outcome=EventOutcome.FAILED,
             )
-        is_new = known is None and self._found is not None and guest.uuid not in self._found
-        options = self._in_force.current.options.guests
-        if options.no_room == "stop" and is_new and _has_no_room(error):
-            run_aside(
-                NO_ROOM_THREAD, partial(self._stop_guest, guest, options.stop_timeout), f"-{guest.uuid}"
-            )
+        return is_first
 
     def _stop_guest(self, guest: Guest, timeout: float) -> None:
         try:

@@ -81,14 +81,20 @@ def claim_query(amounts: Amounts, tree: ProviderTree) -> str:
     return f"resources{suffix}=" + ",".join(f"{name}:{amount}" for name, amount in sorted(amounts.items()))
 
 
+def total_amounts(allocation: Allocation) -> Amounts:
+    """The amounts of an allocation on all its providers together."""
+    total: Counter[str] = Counter()
+    for amounts in allocation.values():
+        total.update(amounts)
+    return dict(total)
+
+
 def is_own_claim(note: ClaimNote, record: ConsumerAllocations, own_part: Allocation) -> bool:
     """Whether an allocation is the claim of a note.
 
     :param own_part: the part of the allocation that is on this host.
     """
-    total: Counter[str] = Counter()
-    for amounts in record.resources.values():
-        total.update(amounts)
+    total = total_amounts(record.resources)
     owner = ConsumerOwner(record.project_id or "", record.user_id or "", record.consumer_type)
     return owner == note.owner and own_part == record.resources and total in (note.amounts, note.former)
 

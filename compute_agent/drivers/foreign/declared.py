@@ -19,7 +19,7 @@ _MAX_PROBLEMS: Final = 20
 
 _NUMBER: Final = re.compile(r"[0-9]{1,10}\Z")
 
-_MAX_MEMORY: Final = (1 << 31) - 1
+MAX_MEMORY_MB: Final = (1 << 31) - 1
 """The largest amount of a resource in Placement."""
 
 _NAMESPACE: Final = uuid.UUID("0a1c6f4e-52f7-5d0b-9d3e-6a0f8f7c1b55")
@@ -90,7 +90,7 @@ def parse_declaration(values: Mapping[str, str], keys: KeyNames) -> DeclaredSett
         except ValueError as error:
             raise BadDeclarationError(f"{keys.uuid}={printable_text(guest_uuid)} is not a uuid") from error
     vcpus = _read_amount(values, keys.vcpus, MAX_VCPUS)
-    memory = _read_amount(values, keys.memory, _MAX_MEMORY)
+    memory = _read_amount(values, keys.memory, MAX_MEMORY_MB)
     declared: dict[str, Any] = {}
     problems: list[str] = []
     for key, text in values.items():

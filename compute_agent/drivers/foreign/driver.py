@@ -32,6 +32,7 @@ from compute_agent.drivers.base import (
 )
 from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.foreign import values
+from compute_agent.drivers.foreign.declared import MAX_MEMORY_MB
 from compute_agent.drivers.foreign.editor import GoalChoice, HostFolders, ValueComparison, ValueEditor
 from compute_agent.drivers.foreign.table import GuestEntry, GuestTable
 from compute_agent.drivers.foreign.values import CPUS, INFINITY, MEMORY_MAX, NODES, Values, own_value
@@ -256,7 +257,7 @@ class ForeignDriver(UndividedThreads):
 
         limit = self._compare_guest(guest, choose_limit).goals.get(MEMORY_MAX, INFINITY)
         assert isinstance(limit, int)
-        return 0 if limit >= UNLIMITED else -(-limit // _MIB)
+        return 0 if limit >= UNLIMITED else min(-(-limit // _MIB), MAX_MEMORY_MB)
 
     @abc.abstractmethod
     def subject_key(self, guest: Guest) -> str:
@@ -268,6 +269,9 @@ class ForeignDriver(UndividedThreads):
         :param key: the key of its service or container.
         :raises DriverError: the peer does not answer.
         """
+        # The table is not complete then, and each question would wait for a peer that hangs.
+        if reason := self.outage_reason:
+            raise DriverError(reason)
         return self._table.is_other(key, guest_uuid) or not self._table.may_return(key, guest_uuid)
 
     # Abilities of the driver

@@ -110,7 +110,7 @@ class GuestTable(abc.ABC):
         self._entries: dict[str, GuestEntry] = {}
         self._by_uuid: dict[str, GuestEntry] = {}
         self._lost: dict[str, tuple[str, str]] = {}
-        # Only the thread of the table uses these.
+        # Only the thread of the table changes these.
         self._managed: dict[str, str] = {}
         """The uuids of guests that have not ended, by key."""
         self._others: set[str] = set()

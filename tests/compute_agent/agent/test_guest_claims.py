@@ -1,13 +1,18 @@
 """Tests of a whole agent that claims for containers and services, with the service and fake peers."""
 
+import errno
+from dataclasses import replace
+
 import pytest
 
 from compute_agent.drivers import factory
 from compute_agent.drivers.containers.driver import ContainerDriver
 from compute_agent.drivers.foreign.declared import made_uuid
+from compute_agent.loops import guest_claims
 from compute_agent.loops.guest_claims import FILE_NAME
 from compute_agent.report.answers import UnavailableError
 from compute_agent.report.client import PlacementClient
+from compute_agent.report.guest_claims import parse_notes
 from tests.compute_agent.agent.running import RunningAgent
 from tests.compute_agent.drivers.containers.fake_engine import GUEST, FakeEngine
 
@@ -210,6 +215,39 @@ class TestRoom:
         rig.wait_for(lambda: not kind.is_running())
         rig.wait_for(lambda: rig.ask("guest.list") == [])
 
+    def test_a_guest_that_has_run_for_some_time_is_not_stopped(self, start_agent, kind, caplog, monkeypatch):
+        monkeypatch.setattr(guest_claims, "_FIRST_PAUSE", 0)
+        rig = start_agent("no_room = stop")
+        rig.wait_for(lambda: rig.agent.reports.report_now())
+        kind.start(**PINNED)
+        rig.wait_for(lambda: held(rig, kind.uuid))
+        record = rig.client.get_allocations(kind.uuid)
+        rig.client.set_allocations(replace(record, resources={}))
+        rig.claim(UUID, PCPU=1)
+        for _ in range(4):
+            assert rig.agent.reports.report_now()
+        assert refusals(rig)
+        assert (kind.is_running(), "was stopped" in caplog.text) == (True, False)
+
+    def test_a_change_that_has_no_room_is_made_later(self, start_agent, kind, monkeypatch, tmp_path):
+        monkeypatch.setattr(guest_claims, "_FIRST_PAUSE", 0)
+        rig = start_agent("claim_grace = 60")
+        kind.start()
+        rig.wait_for(lambda: held(rig, kind.uuid) == [{"VCPU": 1}])
+        rig.claim(UUID, PCPU=1)
+        kind.end()
+        rig.wait_for(lambda: rig.ask("guest.list") == [])
+        kind.start(**PINNED)
+        rig.wait_for(lambda: rig.agent.reports.report_now() and refusals(rig))
+        assert held(rig, kind.uuid) == [{"VCPU": 1}]
+        (note,) = parse_notes((tmp_path / "state" / FILE_NAME).read_bytes()).values()
+        assert (note.amounts, note.former) == ({"VCPU": 1}, {})
+        rig.client.set_allocations(replace(rig.client.get_allocations(UUID), resources={}))
+        rig.wait_for(
+            lambda: rig.agent.reports.report_now() and held(rig, kind.uuid) == [{"PCPU": 1, "MEMORY_MB": 64}]
+        )
+        assert refusals(rig) == []
+
     def test_a_guest_that_ran_before_the_agent_is_not_stopped(self, start_agent, kind):
         kind.start(vcpus="2", **{"class": "LSR"})
         rig = start_agent("no_room = stop")
@@ -336,6 +374,62 @@ class TestFailures:
         rig.wait_for(lambda: shown(rig, kind.name)["kind"] == "dedicated")
         kind.end()
         rig.wait_for(lambda: rig.agent.reports.report_now() and not held(rig, kind.uuid))
+
+    @pytest.mark.parametrize("is_changed", [False, True])
+    def test_an_agent_that_is_killed_in_a_change_leaves_no_lost_claim(
+        self, start_agent, kind, monkeypatch, is_changed, tmp_path
+    ):
+        rig = start_agent("claim_grace = 60")
+        kind.start()
+        rig.wait_for(lambda: held(rig, kind.uuid) == [{"VCPU": 1}])
+        kind.end()
+        rig.wait_for(lambda: rig.ask("guest.list") == [])
+        claim_place, killed = PlacementClient.claim_place, []
+
+        def die(*arguments):
+            if is_changed:
+                claim_place(*arguments)
+            killed.append((tmp_path / "state" / FILE_NAME).read_bytes())
+            raise UnavailableError("POST", "/ext/v1/claims", "killed")
+
+        monkeypatch.setattr(PlacementClient, "claim_place", die)
+        kind.start(**PINNED)
+        rig.wait_for(lambda: shown(rig, kind.name)["kind"])
+        rig.wait_for(lambda: rig.agent.reports.report_now() or killed)
+        rig.agent.stop()
+        monkeypatch.setattr(PlacementClient, "claim_place", claim_place)
+        (tmp_path / "state" / FILE_NAME).write_bytes(killed[0])
+        rig.start_again()
+        rig.wait_for(lambda: held(rig, kind.uuid) == [{"PCPU": 1, "MEMORY_MB": 64}])
+        (note,) = parse_notes((tmp_path / "state" / FILE_NAME).read_bytes()).values()
+        assert note.amounts == {"PCPU": 1, "MEMORY_MB": 64}
+
+    def test_a_full_disk_costs_a_claim_but_no_report(self, rig, kind, monkeypatch, caplog):
+        def fail(*arguments):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(guest_claims, "_FIRST_PAUSE", 0)
+        with monkeypatch.context() as full_disk:
+            full_disk.setattr(guest_claims, "write_durably", fail)
+            kind.start(**PINNED)
+            rig.wait_for(lambda: refusals(rig))
+            for _ in range(2):
+                assert rig.agent.reports.report_now()
+            assert "the note of its claim cannot be written: [Errno 28]" in str(refusals(rig))
+            assert caplog.text.count("The notes of claims cannot be written") == 1
+            assert held(rig, kind.uuid) == []
+        rig.wait_for(lambda: rig.agent.reports.report_now() and held(rig, kind.uuid))
+
+    def test_claims_of_a_driver_that_is_not_used_any_more_are_named(self, rig, kind, caplog):
+        kind.start(**PINNED)
+        rig.wait_for(lambda: held(rig, kind.uuid))
+        rig.agent.stop()
+        rig.ini.write_text(
+            rig.ini.read_text().replace(f"drivers = {kind.option}, process", "drivers = process")
+        )
+        rig.start_again()
+        assert f"does not give back its claims for guests of driver {kind.option}, because" in caplog.text
+        assert rig.agent.reports.claimed_guests == frozenset()
 
     def test_damaged_notes_cost_no_allocation(self, rig, kind, tmp_path, caplog):
         kind.start(**PINNED)

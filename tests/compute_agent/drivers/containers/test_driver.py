@@ -244,6 +244,14 @@ class TestSetting:
         assert driver.cpu_limits(guest, CpuLimits(300)) is None
         assert driver.memory_limits(guest, MemoryLimits(1 << 30)) is None
 
+    @pytest.mark.parametrize(
+        ("limit", "memory"), [("max", 0), (str(3 << 20), 3), (str(1 << 60), (1 << 31) - 1)]
+    )
+    def test_the_memory_to_claim_is_an_amount_that_placement_can_have(self, engine, rig, limit, memory):
+        driver, guest = rig
+        (engine.folder_of(engine.named(DB)) / "memory.max").write_text(f"{limit}\n")
+        assert driver.wanted_memory(guest) == memory
+
     def test_a_round_of_comparisons_reads_the_files_once(self, engine, rig, monkeypatch):
         driver, guest = rig
         readings, read_texts = [], editor.read_texts
@@ -510,6 +518,16 @@ class TestAway:
         wait_for(lambda: "not complete after 0.3 seconds" in driver.outage_reason)
         engine.hangs.clear()
         wait_for(lambda: not driver.outage_reason)
+
+    def test_an_engine_that_hangs_is_asked_only_once_about_guests_that_do_not_run(self, engine, open_driver):
+        driver = open_driver(engine, seconds=0.3)
+        engine.hangs.set()
+        started = time.monotonic()
+        for number in range(100):
+            with pytest.raises(DriverError):
+                driver.is_gone(f"{number:064}", UUID)
+        assert time.monotonic() - started < 5
+        engine.hangs.clear()
 
     def test_a_stop_of_an_engine_that_hangs_ends(self, engine, open_driver):
         engine.start(DB)
