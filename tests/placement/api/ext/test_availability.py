@@ -172,7 +172,7 @@ def test_only_windows_of_possible_hosts_and_classes_are_in_the_way(admin: Admin,
 
 
 class SpentBudget(SearchBudget):
-    """A budget without any step."""
+    """A budget without any time."""
 
     def spend(self, steps: int = 1) -> None:
         raise BudgetExhausted
