@@ -61,7 +61,7 @@ from placement.store.time_profile import (
     TimedAmount,
     TimeWindow,
     by_key,
-    check_counts,
+    check_amounts,
     first_growth,
     needed_holds,
     wrong_holds,
@@ -151,7 +151,7 @@ def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: Lo
         after.append(TimedAmount(claim.consumer, uuid, name, amount, window, window.starts_at <= now))
     new = [each for each in after if each.window != _ALWAYS]
     if new:
-        check_counts([*others, *new])
+        check_amounts([*others, *new], now)
     known = state.locked.consumers
     holds = _create_holds(tx, providers, needed_holds([*others, *new], now), known)
     planned = [claim for claim in claims if claim.window is not None and claim.window.starts_at > now]

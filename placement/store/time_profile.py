@@ -36,6 +36,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from heapq import nsmallest
 from typing import Final
 
 from placement.exceptions import Conflict, InvalidRequest
@@ -52,6 +53,10 @@ _MAX_NAMED: Final = 5
 # each write of a timed amount reads all timed amounts of its providers
 MAX_TIMED_AMOUNTS: Final = 1000
 """Maximum number of timed amounts of one resource class of one provider."""
+
+# the columns of amounts are signed integers of 32 bits
+_MAX_PEAK: Final = 2**31 - 1
+"""Maximum peak of one resource class of one provider."""
 
 # a float within the last second of 9999 may be rounded up to the year 10000, which no date can have
 _LAST: Final = 253_402_300_799.0
@@ -242,16 +247,24 @@ def usage_changes(
     return changes
 
 
-def check_counts(amounts: Iterable[TimedAmount]) -> None:
-    """Refuse too many timed amounts of one provider and resource class.
+def check_amounts(amounts: Iterable[TimedAmount], now: float) -> None:
+    """Refuse too many timed amounts of one provider and resource class, and too large ones.
 
-    :raises HoldRefusal: there are more than :data:`MAX_TIMED_AMOUNTS`.
+    The peak, not the hold, is limited: a hold may grow up to the peak when a claim is released.
+
+    :raises HoldRefusal: there are more than :data:`MAX_TIMED_AMOUNTS`, or no column can have their peak.
     """
     for (provider, name), some in by_key(amounts).items():
         if len(some) > MAX_TIMED_AMOUNTS:
             raise HoldRefusal(
                 f"Resource provider '{provider}' has {MAX_TIMED_AMOUNTS} amounts of '{name}' in windows and"
                 " in claims that end, which is the maximum."
+            )
+        peak = sum(each.used for each in some)
+        if peak > _MAX_PEAK and (peak := largest_sum(some, TimeWindow(now, math.inf))) > _MAX_PEAK:
+            raise HoldRefusal(
+                f"Windows and claims that end would need {peak} of '{name}' of resource provider"
+                f" '{provider}' at once; the maximum is {_MAX_PEAK}."
             )
 
 
@@ -288,7 +301,7 @@ def overlaps_sentence(amounts: Iterable[TimedAmount], window: TimeWindow) -> str
         f"{each.consumer} until {iso_time(each.window.ends_at)}"
         if each.has_begun
         else f"{each.consumer} from {iso_time(each.window.starts_at)} until {iso_time(each.window.ends_at)}"
-        for _, each in sorted(overlapping.items())[:_MAX_NAMED]
+        for _, each in nsmallest(_MAX_NAMED, overlapping.items())
     ]
     more = f" and {len(overlapping) - _MAX_NAMED} more" if len(overlapping) > _MAX_NAMED else ""
     return f" Other windows and claims overlap this time: {', '.join(named)}{more}."

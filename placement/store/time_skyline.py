@@ -8,7 +8,7 @@ two arrays take a tenth of the memory.
 import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -103,15 +103,23 @@ class TimeSkyline:
 NO_SKYLINE: Final = TimeSkyline(array("d"), array("q"))
 """The skyline of a provider and class without timed amounts."""
 SkylinesByClass = Mapping[str, TimeSkyline]
+SkylinesByProvider = Mapping[str, SkylinesByClass]
+"""Skylines by uuid of the provider and by resource class."""
 
 
 def make_skylines(
-    amounts: Iterable[TimedAmount], holds: Iterable[tuple[HoldKey, int]]
+    amounts: Iterable[TimedAmount],
+    holds: Iterable[tuple[HoldKey, int]],
+    spend: Callable[[int], None] = lambda _: None,
 ) -> dict[str, dict[str, TimeSkyline]]:
-    """Return the skylines of amounts, by uuid of the provider and by resource class."""
+    """Return the skylines of amounts, by uuid of the provider and by resource class.
+
+    :param spend: called with the number of amounts of each skyline; its exception ends the work.
+    """
     counted = dict(holds)
     found: dict[str, dict[str, TimeSkyline]] = {}
     for (provider, name), some in by_key(amounts).items():
+        spend(len(some))
         begun = sum(each.used for each in some if each.has_begun)
         held = counted.pop((provider, name), 0)
         found.setdefault(provider, {})[name] = TimeSkyline.from_amounts(some, begun + held)

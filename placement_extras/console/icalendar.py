@@ -21,8 +21,9 @@ _MAX_ANSWERS: Final = 5
 """Maximum number of lists of reservations that one feed reads."""
 _MAX_OCTETS: Final = 75
 """Maximum length of a line without its end, RFC 5545 section 3.1."""
-# a text has no control characters but tab and line feed, RFC 5545 section 3.3.11
-_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+# a text has no control characters but tab and line feed, RFC 5545 section 3.3.11; the last three ranges are
+# further ends of lines, at which some readers would begin a property
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def escape_text(text: str) -> str:

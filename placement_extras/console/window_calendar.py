@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -22,7 +22,8 @@ from placement.store.expiries import server_time
 from placement.store.holders import find_projects
 from placement.store.holds import TimeSchedule, read_schedule
 from placement.store.reservations import held_amounts, list_reservations
-from placement.store.time_profile import TimedAmount, TimeWindow, largest_sum
+from placement.store.time_profile import TimedAmount, TimeWindow
+from placement.store.time_skyline import TimeSkyline
 from placement_extras.console import fleet, page_request
 from placement_extras.console.fleet import HostFilter
 from placement_extras.console.page_request import MAX_NAME, SEE_HOSTS, ListPage, PageRequest, console_page
@@ -41,6 +42,9 @@ SPANS: Final[Mapping[int, int]] = {1: 4, 7: 7, 28: 4, 84: 6}
 """Number of days that the page can show, and the number of columns for each."""
 _DEFAULT_SPAN: Final = 7
 _HOSTS_PER_PAGE: Final = 20
+# about a pixel, so that a page with thousands of windows remains small
+_LEAST_STEP: Final = 1 / 1000
+"""Minimum width of a step between two short ones, as a share of the shown time."""
 _MAX_BARS: Final = 60
 """Maximum number of windows and claims that the page draws for a host."""
 _MAX_OF_PROJECT: Final = 1000
@@ -132,34 +136,35 @@ def calendar_host(
     # holds keep room for windows, which the page shows themselves
     endless = max(0, used - held - begun)
     shown = wanted.shown_time
-    length = shown.ends_at - shown.starts_at
     inside = [
         each for each in amounts if each.starts_at < shown.ends_at and each.window.ends_at > shown.starts_at
     ]
-    edges = {shown.starts_at, shown.ends_at}
-    for each in inside:
-        edges |= {
-            min(max(time, shown.starts_at), shown.ends_at) for time in (each.starts_at, each.window.ends_at)
-        }
-    times = sorted(edges)
-    steps = [
-        UsageStep(
-            (begin - shown.starts_at) / length,
-            (end - begin) / length,
-            endless + sum(one.used for one in inside if one.starts_at <= begin < one.window.ends_at),
-        )
-        for begin, end in pairwise(times)
-    ]
+    skyline = TimeSkyline.from_amounts(inside, 0)
     bars, lanes, more = _make_bars(inside, projects, wanted)
     return CalendarHost(
         root,
         capacity,
-        max(0, capacity - endless - largest_sum(inside, shown)),
-        tuple(steps),
+        max(0, capacity - endless - skyline.largest_sum(shown)),
+        tuple(_usage_steps(skyline, endless, shown)),
         bars,
         lanes,
         more,
     )
+
+
+def _usage_steps(skyline: TimeSkyline, endless: int, shown: TimeWindow) -> Iterator[UsageStep]:
+    """Yield the steps in order. Short steps are drawn as one, with the largest of their amounts."""
+    length = shown.ends_at - shown.starts_at
+    inside = (each for each in skyline.times if shown.starts_at < each < shown.ends_at)
+    first, level = shown.starts_at, 0
+    for begin, end in pairwise([shown.starts_at, *inside, shown.ends_at]):
+        if first < begin and end - begin >= _LEAST_STEP * length:
+            yield UsageStep((first - shown.starts_at) / length, (begin - first) / length, level)
+            first, level = begin, 0
+        level = max(level, endless + skyline.largest_sum(TimeWindow(begin, end)))
+        if end - first >= _LEAST_STEP * length or end == shown.ends_at:
+            yield UsageStep((first - shown.starts_at) / length, (end - first) / length, level)
+            first, level = end, 0
 
 
 def _make_bars(

@@ -206,7 +206,8 @@ class ConfirmClaim(command.ShowOne):
 class CreateReservation(command.ShowOne):
     """Hold resources for a project until a given time. Claims of the project can use these resources.
 
-    The query is the query string of GET /allocation_candidates. A flavor may replace the query.
+    The query is the query string of GET /allocation_candidates. A flavor may replace the query. With
+    --maintenance-of, the reservation takes a whole host away instead.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -214,6 +215,12 @@ class CreateReservation(command.ShowOne):
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         _add_request_arguments(parser)
         _add_expiry(parser)
+        parser.add_argument(
+            "--maintenance-of",
+            metavar="<host>",
+            help="Host that is taken away as a whole, instead of a query: its name, or the UUID of its root"
+            " provider; needs --from and --until",
+        )
         parser.add_argument(
             "--from",
             dest="starts_at",
@@ -232,8 +239,11 @@ class CreateReservation(command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
         """Reserve, and show the reservation."""
-        body = {**_request_fields(self, parsed_args), **_expiry_fields(parsed_args)}
-        body |= _given_fields(parsed_args, "uuid", "group", "starts_at")
+        if parsed_args.maintenance_of is None:
+            body = _request_fields(self, parsed_args)
+        else:
+            body = _maintenance_fields(self, parsed_args)
+        body |= {**_expiry_fields(parsed_args), **_given_fields(parsed_args, "uuid", "group", "starts_at")}
         answer = request_extension(self, "POST", _RESERVATIONS, json=body)
         print_warnings(self, answer.get("warnings", ()))
         return _reservation_columns(self, answer)
@@ -435,6 +445,13 @@ def _request_fields(asking: command.Command, parsed_args: argparse.Namespace) ->
     return body
 
 
+def _maintenance_fields(asking: command.Command, parsed_args: argparse.Namespace) -> dict[str, Any]:
+    (host,) = root_uuids(asking, [parsed_args.maintenance_of])
+    owner = {"project_id": parsed_args.project_id, "user_id": parsed_args.user_id}
+    # the service refuses the query beside the host, with a reason
+    return {"maintenance_of": host, **owner, **_given_fields(parsed_args, "query")}
+
+
 def _place_fields(asking: command.Command, parsed_args: argparse.Namespace) -> dict[str, Any]:
     body: dict[str, Any] = {
         **request_source(parsed_args),
@@ -484,10 +501,13 @@ def _reservation_columns(
     reservation = answer["reservation"]
     names = HostNames(asking)
     hosts = sorted({name for provider in reservation["allocations"] if (name := names.host_name(provider))})
-    return (*RESERVATION_COLUMNS, "hosts"), (
+    # only administrators see the guests that are in the way of a degraded reservation
+    guests = {"guests": reservation["guests"]} if "guests" in reservation else {}
+    return (*RESERVATION_COLUMNS, "hosts", *guests), (
         # an earlier service has no times of a start, no states and no causes
         *(reservation.get(name) for name in RESERVATION_COLUMNS),
         hosts,
+        *guests.values(),
     )
 
 

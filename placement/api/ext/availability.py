@@ -7,6 +7,7 @@ from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, api_operation
 from placement.api.ext.claims import choice_document, claim_service
+from placement.api.ext.reservations import booking_limits
 from placement.api.paths import EXT
 from placement.policies import ext as rules
 from placement.schemas import availability as schemas
@@ -25,7 +26,7 @@ def find_windows(call: ApiRequest) -> Response:
     """Find the earliest windows in which a request fits; nothing is reserved."""
     body = call.parse_body(_BODY)
     wanted, time = schemas.wanted_of(body, call.service.request_forms), schemas.time_of(body)
-    found = claim_service(call).find_windows(wanted, time, body["limit"])
+    found = claim_service(call).find_windows(wanted, time, body["limit"], booking_limits(call))
     refusal = found.refusal
     return call.json_answer(
         {

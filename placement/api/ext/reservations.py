@@ -22,10 +22,11 @@ from placement.store import reservations as store
 from placement.store.allocations import Allocation
 from placement.store.booking_limits import BookingLimits
 from placement.store.consumers import ConsumerOwnership
-from placement.store.holds import TimeSchedule, read_schedule
+from placement.store.holds import read_schedule
 from placement.store.maintenances import HostGuest, book_maintenance, find_guests
 from placement.store.reservations import CapacityReservation, WrittenReservation
 from placement.store.time_profile import TimeWindow, iso_time
+from placement.store.time_skyline import SkylinesByProvider, make_skylines
 
 blueprint = Blueprint("ext_reservations", __name__)
 
@@ -56,7 +57,7 @@ def create_reservation(call: ApiRequest) -> Response:
         return call.add_location(answer, f"{PATH}/{uuid}")
     wanted = schemas.wanted_of(body, call.service.request_forms, uuid, window)
     starts_at = None if window is None else window.starts_at
-    limits = _booking_limits(call)
+    limits = booking_limits(call)
     # the transaction fills this list; it may run several times, and the last run counts
     made: list[WrittenReservation] = []
 
@@ -137,7 +138,7 @@ def update(call: ApiRequest, reservation_uuid: str) -> Response:
     known = _known_uuid(reservation_uuid)
     body = call.parse_body(_UPDATE)
     end, generation = schemas.end_of(body), body["generation"]
-    written = store.move_end(call.service.database, known, generation, end, _booking_limits(call))
+    written = store.move_end(call.service.database, known, generation, end, booking_limits(call))
     # the right to change a reservation does not include the right to see it
     if not _allows_project(call, rules.SHOW_RESERVATION, written.reservation.project_id):
         raise store.no_reservation(known)
@@ -152,7 +153,8 @@ def delete(call: ApiRequest, reservation_uuid: str) -> Response:
     return call.empty_answer()
 
 
-def _booking_limits(call: ApiRequest) -> BookingLimits:
+def booking_limits(call: ApiRequest) -> BookingLimits:
+    """Return the limits on reservations in the configuration."""
     conf = call.service.conf.reservations
     duration, ahead = (None if each < 0 else float(each) for each in (conf.max_duration, conf.max_ahead))
     return BookingLimits(
@@ -199,11 +201,12 @@ def _reservation_documents(
     """
     with call.service.model.fresh_view() as view:
         providers = PromisingProviders.from_snapshot(view.snapshot, {each.provider for each in held})
-    schedule = TimeSchedule(0.0, (), ())
+    skylines: SkylinesByProvider = {}
     # mostly no provider is overfull, and no schedule is read
     if overfull := providers.overfull_uuids(held):
         with call.service.database.read() as conn:
             schedule = read_schedule(conn, of_providers=overfull)
+        skylines = make_skylines(schedule.amounts, schedule.holds)
     amounts: dict[str, list[Allocation]] = defaultdict(list)
     for amount in held:
         amounts[amount.consumer].append(amount)
@@ -211,7 +214,7 @@ def _reservation_documents(
     for each in found:
         own = amounts[each.uuid]
         window = TimeWindow(max(each.now, each.starts_at or each.now), each.expires_at)
-        documents.append(_reservation_document(each, own, find_causes(own, window, providers, schedule)))
+        documents.append(_reservation_document(each, own, find_causes(own, window, providers, skylines)))
     return documents
 
 

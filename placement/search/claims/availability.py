@@ -78,12 +78,16 @@ def snapshot_during(
     snapshot: ModelSnapshot, roots: Iterable[int], skylines: Skylines, window: TimeWindow
 ) -> ModelSnapshot:
     """Return a small snapshot of some hosts and all sharing providers, with the usage of a window."""
-    pools = {snapshot.providers[each].root_id for each in snapshot.by_trait.get(SHARES, ())}
-    members = (snapshot.providers[each] for root in {*roots, *pools} for each in snapshot.trees[root])
     return ModelSnapshot(
         replace(each, used=usage_during(each, skylines[each.id], window)) if each.id in skylines else each
-        for each in members
+        for each in members_of(snapshot, roots)
     )
+
+
+def members_of(snapshot: ModelSnapshot, roots: Iterable[int]) -> Iterator[Provider]:
+    """Yield all providers that claims on hosts may use: those of the hosts, and all sharing providers."""
+    pools = {snapshot.providers[each].root_id for each in snapshot.by_trait.get(SHARES, ())}
+    return (snapshot.providers[each] for root in {*roots, *pools} for each in snapshot.trees[root])
 
 
 def usage_in_all(snapshot: ModelSnapshot, skylines: Skylines, window: TimeWindow) -> ModelSnapshot:
@@ -198,7 +202,6 @@ class HostTimes:
 
         A result above ``until`` only means that all earlier ones are excluded.
         """
-        self._budget.spend()
         limits = self._limits_of(root)
         if limits is None:
             return math.inf
@@ -206,8 +209,9 @@ class HostTimes:
         # each class may move the start past the end of an amount, and then all classes are read again
         while before < start <= until:
             before = start
+            self._budget.spend()
             for each in limits:
-                start = each.first_start(start, self._duration, until)
+                start = each.first_start(start, self._duration, until, self._budget)
         return start
 
     def tight_end(self, root: int, start: float) -> float:
@@ -267,10 +271,12 @@ class _ClassLimit:
             return None
         return cls(need, timed if any(each.times for each in timed) else (), free, units)
 
-    def first_start(self, start: float, duration: float, until: float) -> float:
+    def first_start(self, start: float, duration: float, until: float, budget: SearchBudget) -> float:
         if len(self.skylines) == 1:
             return self.skylines[0].first_fit(self.free[0] - self.need.total, start, duration, until)
         while start <= until:
+            # many providers with many breakpoints each have many ends to try
+            budget.spend(len(self.skylines))
             window = TimeWindow(start, start + duration)
             rooms = [
                 min(most, free - each.largest_sum(window))

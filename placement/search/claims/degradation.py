@@ -13,8 +13,8 @@ from enum import StrEnum
 from placement.read_model.provider import DISABLED, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.store.allocations import Allocation
-from placement.store.holds import TimeSchedule
-from placement.store.time_profile import TimeWindow, usage_changes
+from placement.store.time_profile import TimeWindow
+from placement.store.time_skyline import NO_SKYLINE, SkylinesByProvider
 
 
 class DegradationReason(StrEnum):
@@ -70,12 +70,15 @@ class PromisingProviders:
 
 
 def find_causes(
-    held: Iterable[Allocation], window: TimeWindow, providers: PromisingProviders, schedule: TimeSchedule
+    held: Iterable[Allocation],
+    window: TimeWindow,
+    providers: PromisingProviders,
+    skylines: SkylinesByProvider,
 ) -> list[DegradationCause]:
     """Return the causes why a reservation with these amounts is degraded; none if all are available.
 
     :param window: the time of the reservation from now on.
-    :param schedule: the timed amounts of the overfull providers at least.
+    :param skylines: those of the overfull providers at least.
     """
     causes = []
     for each in held:
@@ -87,20 +90,18 @@ def find_causes(
         elif each.provider in providers.disabled:
             reason, missing = DegradationReason.DISABLED, each.used
         else:
-            reason, missing = DegradationReason.CAPACITY, _missing_amount(each, provider, window, schedule)
+            reason, missing = DegradationReason.CAPACITY, _missing_amount(each, provider, window, skylines)
         if missing > 0:
             causes.append(DegradationCause(reason, each.provider, each.resource_class, missing))
     return causes
 
 
-def _missing_amount(held: Allocation, provider: Provider, window: TimeWindow, schedule: TimeSchedule) -> int:
+def _missing_amount(
+    held: Allocation, provider: Provider, window: TimeWindow, skylines: SkylinesByProvider
+) -> int:
     """Return the part of an amount above the capacity, at the busiest instant of the window."""
-    key, free = (held.provider, held.resource_class), provider.free(held.resource_class)
+    free = provider.free(held.resource_class)
     if free >= 0:
         return 0
-    changes = usage_changes(
-        (each for each in schedule.amounts if each.key == key),
-        (each for each in schedule.holds if each[0] == key),
-        window,
-    )
-    return min(held.used, changes.get(key, 0) - free)
+    here = skylines.get(held.provider, {}).get(held.resource_class, NO_SKYLINE)
+    return min(held.used, here.largest_sum(window) - here.counted - free)

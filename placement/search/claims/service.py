@@ -14,7 +14,7 @@ from typing import Final
 
 from placement.db.batch import StatementBatch
 from placement.db.database import ServiceDatabase, WriteTransaction
-from placement.exceptions import InvalidRequest, NoCandidate, Unavailable
+from placement.exceptions import Conflict, InvalidRequest, NoCandidate, Unavailable
 from placement.read_model.feed import ModelView, ReadModel
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
@@ -24,6 +24,7 @@ from placement.search.claims.availability import (
     Skylines,
     StartSpan,
     find_free,
+    members_of,
     usage_in_all,
 )
 from placement.search.claims.claim import (
@@ -40,6 +41,7 @@ from placement.search.claims.scores import ATTRIBUTE
 from placement.search.host_filter import named_roots
 from placement.search.request import check_names
 from placement.store import allocations, claim_commit, consumers, expiries, reservations
+from placement.store.booking_limits import BookingLimits
 from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
 from placement.store.holds import TimeSchedule, read_schedule
@@ -84,10 +86,11 @@ class WantedTime:
     not_before: float | None = None
     deadline: float | None = None
 
-    def span_at(self, now: float) -> StartSpan:
+    def span_at(self, now: float, limits: BookingLimits) -> StartSpan:
         """Return the possible starts.
 
         :raises InvalidRequest: there is none.
+        :raises Conflict: a limit excludes each of them.
         """
         begin = whole_milliseconds(now if self.not_before is None else max(now, self.not_before))
         last = now + MAX_AHEAD
@@ -99,6 +102,9 @@ class WantedTime:
                 "No window of this duration lies between not_before and deadline, and begins within"
                 f" {MAX_AHEAD / 86_400:.0f} days; the time of the database is {iso_time(now)}."
             )
+        limits.check_time(TimeWindow(begin, begin + self.duration), now)
+        if limits.max_ahead is not None:
+            last = min(last, now + limits.max_ahead)
         return StartSpan(begin, last, self.duration)
 
 
@@ -182,43 +188,68 @@ class ClaimService:
             " ([placement] allocation_conflict_retry_count). Please try again."
         )
 
-    def find_windows(self, wanted: WantedClaim, time: WantedTime, limit: int) -> FoundWindows:
+    def find_windows(
+        self, wanted: WantedClaim, time: WantedTime, limit: int, limits: BookingLimits
+    ) -> FoundWindows:
         """Return the earliest windows in which a new consumer fits.
 
+        :param limits: the limits on duration and horizon apply; the search has no project for the others.
         :raises InvalidRequest: a resource class, trait or root that the claim names does not exist, no start
             is possible, or the search takes too long to find any window.
         """
-        with self._database.read() as conn:
-            schedule = read_schedule(conn)
-        span = time.span_at(schedule.now)
-        with self._model.fresh_view() as view:
-            self._check_names(view, [wanted])
-            snapshot = view.snapshot
-            skylines = {
-                snapshot.by_uuid[uuid]: each
-                for uuid, each in make_skylines(schedule.amounts, schedule.holds).items()
-                if uuid in snapshot.by_uuid
-            }
-            budget = SearchBudget(self._limits.searching, yield_lock=view.yield_after(self._check_awaited))
-            found: list[FreeWindow] = []
+        # the number of amounts has no bound, so the time to read them counts, too
+        end = thread_time() + self._limits.searching
+        found: list[FreeWindow] = []
+        try:
+            concerned = self._possible_providers([wanted])
+            with self._database.read() as conn:
+                schedule = read_schedule(conn, of_providers=concerned)
             try:
+                span = time.span_at(schedule.now, limits)
+            except Conflict as refused:
+                return FoundWindows((), refusal=NoCandidate(refused.detail, None))
+            # outside of the view, so that no other request waits
+            budget = SearchBudget(end - thread_time(), yield_lock=self._check_awaited)
+            by_uuid = make_skylines(schedule.amounts, schedule.holds, budget.spend)
+            with self._model.fresh_view() as view:
+                self._check_names(view, [wanted])
+                snapshot = view.snapshot
+                skylines = {
+                    snapshot.by_uuid[uuid]: each for uuid, each in by_uuid.items() if uuid in snapshot.by_uuid
+                }
+                pause = view.yield_after(self._check_awaited)
+                budget = SearchBudget(end - thread_time(), yield_lock=pause)
                 found += islice(find_free(snapshot, skylines, wanted, span, budget), limit)
-            except BudgetExhausted:
-                if not found:
-                    raise InvalidRequest.too_long(
-                        "No window was found",
-                        self._limits.searching,
-                        "candidates_deadline",
-                        ": name hosts in allowed_hosts, or ask for fewer groups or a nearer deadline.",
-                    ) from None
-                return FoundWindows(found, is_complete=False)
-            if found:
-                return FoundWindows(found)
-            refusal = self._explain_times(view, skylines, wanted, span)
-            refusal.detail += overlaps_sentence(
-                schedule.amounts, TimeWindow(span.begin, span.last + span.duration)
-            )
+                if found:
+                    return FoundWindows(found)
+                refusal = self._explain_times(view, skylines, wanted, span)
+        except BudgetExhausted:
+            if not found:
+                raise InvalidRequest.too_long(
+                    "No window was found",
+                    self._limits.searching,
+                    "candidates_deadline",
+                    ": name hosts in allowed_hosts, or ask for fewer groups or a nearer deadline.",
+                ) from None
+            return FoundWindows(found, is_complete=False)
+        requests = [each for each in (wanted.request, wanted.fallback) if each is not None]
+        names = {name for each in requests for name in each.total_amounts}
+        refusal.detail += overlaps_sentence(
+            (each for each in schedule.amounts if each.resource_class in names),
+            TimeWindow(span.begin, span.last + span.duration),
+        )
         return FoundWindows(found, refusal=refusal)
+
+    def _possible_providers(self, wanted: Sequence[WantedClaim]) -> set[str] | None:
+        """Return the uuids of providers that claims with named hosts may use; None without named hosts."""
+        if any(each.only is None for each in wanted):
+            return None
+        named = {uuid for each in wanted for uuid in each.only or ()}
+        # without its timed amounts, a provider only seems to have less room, so a recent view suffices
+        with self._model.recent_view(_RECENT) as view:
+            snapshot = view.snapshot
+            roots = {snapshot.by_uuid[each] for each in named if each in snapshot.by_uuid}
+            return {each.uuid for each in members_of(snapshot, roots.intersection(snapshot.trees))}
 
     def _explain_times(
         self, view: ModelView, skylines: Skylines, wanted: WantedClaim, span: StartSpan
@@ -366,7 +397,7 @@ class ClaimService:
     def _read_schedule(
         self, wanted: Sequence[WantedClaim], *, empty: bool
     ) -> tuple[TimeSchedule, TimeWindow] | None:
-        """Return the schedule of all other consumers, and the window of the claims from now on.
+        """Return the schedule of other consumers at possible hosts, and the window of the claims from now on.
 
         None means that the claims have no end.
 
@@ -376,11 +407,13 @@ class ClaimService:
         window = wanted[0].window
         if window is None:
             return None
+        # before the connection is taken, because the view may need another one
+        concerned = None if empty else self._possible_providers(wanted)
         with self._database.read() as conn:
             schedule = (
                 TimeSchedule(expiries.server_time(conn), (), ())
                 if empty
-                else read_schedule(conn, {each.consumer for each in wanted})
+                else read_schedule(conn, {each.consumer for each in wanted}, concerned)
             )
         return schedule, check_window(window, schedule.now)
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -422,7 +423,7 @@ def walk_capacity(shell: Shell) -> None:
     for each in shell(f"{show} --excluded-host {host} --part drain"):
         assert (each["host"], each["no place as"]) == (name, "no host has room for it")
     assert shell(f"{show} --excluded-host {host} --drain")[0]["guests"] == 0
-    with pytest.raises(CommandFailed, match="which is empty"):
+    with pytest.raises(CommandFailed, match="this list is empty"):
         shell(f"{show} --drain")
     # the aggregate has the node, and belongs to a host only where the node is the root
     aggregates = shell(f"{show} --part aggregates --query-version 1.10")
@@ -471,6 +472,8 @@ def walk_reservations(shell: Shell) -> None:
     assert (free["free_until"], free["resources"]) == (None, "LLC=3")
     with pytest.raises(CommandFailed, match="There is no candidate for the reservation"):
         shell("resource availability list resources=LLC:99 --for 3600 --limit 2")
+    root = HOST if shell.version >= (1, 14) else NODE  # which is in no tree before
+    walk_maintenances(shell, f"resource reservation create {whose} --maintenance-of {root}")
     claim = f"allocation claim create resources=LLC:1 {whose} --uuid {CLAIMANT} --reservation {RESERVED}"
     host = "host" if shell.version >= (1, 14) else "node0"  # which is in no tree before
     place = {"#": 0, "host": host, "resource_provider": NODE, "resources": "LLC=1"}
@@ -496,6 +499,20 @@ def walk_reservations(shell: Shell) -> None:
         shell(f"resource reservation show {RESERVED}")
     walk_claims_that_expire(shell, f"allocation claim create resources=LLC:2 {whose} --uuid {CLAIMANT}")
     assert shell(f"{ALLOCATION} delete {CLAIMANT}") is None
+
+
+def walk_maintenances(shell: Shell, create: str) -> None:
+    """Test the options of reservations that take a whole host away."""
+    tomorrow, later = (datetime.now(UTC) + timedelta(days=days) for days in (1, 2))
+    times = f"--from {tomorrow:%FT%TZ} --until {later:%FT%TZ}"
+    with pytest.raises(CommandFailed, match="takes a whole host, without query"):
+        shell(f"{create} resources=LLC:1 {times}")
+    with pytest.raises(CommandFailed, match="needs starts_at"):
+        shell(f"{create} --for 60")
+    made = shell(f"{create} {times}")
+    shown = shell(f"resource reservation show {made['uuid']}")
+    assert (shown["state"], bool(shown["degraded"]), "guests" in shown) == ("pending", True, True)
+    assert shell(f"resource reservation delete {made['uuid']}") is None
 
 
 def walk_claims_that_expire(shell: Shell, claim: str) -> None:

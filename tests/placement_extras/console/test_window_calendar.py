@@ -1,6 +1,7 @@
 """Tests of the calendar: rows of hosts, bars of windows and claims that end, and free room over time."""
 
 import uuid
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -74,6 +75,21 @@ def test_bars_beyond_the_maximum_are_counted() -> None:
     some = [amount(f"{number:03}", 1, 0, 1) for number in range(70)]
     row = calendar_host(ROOT, (70, 100), some, 70, {}, WEEK)
     assert (len(row.bars), row.more_bars) == (60, 10)
+
+
+def test_the_number_of_steps_is_bounded_and_none_hides_the_busiest_instant() -> None:
+    second = 1 / 86_400
+    some = [
+        amount(str(number), 1 + number % 7, number * second, (number + 1) * second) for number in range(3000)
+    ]
+    some.append(amount("all", 1, 0, 7))
+    row = calendar_host(ROOT, (8, 16), some, 8, {}, WEEK)
+    assert len(row.steps) <= 6
+    assert row.steps[-1].left == pytest.approx(3000 * second / 7)
+    assert (row.steps[0].left, row.steps[0].used, row.steps[-1].used, row.least_free) == (0, 8, 1, 8)
+    for before, after in pairwise(row.steps):
+        assert before.left + before.width == pytest.approx(after.left)
+    assert row.steps[-1].left + row.steps[-1].width == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

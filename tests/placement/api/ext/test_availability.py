@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from placement.search.budget import SearchBudget
+from placement.search.budget import BudgetExhausted, SearchBudget
 from tests.databases import DatabaseServer
 from tests.examples import examples
 from tests.placement.builders import (
@@ -139,20 +139,49 @@ def test_wrong_questions_are_refused(admin: Admin, host: str, fields: dict[str, 
     assert message in read_error(answer)[2]
 
 
+def test_windows_respect_the_limits_on_duration_and_horizon(url: str) -> None:
+    admin = Admin(application(url, reservations={"max_duration": 2 * HOUR, "max_ahead": 3 * HOUR}))
+    host = make_provider(admin, "cn", VCPU=8)
+    window = book(admin, 8, after(2 * HOUR), after(3.9 * HOUR))
+    assert find(admin, 1, 1)["windows"][0]["free_until"] is not None
+    later = find(admin, 1, 2, not_before=after(HOUR))
+    assert later["windows"] == []
+    assert f"overlap this time: {window}" in later["reason"]
+    long = find(admin, 1, 3, allowed_hosts=[host])
+    assert long["windows"] == []
+    assert "at most 7200 seconds ([reservations] max_duration)" in long["reason"]
+    assert "([reservations] max_ahead)" in find(admin, 1, 1, not_before=after(4 * HOUR))["reason"]
+
+
+def test_only_windows_of_possible_hosts_and_classes_are_in_the_way(admin: Admin, host: str) -> None:
+    here = book(admin, 8, after(HOUR), after(9 * HOUR))
+    other = make_provider(admin, "other", VCPU=8, DISK_GB=8)
+    book(admin, 8, after(HOUR), after(9 * HOUR), allowed_hosts=[other])
+    book(admin, 0, after(HOUR), after(9 * HOUR), query="resources=DISK_GB:1")
+    times = {"not_before": after(2 * HOUR), "deadline": after(8 * HOUR)}
+    reason = find(admin, 1, 1, **times, allowed_hosts=[host])["reason"]
+    assert reason.count(" until ") == 1
+    assert f"overlap this time: {here} from" in reason
+    assert find(admin, 1, 1, **times)["reason"].count(" until ") == 2
+    # a booking names the same windows
+    body = {"query": "resources=VCPU:1", **OWNER, "starts_at": times["not_before"]}
+    refused = admin(
+        "POST", RESERVATIONS, json={**body, "expires_at": times["deadline"], "allowed_hosts": [host]}
+    )
+    assert read_error(refused)[2].count(" until ") == 1
+
+
 class SpentBudget(SearchBudget):
     """A budget without any time."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        super().__init__(seconds=0.0)
-        self.spend_anyway(1000)
+    def spend(self, steps: int = 1) -> None:
+        raise BudgetExhausted
 
 
 def test_a_search_that_takes_too_long_is_refused(
     admin: Admin, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placement.search.claims.service.SearchBudget", SpentBudget)
-    for number in range(64):
-        make_provider(admin, f"cn{number}", VCPU=8)
     answer = admin("POST", PATH, json={"query": "resources=VCPU:1", "duration": 60})
     status, code, detail = read_error(answer)
     assert (status, code) == (400, "placement.ext.search_too_long")

@@ -117,6 +117,15 @@ def test_wrong_maintenances_are_refused(admin: Admin, host: str) -> None:
     assert "needs starts_at" in read_error(admin("POST", PATH, json=body))[2]
 
 
+def test_maintenances_at_the_same_time_never_exceed_the_columns_of_amounts(admin: Admin) -> None:
+    large = make_provider(admin, "large", DISK_GB=2**31 - 1)
+    assert maintain(admin, large, 1, 3).status_code == 201
+    refused = maintain(admin, large, 2, 4)
+    assert refused.status_code == 409
+    assert f"would need {2**31} of 'DISK_GB'" in read_error(refused)[2]
+    assert maintain(admin, large, 3, 4).status_code == 201
+
+
 def test_projects_do_not_see_guests_of_other_projects(admin: Admin, host: str) -> None:
     assert put_allocation(admin, {host: {"VCPU": 4}}).status_code == 204
     maintenance = maintain(admin, host, 1, 2).json["reservation"]["uuid"]

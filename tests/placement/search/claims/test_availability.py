@@ -17,7 +17,13 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
 from placement.schemas.query_candidates import parse_candidates
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.claims.availability import FreeWindow, StartSpan, find_free, usage_in_all
+from placement.search.claims.availability import (
+    FreeWindow,
+    HostTimes,
+    StartSpan,
+    find_free,
+    usage_in_all,
+)
 from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.claims.topology import TopologyPolicy
@@ -239,6 +245,35 @@ def test_the_price_of_a_search_is_bounded() -> None:
                 snapshot, {}, make_wanted("resources=VCPU:1"), StartSpan(0, 99, 4), SearchBudget(seconds=0.0)
             )
         )
+
+
+def test_the_price_of_a_host_with_many_windows_on_many_providers_is_bounded() -> None:
+    specs = [Spec("a"), *(Spec(f"a{number}", "a", {"PCPU": 4}, used={"PCPU": 4}) for number in range(8))]
+    # the windows of a provider do not touch, so each one has an end to try
+    amounts = [
+        TimedAmount("w", name_to_uuid(each.name), "PCPU", 4, TimeWindow(begin, begin + 0.5), has_begun=False)
+        for each in specs[1:]
+        for begin in range(1, 1000)
+    ]
+    snapshot, budget = build(*specs), SearchBudget(seconds=0.0)
+    wanted = make_wanted("resources_A=PCPU:3&resources_B=PCPU:2&group_policy=none")
+    times = HostTimes(snapshot, skylines_of(snapshot, amounts), wanted, 1.0, budget)
+    with pytest.raises(BudgetExhausted):
+        times.first_start(snapshot.by_uuid[name_to_uuid("a")], 1.0, math.inf)
+
+
+@pytest.mark.parametrize("steps", [1, 100])
+def test_skylines_are_made_within_a_budget(steps: int) -> None:
+    amounts = [
+        TimedAmount(str(number), f"host-{number}", "VCPU", 1, TimeWindow(1, 2), has_begun=False)
+        for number in range(steps)
+    ]
+    budget = SearchBudget(seconds=0.0)
+    if steps == 1:
+        assert len(make_skylines(amounts, (), budget.spend)) == 1
+    else:
+        with pytest.raises(BudgetExhausted):
+            make_skylines(amounts, (), budget.spend)
 
 
 @given(

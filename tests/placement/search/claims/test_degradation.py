@@ -11,13 +11,12 @@ from placement.search.claims.degradation import (
     find_causes,
 )
 from placement.store.allocations import Allocation
-from placement.store.holds import TimeSchedule
 from placement.store.time_profile import TimedAmount, TimeWindow, needed_holds
+from placement.store.time_skyline import make_skylines
 from tests.placement.search.snapshots import Spec, build, name_to_uuid
 
 HOST = name_to_uuid("host")
 NODE = name_to_uuid("node")
-NOTHING = TimeSchedule(0.0, (), ())
 
 
 def allocation(provider: str, used: int) -> Allocation:
@@ -50,7 +49,7 @@ def test_the_missing_amount_is_that_of_the_busiest_hour(
     providers = PromisingProviders.from_snapshot(snapshot, [HOST])
     own = booked[0]
     amounts = [allocation(HOST, own.used)]
-    schedule = TimeSchedule(0.0, booked, list(held.items())) if providers.overfull_uuids(amounts) else NOTHING
+    skylines = make_skylines(booked, held.items()) if providers.overfull_uuids(amounts) else {}
     hours = range(int(own.window.starts_at), int(own.window.ends_at))
     busiest = max(
         guests + sum(each.used for each in booked if each.window.starts_at <= hour < each.window.ends_at)
@@ -58,7 +57,7 @@ def test_the_missing_amount_is_that_of_the_busiest_hour(
     )
     missing = min(own.used, busiest - total)
     expected = [DegradationCause(DegradationReason.CAPACITY, HOST, "VCPU", missing)] if missing > 0 else []
-    assert find_causes(amounts, own.window, providers, schedule) == expected
+    assert find_causes(amounts, own.window, providers, skylines) == expected
 
 
 def test_a_disabled_host_disables_its_tree_and_what_is_gone_is_named() -> None:
@@ -70,7 +69,7 @@ def test_a_disabled_host_disables_its_tree_and_what_is_gone_is_named() -> None:
     other, gone = name_to_uuid("other"), name_to_uuid("gone")
     providers = PromisingProviders.from_snapshot(snapshot, [NODE, other, gone])
     held = [allocation(each, 2) for each in (NODE, other, gone)]
-    causes = find_causes(held, TimeWindow(0, 1), providers, NOTHING)
+    causes = find_causes(held, TimeWindow(0, 1), providers, {})
     assert [(each.reason, each.provider, each.missing) for each in causes] == [
         ("host_disabled", NODE, 2),
         ("inventory_missing", other, 2),
