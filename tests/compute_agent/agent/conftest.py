@@ -7,6 +7,7 @@ import pytest
 from compute_agent.resctrl import mount
 from tests.compute_agent.agent.cache_agent import host_tree
 from tests.compute_agent.agent.running import RunningAgent
+from tests.compute_agent.drivers.containers.fake_engine import FakeEngine
 from tests.compute_agent.resctrl import fake
 
 
@@ -16,6 +17,17 @@ def rig(two_cpus, write_ini, client):
     rig = RunningAgent(write_ini, client)
     yield rig
     rig.close()
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    """A fake engine of containers, which the drivers of agents use."""
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    engine = FakeEngine(folder, monkeypatch)
+    engine.serve_drivers(monkeypatch)
+    yield engine
+    engine.close()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.drivers import factory
-from compute_agent.drivers.containers.driver import ContainerDriver
 from compute_agent.drivers.foreign.declared import made_uuid
 from compute_agent.loops import guest_claims
 from compute_agent.loops.guest_claims import FILE_NAME
@@ -37,11 +36,7 @@ class Containers:
         self.uuid = made_uuid("testhost", "podman", self.name)
         self.section = {"podman": f"socket = {fake.path}"}
 
-        class FakeGroupsDriver(ContainerDriver):
-            def __init__(self, *arguments, **options):
-                super().__init__(*arguments, group_path=fake.group_path, **options)
-
-        monkeypatch.setattr(factory, "ContainerDriver", FakeGroupsDriver)
+        fake.serve_drivers(monkeypatch)
 
     def start(self, name=name, **settings):
         self.peer.start(name, {**GUEST, **{f"compute-agent.{key}": text for key, text in settings.items()}})

@@ -6,7 +6,6 @@ import os
 import pytest
 
 from tests.compute_agent.agent.running import RunningAgent
-from tests.compute_agent.agent.test_containers import engine  # noqa: F401 - a fixture
 from tests.doc.pages import SITE, blocks
 
 PINNED = "6b0c0f5e-54e5-4f2c-8f0e-1a9d5f4f9c11"
@@ -25,7 +24,7 @@ def page_options():
 
 
 @pytest.fixture(params=["docker", "podman"])
-def rig(request, two_cpus, write_ini, client, engine, page_options):  # noqa: F811
+def rig(request, two_cpus, write_ini, client, engine, page_options):
     """An agent with CPU 0 dedicated and CPU 1 shared, and otherwise the options of the page."""
     options = page_options
     assert options["guests"]["drivers"] == "libvirt, docker"
@@ -41,7 +40,7 @@ def rig(request, two_cpus, write_ini, client, engine, page_options):  # noqa: F8
     rig.close()
 
 
-def test_services_of_kolla_are_on_shared_cpus_with_their_class(rig, engine):  # noqa: F811
+def test_services_of_kolla_are_on_shared_cpus_with_their_class(rig, engine):
     for name in (*SERVICES, *OTHERS):
         engine.start(name, {}, processes=2)
         (engine.folder_of(engine.named(name)) / "memory.max").write_text(f"{MEM_LIMIT}\n")

@@ -18,6 +18,8 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from compute_agent.drivers import factory
+from compute_agent.drivers.containers.driver import ContainerDriver
 from compute_agent.drivers.foreign.editor import HostFolders
 from compute_agent.model import cpuset
 from tests.compute_agent.cgroups import FakeCgroups
@@ -165,6 +167,17 @@ class FakeEngine:
 
     def is_running(self, name):
         return bool(self.named(name).processes)
+
+    def serve_drivers(self, monkeypatch):
+        """Let the drivers of agents find the groups of this engine."""
+        fake = self
+
+        class FakeGroupsDriver(ContainerDriver):
+            def __init__(self, *arguments, **options):
+                super().__init__(*arguments, group_path=fake.group_path, **options)
+
+        monkeypatch.setattr(factory, "HostFolders", lambda *folders: fake.folders)
+        monkeypatch.setattr(factory, "ContainerDriver", FakeGroupsDriver)
 
     def folder_of(self, container):
         return self.folders.groups / container.group.strip("/")
