@@ -304,6 +304,4 @@ def wrong_holds(conn: sa.Connection) -> list[DatabaseFinding]:
             AuditProblem.WRONG_HOLD, ids[uuid], uuid, f"{name}: {held} held, windows need {needed}"
         )
         for (uuid, name), (held, needed) in found.items()
-        # the provider may have been deleted in between
-        if uuid in ids
     ]

@@ -350,7 +350,7 @@ def timed_amounts(rows: Rows) -> list[TimedAmount]:
 
 @dataclass(frozen=True, slots=True)
 class TimeSchedule:
-    """All timed amounts and holds of the cloud, and the time of the database when they were read."""
+    """Timed amounts and holds of some providers or of all, and the time of the database of the read."""
 
     now: float
     amounts: Sequence[TimedAmount]

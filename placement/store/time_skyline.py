@@ -1,8 +1,8 @@
 """Sums of timed amounts as step functions, which answer questions about a window without reading amounts.
 
 A *skyline* has the sum of the timed amounts of one provider and resource class at each instant. Its
-*breakpoints* are the instants at which the sum changes. A worker keeps skylines instead of amounts, because
-two arrays take a tenth of the memory.
+*breakpoints* are the instants at which the sum changes. A skyline is made once, and then answers questions
+about many windows, each in less time than the amounts would take.
 """
 
 import math

@@ -305,8 +305,3 @@ def test_a_repaired_hold_is_above_the_capacity_if_its_room_is_taken(damage, wind
         (AuditProblem.OVER_CAPACITY, OTHER, "VCPU: 10 used of 8")
     ]
     assert used_of_other(world) == 10
-
-
-def test_a_wrong_hold_of_a_provider_that_is_deleted_meanwhile_is_no_finding(database, monkeypatch):
-    monkeypatch.setattr("placement.store.holds.find_wrong_holds", lambda _: {(uuid("c", 9), "VCPU"): (3, 0)})
-    assert findings(database) == []

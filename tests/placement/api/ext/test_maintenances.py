@@ -126,6 +126,20 @@ def test_maintenances_at_the_same_time_never_exceed_the_columns_of_amounts(admin
     assert maintain(admin, large, 3, 4).status_code == 201
 
 
+def test_a_maintenance_with_guests_is_followed_by_another_one_instead_of_extended(
+    admin: Admin, host: str
+) -> None:
+    guest = str(uuid.uuid4())
+    assert put_allocation(admin, {host: {"VCPU": 4}}, guest).status_code == 204
+    made = maintain(admin, host, 2, 3).json["reservation"]
+    longer = {"generation": 1, "expires_at": after(4 * HOUR)}
+    refused = admin("PUT", f"{PATH}/{made['uuid']}", json=longer)
+    assert read_error(refused)[2].endswith(f"it may end at {made['expires_at']} at the latest.")
+    assert maintain(admin, host, 3, 4, starts_at=made["expires_at"]).status_code == 201
+    assert admin("DELETE", f"/allocations/{guest}").status_code == 204
+    assert admin("PUT", f"{PATH}/{made['uuid']}", json=longer).status_code == 409
+
+
 def test_projects_do_not_see_guests_of_other_projects(admin: Admin, host: str) -> None:
     assert put_allocation(admin, {host: {"VCPU": 4}}).status_code == 204
     maintenance = maintain(admin, host, 1, 2).json["reservation"]["uuid"]
