@@ -386,7 +386,10 @@ class GuestClaims:
             return client.claim_place(note.as_consumer(generation), query, tree.root.uuid)
         except ConcurrentUpdateError:
             record = client.get_allocations(note.guest_uuid)
-            if is_own_claim(note, record, self._pipeline.host_state.own_part(record.resources)):
+            # The amounts before a change are no success.
+            if is_own_claim(
+                replace(note, former={}), record, self._pipeline.host_state.own_part(record.resources)
+            ):
                 return record.resources
             raise
 
@@ -403,7 +406,7 @@ class GuestClaims:
             self._save_notes({**self._store.notes, note.guest_uuid: replace(known, key=note.key)})
         else:
             self._forget_note(note)
-        is_first = self._note_refusal(view, _refusal_text(error))
+        is_first = self._note_refusal(view, _refusal_text(error, bool(note.former)))
         options = self._in_force.current.options.guests
         if (
             options.no_room == "stop"
@@ -437,7 +440,7 @@ class GuestClaims:
                 LOG.warning,
                 EventKind.CLAIM,
                 guest,
-                "Guest %s has no claim, and the agent tries again: %s",
+                "Guest %s does not get its claim, and the agent tries again: %s",
                 guest,
                 reason,
                 reason=reason,
@@ -460,8 +463,10 @@ def _has_no_room(error: PlacementError) -> bool:
     return isinstance(error, ConflictError) and not isinstance(error, ConcurrentUpdateError)
 
 
-def _refusal_text(error: PlacementError) -> str:
+def _refusal_text(error: PlacementError, is_change: bool) -> str:
     if isinstance(error, ConcurrentUpdateError):
+        if is_change:
+            return "another program has changed its allocation at the same time"
         return (
             "its uuid belongs to a consumer in Placement that is not the agent's: choose another uuid, or"
             " remove that consumer's allocation"

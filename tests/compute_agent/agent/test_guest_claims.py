@@ -9,7 +9,7 @@ from compute_agent.drivers import factory
 from compute_agent.drivers.foreign.declared import made_uuid
 from compute_agent.loops import guest_claims
 from compute_agent.loops.guest_claims import FILE_NAME
-from compute_agent.report.answers import UnavailableError
+from compute_agent.report.answers import ConcurrentUpdateError, UnavailableError
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.guest_claims import parse_notes
 from tests.compute_agent.agent.running import RunningAgent
@@ -192,7 +192,10 @@ class TestRoom:
         assert "There is no candidate" in reason
         assert (shown(rig, kind.name)["kind"], kind.is_running()) == ("unallocated", True)
         assert (
-            caplog.text.count(f"Guest {kind.name} ({kind.uuid}) has no claim, and the agent tries again") == 1
+            caplog.text.count(
+                f"Guest {kind.name} ({kind.uuid}) does not get its claim, and the agent tries again"
+            )
+            == 1
         )
 
     def test_a_refused_claim_is_tried_again_after_a_pause_only(self, rig, kind, live_placement):
@@ -398,6 +401,33 @@ class TestFailures:
         rig.wait_for(lambda: held(rig, kind.uuid) == [{"PCPU": 1, "MEMORY_MB": 64}])
         (note,) = parse_notes((tmp_path / "state" / FILE_NAME).read_bytes()).values()
         assert note.amounts == {"PCPU": 1, "MEMORY_MB": 64}
+
+    def test_a_change_at_the_same_time_as_another_program_is_made_later(self, start_agent, kind, monkeypatch):
+        monkeypatch.setattr(guest_claims, "_FIRST_PAUSE", 0)
+        rig = start_agent("claim_grace = 60")
+        kind.start()
+        rig.wait_for(lambda: held(rig, kind.uuid) == [{"VCPU": 1}])
+        kind.end()
+        rig.wait_for(lambda: rig.ask("guest.list") == [])
+        claim_place, reasons = PlacementClient.claim_place, []
+
+        def meet(client, consumer, *arguments):
+            monkeypatch.setattr(PlacementClient, "claim_place", claim_place)
+            client.set_allocations(client.get_allocations(consumer.consumer))
+            try:
+                return claim_place(client, consumer, *arguments)
+            except ConcurrentUpdateError as error:
+                reasons.append(error)
+                raise
+
+        monkeypatch.setattr(PlacementClient, "claim_place", meet)
+        kind.start(**PINNED)
+        rig.wait_for(lambda: shown(rig, kind.name)["kind"])
+        rig.wait_for(
+            lambda: rig.agent.reports.report_now() and held(rig, kind.uuid) == [{"PCPU": 1, "MEMORY_MB": 64}]
+        )
+        assert reasons
+        assert refusals(rig) == []
 
     def test_a_full_disk_costs_a_claim_but_no_report(self, rig, kind, monkeypatch, caplog):
         def fail(*arguments):
