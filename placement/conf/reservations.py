@@ -34,6 +34,17 @@ reservation; -1 for no maximum other than 366 days.
 
 """,
     ),
+    cfg.IntOpt(
+        "max_project_reservations",
+        default=-1,
+        min=-1,
+        help="""
+Experimental. Maximum number of reservations of a project, pending and active
+ones; -1 for no maximum. Many short reservations of one project can use up the
+1000 windows that a provider can have of a resource class.
+
+""",
+    ),
     cfg.Opt(
         "max_project_amounts",
         default={},

@@ -1,4 +1,4 @@
-"""Limits on the reservations of a project: longest duration and horizon, largest amounts and hours.
+"""Limits on the reservations of a project: duration and horizon, number, amounts and hours.
 
 The amounts are those of reservations, and of claims that end: otherwise a project could claim from a
 reservation, and book the same amount again. All writes of these amounts lock one bucket, so two bookings at
@@ -24,12 +24,14 @@ class BookingLimits:
 
     - ``max_duration``: seconds from the start to the end of a reservation.
     - ``max_ahead``: seconds from now to the start.
+    - ``max_number``: reservations of a project, pending and active.
     - ``amounts``: largest momentary sums, by resource class or by ``PROJECT/CLASS``.
     - ``hours``: largest sums of amounts multiplied by hours, within ``period`` seconds; keys as before.
     """
 
     max_duration: float | None = None
     max_ahead: float | None = None
+    max_number: int | None = None
     amounts: Mapping[str, int] = field(default_factory=dict)
     hours: Mapping[str, int] = field(default_factory=dict)
     period: float = 30 * _DAY
@@ -54,6 +56,18 @@ class BookingLimits:
             raise _limit_refusal(
                 f"A reservation has to begin within {self.max_ahead:.0f} seconds ([reservations] max_ahead);"
                 f" this one begins in {ahead:.0f}."
+            )
+
+    def check_number(self, number: int) -> None:
+        """Refuse a new reservation of a project with too many of them.
+
+        :param number: the reservations of the project, with the new one.
+        :raises Conflict: the message has the option, the limit and the present value.
+        """
+        if self.max_number is not None and number > self.max_number:
+            raise _limit_refusal(
+                f"The project may have at most {self.max_number} reservations ([reservations]"
+                f" max_project_reservations); it has {number - 1}."
             )
 
     def check_amounts(

@@ -151,14 +151,18 @@ def list_reservations(
     # shift pages
     query = _shown.order_by(consumers.c.uuid).limit(limit)
     if project_id is not None:
-        query = query.where(consumers.c.project_id == project_id)
-        # the length is compared, too, because MariaDB ignores trailing blanks in comparisons
-        query = query.where(sa.func.length(consumers.c.project_id) == sa.func.length(project_id))
+        query = query.where(_of_project(project_id))
     if group is not None:
         query = query.where(reservations.c.claim_group == group)
     if after is not None:
         query = query.where(consumers.c.uuid > after)
     return [CapacityReservation(*row) for row in conn.execute(query)]
+
+
+def _of_project(project_id: str) -> sa.ColumnElement[bool]:
+    # the length is compared, too, because MariaDB ignores trailing blanks in comparisons
+    same_length = sa.func.length(consumers.c.project_id) == sa.func.length(project_id)
+    return (consumers.c.project_id == project_id) & same_length
 
 
 def no_reservation(uuid: str) -> NotFound:
@@ -202,8 +206,22 @@ def make_reservation(
     tx.conn.execute(sa.insert(reservations).values(values))
     # the reservation is read after the write, because the database computes the end by its own clock
     written = _read_written(tx, consumer)
+    if limits.max_number is not None:
+        # counted under the lock of the bucket, so that the number includes each other booking
+        limits.check_number(_count_living(tx.conn, written.reservation))
     _check_limits(tx, written.reservation, limits)
     return written
+
+
+def _count_living(conn: sa.Connection, written: CapacityReservation) -> int:
+    """Return the number of reservations of the same project that have not ended."""
+    query = (
+        sa.select(sa.func.count())
+        .select_from(reservations)
+        .join(consumers, consumers.c.id == reservations.c.consumer_id)
+        .where(_of_project(written.project_id), reservations.c.expires_at > written.now)
+    )
+    return conn.execute(query).scalar_one()
 
 
 def _check_limits(tx: WriteTransaction, written: CapacityReservation, limits: BookingLimits) -> None:

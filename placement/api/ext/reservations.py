@@ -156,10 +156,10 @@ def delete(call: ApiRequest, reservation_uuid: str) -> Response:
 def booking_limits(call: ApiRequest) -> BookingLimits:
     """Return the limits on reservations in the configuration."""
     conf = call.service.conf.reservations
-    duration, ahead = (None if each < 0 else float(each) for each in (conf.max_duration, conf.max_ahead))
-    return BookingLimits(
-        duration, ahead, conf.max_project_amounts, conf.max_project_hours, float(conf.hours_period)
-    )
+    options = (conf.max_duration, conf.max_ahead, conf.max_project_reservations)
+    duration, ahead, number = (None if each < 0 else each for each in options)
+    amounts, hours = conf.max_project_amounts, conf.max_project_hours
+    return BookingLimits(duration, ahead, number, amounts, hours, conf.hours_period)
 
 
 def _known_uuid(uuid: str) -> str:

@@ -89,6 +89,19 @@ def test_the_duration_and_the_horizon_are_limited_also_for_an_extension(url: str
     assert admin("PUT", path, json=body | {"expires_at": after(2.9 * HOUR)}).status_code == 200
 
 
+def test_the_number_of_reservations_of_a_project_is_limited(url: str) -> None:
+    admin = limited(url, max_project_reservations=2)
+    made = [book(admin, 1, begin, begin + 1) for begin in (1, 2)]
+    assert [each.status_code for each in made] == [201, 201]
+    detail = refusal(book(admin, 1, 3, 4))
+    assert "at most 2 reservations ([reservations] max_project_reservations); it has 2" in detail
+    assert book(admin, 1, 3, 4, "other").status_code == 201
+    assert admin("DELETE", f"{PATH}/{made[0].json['reservation']['uuid']}").status_code == 204
+    assert book(admin, 1, 3, 4).status_code == 201
+    advance_clock(url, 3.5 * HOUR)
+    assert book(admin, 1, 3, 4).status_code == 201
+
+
 def test_an_earlier_end_is_possible_above_a_lowered_limit(url: str) -> None:
     made = book(limited(url), 8, 1, 3).json["reservation"]
     admin = Admin(application(url, reservations={"max_project_amounts": {"VCPU": 4}}))
