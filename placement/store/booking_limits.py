@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from placement.exceptions import LIMIT_EXCEEDED, Conflict
-from placement.store.time_profile import TimedAmount, TimeWindow, first_growth, iso_time, largest_integral
+from placement.store.time_profile import TimedAmount, TimeWindow, first_growth, iso_time
+from placement.store.time_skyline import TimeSkyline
 
 _HOUR: Final = 3600.0
 _DAY: Final = 86_400.0
@@ -104,7 +105,8 @@ class BookingLimits:
         self, limit: int, name: str, some: Sequence[TimedAmount], wanted: Sequence[TimedAmount], now: float
     ) -> None:
         present, after = (
-            largest_integral(each, now, self.period) / _HOUR for each in (some, [*some, *wanted])
+            TimeSkyline.from_amounts(each).largest_integral(now, self.period) / _HOUR
+            for each in (some, [*some, *wanted])
         )
         if after > max(limit, present):
             raise _limit_refusal(

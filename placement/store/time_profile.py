@@ -32,7 +32,6 @@ Invariants
 """
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -158,38 +157,6 @@ def first_growth(
     return window.ends_at
 
 
-def largest_integral(amounts: Iterable[TimedAmount], now: float, period: float) -> float:
-    """Return the largest amount multiplied by seconds within any period of some seconds, from now on.
-
-    All amounts have an end.
-    """
-    parts = [
-        (max(each.starts_at, now), each.window.ends_at, each.used)
-        for each in amounts
-        if each.window.ends_at > now
-    ]
-    changes: dict[float, int] = {}
-    for begin, end, used in parts:
-        changes[begin] = changes.get(begin, 0) + used
-        changes[end] = changes.get(end, 0) - used
-    # the sum from each instant on, and the integral until this instant
-    instants, sums, integrals = sorted(changes), [], []
-    level, total, last = 0, 0.0, now
-    for instant in instants:
-        total += level * (instant - last)
-        level, last = level + changes[instant], instant
-        sums.append(level)
-        integrals.append(total)
-
-    def integral_until(instant: float) -> float:
-        at = bisect_right(instants, instant) - 1
-        return 0.0 if at < 0 else integrals[at] + sums[at] * (instant - instants[at])
-
-    # the integral of a moving period is linear while no border of it meets an instant of change
-    starts = {max(now, each) for instant in instants for each in (instant, instant - period)}
-    return max((integral_until(each + period) - integral_until(each) for each in starts), default=0.0)
-
-
 def by_key(amounts: Iterable[TimedAmount]) -> dict[HoldKey, list[TimedAmount]]:
     """Return the amounts by provider and resource class."""
     found: dict[HoldKey, list[TimedAmount]] = {}
@@ -226,25 +193,6 @@ def wrong_holds(
         for key, (held, wanted) in found.items()
         if not wanted <= held <= largest.get(key, 0)
     }
-
-
-def usage_changes(
-    amounts: Iterable[TimedAmount], holds: Iterable[tuple[HoldKey, int]], window: TimeWindow
-) -> dict[HoldKey, int]:
-    """Return the changes from used amounts, as all consumers see them, to those that matter in a window.
-
-    Outside of the window the amounts do not matter: a sum there stays as it is.
-
-    :param amounts: the timed amounts of all consumers but those that claim again.
-    :param holds: the holds that the used amounts include.
-    """
-    changes = {
-        key: largest_sum(some, window) - sum(each.used for each in some if each.has_begun)
-        for key, some in by_key(amounts).items()
-    }
-    for key, held in holds:
-        changes[key] = changes.get(key, 0) - held
-    return changes
 
 
 def check_amounts(amounts: Iterable[TimedAmount], now: float) -> None:

@@ -10,6 +10,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from placement.store.time_profile import HoldKey, TimedAmount, TimeWindow, by_key
@@ -35,7 +36,7 @@ class TimeSkyline:
     counted: int = 0
 
     @classmethod
-    def from_amounts(cls, amounts: Iterable[TimedAmount], counted: int) -> "TimeSkyline":
+    def from_amounts(cls, amounts: Iterable[TimedAmount], counted: int = 0) -> "TimeSkyline":
         """Return the skyline of amounts of one provider and class."""
         changes: dict[float, int] = {}
         for each in amounts:
@@ -58,6 +59,24 @@ class TimeSkyline:
                 break
             largest = max(largest, self.sums[index])
         return largest
+
+    def largest_integral(self, now: float, period: float) -> float:
+        """Return the largest sum multiplied by seconds within any period of some seconds, from now on.
+
+        All amounts have an end.
+        """
+        # the integral from now until each breakpoint
+        instants, integrals = [max(each, now) for each in self.times], [0.0]
+        for (begin, end), level in zip(pairwise(instants), self.sums, strict=False):
+            integrals.append(integrals[-1] + level * (end - begin))
+
+        def integral_until(instant: float) -> float:
+            at = bisect_right(instants, instant) - 1
+            return 0.0 if at < 0 else integrals[at] + self.sums[at] * (instant - instants[at])
+
+        # the integral of a moving period is linear while no border of it meets a breakpoint
+        starts = {max(now, each) for instant in instants for each in (instant, instant - period)}
+        return max((integral_until(each + period) - integral_until(each) for each in starts), default=0.0)
 
     def first_fit(self, most: int, start: float, duration: float, until: float = math.inf) -> float:
         """Return the earliest start of a window during which the sum never exceeds ``most``.

@@ -139,7 +139,7 @@ def calendar_host(
     inside = [
         each for each in amounts if each.starts_at < shown.ends_at and each.window.ends_at > shown.starts_at
     ]
-    skyline = TimeSkyline.from_amounts(inside, 0)
+    skyline = TimeSkyline.from_amounts(inside)
     bars, lanes, more = _make_bars(inside, projects, wanted)
     return CalendarHost(
         root,

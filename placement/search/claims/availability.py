@@ -34,10 +34,15 @@ from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.claims.topology import SPLIT
 from placement.search.conditions import all_conditions, needs_of
 from placement.search.equivalence import tree_reader
-from placement.search.request import CandidatesRequest
 from placement.search.roots import SharingProviders, possible_roots
 from placement.store.time_profile import TimeWindow
-from placement.store.time_skyline import NO_SKYLINE, SkylinesByClass, TimeSkyline, whole_milliseconds
+from placement.store.time_skyline import (
+    NO_SKYLINE,
+    SkylinesByClass,
+    SkylinesByProvider,
+    TimeSkyline,
+    whole_milliseconds,
+)
 
 Skylines = Mapping[int, SkylinesByClass]
 """The skylines of providers with timed amounts, by id of the provider and by resource class."""
@@ -90,14 +95,20 @@ def members_of(snapshot: ModelSnapshot, roots: Iterable[int]) -> Iterator[Provid
     return (snapshot.providers[each] for root in {*roots, *pools} for each in snapshot.trees[root])
 
 
-def usage_in_all(snapshot: ModelSnapshot, skylines: Skylines, window: TimeWindow) -> ModelSnapshot:
-    """Return the whole snapshot with the usage of a window; the original must not change meanwhile."""
+def skylines_in(snapshot: ModelSnapshot, by_uuid: SkylinesByProvider) -> Skylines:
+    """Return the skylines of the providers that the snapshot has."""
+    # an operator may have deleted a provider since its amounts were read
+    return {snapshot.by_uuid[uuid]: each for uuid, each in by_uuid.items() if uuid in snapshot.by_uuid}
+
+
+def during_window(snapshot: ModelSnapshot, skylines: Skylines, window: TimeWindow) -> ModelSnapshot:
+    """Return the snapshot with the usage that matters to a claim in a window.
+
+    :param skylines: those of the timed amounts of all consumers but those that claim again. The original
+        snapshot must not change while the result is used.
+    """
     return snapshot.with_usage(
-        {
-            each: usage_during(snapshot.providers[each], here, window)
-            for each, here in skylines.items()
-            if each in snapshot.providers
-        }
+        {each: usage_during(snapshot.providers[each], here, window) for each, here in skylines.items()}
     )
 
 
@@ -121,10 +132,10 @@ def find_free(
     test = _WindowTest(snapshot, skylines, wanted, span, budget)
     ways = [
         HostTimes(snapshot, skylines, replace(wanted, request=each), span.duration, budget)
-        for each in test.requests
+        for each in wanted.requests
     ]
     due: list[tuple[float, float, int]] = []
-    waiting = [(span.begin, root) for root in _allowed_roots(snapshot, wanted, test.requests, budget)]
+    waiting = [(span.begin, root) for root in _allowed_roots(snapshot, wanted, budget)]
 
     def add_start(after: float, root: int, until: float) -> None:
         start = min(each.first_start(root, after, until) for each in ways)
@@ -148,12 +159,10 @@ def find_free(
                 add_start(after, root, until)
 
 
-def _allowed_roots(
-    snapshot: ModelSnapshot, wanted: WantedClaim, requests: Iterable[CandidatesRequest], budget: SearchBudget
-) -> set[int]:
+def _allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBudget) -> set[int]:
     """Return the roots of hosts that may serve the claim at some time, whatever is free now."""
     found: set[int] = set()
-    for request in requests:
+    for request in wanted.requests:
         needs = [
             replace(need, resources=tuple((name, _ANY_AMOUNT) for name, _ in need.resources))
             for need in needs_of(request)
@@ -309,7 +318,6 @@ class _WindowTest:
         span: StartSpan,
         budget: SearchBudget,
     ) -> None:
-        self.requests = [each for each in (wanted.request, wanted.fallback) if each is not None]
         self._snapshot = snapshot
         self._skylines = skylines
         self._wanted = wanted
@@ -321,7 +329,7 @@ class _WindowTest:
         #: the states of hosts without a place
         self._failed: set[Hashable] = set()
         self._read_tree = tree_reader(
-            chain.from_iterable(all_conditions(each, needs_of(each)) for each in self.requests)
+            chain.from_iterable(all_conditions(each, needs_of(each)) for each in wanted.requests)
         )
 
     def find_window(self, root: int, start: float) -> FreeWindow | None:

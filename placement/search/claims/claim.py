@@ -20,8 +20,7 @@ from placement.search.request import CandidatesRequest
 from placement.store.allocations import Allocation
 from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, Members, hosts_of, members_by_host, size
-from placement.store.holds import TimeSchedule
-from placement.store.time_profile import TimeWindow, usage_changes
+from placement.store.time_profile import TimeWindow
 
 Order = tuple[tuple[str, float], ...]
 """Criteria with their weights, see :mod:`placement.search.claims.scores`; each criterion occurs once."""
@@ -75,6 +74,11 @@ class WantedClaim:
     def names_hosts(self) -> bool:
         """Return whether the claim names hosts, so that equivalent hosts are not interchangeable."""
         return bool(self.only or self.avoid)
+
+    @property
+    def requests(self) -> tuple[CandidatesRequest, ...]:
+        """The request, and then its fallback if there is one."""
+        return (self.request,) if self.fallback is None else (self.request, self.fallback)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,18 +164,6 @@ def without_allocations(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> 
     """
     # the same function adds and removes usage: here the amounts are negative
     return _using_more(snapshot, ((each.provider, {each.resource_class: -each.used}) for each in held))
-
-
-def during_window(snapshot: ModelSnapshot, schedule: TimeSchedule, window: TimeWindow) -> ModelSnapshot:
-    """Return the snapshot with the usage that matters to a claim in this window.
-
-    :param schedule: the timed amounts of all consumers but those that claim again. The original snapshot must
-        not change while the result is used.
-    """
-    changes = usage_changes(schedule.amounts, schedule.holds, window)
-    return _using_more(
-        snapshot, [(provider, {name: change}) for (provider, name), change in changes.items() if change]
-    )
 
 
 def within_reservation(

@@ -259,11 +259,10 @@ def _all_choices(
 
     :param distinct_only: whether to leave out choices that differ from another choice only in equal devices.
     """
-    for request in (wanted.request, wanted.fallback):
-        if request is not None:
-            yield from _choices_as_asked(
-                world, replace(wanted, request=request), budget, rng, distinct_only=distinct_only
-            )
+    for request in wanted.requests:
+        yield from _choices_as_asked(
+            world, replace(wanted, request=request), budget, rng, distinct_only=distinct_only
+        )
 
 
 def _choices_as_asked(

@@ -23,15 +23,15 @@ from placement.search.claims.availability import (
     FreeWindow,
     Skylines,
     StartSpan,
+    during_window,
     find_free,
     members_of,
-    usage_in_all,
+    skylines_in,
 )
 from placement.search.claims.claim import (
     ClaimScenario,
     HostChoice,
     WantedClaim,
-    during_window,
     within_reservation,
     without_allocations,
 )
@@ -47,12 +47,13 @@ from placement.store.groups import Members
 from placement.store.holds import TimeSchedule, read_schedule
 from placement.store.time_profile import (
     MAX_AHEAD,
+    TimedAmount,
     TimeWindow,
     check_window,
     iso_time,
     overlaps_sentence,
 )
-from placement.store.time_skyline import make_skylines, whole_milliseconds
+from placement.store.time_skyline import SkylinesByProvider, make_skylines, whole_milliseconds
 
 LOG = logging.getLogger(__name__)
 
@@ -115,6 +116,15 @@ class FoundWindows:
     windows: Sequence[FreeWindow]
     is_complete: bool = True
     refusal: NoCandidate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _TimedUsage:
+    """The timed amounts of other consumers, and the window of claims, from now on."""
+
+    amounts: Sequence[TimedAmount]
+    skylines: SkylinesByProvider
+    window: TimeWindow
 
 
 class ClaimService:
@@ -214,9 +224,7 @@ class ClaimService:
             with self._model.fresh_view() as view:
                 self._check_names(view, [wanted])
                 snapshot = view.snapshot
-                skylines = {
-                    snapshot.by_uuid[uuid]: each for uuid, each in by_uuid.items() if uuid in snapshot.by_uuid
-                }
+                skylines = skylines_in(snapshot, by_uuid)
                 pause = view.yield_after(self._check_awaited)
                 budget = SearchBudget(end - thread_time(), yield_lock=pause)
                 found += islice(find_free(snapshot, skylines, wanted, span, budget), limit)
@@ -232,8 +240,7 @@ class ClaimService:
                     ": name hosts in allowed_hosts, or ask for fewer groups or a nearer deadline.",
                 ) from None
             return FoundWindows(found, is_complete=False)
-        requests = [each for each in (wanted.request, wanted.fallback) if each is not None]
-        names = {name for each in requests for name in each.total_amounts}
+        names = {name for each in wanted.requests for name in each.total_amounts}
         refusal.detail += overlaps_sentence(
             (each for each in schedule.amounts if each.resource_class in names),
             TimeWindow(span.begin, span.last + span.duration),
@@ -257,7 +264,7 @@ class ClaimService:
         """Return why a claim has no free window: it never has a place, or windows and claims take all."""
         budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
         # timed amounts leave the most room when none of them is used
-        empty = usage_in_all(view.snapshot, skylines, NEVER)
+        empty = during_window(view.snapshot, skylines, NEVER)
         world = ClaimScenario.from_members(empty, {}, [wanted])
         # without a place in time, the windows remain as the likely reason
         with suppress(BudgetExhausted):
@@ -368,13 +375,13 @@ class ClaimService:
         # reserved amounts are read before the view: if another claim takes reserved amounts in between, the
         # write fails and is repeated
         reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
-        timed = self._read_schedule(wanted, empty=reserved is not None)
+        timed = self._read_timed_usage(wanted, empty=reserved is not None)
         with self._model.fresh_view() as view:
             self._check_names(view, wanted)
             # a consumer may use the amounts that it holds now, because its new claim replaces them
             snapshot = without_allocations(view.snapshot, held) if held else view.snapshot
             if timed is not None:
-                snapshot = during_window(snapshot, *timed)
+                snapshot = during_window(snapshot, skylines_in(snapshot, timed.skylines), timed.window)
             if reserved is not None:
                 snapshot, roots = within_reservation(snapshot, reserved)
                 wanted = [
@@ -389,19 +396,16 @@ class ClaimService:
                 )
                 refusal = claim_refusal(wanted, placed, budget)
                 if timed is not None:
-                    schedule, window = timed
-                    refusal.detail += overlaps_sentence(schedule.amounts, window)
+                    refusal.detail += overlaps_sentence(timed.amounts, timed.window)
                 raise refusal
         return placed
 
-    def _read_schedule(
-        self, wanted: Sequence[WantedClaim], *, empty: bool
-    ) -> tuple[TimeSchedule, TimeWindow] | None:
-        """Return the schedule of other consumers at possible hosts, and the window of the claims from now on.
+    def _read_timed_usage(self, wanted: Sequence[WantedClaim], *, empty: bool) -> _TimedUsage | None:
+        """Return the timed amounts of other consumers at possible hosts, and the window of the claims.
 
         None means that the claims have no end.
 
-        :param empty: return a schedule with only the time, for claims within a reservation.
+        :param empty: return only the window, for claims within a reservation.
         """
         # all claims of a call have the same window
         window = wanted[0].window
@@ -415,7 +419,8 @@ class ClaimService:
                 if empty
                 else read_schedule(conn, {each.consumer for each in wanted}, concerned)
             )
-        return schedule, check_window(window, schedule.now)
+        window = check_window(window, schedule.now)
+        return _TimedUsage(schedule.amounts, make_skylines(schedule.amounts, schedule.holds), window)
 
     def _place_in(
         self,

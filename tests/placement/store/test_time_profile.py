@@ -9,11 +9,10 @@ from placement.store.time_profile import (
     TimedAmount,
     TimeWindow,
     first_growth,
-    largest_integral,
     largest_sum,
     needed_holds,
-    usage_changes,
 )
+from placement.store.time_skyline import NO_SKYLINE, TimeSkyline, make_skylines
 
 KEY = ("host", "VCPU")
 LAST = 8
@@ -67,7 +66,7 @@ def test_the_largest_integral_is_that_of_the_fullest_period(
 ) -> None:
     hours = [sum_at(some, each) if each >= now else 0 for each in range(3 * LAST + 1)]
     fullest = max(sum(hours[begin : begin + period]) for begin in range(now, 2 * LAST + 1))
-    assert largest_integral(some, now, period) == fullest
+    assert TimeSkyline.from_amounts(some).largest_integral(now, period) == fullest
 
 
 @given(some=amounts(), more=amounts(), now=st.integers(0, LAST))
@@ -88,7 +87,8 @@ def test_a_new_amount_fits_in_the_changed_usage_exactly_if_no_instant_is_too_ful
     now = 0.0
     held = needed_holds(some, now).get(KEY, 0)
     usage = held + sum(each.used for each in some if each.has_begun)
-    changed = usage + usage_changes(some, [(KEY, held)], window).get(KEY, 0)
+    here = make_skylines(some, [(KEY, held)]).get(KEY[0], {}).get(KEY[1], NO_SKYLINE)
+    changed = usage - here.counted + here.largest_sum(window)
     instants = range(int(window.starts_at), int(window.ends_at))
     assert (changed + used <= capacity) == all(sum_at(some, each) + used <= capacity for each in instants)
 

@@ -21,8 +21,9 @@ from placement.search.claims.availability import (
     FreeWindow,
     HostTimes,
     StartSpan,
+    during_window,
     find_free,
-    usage_in_all,
+    skylines_in,
 )
 from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.placement import UnplacedClaim, place_claims
@@ -107,7 +108,7 @@ def fits(
     snapshot: ModelSnapshot, amounts: list[TimedAmount], wanted: WantedClaim, window: TimeWindow
 ) -> bool:
     """Decide by the whole cloud, with the usage of each instant."""
-    changed = usage_in_all(snapshot, skylines_of(snapshot, amounts), window)
+    changed = during_window(snapshot, skylines_of(snapshot, amounts), window)
     world = ClaimScenario.from_members(changed, {}, [wanted])
     return not isinstance(place_claims(world, [wanted], SearchBudget(), random.Random(0)), UnplacedClaim)
 
@@ -115,8 +116,7 @@ def fits(
 def skylines_of(
     snapshot: ModelSnapshot, amounts: list[TimedAmount]
 ) -> Mapping[int, Mapping[str, TimeSkyline]]:
-    made = make_skylines(amounts, needed_holds(amounts, 0).items())
-    return {snapshot.by_uuid[each]: here for each, here in made.items()}
+    return skylines_in(snapshot, make_skylines(amounts, needed_holds(amounts, 0).items()))
 
 
 def found(
