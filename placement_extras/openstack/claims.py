@@ -239,11 +239,15 @@ class CreateReservation(command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
         """Reserve, and show the reservation."""
-        if parsed_args.maintenance_of is None:
-            body = _request_fields(self, parsed_args)
-        else:
-            body = _maintenance_fields(self, parsed_args)
-        body |= {**_expiry_fields(parsed_args), **_given_fields(parsed_args, "uuid", "group", "starts_at")}
+        host = parsed_args.maintenance_of
+        body = {
+            **_request_fields(self, parsed_args, needs_source=host is None),
+            **_expiry_fields(parsed_args),
+            **_given_fields(parsed_args, "uuid", "group", "starts_at"),
+        }
+        if host is not None:
+            # the service refuses a query, a flavor or hosts beside it, with a reason
+            (body["maintenance_of"],) = root_uuids(self, [host])
         answer = request_extension(self, "POST", _RESERVATIONS, json=body)
         print_warnings(self, answer.get("warnings", ()))
         return _reservation_columns(self, answer)
@@ -431,9 +435,11 @@ def _add_place_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _request_fields(asking: command.Command, parsed_args: argparse.Namespace) -> dict[str, Any]:
+def _request_fields(
+    asking: command.Command, parsed_args: argparse.Namespace, *, needs_source: bool = True
+) -> dict[str, Any]:
     body: dict[str, Any] = {
-        **_place_fields(asking, parsed_args),
+        **_place_fields(asking, parsed_args, needs_source=needs_source),
         "project_id": parsed_args.project_id,
         "user_id": parsed_args.user_id,
     }
@@ -445,16 +451,11 @@ def _request_fields(asking: command.Command, parsed_args: argparse.Namespace) ->
     return body
 
 
-def _maintenance_fields(asking: command.Command, parsed_args: argparse.Namespace) -> dict[str, Any]:
-    (host,) = root_uuids(asking, [parsed_args.maintenance_of])
-    owner = {"project_id": parsed_args.project_id, "user_id": parsed_args.user_id}
-    # the service refuses the query beside the host, with a reason
-    return {"maintenance_of": host, **owner, **_given_fields(parsed_args, "query")}
-
-
-def _place_fields(asking: command.Command, parsed_args: argparse.Namespace) -> dict[str, Any]:
+def _place_fields(
+    asking: command.Command, parsed_args: argparse.Namespace, *, needs_source: bool = True
+) -> dict[str, Any]:
     body: dict[str, Any] = {
-        **request_source(parsed_args),
+        **request_source(parsed_args, is_needed=needs_source),
         **given_strict(parsed_args),
         "excluded_hosts": root_uuids(asking, parsed_args.excluded_host),
     }

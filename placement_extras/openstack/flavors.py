@@ -82,9 +82,10 @@ def given_strict(parsed_args: argparse.Namespace) -> dict[str, Any]:
     return {"strict": True} if parsed_args.strict else {}
 
 
-def request_source(parsed_args: argparse.Namespace) -> dict[str, Any]:
+def request_source(parsed_args: argparse.Namespace, *, is_needed: bool = True) -> dict[str, Any]:
     """Return the ``query`` or the ``flavor`` of a body.
 
+    :param is_needed: whether one has to be given; otherwise the result may be empty.
     :raises CommandError: none or several of them are given, or the file cannot be read.
     """
     flavor = flavor_of_options(parsed_args)
@@ -94,6 +95,8 @@ def request_source(parsed_args: argparse.Namespace) -> dict[str, Any]:
         f"a flavor with {' and '.join(flavor)}": bool(flavor),
     }
     found = [what for what, is_given in given.items() if is_given]
+    if not found and not is_needed:
+        return {}
     if len(found) != 1:
         raise exceptions.CommandError(
             "Either <query>, or --flavor-file, or a flavor by --vcpus, --ram and so on is expected; "

@@ -507,6 +507,10 @@ def walk_maintenances(shell: Shell, create: str) -> None:
     times = f"--from {tomorrow:%FT%TZ} --until {later:%FT%TZ}"
     with pytest.raises(CommandFailed, match="takes a whole host, without query"):
         shell(f"{create} resources=LLC:1 {times}")
+    with pytest.raises(CommandFailed, match="takes a whole host, without flavor"):
+        shell(f"{create} --vcpus 1 --ram 0 {times}")
+    with pytest.raises(CommandFailed, match="takes a whole host, without allowed_hosts"):
+        shell(f"{create} --allowed-host {HOST} {times}")
     with pytest.raises(CommandFailed, match="needs starts_at"):
         shell(f"{create} --for 60")
     made = shell(f"{create} {times}")
