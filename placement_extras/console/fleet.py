@@ -241,6 +241,11 @@ def _passing_roots(snapshot: ModelSnapshot, trees: Mapping[int, HostTree], wante
     ]
 
 
+def class_rank(name: str) -> int:
+    """Return the place of a resource class among the classes that pages show first."""
+    return FIRST_CLASSES.index(name) if name in FIRST_CLASSES else len(FIRST_CLASSES)
+
+
 def _shown_classes(
     snapshot: ModelSnapshot, trees: Mapping[int, HostTree], roots: Iterable[int], first: str
 ) -> list[str]:
@@ -248,8 +253,7 @@ def _shown_classes(
     present = frozenset[str]().union(*{trees[root].shape.classes for root in roots})
 
     def class_order(name: str) -> tuple[bool, int, int, str]:
-        place = FIRST_CLASSES.index(name) if name in FIRST_CLASSES else len(FIRST_CLASSES)
-        return name != first, place, -len(snapshot.by_class.get(name, ())), name
+        return name != first, class_rank(name), -len(snapshot.by_class.get(name, ())), name
 
     return sorted(present, key=class_order)
 

@@ -18,10 +18,10 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.store.holders import AllocationHolder
 from placement_extras.console import fleet, page_request
 from placement_extras.console.fleet import (
-    FIRST_CLASSES,
     AgentHeartbeat,
     ClassAmounts,
     HostCondition,
+    class_rank,
     natural_order,
     state_of,
 )
@@ -179,7 +179,7 @@ def stocks_of(provider: Provider) -> tuple[InventoryStock, ...]:
 
 def class_order(name: str) -> tuple[int, str]:
     """Return the sort key of the resource classes of a provider."""
-    return FIRST_CLASSES.index(name) if name in FIRST_CLASSES else len(FIRST_CLASSES), name
+    return class_rank(name), name
 
 
 def _sharing_providers(snapshot: ModelSnapshot, aggregates: Iterable[str], root: int) -> Iterable[Provider]:

@@ -15,7 +15,7 @@ from placement.store.holders import list_holders
 from placement_extras.console import fleet, host, host_scheduling, page_request, settings
 from placement_extras.console.devices import ShownDevices, list_devices
 from placement_extras.console.fleet import HostCondition, HostFilter
-from placement_extras.console.page_request import MAX_NAME, SEE_HOSTS, PageRequest, console_page
+from placement_extras.console.page_request import SEE_HOSTS, PageRequest, console_page
 
 blueprint = Blueprint("hosts", __name__)
 
@@ -79,8 +79,7 @@ def _visit_time(visit: PageRequest) -> float:
 def wanted_of(arguments: Mapping[str, str]) -> HostFilter:
     """Return the filters of hosts in a query string; invalid parameters are ignored."""
     name, resource_class, trait, aggregate = (
-        arguments.get(each, "").strip()[:MAX_NAME]
-        for each in ("name", "resource_class", "trait", "aggregate")
+        page_request.text_of(arguments, each) for each in ("name", "resource_class", "trait", "aggregate")
     )
     wanted = HostFilter(name, resource_class, trait, aggregate)
     with suppress(ValueError):

@@ -12,7 +12,8 @@ from flask import Blueprint, Response, request
 
 from placement.exceptions import InvalidRequest, NotFound
 from placement.store.expiries import server_time
-from placement_extras.console.page_request import MAX_NAME, PageRequest, ask_api, console_page
+from placement_extras.console import page_request
+from placement_extras.console.page_request import PageRequest, ask_api, console_page
 
 blueprint = Blueprint("icalendar", __name__)
 
@@ -86,7 +87,7 @@ def _utc_form(time: datetime) -> str:
 @console_page(blueprint, "/console/calendar.ics")
 def feed_windows(visit: PageRequest) -> Response:
     """Return the windows of a project; the rules are those of the list of reservations."""
-    project = request.args.get("project", "").strip()[:MAX_NAME] or visit.visitor.project_id
+    project = page_request.text_of(request.args, "project") or visit.visitor.project_id
     if not project:
         raise NotFound("You have not signed in for a project.")
     found: list[Mapping[str, Any]] = []

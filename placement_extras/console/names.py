@@ -11,7 +11,7 @@ from placement.policies import rest
 from placement.read_model.index import ProviderIndex
 from placement.read_model.snapshot import ModelSnapshot
 from placement_extras.console import page_request
-from placement_extras.console.page_request import MAX_NAME, SEE_HOSTS, PageRequest, console_page
+from placement_extras.console.page_request import SEE_HOSTS, PageRequest, console_page
 
 blueprint = Blueprint("names", __name__)
 
@@ -54,7 +54,7 @@ _NOBODY: Final[Set[int]] = frozenset()
 @console_page(blueprint, "/console/names", *SEE_HOSTS, rest.LIST_CLASSES, rest.LIST_TRAITS)
 def show_names(visit: PageRequest) -> str:
     """Show all names, or the names that contain a text."""
-    text = request.args.get("text", "").strip()[:MAX_NAME]
+    text = page_request.text_of(request.args, "text")
     # without a search, only names in use are shown: most of the hundreds of standard traits are unused
     everything = "all" in request.args or bool(text)
     with visit.pinned_model() as (snapshot, names):

@@ -25,7 +25,6 @@ from placement.read_model.trees import HostTree
 from placement_extras.console import page_request
 from placement_extras.console.fleet import BROKEN_PROMISES, broken_promises, natural_order
 from placement_extras.console.page_request import (
-    MAX_NAME,
     SEE_HOSTS,
     ListPage,
     PageRequest,
@@ -285,7 +284,7 @@ def _largest_guests(
 @console_page(blueprint, "/console/neighbours", *SEE_NEIGHBOURS)
 def show_neighbours(visit: PageRequest) -> str:
     """Show caches, the guests that use most, limited guests and broken promises."""
-    name = request.args.get("name", "").strip()[:MAX_NAME]
+    name = page_request.text_of(request.args, "name")
     wanted = request.args.get("order", "")
     order = NeighbourOrder(wanted) if wanted in list(NeighbourOrder) else NeighbourOrder.BANDWIDTH
     number, limits_number = page_request.asked_page(), page_request.asked_page("limits")

@@ -169,6 +169,11 @@ def asked_page(name: str = "page") -> int:
     return number_of(request.args, name)
 
 
+def text_of(arguments: Mapping[str, str], name: str) -> str:
+    """Return a text in a query string, without blanks at its ends, of at most :data:`MAX_NAME` characters."""
+    return arguments.get(name, "").strip()[:MAX_NAME]
+
+
 def number_of(arguments: Mapping[str, str], name: str = "page") -> int:
     """Return the number of the page in a query string; 1 without a number."""
     text = arguments.get(name, "")

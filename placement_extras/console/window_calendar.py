@@ -26,7 +26,8 @@ from placement.store.time_profile import TimedAmount, TimeWindow
 from placement.store.time_skyline import TimeSkyline
 from placement_extras.console import fleet, page_request
 from placement_extras.console.fleet import HostFilter
-from placement_extras.console.page_request import MAX_NAME, SEE_HOSTS, ListPage, PageRequest, console_page
+from placement_extras.console.host import class_order
+from placement_extras.console.page_request import SEE_HOSTS, ListPage, PageRequest, console_page
 
 blueprint = Blueprint("window_calendar", __name__)
 SEE_CALENDAR: Final = (
@@ -215,8 +216,7 @@ def wanted_of(arguments: Mapping[str, str], classes: Sequence[str], now: float) 
     :param classes: the resource classes to choose from; the first one is the default.
     """
     name, aggregate, project, resource_class = (
-        arguments.get(each, "").strip()[:MAX_NAME]
-        for each in ("name", "aggregate", "project", "resource_class")
+        page_request.text_of(arguments, each) for each in ("name", "aggregate", "project", "resource_class")
     )
     text, days = arguments.get("days", ""), _DEFAULT_SPAN
     if text.isascii() and text.isdigit() and int(text[:4]) in SPANS:
@@ -240,19 +240,14 @@ def show_calendar(visit: PageRequest) -> str:
     """Show windows and claims that end, and the free room of hosts over time."""
     with visit.service.database.read() as conn:
         now = server_time(conn)
-        project = request.args.get("project", "").strip()[:MAX_NAME]
+        project = page_request.text_of(request.args, "project")
         reserved: list[Any] = []
         if project:
             some = list_reservations(conn, project, None, None, _MAX_OF_PROJECT)
             reserved = list(held_amounts(conn, some))
     with visit.pinned_model() as (snapshot, _):
         classes, _, aggregates = fleet.filter_choices(snapshot, 250)
-        classes.sort(
-            key=lambda name: (
-                fleet.FIRST_CLASSES.index(name) if name in fleet.FIRST_CLASSES else len(fleet.FIRST_CLASSES),
-                name,
-            )
-        )
+        classes.sort(key=class_order)
         wanted = wanted_of(request.args, classes, now)
         trees, sums = snapshot.whole_trees(), snapshot.sums_of(wanted.resource_class)
         filters = HostFilter(wanted.name, wanted.resource_class, "", wanted.aggregate)
