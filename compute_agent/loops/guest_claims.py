@@ -20,7 +20,7 @@ from compute_agent.drivers import procfs
 from compute_agent.events.event import EventKind, EventOutcome, EventRecorder, NamedSubject
 from compute_agent.files import write_durably
 from compute_agent.loops.base import ConfigurationInForce
-from compute_agent.model.guest import Allocation, Guest
+from compute_agent.model.guest import Allocation, ConsumerAllocations, Guest
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import AllocationsRead
 from compute_agent.pipeline.guest_cache import GuestView
@@ -255,7 +255,7 @@ class GuestClaims:
         try:
             record = client.get_allocations(note.guest_uuid)
             if record.resources:
-                if is_own_claim(note, record, self._pipeline.host_state.own_part(record.resources)):
+                if self._is_own(note, record):
                     client.set_allocations(replace(record, resources={}))
                     self._recorder.record_done(
                         LOG.info, EventKind.CLAIM, subject, "Guest %s is gone, and its claim is given back"
@@ -270,6 +270,9 @@ class GuestClaims:
             LOG.warning("The claim of guest %s is not given back yet: %s", note, error)
             return
         self._forget_note(note)
+
+    def _is_own(self, note: ClaimNote, record: ConsumerAllocations) -> bool:
+        return is_own_claim(note, record, self._pipeline.host_state.own_part(record.resources))
 
     def _forget_note(self, note: ClaimNote) -> None:
         self._gone.pop(note.guest_uuid, None)
@@ -331,8 +334,7 @@ class GuestClaims:
             self._note_refusal(view, str(error))
             return
         present = total_amounts(record.resources)
-        own_part = self._pipeline.host_state.own_part(record.resources)
-        if not is_own_claim(known, record, own_part):
+        if not self._is_own(known, record):
             self._note_success(view)
             return
         known = replace(known, amounts=present, former={})
@@ -387,9 +389,7 @@ class GuestClaims:
         except ConcurrentUpdateError:
             record = client.get_allocations(note.guest_uuid)
             # The amounts before a change are no success.
-            if is_own_claim(
-                replace(note, former={}), record, self._pipeline.host_state.own_part(record.resources)
-            ):
+            if self._is_own(replace(note, former={}), record):
                 return record.resources
             raise
 
