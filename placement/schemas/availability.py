@@ -1,10 +1,11 @@
 """The body of ``POST /ext/v1/availability``."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 from placement.schemas import explanation
 from placement.schemas.base import IntegerField
-from placement.schemas.claim import HostsSchema, parse_time, time_field
+from placement.schemas.claim import HostsSchema, parse_hosted, parse_time, time_field
 from placement.schemas.request_form import RequestForms
 from placement.search.claims.claim import WantedClaim
 from placement.search.claims.service import WantedTime
@@ -32,19 +33,8 @@ def wanted_of(body: dict[str, Any], forms: RequestForms) -> WantedClaim:
     :param forms: the registered forms of requests, such as flavors.
     :raises InvalidRequest: the query, the flavor or the topology is wrong.
     """
-    asked = explanation.parse(body, forms)
-    return WantedClaim(
-        consumer="",
-        generation=None,
-        owner=ConsumerOwnership("", "", TYPE),
-        request=asked.request,
-        version=asked.version,
-        fallback=asked.fallback,
-        warnings=asked.warnings,
-        only=None if body["allowed_hosts"] is None else frozenset(body["allowed_hosts"]),
-        avoid=frozenset(body["excluded_hosts"]),
-        topology=explanation.parse_topology(body["topology"], asked.request),
-    )
+    wanted = parse_hosted(body, forms, "", ConsumerOwnership("", "", TYPE))
+    return replace(wanted, topology=explanation.parse_topology(body["topology"], wanted.request))
 
 
 def time_of(body: dict[str, Any]) -> WantedTime:

@@ -180,21 +180,31 @@ def parse_owned(
 
     :raises InvalidRequest: the field ``query``, ``flavor`` or ``order`` of the claim is wrong.
     """
-    asked = explanation.parse(claim, forms)
+    owner = ConsumerOwnership(claim["project_id"], claim["user_id"], consumer_type)
+    wanted = parse_hosted(claim, forms, consumer, owner)
+    return replace(wanted, order=_parse_order(claim["order"], group), group=group)
+
+
+def parse_hosted(
+    body: dict[str, Any], forms: RequestForms, consumer: str, owner: ConsumerOwnership
+) -> WantedClaim:
+    """Return the claim of a new consumer for the request and the hosts of a body.
+
+    :raises InvalidRequest: the field ``query`` or ``flavor`` of the body is wrong.
+    """
+    asked = explanation.parse(body, forms)
     return WantedClaim(
         consumer=consumer,
         # The generation is None, because reservations are new; for claims, _wanted_claim() sets the
         # generation of the body
         generation=None,
-        owner=ConsumerOwnership(claim["project_id"], claim["user_id"], consumer_type),
+        owner=owner,
         request=asked.request,
         version=asked.version,
         fallback=asked.fallback,
         warnings=asked.warnings,
-        only=None if claim["allowed_hosts"] is None else frozenset(claim["allowed_hosts"]),
-        avoid=frozenset(claim["excluded_hosts"]),
-        order=_parse_order(claim["order"], group),
-        group=group,
+        only=None if body["allowed_hosts"] is None else frozenset(body["allowed_hosts"]),
+        avoid=frozenset(body["excluded_hosts"]),
     )
 
 

@@ -86,6 +86,13 @@ def find_consumer(conn: sa.Connection, uuid: str) -> ConsumerRow | None:
     return None if row is None else ConsumerRow(*row)
 
 
+def is_of_project(project: sa.ColumnElement[str] | str) -> sa.ColumnElement[bool]:
+    """Return the condition that consumers belong to a project, given by its id or as a parameter."""
+    # the length is compared, too, because MariaDB ignores trailing blanks in comparisons
+    has_length = sa.func.length(consumers.c.project_id) == sa.func.length(project)
+    return (consumers.c.project_id == project) & has_length
+
+
 def lock(tx: WriteTransaction, uuids: Collection[str]) -> StatementAnswer:
     """Lock consumers until this transaction ends; :func:`rows` reads the answer of the database."""
     # uuids are sorted, because all transactions lock consumers in this order

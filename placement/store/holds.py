@@ -394,11 +394,8 @@ _ALL_AMOUNTS: Final = _amounts_query(sa.true())
 _THEIR_AMOUNTS: Final = _amounts_query(
     resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True))
 )
-# the length is compared, too, because MariaDB ignores trailing blanks in comparisons
 _PROJECT_AMOUNTS: Final = _amounts_query(
-    (consumers.c.project_id == sa.bindparam("project"))
-    & (sa.func.length(consumers.c.project_id) == sa.func.length(sa.bindparam("project"))),
-    consumers.c.consumer_type == RESERVATION,
+    consumer_store.is_of_project(sa.bindparam("project")), consumers.c.consumer_type == RESERVATION
 )
 _ALL_HOLDS: Final = (
     sa.select(resource_providers.c.uuid, resource_classes.c.name, allocations.c.used)

@@ -118,7 +118,7 @@ def find_guests(
 
     Windows that begin after this one are left out.
     """
-    begin = window.now if window.starts_at is None else max(window.now, window.starts_at)
+    begin = window.time_ahead.starts_at
     found: dict[str, HostGuest] = {}
     for chunk in split_rows(sorted(providers)):
         values = {"providers": chunk, "own": window.uuid, "after": window.expires_at, "limit": MAX_GUESTS}

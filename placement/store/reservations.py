@@ -76,6 +76,11 @@ class CapacityReservation:
     now: float = 0.0
 
     @property
+    def time_ahead(self) -> TimeWindow:
+        """Return the time of the reservation from its reading on."""
+        return TimeWindow(max(self.now, self.starts_at or self.now), self.expires_at)
+
+    @property
     def has_begun(self) -> bool:
         """Return whether the window has begun, by the clock of the database when it was read."""
         # the clock decides, even if no request has made the planned amounts allocations yet
@@ -151,18 +156,12 @@ def list_reservations(
     # shift pages
     query = _shown.order_by(consumers.c.uuid).limit(limit)
     if project_id is not None:
-        query = query.where(_of_project(project_id))
+        query = query.where(consumer_store.is_of_project(project_id))
     if group is not None:
         query = query.where(reservations.c.claim_group == group)
     if after is not None:
         query = query.where(consumers.c.uuid > after)
     return [CapacityReservation(*row) for row in conn.execute(query)]
-
-
-def _of_project(project_id: str) -> sa.ColumnElement[bool]:
-    # the length is compared, too, because MariaDB ignores trailing blanks in comparisons
-    same_length = sa.func.length(consumers.c.project_id) == sa.func.length(project_id)
-    return (consumers.c.project_id == project_id) & same_length
 
 
 def no_reservation(uuid: str) -> NotFound:
@@ -219,7 +218,7 @@ def _count_living(conn: sa.Connection, written: CapacityReservation) -> int:
         sa.select(sa.func.count())
         .select_from(reservations)
         .join(consumers, consumers.c.id == reservations.c.consumer_id)
-        .where(_of_project(written.project_id), reservations.c.expires_at > written.now)
+        .where(consumer_store.is_of_project(written.project_id), reservations.c.expires_at > written.now)
     )
     return conn.execute(query).scalar_one()
 

@@ -25,7 +25,7 @@ from placement.store.consumers import ConsumerOwnership
 from placement.store.holds import read_schedule
 from placement.store.maintenances import HostGuest, book_maintenance, find_guests
 from placement.store.reservations import CapacityReservation, WrittenReservation
-from placement.store.time_profile import TimeWindow, iso_time
+from placement.store.time_profile import iso_time
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
 
 blueprint = Blueprint("ext_reservations", __name__)
@@ -213,8 +213,8 @@ def _reservation_documents(
     documents = []
     for each in found:
         own = amounts[each.uuid]
-        window = TimeWindow(max(each.now, each.starts_at or each.now), each.expires_at)
-        documents.append(_reservation_document(each, own, find_causes(own, window, providers, skylines)))
+        causes = find_causes(own, each.time_ahead, providers, skylines)
+        documents.append(_reservation_document(each, own, causes))
     return documents
 
 

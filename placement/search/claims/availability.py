@@ -132,7 +132,7 @@ def find_free(
     test = _WindowTest(snapshot, skylines, wanted, span, budget)
     ways = [
         HostTimes(snapshot, skylines, replace(wanted, request=each), span.duration, budget)
-        for each in wanted.requests
+        for each in wanted.all_requests
     ]
     due: list[tuple[float, float, int]] = []
     waiting = [(span.begin, root) for root in _allowed_roots(snapshot, wanted, budget)]
@@ -162,7 +162,7 @@ def find_free(
 def _allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBudget) -> set[int]:
     """Return the roots of hosts that may serve the claim at some time, whatever is free now."""
     found: set[int] = set()
-    for request in wanted.requests:
+    for request in wanted.all_requests:
         needs = [
             replace(need, resources=tuple((name, _ANY_AMOUNT) for name, _ in need.resources))
             for need in needs_of(request)
@@ -329,7 +329,7 @@ class _WindowTest:
         #: the states of hosts without a place
         self._failed: set[Hashable] = set()
         self._read_tree = tree_reader(
-            chain.from_iterable(all_conditions(each, needs_of(each)) for each in wanted.requests)
+            chain.from_iterable(all_conditions(each, needs_of(each)) for each in wanted.all_requests)
         )
 
     def find_window(self, root: int, start: float) -> FreeWindow | None:

@@ -76,7 +76,7 @@ class WantedClaim:
         return bool(self.only or self.avoid)
 
     @property
-    def requests(self) -> tuple[CandidatesRequest, ...]:
+    def all_requests(self) -> tuple[CandidatesRequest, ...]:
         """The request, and then its fallback if there is one."""
         return (self.request,) if self.fallback is None else (self.request, self.fallback)
 

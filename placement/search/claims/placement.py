@@ -259,7 +259,7 @@ def _all_choices(
 
     :param distinct_only: whether to leave out choices that differ from another choice only in equal devices.
     """
-    for request in wanted.requests:
+    for request in wanted.all_requests:
         yield from _choices_as_asked(
             world, replace(wanted, request=request), budget, rng, distinct_only=distinct_only
         )

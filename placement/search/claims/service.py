@@ -240,7 +240,7 @@ class ClaimService:
                     ": name hosts in allowed_hosts, or ask for fewer groups or a nearer deadline.",
                 ) from None
             return FoundWindows(found, is_complete=False)
-        names = {name for each in wanted.requests for name in each.total_amounts}
+        names = {name for each in wanted.all_requests for name in each.total_amounts}
         refusal.detail += overlaps_sentence(
             (each for each in schedule.amounts if each.resource_class in names),
             TimeWindow(span.begin, span.last + span.duration),
