@@ -193,6 +193,12 @@ class GuestKind:
         self.name, self.uuid = name, uid(number)
         self.folder = self.cpu_folder = GROUPS / folder
 
+    def start(self):
+        raise NotImplementedError
+
+    def stop(self):
+        raise NotImplementedError
+
     def tasks(self):
         """The processes of the guest; of a domain, the thread of its CPU."""
         texts = (path.read_text() for path in self.folder.rglob("cgroup.procs"))
