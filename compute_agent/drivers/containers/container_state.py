@@ -49,7 +49,7 @@ class ContainerState:
     is_pod: bool = False
 
     @property
-    def kind(self) -> str:
+    def subject_kind(self) -> str:
         """The kind of the subject, for messages."""
         return "pod" if self.is_pod else "container"
 

@@ -175,7 +175,7 @@ class ContainerTable(GuestTable):
             guest_uuid = self._uuid_of(container, settings)
             return self._find_entry(container, guest_uuid, settings)
         except (BadDeclarationError, UnfitSubjectError) as error:
-            reason = f"{container.kind} {container.name} cannot be a guest: {error}"
+            reason = f"{container.subject_kind} {container.name} cannot be a guest: {error}"
             return SubjectFinding(lost=(guest_uuid, printable_text(reason)))
 
     def _find_entry(
@@ -188,7 +188,9 @@ class ContainerTable(GuestTable):
             return SubjectFinding()
         if not settings.guest_uuid:
             guest_uuid = self._uuid_of_run(ContainerRun(main, container.key)) or guest_uuid
-        self._refuse_namesake(container.key, guest_uuid, container.kind, "the label compute-agent.uuid")
+        self._refuse_namesake(
+            container.key, guest_uuid, container.subject_kind, "the label compute-agent.uuid"
+        )
         group = own_group(path, container.pod if container.is_pod else container.key)
         if not group:
             raise UnfitSubjectError(f"it has no control group of its own (its process is in {path or '/'})")
