@@ -69,7 +69,7 @@ def note_booking(
     project_id, user_id = owner
     old = [
         *tx.conn.execute(_too_old).scalars(),
-        *tx.conn.execute(_too_many, {"project": project_id}).scalars(),
+        *tx.conn.execute(_too_many, {"project": project_id, "kept": MAX_KEPT}).scalars(),
         # a client may use the uuid of a deleted window again
         uuid,
     ]
@@ -147,6 +147,6 @@ _too_many: Final = (
     sa.select(table.c.uuid)
     .where(table.c.project_id == sa.bindparam("project"), _is_over | table.c.ended_at.is_not(None))
     .order_by(table.c.expires_at.desc(), table.c.uuid)
-    .offset(MAX_KEPT)
+    .offset(sa.bindparam("kept", type_=sa.Integer))
     .limit(_AT_ONCE)
 )
