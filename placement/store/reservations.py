@@ -286,10 +286,12 @@ def move_end(
         # the refused transaction is over, so this one reads the amounts before it
         latest, others = database.write(lambda tx: _latest_end(tx, uuid))
         overlaps = overlaps_sentence(others, TimeWindow(latest, math.inf))
-        raise Conflict(
+        refused = Conflict(
             f"The room of the reservation {uuid} is not free until then: it may end at {iso_time(latest)} at"
-            f" the latest.{overlaps}"
-        ) from refusal
+            " the latest."
+        )
+        refused.add_overlaps(overlaps)
+        raise refused from refusal
 
 
 def _latest_end(tx: WriteTransaction, uuid: str) -> tuple[float, list[TimedAmount]]:
@@ -485,7 +487,7 @@ def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction]
                 overlaps = "" if some else _describe_overlaps(conn, conflict)
             if some and give_back_expired(database):
                 continue
-            conflict.detail += overlaps
+            conflict.add_overlaps(overlaps)
             raise
 
 

@@ -46,6 +46,7 @@ def create_reservation(call: ApiRequest) -> Response:
     end = schemas.end_of(body)
     window = schemas.window_of(body, end)
     if body["maintenance_of"] is not None:
+        call.authorize(rules.MAINTAIN_HOST)
         time = schemas.maintenance_window(body, window)
         owner = ConsumerOwnership(body["project_id"], body["user_id"], store.TYPE)
         written = call.service.database.write(
