@@ -25,6 +25,8 @@ from placement.store.time_profile import TimeWindow
 
 MAX_SECONDS: Final = 10 * 366 * 86_400.0
 """Maximum seconds until a reservation expires: ten years."""
+MAX_MARGIN: Final = 30 * 86_400
+"""Maximum number of seconds of the lead and of the cleaning time of a window: 30 days."""
 MAX_PAGE: Final = 1000
 """Maximum number of reservations in one answer."""
 DEGRADED: Final = "degraded"
@@ -43,6 +45,8 @@ class ReservationCreation(_EndingSchema, OwnedSchema, TopologySchema):
 
     uuid = UuidField(load_default=None, allow_none=False)
     starts_at = time_field()
+    lead_time = IntegerField(0, MAX_MARGIN, load_default=0)
+    cleaning_time = IntegerField(0, MAX_MARGIN, load_default=0)
     maintenance_of = UuidField(load_default=None, allow_none=False)
     group = StringField(
         load_default=None,
@@ -72,8 +76,8 @@ class _ListQuery(StrictSchema):
     )
     marker = UuidField(metadata=since_version(microversion.INITIAL))
     state = StringField(
-        pattern=f"^(pending|active|{DEGRADED})$",
-        meaning=f"pending, active or {DEGRADED}",
+        pattern=f"^(pending|active|cleaning|{DEGRADED})$",
+        meaning=f"pending, active, cleaning or {DEGRADED}",
         metadata=since_version(microversion.INITIAL),
     )
 
@@ -120,11 +124,14 @@ def end_of(body: dict[str, Any]) -> ReservationEnd:
 
 
 def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
-    """Return the window that a body asks for; None if the reservation holds its amounts at once.
+    """Return the window that a body asks for, without margins; None if it holds its amounts at once.
 
-    :raises InvalidRequest: the window has no time as its end, or a date does not exist.
+    :raises InvalidRequest: the window has no time as its end, or a date does not exist; a reservation without
+        a start has a lead or a cleaning time.
     """
     if body["starts_at"] is None:
+        if given := [name for name in ("lead_time", "cleaning_time") if body[name]]:
+            raise InvalidRequest(f"A reservation with {given[0]} needs starts_at.")
         return None
     if end.at is None:
         raise InvalidRequest("A reservation with starts_at needs expires_at instead of expires_in.")
@@ -136,7 +143,8 @@ def maintenance_window(body: dict[str, Any], window: TimeWindow | None) -> TimeW
 
     :raises InvalidRequest: the body also asks for a place, or has no start.
     """
-    fields = ("query", "flavor", "allowed_hosts", "excluded_hosts", "order", "group", "topology")
+    places = ("query", "flavor", "allowed_hosts", "excluded_hosts", "order", "group", "topology")
+    fields = (*places, "lead_time", "cleaning_time")
     if given := [name for name in fields if body.get(name)]:
         raise InvalidRequest(f"A reservation with maintenance_of takes a whole host, without {given[0]}.")
     if window is None:

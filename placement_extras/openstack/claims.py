@@ -43,6 +43,8 @@ RESERVATION_COLUMNS: Final = (
     "generation",
     "starts_at",
     "expires_at",
+    "lead_time",
+    "cleaning_time",
     "state",
     "degraded",
     "allocations",
@@ -228,6 +230,7 @@ class CreateReservation(command.ShowOne):
             help="Time when the reservation begins, such as 2026-12-24T18:00:00Z (UTC); needs --until"
             " (default: now)",
         )
+        _add_margins(parser)
         parser.add_argument("--uuid", metavar="<uuid>", help="UUID of the reservation (default: a new one)")
         parser.add_argument(
             "--group",
@@ -243,7 +246,7 @@ class CreateReservation(command.ShowOne):
         body = {
             **_request_fields(self, parsed_args, needs_source=host is None),
             **_expiry_fields(parsed_args),
-            **_given_fields(parsed_args, "uuid", "group", "starts_at"),
+            **_given_fields(parsed_args, "uuid", "group", "starts_at", "lead_time", "cleaning_time"),
         }
         if host is not None:
             # the service refuses a query, a flavor or hosts beside it, with a reason
@@ -267,7 +270,7 @@ class ListReservations(command.Lister):
         )
         parser.add_argument(
             "--state",
-            choices=("pending", "active", "degraded"),
+            choices=("pending", "active", "cleaning", "degraded"),
             help="List reservations of this state only. Degraded ones, pending or active, have amounts that"
             " their hosts cannot give any more",
         )
@@ -360,6 +363,7 @@ class ListAvailability(command.Lister):
             metavar="<time>",
             help="Latest end (UTC; default: any end, with a start in 366 days)",
         )
+        _add_margins(parser)
         parser.add_argument(
             "--limit", metavar="<number>", type=int, help="Maximum number of windows (default: 5)"
         )
@@ -371,6 +375,7 @@ class ListAvailability(command.Lister):
             **_place_fields(self, parsed_args),
             **given_topology(parsed_args),
             **_given_fields(parsed_args, "duration", "not_before", "deadline", "limit"),
+            **_given_fields(parsed_args, "lead_time", "cleaning_time"),
         }
         answer = request_extension(self, "POST", _AVAILABILITY, json=body)
         print_warnings(self, answer["warnings"])
@@ -490,6 +495,17 @@ def _add_expiry(parser: argparse.ArgumentParser) -> None:
         "--for", dest="seconds", metavar="<seconds>", type=float, help="Seconds until the reservation expires"
     )
     end.add_argument("--until", metavar="<time>", help="Time of expiry, such as 2026-12-24T18:00:00Z (UTC)")
+
+
+def _add_margins(parser: argparse.ArgumentParser) -> None:
+    for option, when in (("lead", "before the start"), ("cleaning", "after the end")):
+        parser.add_argument(
+            f"--{option}",
+            dest=f"{option}_time",
+            metavar="<seconds>",
+            type=int,
+            help=f"Seconds {when} of the window in which its room is held, too (default: 0)",
+        )
 
 
 def _expiry_fields(parsed_args: argparse.Namespace) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from placement.store.booking_limits import BookingLimits
 from placement.store.consumers import ConsumerOwnership
 from placement.store.holds import read_schedule
 from placement.store.maintenances import HostGuest, book_maintenance, find_guests
-from placement.store.reservations import CapacityReservation, WrittenReservation
-from placement.store.time_profile import iso_time
+from placement.store.reservations import CapacityReservation, ReservationEnd, WrittenReservation
+from placement.store.time_profile import WindowMargins, iso_time
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
 
 blueprint = Blueprint("ext_reservations", __name__)
@@ -56,14 +56,17 @@ def create_reservation(call: ApiRequest) -> Response:
             {"reservation": _written_document(call, written), "warnings": []}, status=201
         )
         return call.add_location(answer, f"{PATH}/{uuid}")
+    margins, starts_at = WindowMargins(body["lead_time"], body["cleaning_time"]), None
+    if window is not None:
+        window = margins.held_window(window)
+        starts_at, end = window.starts_at, ReservationEnd(window.ends_at, None)
     wanted = schemas.wanted_of(body, call.service.request_forms, uuid, window)
-    starts_at = None if window is None else window.starts_at
     limits = booking_limits(call)
     # the transaction fills this list; it may run several times, and the last run counts
     made: list[WrittenReservation] = []
 
     def make_written(tx: WriteTransaction) -> None:
-        made[:] = [store.make_reservation(tx, uuid, body["group"], end, starts_at, limits)]
+        made[:] = [store.make_reservation(tx, uuid, body["group"], end, starts_at, limits, margins)]
 
     claim_service(call).claim_places([wanted], also=make_written)
     (written,) = made
@@ -242,9 +245,11 @@ def _reservation_document(
         "user_id": reservation.user_id,
         "group": reservation.group,
         "generation": reservation.generation,
-        "starts_at": None if reservation.starts_at is None else iso_time(reservation.starts_at),
-        "expires_at": iso_time(reservation.expires_at),
-        "state": "active" if reservation.has_begun else "pending",
+        "starts_at": None if reservation.starts_at is None else iso_time(reservation.usable.starts_at),
+        "expires_at": iso_time(reservation.usable.ends_at),
+        "lead_time": reservation.lead_time,
+        "cleaning_time": reservation.cleaning_time,
+        "state": reservation.state,
         "degraded": [asdict(each) for each in causes],
         "allocations": by_provider,
     }
