@@ -39,7 +39,7 @@ def test_a_list_of_devices_is_emptied_before_devices_are_added():
     assert encode_value(RATES[0], DeviceLimits()) == [(RATES[0], ("a(st)", []))]
 
 
-def test_of_two_limits_of_a_device_the_lower_one_counts():
+def test_the_lower_one_of_two_limits_of_a_device_counts():
     pairs = [("/dev/block/0:9999", 9), ("/dev/block/0:9999", 7), ("/dev/block/0:9998", INFINITY)]
     assert decode_value(RATES[0], ("a(st)", pairs)) == DeviceLimits.from_limits({"0:9999": 7})
 
