@@ -7,6 +7,7 @@ from typing import Any, Final
 from placement import microversion
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
+from placement.schemas.allocation import allocations_field
 from placement.schemas.base import IntegerField, NumberField, StrictSchema, StringField, UuidField
 from placement.schemas.claim import (
     GROUP_MEANING,
@@ -20,8 +21,9 @@ from placement.schemas.explanation import TopologySchema, parse_topology
 from placement.schemas.request_form import RequestForms
 from placement.schemas.terms import Params, load_query, since_version
 from placement.search.claims.claim import WantedClaim
-from placement.store.reservations import TYPE, ReservationEnd
+from placement.store.reservations import TYPE, ReservationChange, ReservationEnd, ReservationState
 from placement.store.time_profile import TimeWindow
+from placement.store.window_history import PastState
 
 MAX_SECONDS: Final = 10 * 366 * 86_400.0
 """Maximum seconds until a reservation expires: ten years."""
@@ -31,6 +33,10 @@ MAX_PAGE: Final = 1000
 """Maximum number of reservations in one answer."""
 DEGRADED: Final = "degraded"
 """The filter for reservations of any state with amounts that their providers cannot give."""
+
+
+_STATES: Final = (*ReservationState, DEGRADED, *PastState)
+"""The states of reservations in a list."""
 
 
 class _EndingSchema(StrictSchema):
@@ -62,6 +68,7 @@ class ReservationUpdate(_EndingSchema):
     """The body of ``PUT /ext/v1/reservations/{uuid}``."""
 
     generation = IntegerField(0, required=True)
+    allocations = allocations_field(min_properties=1, load_default=None, allow_none=False)
 
 
 class _ListQuery(StrictSchema):
@@ -76,8 +83,8 @@ class _ListQuery(StrictSchema):
     )
     marker = UuidField(metadata=since_version(microversion.INITIAL))
     state = StringField(
-        pattern=f"^(pending|active|cleaning|{DEGRADED})$",
-        meaning=f"pending, active, cleaning or {DEGRADED}",
+        pattern=f"^({'|'.join(_STATES)})$",
+        meaning=f"one of {', '.join(_STATES)}",
         metadata=since_version(microversion.INITIAL),
     )
 
@@ -108,6 +115,20 @@ def parse_list(params: Params, version: Microversion) -> ReservationsPage:
     # a limit above the maximum is no error, so that clients need not know the maximum
     limit = min(MAX_PAGE, int(values.pop("limit", MAX_PAGE)))
     return ReservationsPage(limit=limit, **values)
+
+
+def change_of(body: dict[str, Any]) -> ReservationChange:
+    """Return the change that a body asks for.
+
+    :raises InvalidRequest: there is none, or the body has both of the fields for the end.
+    """
+    has_end = body["expires_at"] is not None or body["expires_in"] is not None
+    if not has_end and body["allocations"] is None:
+        raise InvalidRequest("One of expires_at, expires_in and allocations is needed.")
+    kept = None
+    if body["allocations"] is not None:
+        kept = {uuid: each["resources"] for uuid, each in body["allocations"].items()}
+    return ReservationChange(end_of(body) if has_end else None, kept)
 
 
 def end_of(body: dict[str, Any]) -> ReservationEnd:

@@ -35,7 +35,7 @@ from placement.exceptions import (
     InvalidRequest,
     NotFound,
 )
-from placement.store import allocations, claimants, expired, expiries, holds
+from placement.store import allocations, claimants, expired, expiries, holds, window_history
 from placement.store import consumers as consumer_store
 from placement.store.booking_limits import BookingLimits
 from placement.store.claims import CapacityExceeded, ConsumerClaim
@@ -157,6 +157,17 @@ class ReservationEnd:
     seconds: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class ReservationChange:
+    """A new end of a reservation, and the amounts that it keeps, by provider and resource class.
+
+    None as the end or as the amounts leaves them as they are.
+    """
+
+    end: ReservationEnd | None
+    kept: Mapping[str, Mapping[str, int]] | None = None
+
+
 _holds: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
 # the type is a condition, because a consumer that has got another type is no reservation any more
 _shown: Final = (
@@ -245,11 +256,22 @@ def make_reservation(
     tx.conn.execute(sa.insert(reservations).values(values))
     # the reservation is read after the write, because the database computes the end by its own clock
     written = _read_written(tx, consumer)
+    if starts_at is not None:
+        _note_booking(tx, written)
     if limits.max_number is not None:
         # counted under the lock of the bucket, so that the number includes each other booking
         limits.check_number(_count_living(tx.conn, written.reservation))
     _check_limits(tx, written.reservation, limits)
     return written
+
+
+def _note_booking(tx: WriteTransaction, written: WrittenReservation) -> None:
+    found, promised = written.reservation, Counter[str]()
+    for each in written.held:
+        promised[each.resource_class] += each.used
+    held = TimeWindow(found.starts_at or AT_ONCE, found.expires_at)
+    owner = (found.project_id, found.user_id)
+    window_history.note_booking(tx, found.uuid, owner, found.group, held, found.margins, promised)
 
 
 def _count_living(conn: sa.Connection, written: CapacityReservation) -> int:
@@ -275,36 +297,35 @@ def _check_limits(tx: WriteTransaction, written: CapacityReservation, limits: Bo
         limits.check_amounts(written.project_id, others, own, written.now)
 
 
-def change_end(
+def _change_locked(
     tx: WriteTransaction,
     uuid: str,
     generation: int,
-    end: ReservationEnd,
-    limits: BookingLimits = NO_LIMITS,
+    change: ReservationChange,
+    limits: BookingLimits,
 ) -> WrittenReservation:
-    """Change the end of a reservation; its generation increases by one. The cleaning time follows the end.
-
-    :raises NotFound: there is no such reservation.
-    :raises ConcurrentUpdate: the generation is not the present one.
-    :raises InvalidRequest: the new end is in the past, or not after the start of the window.
-    :raises Conflict: other windows hold the room of this window after its former end, or a later end exceeds
-        a limit.
-    """
     # locks the consumer before the bucket, as every transaction does
     row, found = _lock_reservation(tx, uuid)
     consumer_store.check_generation(row, generation)
-    if found.starts_at is None:
+    end, window = change.end, None
+    if found.starts_at is not None:
+        ends_at = found.expires_at
+        if end is not None:
+            ends_at = found.now + (end.seconds or 0.0) if end.at is None else end.at
+            if ends_at <= found.usable.starts_at:
+                raise InvalidRequest("A reservation has to end after its start.")
+            ends_at += found.cleaning_time
+            window_history.note_end(tx, uuid, ends_at)
+            end = ReservationEnd(ends_at, None)
+        window = TimeWindow(found.starts_at, ends_at)
+    if window is None and change.kept is None:
         consumer_store.advance_consumer(tx, row, consumer_store.present_owner(row))
     else:
-        ends_at = found.now + (end.seconds or 0.0) if end.at is None else end.at
-        if ends_at <= found.usable.starts_at:
-            raise InvalidRequest("A reservation has to end after its start.")
-        ends_at += found.cleaning_time
-        _move_window(tx, row, TimeWindow(found.starts_at, ends_at))
-        end = ReservationEnd(ends_at, None)
+        _write_again(tx, row, window, change.kept)
     tx.lock_buckets([buckets.RESERVATIONS])
-    query = sa.update(reservations).where(reservations.c.consumer_id == row.id)
-    tx.conn.execute(query.values(expires_at=_time_of(end)))
+    if end is not None:
+        query = sa.update(reservations).where(reservations.c.consumer_id == row.id)
+        tx.conn.execute(query.values(expires_at=_time_of(end)))
     written = _read_written(tx, uuid)
     # an earlier end is possible even if the limits are lower than before
     if written.reservation.expires_at > found.expires_at:
@@ -312,19 +333,26 @@ def change_end(
     return written
 
 
-def move_end(
+def change_reservation(
     database: ServiceDatabase,
     uuid: str,
     generation: int,
-    end: ReservationEnd,
+    change: ReservationChange,
     limits: BookingLimits = NO_LIMITS,
 ) -> WrittenReservation:
-    """Change the end of a reservation in a transaction of its own, see :func:`change_end`.
+    """Change a reservation in a transaction of its own; its generation increases by one.
 
-    :raises Conflict: the room of a window is not free until its new end; the message has the latest end.
+    The cleaning time of a window follows its new end.
+
+    :raises NotFound: there is no such reservation.
+    :raises ConcurrentUpdate: the generation is not the present one.
+    :raises InvalidRequest: the new end is in the past, or not after the start of the window, or the
+        reservation does not hold the amounts that it should keep.
+    :raises Conflict: the room of a window is not free until its new end; the message has the latest end. Or a
+        later end exceeds a limit.
     """
     try:
-        return write_with_room(database, lambda tx: change_end(tx, uuid, generation, end, limits))
+        return write_with_room(database, lambda tx: _change_locked(tx, uuid, generation, change, limits))
     except CapacityExceeded as refusal:
         # the refused transaction is over, so this one reads the amounts before it
         latest, others, cleaning = database.write(lambda tx: _latest_end(tx, uuid))
@@ -378,20 +406,34 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
     allocations.delete(tx, uuid)
 
 
-def _move_window(tx: WriteTransaction, row: consumer_store.ConsumerRow, window: TimeWindow) -> None:
-    """Write the amounts of a window again, with another time."""
+def _write_again(
+    tx: WriteTransaction,
+    row: consumer_store.ConsumerRow,
+    window: TimeWindow | None,
+    kept: Mapping[str, Mapping[str, int]] | None,
+) -> None:
+    """Write the amounts of a reservation again, with another time, or a part of them."""
     locked = claimants.lock_consumers(tx, [row.uuid])
     tx.lock(locked.providers)
-    allocations.write_claims(tx, [window_claim(tx, row, locked, window)], locked)
+    claim = window_claim(tx, row, locked, window)
+    for provider, resources in (kept or {}).items():
+        for name, amount in resources.items():
+            held = claim.resources.get(provider, {}).get(name, 0)
+            if amount > held:
+                raise InvalidRequest(
+                    f"The reservation {row.uuid} holds {held} {name} of resource provider {provider}, so it"
+                    f" cannot keep {amount}."
+                )
+    allocations.write_claims(tx, [claim if kept is None else replace(claim, resources=kept)], locked)
 
 
 def window_claim(
     tx: WriteTransaction,
     row: consumer_store.ConsumerRow,
     locked: claimants.LockedConsumers,
-    window: TimeWindow,
+    window: TimeWindow | None,
 ) -> ConsumerClaim:
-    """Return the claim of a locked window for the amounts that it has, begun or planned."""
+    """Return the claim of a locked reservation for the amounts that it has, begun or planned."""
     own = [each for each in (*locked.holdings, *locked.planned) if each.consumer == row.uuid]
     names = _class_names(tx, {each.class_id for each in own})
     resources: dict[str, dict[str, int]] = {}
@@ -414,7 +456,9 @@ def _read_written(tx: WriteTransaction, uuid: str) -> WrittenReservation:
     found = find_reservation(tx.conn, uuid)
     # a reservation that now ends in the past is not found, and the error rolls back the transaction
     if found is None:
-        raise InvalidRequest("A reservation has to end in the future, by the clock of the database.")
+        raise InvalidRequest(
+            "A reservation has to end in the future, by the clock of the database; DELETE ends it at once."
+        )
     return WrittenReservation(found, held_amounts(tx.conn, [found]))
 
 

@@ -270,9 +270,9 @@ class ListReservations(command.Lister):
         )
         parser.add_argument(
             "--state",
-            choices=("pending", "active", "cleaning", "degraded"),
+            choices=("pending", "active", "cleaning", "degraded", "ended", "cancelled"),
             help="List reservations of this state only. Degraded ones, pending or active, have amounts that"
-            " their hosts cannot give any more",
+            " their hosts cannot give any more. Ended and cancelled windows are listed for 90 days",
         )
         return parser
 
@@ -529,7 +529,9 @@ def _reservation_columns(
 
 
 def _reservation_row(reservation: Mapping[str, Any]) -> TableRow:
-    held = _sum_amounts(each["resources"] for each in reservation["allocations"].values())
+    # a window that is over holds nothing
+    parts = [reservation["promised"]] if "promised" in reservation else None
+    held = _sum_amounts(parts or (each["resources"] for each in reservation["allocations"].values()))
     return (
         *(reservation[name] for name in _LISTED_COLUMNS[:4]),
         amounts_text(held),

@@ -454,7 +454,7 @@ def test_a_list_has_only_reservations_of_a_state_page_by_page(admin: Admin, host
     assert {each["uuid"] for each in listed(admin, "state=pending&limit=2")} == pending
     assert {each["uuid"] for each in listed(admin, "state=active&limit=2")} == active
     assert listed(admin, "state=degraded&limit=2") == []
-    assert admin("GET", f"{PATH}?state=ended").status_code == 400
+    assert admin("GET", f"{PATH}?state=failed").status_code == 400
 
 
 def listed(admin: Admin, query: str) -> list[dict[str, Any]]:
