@@ -3,9 +3,9 @@
     python -m benchmarks.agent_kinds                     # each kind for a minute, then 20 guests of each
     python -m benchmarks.agent_kinds --kinds podman systemd --guests 10 --seconds 5
 
-Domains are QEMU processes of a libvirtd, which are paused. systemd, Podman and Docker are the fakes of the tests, in a process
-of their own, with real processes as guests. Each guest has an allocation of a CPU and 64 MiB. Watermarks for
-CPU and memory work each second. The kernel's part is played by folders, as for
+Domains are QEMU processes of a libvirtd, which are paused. systemd, Podman and Docker are the fakes of the
+tests, in a process of their own, with real processes as guests. Each guest has an allocation of a CPU and
+64 MiB. Watermarks for CPU and memory work each second. The kernel's part is played by folders, as for
 :mod:`benchmarks.agent_everything`.
 """
 

@@ -73,7 +73,7 @@ def test_cells_that_hold_as_for_all_guests_have_a_test_with_guests_of_other_prog
     }
     same = {row[0].strip("`") for row in rows() if "as for all guests" in row[2]}
     assert same == {row[0].strip("`") for row in rows() if "as for all guests" in row[3]}
-    # Both are inputs of pure decisions, which have no kind of guest.
+    # These two settings are inputs of pure decisions, which have no kind of guest.
     assert same - cited == {"priority", "spread"}
 
 

@@ -23,7 +23,7 @@ from compute_agent.drivers.foreign.driver import KILL_SECONDS, ForeignDriver
 from compute_agent.drivers.foreign.editor import GoalChoice, HostFolders
 from compute_agent.drivers.foreign.kernel_values import FILES
 from compute_agent.drivers.foreign.records import ValueRecords
-from compute_agent.drivers.foreign.values import CPUS, IO_WEIGHT, QUOTA
+from compute_agent.drivers.foreign.values import CPUS, IO_WEIGHT, QUOTA, RATES
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import BlockIo
@@ -143,8 +143,8 @@ class ContainerDriver(ForeignDriver):
         group, found = self._group_of(guest), []
         if wanted.weight is not None and not group.has_file(FILES[IO_WEIGHT]):
             found.append("the kernel has no io.weight: this needs the controller io with io.cost")
-        if wanted.rates and wanted.devices:
-            found.append("the agent sets no rates of containers: use --device-read-bps of the engine")
+        if wanted.rates and wanted.devices and not group.has_file(FILES[RATES[0]]):
+            found.append("the group has no io.max: this needs the controller io")
         if wanted.latency_us is not None:
             found.append("the agent sets no latency of containers")
         if wanted.own_disks:

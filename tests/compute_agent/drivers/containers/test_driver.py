@@ -236,6 +236,22 @@ class TestSetting:
         assert engine.group_file(DB, "io.weight") == "default 100"
         assert records(tmp_path) == []
 
+    def test_rates_of_a_device_are_set_and_those_of_the_container_given_back(self, engine, rig, tmp_path):
+        driver, guest = rig
+        file, own = engine.folder_of(engine.named(DB)) / "io.max", "8:0 rbps=max wbps=500 riops=max wiops=max"
+        file.write_text(f"{own}\n")
+        wanted = BlockIo(rates=DeviceRates(300, 900), devices=frozenset({"8:0"}))
+        assert driver.blockio_missing(guest, wanted) == []
+        assert driver.blockio_drift(guest, None) == ""
+        assert driver.blockio_drift(guest, wanted) == "IOReadBandwidthMax is "
+        assert driver.apply_blockio(guest, wanted)
+        assert engine.group_file(DB, "io.max") == "8:0 rbps=300 wbps=500 riops=max wiops=max"
+        assert not driver.apply_blockio(guest, wanted)
+        assert records(tmp_path)[0]["values"] == {"IOReadBandwidthMax": ""}
+        assert driver.apply_blockio(guest, None)
+        assert engine.group_file(DB, "io.max") == own
+        assert records(tmp_path) == []
+
     def test_values_of_the_container_stay(self, engine, rig):
         driver, guest = rig
         folder = engine.folder_of(engine.named(DB))
@@ -445,7 +461,7 @@ class TestSetting:
     def test_settings_without_a_controller_are_named(self, engine, rig):
         driver, guest = rig
         folder = engine.folder_of(engine.named(DB))
-        for file in ("cpuset.cpus", "cpu.max", "cpu.weight", "cpu.idle", "io.weight"):
+        for file in ("cpuset.cpus", "cpu.max", "cpu.weight", "cpu.idle", "io.weight", "io.max"):
             (folder / file).unlink()
         with pytest.raises(DriverError, match="has not the controller cpuset"):
             driver.apply_cpu_settings(guest, PINNED)

@@ -25,14 +25,16 @@ from compute_agent.drivers.foreign.values import (
     MEMORY_MIN,
     NODES,
     QUOTA,
+    RATES,
     WEIGHT,
 )
-from compute_agent.model.resource import BlockIo
+from compute_agent.model.resource import BlockIo, DeviceRates
 from tests.compute_agent.drivers.containers.fake_engine import FakeEngine
 
 ALL = frozenset(os.sched_getaffinity(0))
 ONE = frozenset({min(ALL)})
 MIB = 1 << 20
+DISK = "0:9999"
 
 pytestmark = pytest.mark.skipif(len(ALL) < 2, reason="needs two CPUs to tell apart")
 
@@ -93,6 +95,18 @@ CASES = {
         *(8, "0"),
     ),
     IO_WEIGHT: (set_io, is_io_kept, BlockIo(50), None, "default 50", "default 9"),
+    **{
+        name: (
+            *(set_io, is_io_kept, BlockIo(rates=rates, devices=frozenset({DISK})), None),
+            *(f"{DISK} {' '.join(keys)}", f"{DISK} {' '.join(keys).replace('300', '700')}"),
+        )
+        for name, rates, keys in (
+            (RATES[0], DeviceRates(read_bytes=300), ("rbps=300", "wbps=max", "riops=max", "wiops=max")),
+            (RATES[1], DeviceRates(write_bytes=300), ("rbps=max", "wbps=300", "riops=max", "wiops=max")),
+            (RATES[2], DeviceRates(read_operations=300), ("rbps=max", "wbps=max", "riops=300", "wiops=max")),
+            (RATES[3], DeviceRates(write_operations=300), ("rbps=max", "wbps=max", "riops=max", "wiops=300")),
+        )
+    },
 }
 """By value: how to set and to compare it, a goal, the goal that gives it back, the text in the file with the
 goal (a number is one of MiB), and a text of another program."""
