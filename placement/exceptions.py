@@ -61,6 +61,14 @@ class NotFound(ServiceError):
 class Conflict(ServiceError):
     """The request conflicts with the current state: 409."""
 
+    has_overlaps = False
+    """Whether windows, or claims that end, are in the way."""
+
+    def add_overlaps(self, sentence: str) -> None:
+        """Add a sentence that names windows and claims in the way; an empty one changes nothing."""
+        self.detail += sentence
+        self.has_overlaps = self.has_overlaps or bool(sentence)
+
 
 class ConcurrentUpdate(Conflict):
     """A generation in the request is not the current generation: 409."""

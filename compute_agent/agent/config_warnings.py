@@ -210,14 +210,17 @@ def _asks_quiet(conf: cfg.ConfigOpts) -> bool:
 
 
 def claim_warnings(conf: cfg.ConfigOpts, driver: str) -> Iterator[str]:
-    """The warnings about claims and names of containers that have no effect on this host.
+    """The warnings about claims and choices of containers that have no effect on this host.
 
     :param driver: the name of the driver of guests; several names are separated by commas.
     """
     names, classes = split_names(driver), parse_classes(conf).classes
     for engine in sorted(ENGINE_OPTS.keys() - set(names)):
-        if conf[engine].guest_names:
-            yield f"[{engine}] guest_names has no effect: add {engine} to [guests] drivers, or remove it"
+        chosen = {"guest_names": conf[engine].guest_names}
+        if engine == "podman":
+            chosen["pods"] = conf.podman.pods == "pod"
+        for option in (option for option, is_set in chosen.items() if is_set):
+            yield f"[{engine}] {option} has no effect: add {engine} to [guests] drivers, or remove it"
     if not conf.guests.claim:
         return
     if not {*ENGINE_OPTS, "systemd"} & set(names):

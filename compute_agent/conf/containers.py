@@ -25,6 +25,23 @@ ENGINE_OPTS: Final = {
 }
 
 
+ENGINE_OPTS["podman"].append(
+    cfg.StrOpt(
+        "pods",
+        default="container",
+        choices=[
+            ("container", "each container of a pod is a guest by itself"),
+            (
+                "pod",
+                "a pod with the label compute-agent.guest=true, or with a name of guest_names, is one guest;"
+                " containers of other pods are guests by themselves",
+            ),
+        ],
+        help="The guests that the agent makes of the containers of a pod.",
+    )
+)
+
+
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register the options of sections ``[podman]`` and ``[docker]`` with ``conf``."""
     for name, options in ENGINE_OPTS.items():

@@ -26,6 +26,7 @@ _OWN: Final = (
     ("systemd", "bus_socket"),
     ("podman", "socket"),
     ("podman", "guest_names"),
+    ("podman", "pods"),
     ("docker", "socket"),
     ("docker", "guest_names"),
     ("daemon", "socket"),

@@ -463,6 +463,7 @@ def _open_engine(
         _lock_check(lock),
         look_only,
         guest_names=conf[engine].guest_names,
+        whole_pods=engine == PODMAN and conf.podman.pods == "pod",
     )
 
 

@@ -60,6 +60,8 @@ def status_of(error: ServiceError) -> HTTPStatus:
 def _placement_error(error: ServiceError) -> Response:
     status = status_of(error)
     more: dict[str, Any] = {}
+    # read by metrics, which count these answers
+    g.has_overlaps = isinstance(error, exceptions.Conflict) and error.has_overlaps
     if isinstance(error, exceptions.NoCandidate):
         LOG.info("Refused: %s", error.detail)
         if error.explanation is not None:

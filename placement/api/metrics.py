@@ -26,6 +26,7 @@ from placement.api.metrics_sharing import DIRECTORY
 from placement.api.service import PlacementService
 from placement.exceptions import Unavailable
 from placement.read_model.metrics import ModelMetrics
+from placement.store import window_usage
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -107,6 +108,17 @@ class ServiceMetrics:
             ["reason"],
             registry=self._registry,
         )
+        self._refused = Counter(
+            "placement_window_refusals",
+            "Refused writes and bookings whose answers name windows, or claims that end, in the way.",
+            registry=self._registry,
+        )
+        self._taken = Counter(
+            "placement_reservation_claimed_amount",
+            "Amounts that claims have taken from reservations.",
+            ["resourcetype"],
+            registry=self._registry,
+        )
         self._of_model = ModelMetrics(service.model, self._registry, max_provider_series)
 
     def install_counters(self, app: Flask) -> None:
@@ -125,6 +137,11 @@ class ServiceMetrics:
             self._exemplars.note_request(operation, seconds, trace_id)
         if INCOMPLETE in response.headers:
             self._incomplete.labels(response.headers[INCOMPLETE]).inc()
+        if g.get("has_overlaps"):
+            self._refused.inc()
+        for amounts in g.get("taken_amounts", ()):
+            for name, amount in amounts.items():
+                self._taken.labels(name).inc(amount)
         self._of_model.count_updates()
         return response
 
@@ -156,6 +173,9 @@ class ServiceMetrics:
         try:
             self._service.prepare_database()
             families = list(self._of_model.make_gauges())
+            with self._service.database.read() as conn:
+                usage = window_usage.read_usage(conn)
+            families += _window_gauges(usage)
         # all other metrics are shown, and this message has the reason why gauges are missing
         except Unavailable as error:
             # the service logs no warning, because scrapes every few seconds would fill the log
@@ -179,6 +199,36 @@ class ServiceMetrics:
         headers = [("Content-Type", kind), ("Content-Length", str(len(body)))]
         start_response("200 OK", headers)
         return [body]
+
+
+def _window_gauges(usage: window_usage.WindowUsage | None) -> Iterator[GaugeMetricFamily]:
+    """Yield the gauges of windows; only the last one if there are too many windows."""
+    # always present, so that an alert can detect that the others are left out
+    left_out = GaugeMetricFamily(
+        "placement_windows_left_out",
+        "1 if the gauges of windows are left out, because there are more than 10,000 amounts.",
+    )
+    left_out.add_metric([], usage is None)
+    yield left_out
+    if usage is None:
+        return
+    number = GaugeMetricFamily("placement_windows", "Number of windows.", labels=["state"])
+    for state, count in (("pending", usage.pending), ("active", usage.active)):
+        number.add_metric([state], count)
+    booked = GaugeMetricFamily(
+        "placement_window_booked_amount",
+        "Amount that pending windows, and the unused part of active windows, hold.",
+        labels=["resourcetype"],
+    )
+    lent = GaugeMetricFamily(
+        "placement_window_lent_amount",
+        "Amount of pending windows that active windows and claims that end use until then.",
+        labels=["resourcetype"],
+    )
+    for name, amount in sorted(usage.booked.items()):
+        booked.add_metric([name], amount)
+        lent.add_metric([name], usage.lent[name])
+    yield from (number, booked, lent)
 
 
 class _OnceRegistry(CollectorRegistry):

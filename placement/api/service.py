@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 from oslo_config import cfg
 
 from placement.api.context import RequestContext
+from placement.conf.reservations import limited_classes
 from placement.db import migration
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import PoolOptions
@@ -242,7 +243,22 @@ class PlacementService:
                 )
             additional = self.conf.placement.additional_resource_classes
             self.database.write(lambda tx: classes.make_standard_names(tx, additional))
+            self._warn_of_limits()
             self._prepared = reread
+
+    def _warn_of_limits(self) -> None:
+        limited = limited_classes(self.conf)
+        # most configurations have no limits
+        if not limited:
+            return
+        with self.database.read() as conn:
+            unknown = classes.unknown_classes(conn, limited)
+        if unknown:
+            LOG.warning(
+                "The limits of projects in [reservations] name unknown resource classes: %s. These limits"
+                " have no effect until the classes exist.",
+                ", ".join(unknown),
+            )
 
     def prepare_in_background(self) -> None:
         """Call :meth:`try_to_prepare` in a thread. Requests that need no database are answered meanwhile."""

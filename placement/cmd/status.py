@@ -13,11 +13,13 @@ from oslo_upgradecheck.upgradecheck import Code, Result
 from placement.api.identity import keystone_obstacle
 from placement.cmd.common import open_database
 from placement.conf import PROJECT, files_from_environment, installed_version, new_config, opts
+from placement.conf.reservations import limited_classes
 from placement.conf.unknown import misspelt_options
 from placement.db import migration, sqlite_file
 from placement.db.tables import consumers
 from placement.exceptions import Unavailable
 from placement.maintenance import audit
+from placement.store import classes
 
 # oslo.upgradecheck documents this number
 _UNEXPECTED: Final = 255
@@ -44,6 +46,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
             ("Missing Root Provider IDs", UpgradeChecks._missing_roots),
             ("Missing Consumers", UpgradeChecks._missing_consumers),
             ("Incomplete Consumers", UpgradeChecks._incomplete_consumers),
+            ("Reservation Limits", UpgradeChecks._check_limits),
             ("Keystone", UpgradeChecks._check_keystone),
             ("Policy File JSON to YAML Migration", (common_checks.check_policy_json, {"conf": conf})),
         )
@@ -128,6 +131,22 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
             "Clients made these consumers before microversion 1.8. They become complete when a newer"
             " client writes their allocations.",
             Code.WARNING,
+        )
+
+    def _check_limits(self) -> Result:
+        try:
+            limited = limited_classes(self._conf)
+        except (cfg.Error, ValueError):
+            limited = set()  # another check reports this error
+        if not limited:
+            return Result(Code.SUCCESS)
+
+        def find_unknown(conn: sa.Connection) -> str | None:
+            unknown = ", ".join(classes.unknown_classes(conn, limited))
+            return f"[reservations] limits unknown resource classes: {unknown}." if unknown else None
+
+        return self._query_database(
+            find_unknown, "These limits have no effect until the classes exist.", Code.WARNING
         )
 
     def _check_keystone(self) -> Result:

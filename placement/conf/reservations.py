@@ -81,6 +81,14 @@ Experimental. Length of the periods of max_project_hours, in seconds.
 ]
 
 
+def limited_classes(conf: cfg.ConfigOpts) -> set[str]:
+    """Return the resource classes with limits, without additional ones, which the service creates."""
+    group = conf.reservations
+    keys = (*group.max_project_amounts, *group.max_project_hours)
+    # a key is a class, or a project and a class
+    return {key.rpartition("/")[2] for key in keys}.difference(conf.placement.additional_resource_classes)
+
+
 def register_opts(conf: cfg.ConfigOpts) -> None:
     """Register the options of ``[reservations]``."""
     conf.register_opts(OPTIONS, group=GROUP.name)

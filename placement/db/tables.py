@@ -199,6 +199,9 @@ reservations = define_table(
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
     # a reservation with this time is a window; NULL: it holds its amounts from its creation on
     sa.Column("starts_at", sa.Double, nullable=True),
+    # seconds after starts_at and before expires_at in which a window holds its amounts, but no claim uses it
+    sa.Column("lead_time", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("cleaning_time", sa.Integer, nullable=False, server_default="0"),
 )
 
 planned_allocations = define_table(
@@ -208,6 +211,25 @@ planned_allocations = define_table(
     sa.Column("provider_id", sa.ForeignKey("resource_providers.id"), primary_key=True, index=True),
     sa.Column("resource_class_id", sa.ForeignKey("resource_classes.id"), primary_key=True, index=True),
     sa.Column("used", sa.Integer, nullable=False),
+)
+
+booked_windows = define_table(
+    "booked_windows",
+    # the history of windows: the uuid is that of a reservation, which may be gone
+    sa.Column("uuid", sa.String(36), primary_key=True),
+    sa.Column("project_id", sa.String(255), nullable=False),
+    sa.Column("user_id", sa.String(255), nullable=False),
+    sa.Column("claim_group", sa.String(255), nullable=True),
+    # these four columns have the values of the reservation
+    sa.Column("starts_at", sa.Double, nullable=False),
+    sa.Column("expires_at", sa.Double, nullable=False),
+    sa.Column("lead_time", sa.Integer, nullable=False),
+    sa.Column("cleaning_time", sa.Integer, nullable=False),
+    # the promised amounts by resource class, as JSON
+    sa.Column("resources", sa.Text, nullable=False),
+    # expires_at, or the time of a deletion before it
+    sa.Column("ended_at", sa.Double, nullable=False, index=True),
+    sa.Index("ix_booked_windows_project_id_ended_at", "project_id", "ended_at"),
 )
 
 deleted_providers = define_table(

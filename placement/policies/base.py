@@ -8,6 +8,7 @@ from typing import Final
 
 from oslo_policy import policy
 
+ADMIN: Final = "rule:admin_api"
 ADMIN_OR_SERVICE: Final = "rule:admin_or_service_api"
 ADMIN_OR_PROJECT_READER_OR_SERVICE: Final = "rule:admin_or_project_reader_or_service_api"
 SERVICE: Final = "rule:service_api"

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from placement.policies.base import ADMIN_OR_PROJECT_READER_OR_SERVICE, define_rule
+from placement.policies.base import ADMIN, ADMIN_OR_PROJECT_READER_OR_SERVICE, define_rule
 
 ATTRIBUTES: Final = "placement:ext:resource_providers:attributes:list"
 CHANGE_ATTRIBUTES: Final = "placement:ext:resource_providers:attributes:update"
@@ -15,6 +15,7 @@ EXPLAIN: Final = "placement:ext:explanations:explain"
 LIST_RESERVATIONS: Final = "placement:ext:reservations:list"
 SHOW_RESERVATION: Final = "placement:ext:reservations:show"
 RESERVE: Final = "placement:ext:reservations:create"
+MAINTAIN_HOST: Final = "placement:ext:reservations:create:maintenance"
 CHANGE_RESERVATION: Final = "placement:ext:reservations:update"
 DELETE_RESERVATION: Final = "placement:ext:reservations:delete"
 TREE: Final = "placement:ext:trees:show"
@@ -57,6 +58,12 @@ RULES: Final = [
         old_name=LIST_RESERVATIONS,
     ),
     define_rule(RESERVE, "Hold resources for a project until a time.", ("POST", _RESERVATIONS)),
+    define_rule(
+        MAINTAIN_HOST,
+        "Take a whole host away for a maintenance. The rule to create reservations is also needed.",
+        ("POST", _RESERVATIONS),
+        check=ADMIN,
+    ),
     define_rule(CHANGE_RESERVATION, "Change when a reservation expires.", ("PUT", _RESERVATION)),
     define_rule(DELETE_RESERVATION, "Release a reservation.", ("DELETE", _RESERVATION)),
     define_rule(

@@ -47,13 +47,12 @@ def _owner_field() -> StringField:
 
 
 def _by_provider(min_properties: int) -> MapField:
-    return MapField(
-        _UUID,
-        ObjectField(_OfProvider),
-        min_properties=min_properties,
-        canonical=canonical_uuid,
-        required=True,
-    )
+    return allocations_field(min_properties=min_properties, required=True)
+
+
+def allocations_field(**options: Any) -> MapField:
+    """Return a field for amounts by provider; ``options`` are those of the field."""
+    return MapField(_UUID, ObjectField(_OfProvider), canonical=canonical_uuid, **options)
 
 
 # schemas are cached by microversion, because making the classes of a schema takes longer than reading a body

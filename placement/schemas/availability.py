@@ -7,10 +7,12 @@ from placement.schemas import explanation
 from placement.schemas.base import IntegerField
 from placement.schemas.claim import HostsSchema, parse_hosted, parse_time, time_field
 from placement.schemas.request_form import RequestForms
+from placement.schemas.reservation import MAX_MARGIN
 from placement.search.claims.claim import WantedClaim
 from placement.search.claims.service import WantedTime
 from placement.store.consumers import ConsumerOwnership
 from placement.store.reservations import TYPE
+from placement.store.time_profile import WindowMargins
 
 MAX_DURATION: Final = 10 * 366 * 86_400
 """Maximum duration of a window in seconds: ten years."""
@@ -24,6 +26,8 @@ class AvailabilityBody(HostsSchema, explanation.TopologySchema):
     duration = IntegerField(1, MAX_DURATION, required=True)
     not_before = time_field()
     deadline = time_field()
+    lead_time = IntegerField(0, MAX_MARGIN, load_default=0)
+    cleaning_time = IntegerField(0, MAX_MARGIN, load_default=0)
     limit = IntegerField(1, MAX_WINDOWS, load_default=5)
 
 
@@ -37,13 +41,22 @@ def wanted_of(body: dict[str, Any], forms: RequestForms) -> WantedClaim:
     return replace(wanted, topology=explanation.parse_topology(body["topology"], wanted.request))
 
 
+def margins_of(body: dict[str, Any]) -> WindowMargins:
+    """Return the lead and the cleaning time of a body."""
+    return WindowMargins(body["lead_time"], body["cleaning_time"])
+
+
 def time_of(body: dict[str, Any]) -> WantedTime:
-    """Return the time that a body asks for.
+    """Return the time that a body asks for, with the lead and the cleaning time.
 
     :raises InvalidRequest: a date does not exist.
     """
-    times = {
-        name: None if body[name] is None else parse_time(body[name], name)
-        for name in ("not_before", "deadline")
-    }
-    return WantedTime(body["duration"], **times)
+    margins = margins_of(body)
+    begin, end = (
+        None if body[name] is None else parse_time(body[name], name) for name in ("not_before", "deadline")
+    )
+    return WantedTime(
+        margins.lead + body["duration"] + margins.cleaning,
+        None if begin is None else begin - margins.lead,
+        None if end is None else end + margins.cleaning,
+    )

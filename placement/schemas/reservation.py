@@ -7,6 +7,7 @@ from typing import Any, Final
 from placement import microversion
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
+from placement.schemas.allocation import allocations_field
 from placement.schemas.base import IntegerField, NumberField, StrictSchema, StringField, UuidField
 from placement.schemas.claim import (
     GROUP_MEANING,
@@ -20,15 +21,22 @@ from placement.schemas.explanation import TopologySchema, parse_topology
 from placement.schemas.request_form import RequestForms
 from placement.schemas.terms import Params, load_query, since_version
 from placement.search.claims.claim import WantedClaim
-from placement.store.reservations import TYPE, ReservationEnd
+from placement.store.reservations import TYPE, ReservationChange, ReservationEnd, ReservationState
 from placement.store.time_profile import TimeWindow
+from placement.store.window_history import PastState
 
 MAX_SECONDS: Final = 10 * 366 * 86_400.0
 """Maximum seconds until a reservation expires: ten years."""
+MAX_MARGIN: Final = 30 * 86_400
+"""Maximum number of seconds of the lead and of the cleaning time of a window: 30 days."""
 MAX_PAGE: Final = 1000
 """Maximum number of reservations in one answer."""
 DEGRADED: Final = "degraded"
 """The filter for reservations of any state with amounts that their providers cannot give."""
+
+
+_STATES: Final = (*ReservationState, DEGRADED, *PastState)
+"""The states of reservations in a list."""
 
 
 class _EndingSchema(StrictSchema):
@@ -43,6 +51,8 @@ class ReservationCreation(_EndingSchema, OwnedSchema, TopologySchema):
 
     uuid = UuidField(load_default=None, allow_none=False)
     starts_at = time_field()
+    lead_time = IntegerField(0, MAX_MARGIN, load_default=0)
+    cleaning_time = IntegerField(0, MAX_MARGIN, load_default=0)
     maintenance_of = UuidField(load_default=None, allow_none=False)
     group = StringField(
         load_default=None,
@@ -58,6 +68,7 @@ class ReservationUpdate(_EndingSchema):
     """The body of ``PUT /ext/v1/reservations/{uuid}``."""
 
     generation = IntegerField(0, required=True)
+    allocations = allocations_field(min_properties=1, load_default=None, allow_none=False)
 
 
 class _ListQuery(StrictSchema):
@@ -72,8 +83,8 @@ class _ListQuery(StrictSchema):
     )
     marker = UuidField(metadata=since_version(microversion.INITIAL))
     state = StringField(
-        pattern=f"^(pending|active|{DEGRADED})$",
-        meaning=f"pending, active or {DEGRADED}",
+        pattern=f"^({'|'.join(_STATES)})$",
+        meaning=f"one of {', '.join(_STATES)}",
         metadata=since_version(microversion.INITIAL),
     )
 
@@ -106,6 +117,20 @@ def parse_list(params: Params, version: Microversion) -> ReservationsPage:
     return ReservationsPage(limit=limit, **values)
 
 
+def change_of(body: dict[str, Any]) -> ReservationChange:
+    """Return the change that a body asks for.
+
+    :raises InvalidRequest: there is none, or the body has both of the fields for the end.
+    """
+    has_end = body["expires_at"] is not None or body["expires_in"] is not None
+    if not has_end and body["allocations"] is None:
+        raise InvalidRequest("One of expires_at, expires_in and allocations is needed.")
+    kept = None
+    if body["allocations"] is not None:
+        kept = {uuid: each["resources"] for uuid, each in body["allocations"].items()}
+    return ReservationChange(end_of(body) if has_end else None, kept)
+
+
 def end_of(body: dict[str, Any]) -> ReservationEnd:
     """Return the expiry that a body gives to a reservation.
 
@@ -120,11 +145,14 @@ def end_of(body: dict[str, Any]) -> ReservationEnd:
 
 
 def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
-    """Return the window that a body asks for; None if the reservation holds its amounts at once.
+    """Return the window that a body asks for, without margins; None if it holds its amounts at once.
 
-    :raises InvalidRequest: the window has no time as its end, or a date does not exist.
+    :raises InvalidRequest: the window has no time as its end, or a date does not exist; a reservation without
+        a start has a lead or a cleaning time.
     """
     if body["starts_at"] is None:
+        if given := [name for name in ("lead_time", "cleaning_time") if body[name]]:
+            raise InvalidRequest(f"A reservation with {given[0]} needs starts_at.")
         return None
     if end.at is None:
         raise InvalidRequest("A reservation with starts_at needs expires_at instead of expires_in.")
@@ -136,7 +164,8 @@ def maintenance_window(body: dict[str, Any], window: TimeWindow | None) -> TimeW
 
     :raises InvalidRequest: the body also asks for a place, or has no start.
     """
-    fields = ("query", "flavor", "allowed_hosts", "excluded_hosts", "order", "group", "topology")
+    places = ("query", "flavor", "allowed_hosts", "excluded_hosts", "order", "group", "topology")
+    fields = (*places, "lead_time", "cleaning_time")
     if given := [name for name in fields if body.get(name)]:
         raise InvalidRequest(f"A reservation with maintenance_of takes a whole host, without {given[0]}.")
     if window is None:

@@ -22,6 +22,7 @@ Modules
     - ``reservations`` and ``expiries`` write allocations that end at a time; ``expired`` has queries that
       leave out ended allocations. ``booking_limits`` has the limits on reservations of a project,
       and ``maintenances`` books whole hosts.
+      ``window_history`` has the windows that are over, and ``window_usage`` sums for metrics.
       ``time_profile`` decides how much room later windows need, and ``holds``
       keeps this room free.
     - ``providers``, ``inventories``, ``traits``, ``aggregates`` and ``attributes`` write one part of a

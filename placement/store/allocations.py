@@ -44,7 +44,7 @@ from placement.exceptions import NotFound
 from placement.read_model.provider import Inventory
 from placement.read_model.rows import INVENTORY_COLUMNS
 from placement.store import consumers as consumer_store
-from placement.store import holds, names
+from placement.store import holds, names, window_history
 from placement.store.claimants import (
     LockedConsumers,
     check_generations,
@@ -252,7 +252,10 @@ def delete(tx: WriteTransaction, consumer: str) -> None:
     locked = lock_consumers(tx, [consumer])
     if not locked.consumers or locked.expired:
         raise no_allocations(consumer)
-    refuse_hold(locked.consumers[consumer])
+    row = locked.consumers[consumer]
+    refuse_hold(row)
+    if row.consumer_type == RESERVATION:
+        window_history.note_deletion(tx, consumer)
     _give_back(tx, locked)
 
 

@@ -323,10 +323,10 @@ def commit_claims(
         groups = {each.consumer: each.group.name for each in joining}
         # the reservation gives up the amounts that the other claimants take. It is a claimant, too, so that
         # one check of capacity covers all
-        left = reservations.remaining_claim(tx, reservation, claims, groups, locked)
-        if left is None:
+        divided = reservations.divided_claims(tx, reservation, claims, groups, locked)
+        if divided is None:
             raise LostRace(f"Reservation {reservation} no longer holds all claimed amounts.")
-        claims = [*claims, left]
+        claims = divided
     # the query is queued now and its answer is read after the write, so that one batch has all statements
     found = tx.queue(_described_rows(len(described)), bind_values("id", sorted(described)))
     members = tx.queue(*group_lookup(names)) if names else None

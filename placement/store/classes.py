@@ -94,5 +94,12 @@ def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None
             tx.conn.execute(sa.delete(resource_classes).where(resource_classes.c.id == class_id))
 
 
+def unknown_classes(conn: sa.Connection, wanted: Iterable[str]) -> list[str]:
+    """Return the names that are no resource classes, in alphabetical order."""
+    # before its first start, a new database has no names
+    missing = set(wanted).difference(os_resource_classes.STANDARDS)
+    return sorted(missing.difference(conn.execute(sa.select(resource_classes.c.name)).scalars()))
+
+
 def _in_use(tx: WriteTransaction, class_id: int) -> bool:
     return any(tx.has_row(table.c.resource_class_id == class_id) for table in (inventories, allocations))

@@ -5,10 +5,13 @@ consumer, it disappears with its last allocation. An expired reservation is rele
 reads, or that needs its amounts (:func:`write_with_room`). So no separate process has to release it.
 """
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -32,14 +35,17 @@ from placement.exceptions import (
     InvalidRequest,
     NotFound,
 )
-from placement.store import allocations, claimants, expired, expiries, holds
+from placement.store import allocations, claimants, expired, expiries, holds, window_history
 from placement.store import consumers as consumer_store
 from placement.store.booking_limits import BookingLimits
 from placement.store.claims import CapacityExceeded, ConsumerClaim
 from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
 from placement.store.time_profile import (
+    AT_ONCE,
+    NO_MARGINS,
     TimedAmount,
     TimeWindow,
+    WindowMargins,
     by_key,
     first_growth,
     iso_time,
@@ -56,13 +62,22 @@ _AT_ONCE: Final = 100
 """Maximum number of expired consumers that one transaction releases."""
 
 
+class ReservationState(StrEnum):
+    """The state of a reservation that has not expired; in ``CLEANING`` it is only held."""
+
+    PENDING = "pending"
+    ACTIVE = "active"
+    CLEANING = "cleaning"
+
+
 @dataclass(frozen=True, slots=True)
 class CapacityReservation:
     """A reservation that has not expired; times are in seconds since 1970 by the database's clock.
 
     Only members of ``group`` may take amounts from it; None allows all claims of its project. A reservation
-    with ``starts_at`` is a window. While ``is_pending``, its amounts are planned allocations. ``now`` is the
-    time when the reservation was read.
+    with ``starts_at`` is a window. Its amounts are held from ``starts_at`` up to ``expires_at``, which
+    includes the lead and the cleaning time. While ``is_pending``, its amounts are planned allocations.
+    ``now`` is the time when the reservation was read.
     """
 
     uuid: str
@@ -74,15 +89,34 @@ class CapacityReservation:
     starts_at: float | None = None
     is_pending: bool = False
     now: float = 0.0
+    lead_time: int = 0
+    cleaning_time: int = 0
+
+    @property
+    def margins(self) -> WindowMargins:
+        """Return the lead and the cleaning time."""
+        return WindowMargins(self.lead_time, self.cleaning_time)
+
+    @property
+    def usable(self) -> TimeWindow:
+        """Return the time in which claims may use the reservation; one without a start begins at 0."""
+        return self.margins.usable_window(TimeWindow(self.starts_at or AT_ONCE, self.expires_at))
+
+    @property
+    def state(self) -> ReservationState:
+        """Return the state by the clock of the database when the reservation was read."""
+        if not self.has_begun or (self.lead_time and self.now < self.usable.starts_at):
+            return ReservationState.PENDING
+        return ReservationState.ACTIVE if self.now < self.usable.ends_at else ReservationState.CLEANING
 
     @property
     def time_ahead(self) -> TimeWindow:
-        """Return the time of the reservation from its reading on."""
+        """Return the time from the reading on in which amounts are held."""
         return TimeWindow(max(self.now, self.starts_at or self.now), self.expires_at)
 
     @property
     def has_begun(self) -> bool:
-        """Return whether the window has begun, by the clock of the database when it was read."""
+        """Return whether the window has begun to hold amounts, by the database's clock when it was read."""
         # the clock decides, even if no request has made the planned amounts allocations yet
         return self.starts_at is None or not self.is_pending or self.starts_at <= self.now
 
@@ -93,16 +127,17 @@ class CapacityReservation:
         """
         if self.starts_at is None:
             return
-        if not self.has_begun:
+        usable = self.usable
+        if self.state is ReservationState.PENDING:
             raise Conflict(
-                f"The reservation {self.uuid} begins at {iso_time(self.starts_at)}; no claim takes from it"
+                f"The reservation {self.uuid} begins at {iso_time(usable.starts_at)}; no claim takes from it"
                 " before.",
                 NO_RESERVATION,
             )
         # another window may hold the same room afterwards
-        if window is None or window.ends_at > self.expires_at:
+        if window is None or window.ends_at > usable.ends_at:
             raise Conflict(
-                f"The reservation {self.uuid} is a window, which ends at {iso_time(self.expires_at)}: a claim"
+                f"The reservation {self.uuid} is a window, which ends at {iso_time(usable.ends_at)}: a claim"
                 " from it needs an ends_at of at most this time.",
                 NO_RESERVATION,
             )
@@ -122,6 +157,17 @@ class ReservationEnd:
     seconds: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class ReservationChange:
+    """A new end of a reservation, and the amounts that it keeps, by provider and resource class.
+
+    None as the end or as the amounts leaves them as they are.
+    """
+
+    end: ReservationEnd | None
+    kept: Mapping[str, Mapping[str, int]] | None = None
+
+
 _holds: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
 # the type is a condition, because a consumer that has got another type is no reservation any more
 _shown: Final = (
@@ -135,6 +181,8 @@ _shown: Final = (
         reservations.c.starts_at,
         consumers.c.id.in_(sa.select(planned_allocations.c.consumer_id)),
         clock.ServerNow(),
+        reservations.c.lead_time,
+        reservations.c.cleaning_time,
     )
     .select_from(_holds)
     .where(consumers.c.consumer_type == TYPE, reservations.c.expires_at > clock.ServerNow())
@@ -189,10 +237,12 @@ def make_reservation(
     end: ReservationEnd,
     starts_at: float | None = None,
     limits: BookingLimits = NO_LIMITS,
+    margins: WindowMargins = NO_MARGINS,
 ) -> WrittenReservation:
     """Turn a consumer that this transaction has created, with its allocations, into a reservation.
 
     :param starts_at: the start of a window; its allocations are planned if it lies in the future.
+    :param margins: the parts of the time from ``starts_at`` to ``end`` that claims cannot use.
     :raises InvalidRequest: the end of the reservation is not in the future.
     :raises Conflict: the reservation exceeds a limit.
     """
@@ -201,15 +251,27 @@ def make_reservation(
     # the condition has the uuid, because the id of the new consumer is not known yet
     which = sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery()
     values: dict[str, Any] = {"consumer_id": which, "claim_group": group, "starts_at": starts_at}
+    values |= {"lead_time": margins.lead, "cleaning_time": margins.cleaning}
     values["expires_at"] = _time_of(end)
     tx.conn.execute(sa.insert(reservations).values(values))
     # the reservation is read after the write, because the database computes the end by its own clock
     written = _read_written(tx, consumer)
+    if starts_at is not None:
+        _note_booking(tx, written)
     if limits.max_number is not None:
         # counted under the lock of the bucket, so that the number includes each other booking
         limits.check_number(_count_living(tx.conn, written.reservation))
     _check_limits(tx, written.reservation, limits)
     return written
+
+
+def _note_booking(tx: WriteTransaction, written: WrittenReservation) -> None:
+    found, promised = written.reservation, Counter[str]()
+    for each in written.held:
+        promised[each.resource_class] += each.used
+    held = TimeWindow(found.starts_at or AT_ONCE, found.expires_at)
+    owner = (found.project_id, found.user_id)
+    window_history.note_booking(tx, found.uuid, owner, found.group, held, found.margins, promised)
 
 
 def _count_living(conn: sa.Connection, written: CapacityReservation) -> int:
@@ -235,33 +297,35 @@ def _check_limits(tx: WriteTransaction, written: CapacityReservation, limits: Bo
         limits.check_amounts(written.project_id, others, own, written.now)
 
 
-def change_end(
+def _change_locked(
     tx: WriteTransaction,
     uuid: str,
     generation: int,
-    end: ReservationEnd,
-    limits: BookingLimits = NO_LIMITS,
+    change: ReservationChange,
+    limits: BookingLimits,
 ) -> WrittenReservation:
-    """Change the end of a reservation; its generation increases by one.
-
-    :raises NotFound: there is no such reservation.
-    :raises ConcurrentUpdate: the generation is not the present one.
-    :raises InvalidRequest: the new end is in the past, or not after the start of the window.
-    :raises Conflict: other windows hold the room of this window after its former end, or a later end exceeds
-        a limit.
-    """
     # locks the consumer before the bucket, as every transaction does
     row, found = _lock_reservation(tx, uuid)
     consumer_store.check_generation(row, generation)
-    if found.starts_at is None:
+    end, window = change.end, None
+    if found.starts_at is not None:
+        ends_at = found.expires_at
+        if end is not None:
+            ends_at = found.now + (end.seconds or 0.0) if end.at is None else end.at
+            if ends_at <= found.usable.starts_at:
+                raise InvalidRequest("A reservation has to end after its start.")
+            ends_at += found.cleaning_time
+            window_history.note_end(tx, uuid, ends_at)
+            end = ReservationEnd(ends_at, None)
+        window = TimeWindow(found.starts_at, ends_at)
+    if window is None and change.kept is None:
         consumer_store.advance_consumer(tx, row, consumer_store.present_owner(row))
     else:
-        ends_at = found.now + (end.seconds or 0.0) if end.at is None else end.at
-        _move_window(tx, row, TimeWindow(found.starts_at, ends_at))
-        end = ReservationEnd(ends_at, None)
+        _write_again(tx, row, window, change.kept)
     tx.lock_buckets([buckets.RESERVATIONS])
-    query = sa.update(reservations).where(reservations.c.consumer_id == row.id)
-    tx.conn.execute(query.values(expires_at=_time_of(end)))
+    if end is not None:
+        query = sa.update(reservations).where(reservations.c.consumer_id == row.id)
+        tx.conn.execute(query.values(expires_at=_time_of(end)))
     written = _read_written(tx, uuid)
     # an earlier end is possible even if the limits are lower than before
     if written.reservation.expires_at > found.expires_at:
@@ -269,31 +333,43 @@ def change_end(
     return written
 
 
-def move_end(
+def change_reservation(
     database: ServiceDatabase,
     uuid: str,
     generation: int,
-    end: ReservationEnd,
+    change: ReservationChange,
     limits: BookingLimits = NO_LIMITS,
 ) -> WrittenReservation:
-    """Change the end of a reservation in a transaction of its own, see :func:`change_end`.
+    """Change a reservation in a transaction of its own; its generation increases by one.
 
-    :raises Conflict: the room of a window is not free until its new end; the message has the latest end.
+    The cleaning time of a window follows its new end.
+
+    :raises NotFound: there is no such reservation.
+    :raises ConcurrentUpdate: the generation is not the present one.
+    :raises InvalidRequest: the new end is in the past, or not after the start of the window, or the
+        reservation does not hold the amounts that it should keep.
+    :raises Conflict: the room of a window is not free until its new end; the message has the latest end. Or a
+        later end exceeds a limit.
     """
     try:
-        return write_with_room(database, lambda tx: change_end(tx, uuid, generation, end, limits))
+        return write_with_room(database, lambda tx: _change_locked(tx, uuid, generation, change, limits))
     except CapacityExceeded as refusal:
         # the refused transaction is over, so this one reads the amounts before it
-        latest, others = database.write(lambda tx: _latest_end(tx, uuid))
+        latest, others, cleaning = database.write(lambda tx: _latest_end(tx, uuid))
         overlaps = overlaps_sentence(others, TimeWindow(latest, math.inf))
-        raise Conflict(
-            f"The room of the reservation {uuid} is not free until then: it may end at {iso_time(latest)} at"
-            f" the latest.{overlaps}"
-        ) from refusal
+        refused = Conflict(
+            f"The room of the reservation {uuid} is not free until then: it may end at"
+            f" {iso_time(latest - cleaning)} at the latest."
+        )
+        refused.add_overlaps(overlaps)
+        raise refused from refusal
 
 
-def _latest_end(tx: WriteTransaction, uuid: str) -> tuple[float, list[TimedAmount]]:
-    """Return the latest end of a window, in seconds since 1970, and the timed amounts beside it."""
+def _latest_end(tx: WriteTransaction, uuid: str) -> tuple[float, list[TimedAmount], int]:
+    """Return the latest end of the held time of a window, the timed amounts beside it, and its cleaning time.
+
+    The end is in seconds since 1970, the cleaning time in seconds.
+    """
     _, found = _lock_reservation(tx, uuid)
     held = held_amounts(tx.conn, [found])
     providers = {each.provider for each in held}
@@ -317,7 +393,7 @@ def _latest_end(tx: WriteTransaction, uuid: str) -> tuple[float, list[TimedAmoun
         ahead = TimeWindow(found.expires_at, math.inf)
         latest = min(latest, first_growth(some, [*beside, *longer], room, ahead))
         others += beside
-    return latest, others
+    return latest, others, found.cleaning_time
 
 
 def delete(tx: WriteTransaction, uuid: str) -> None:
@@ -330,22 +406,34 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
     allocations.delete(tx, uuid)
 
 
-def _move_window(tx: WriteTransaction, row: consumer_store.ConsumerRow, window: TimeWindow) -> None:
-    """Write the amounts of a window again, with another time."""
-    if window.ends_at <= window.starts_at:
-        raise InvalidRequest("A reservation has to end after its start.")
+def _write_again(
+    tx: WriteTransaction,
+    row: consumer_store.ConsumerRow,
+    window: TimeWindow | None,
+    kept: Mapping[str, Mapping[str, int]] | None,
+) -> None:
+    """Write the amounts of a reservation again, with another time, or a part of them."""
     locked = claimants.lock_consumers(tx, [row.uuid])
     tx.lock(locked.providers)
-    allocations.write_claims(tx, [window_claim(tx, row, locked, window)], locked)
+    claim = window_claim(tx, row, locked, window)
+    for provider, resources in (kept or {}).items():
+        for name, amount in resources.items():
+            held = claim.resources.get(provider, {}).get(name, 0)
+            if amount > held:
+                raise InvalidRequest(
+                    f"The reservation {row.uuid} holds {held} {name} of resource provider {provider}, so it"
+                    f" cannot keep {amount}."
+                )
+    allocations.write_claims(tx, [claim if kept is None else replace(claim, resources=kept)], locked)
 
 
 def window_claim(
     tx: WriteTransaction,
     row: consumer_store.ConsumerRow,
     locked: claimants.LockedConsumers,
-    window: TimeWindow,
+    window: TimeWindow | None,
 ) -> ConsumerClaim:
-    """Return the claim of a locked window for the amounts that it has, begun or planned."""
+    """Return the claim of a locked reservation for the amounts that it has, begun or planned."""
     own = [each for each in (*locked.holdings, *locked.planned) if each.consumer == row.uuid]
     names = _class_names(tx, {each.class_id for each in own})
     resources: dict[str, dict[str, int]] = {}
@@ -368,7 +456,9 @@ def _read_written(tx: WriteTransaction, uuid: str) -> WrittenReservation:
     found = find_reservation(tx.conn, uuid)
     # a reservation that now ends in the past is not found, and the error rolls back the transaction
     if found is None:
-        raise InvalidRequest("A reservation has to end in the future, by the clock of the database.")
+        raise InvalidRequest(
+            "A reservation has to end in the future, by the clock of the database; DELETE ends it at once."
+        )
     return WrittenReservation(found, held_amounts(tx.conn, [found]))
 
 
@@ -400,14 +490,16 @@ def _lock_reservation(
     return rows[0], found
 
 
-def remaining_claim(
+def divided_claims(
     tx: WriteTransaction,
     reservation: str,
     claims: Sequence[ConsumerClaim],
     groups: Mapping[str, str],
     locked: claimants.LockedConsumers,
-) -> ConsumerClaim | None:
-    """Return the allocations that remain in a locked reservation after these claims, as its new claim.
+) -> list[ConsumerClaim] | None:
+    """Return claims from a locked reservation, and what remains in it as its new claim.
+
+    The claims last for the cleaning time of the reservation longer.
 
     :param groups: the names of the groups that the consumers join.
     :returns: None if the reservation does not hold enough.
@@ -427,23 +519,30 @@ def remaining_claim(
     assert found is not None
     held = [each for each in locked.holdings if each.consumer == reservation]
     names = _class_names(tx, {each.class_id for each in held})
-    left = Counter({(each.provider, names[each.class_id]): each.used for each in held})
+    rest = Counter({(each.provider, names[each.class_id]): each.used for each in held})
     for claim in claims:
         for provider, taken in claim.resources.items():
             for name, amount in taken.items():
-                left[provider, name] -= amount
+                rest[provider, name] -= amount
     # The result is None instead of a conflict, because the caller searches again within the remaining amounts
-    if any(amount < 0 for amount in left.values()):
+    if any(amount < 0 for amount in rest.values()):
         return None
     resources: dict[str, dict[str, int]] = {}
-    for (provider, name), amount in left.items():
+    for (provider, name), amount in rest.items():
         # amounts of 0 are left out, because they would keep a consumer that should disappear
         if amount:
             resources.setdefault(provider, {})[name] = amount
     owner = ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
     window = None if found.starts_at is None else TimeWindow(found.starts_at, found.expires_at)
     # min_unit, max_unit and step_size do not apply to the rest of a reservation
-    return ConsumerClaim(reservation, resources, ANY_GENERATION, owner, in_any_portions=True, window=window)
+    left = ConsumerClaim(reservation, resources, ANY_GENERATION, owner, in_any_portions=True, window=window)
+    return [*(_with_cleaning(claim, found) for claim in claims), left]
+
+
+def _with_cleaning(claim: ConsumerClaim, reservation: CapacityReservation) -> ConsumerClaim:
+    if claim.window is None or not reservation.cleaning_time:
+        return claim
+    return replace(claim, window=reservation.margins.held_window(claim.window))
 
 
 def unusable_reservation(reservation: str, project_id: str) -> Conflict:
@@ -485,7 +584,7 @@ def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction]
                 overlaps = "" if some else _describe_overlaps(conn, conflict)
             if some and give_back_expired(database):
                 continue
-            conflict.detail += overlaps
+            conflict.add_overlaps(overlaps)
             raise
 
 

@@ -31,6 +31,8 @@ Invariants
       hold is never too small, however late the service removes the allocation.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -86,9 +88,29 @@ class TimeWindow:
     starts_at: float
     ends_at: float
 
-    def has_overlap(self, other: "TimeWindow") -> bool:
+    def has_overlap(self, other: TimeWindow) -> bool:
         """Return whether some instant is in both windows."""
         return self.starts_at < other.ends_at and other.starts_at < self.ends_at
+
+
+@dataclass(frozen=True, slots=True)
+class WindowMargins:
+    """Seconds before the start and after the end of a window in which its amounts are held, too."""
+
+    # whole numbers, so that sums with times are exact
+    lead: int = 0
+    cleaning: int = 0
+
+    def held_window(self, usable: TimeWindow) -> TimeWindow:
+        """Return the time in which amounts are held, from the time in which claims may use them."""
+        return TimeWindow(usable.starts_at - self.lead, usable.ends_at + self.cleaning)
+
+    def usable_window(self, held: TimeWindow) -> TimeWindow:
+        """Return the time in which claims may use amounts, from the time in which they are held."""
+        return TimeWindow(held.starts_at + self.lead, held.ends_at - self.cleaning)
+
+
+NO_MARGINS: Final = WindowMargins()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +250,8 @@ def check_window(window: TimeWindow, now: float) -> TimeWindow:
         )
     if AT_ONCE < window.starts_at < now - MAX_PAST:
         raise InvalidRequest(
-            f"A window cannot begin in the past; the time of the database is {iso_time(now)}."
+            "A window, with its lead time, cannot begin in the past;"
+            f" the time of the database is {iso_time(now)}."
         )
     if window.ends_at <= max(now, window.starts_at):
         raise InvalidRequest(

@@ -20,6 +20,7 @@ from placement.db.adoption import KEPT, AdoptionRecord, AdoptionStage
 from placement.db.tables import (
     RESERVATION,
     WINDOW_HOLD,
+    booked_windows,
     claim_expiries,
     consumer_groups,
     consumers,
@@ -239,6 +240,7 @@ _LOST_NOTES: Final = {
     consumer_groups.name: "groups of claims: OpenStack Placement has none, so {} consumers leave theirs",
     claim_expiries.name: "claims that expire or end: OpenStack Placement has none, so up to {} claims become"
     " permanent",
+    booked_windows.name: "history of windows: OpenStack Placement has none, so {} of them are forgotten",
     provider_attributes.name: "attributes of resource providers: OpenStack Placement has none, so {} are"
     " lost",
 }

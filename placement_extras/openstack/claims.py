@@ -43,6 +43,8 @@ RESERVATION_COLUMNS: Final = (
     "generation",
     "starts_at",
     "expires_at",
+    "lead_time",
+    "cleaning_time",
     "state",
     "degraded",
     "allocations",
@@ -228,6 +230,7 @@ class CreateReservation(command.ShowOne):
             help="Time when the reservation begins, such as 2026-12-24T18:00:00Z (UTC); needs --until"
             " (default: now)",
         )
+        _add_margins(parser)
         parser.add_argument("--uuid", metavar="<uuid>", help="UUID of the reservation (default: a new one)")
         parser.add_argument(
             "--group",
@@ -243,7 +246,7 @@ class CreateReservation(command.ShowOne):
         body = {
             **_request_fields(self, parsed_args, needs_source=host is None),
             **_expiry_fields(parsed_args),
-            **_given_fields(parsed_args, "uuid", "group", "starts_at"),
+            **_given_fields(parsed_args, "uuid", "group", "starts_at", "lead_time", "cleaning_time"),
         }
         if host is not None:
             # the service refuses a query, a flavor or hosts beside it, with a reason
@@ -267,9 +270,9 @@ class ListReservations(command.Lister):
         )
         parser.add_argument(
             "--state",
-            choices=("pending", "active", "degraded"),
+            choices=("pending", "active", "cleaning", "degraded", "ended", "cancelled"),
             help="List reservations of this state only. Degraded ones, pending or active, have amounts that"
-            " their hosts cannot give any more",
+            " their hosts cannot give any more. Ended and cancelled windows are listed for 90 days",
         )
         return parser
 
@@ -360,6 +363,7 @@ class ListAvailability(command.Lister):
             metavar="<time>",
             help="Latest end (UTC; default: any end, with a start in 366 days)",
         )
+        _add_margins(parser)
         parser.add_argument(
             "--limit", metavar="<number>", type=int, help="Maximum number of windows (default: 5)"
         )
@@ -371,6 +375,7 @@ class ListAvailability(command.Lister):
             **_place_fields(self, parsed_args),
             **given_topology(parsed_args),
             **_given_fields(parsed_args, "duration", "not_before", "deadline", "limit"),
+            **_given_fields(parsed_args, "lead_time", "cleaning_time"),
         }
         answer = request_extension(self, "POST", _AVAILABILITY, json=body)
         print_warnings(self, answer["warnings"])
@@ -492,6 +497,17 @@ def _add_expiry(parser: argparse.ArgumentParser) -> None:
     end.add_argument("--until", metavar="<time>", help="Time of expiry, such as 2026-12-24T18:00:00Z (UTC)")
 
 
+def _add_margins(parser: argparse.ArgumentParser) -> None:
+    for option, when in (("lead", "before the start"), ("cleaning", "after the end")):
+        parser.add_argument(
+            f"--{option}",
+            dest=f"{option}_time",
+            metavar="<seconds>",
+            type=int,
+            help=f"Seconds {when} of the window in which its room is held, too (default: 0)",
+        )
+
+
 def _expiry_fields(parsed_args: argparse.Namespace) -> dict[str, Any]:
     return {"expires_at": parsed_args.until} if parsed_args.until else {"expires_in": parsed_args.seconds}
 
@@ -513,7 +529,9 @@ def _reservation_columns(
 
 
 def _reservation_row(reservation: Mapping[str, Any]) -> TableRow:
-    held = _sum_amounts(each["resources"] for each in reservation["allocations"].values())
+    # a window that is over holds nothing
+    parts = [reservation["promised"]] if "promised" in reservation else None
+    held = _sum_amounts(parts or (each["resources"] for each in reservation["allocations"].values()))
     return (
         *(reservation[name] for name in _LISTED_COLUMNS[:4]),
         amounts_text(held),

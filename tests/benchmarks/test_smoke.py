@@ -52,6 +52,17 @@ def test_the_benchmark_measures_every_part_of_this_service(tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.long
+def test_windows_are_found_and_booked_in_a_small_world() -> None:
+    command = [sys.executable, "-m", "benchmarks.windows", "--hosts", "40", "--windows", "6", "--count", "2"]
+    command += ["--seed", "1"]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "find: 100 windows" in done.stdout
+    assert "book on any host" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.long
 def test_claims_are_measured_one_by_one() -> None:
     command = [sys.executable, "-m", "benchmarks.claims", "--database", "sqlite", "--trees", "20"]
     command += ["--seconds", "0.4", "--clients", "1", "--workers", "1"]

@@ -22,6 +22,8 @@ def advance_clock(url: str, seconds: float) -> None:
     execute_sql(
         url,
         f"UPDATE reservations SET starts_at = starts_at - {seconds}, expires_at = expires_at - {seconds}",
+        f"UPDATE booked_windows SET starts_at = starts_at - {seconds}, expires_at = expires_at - {seconds},"
+        f" ended_at = ended_at - {seconds}",
         f"UPDATE claim_expiries SET expires_at = expires_at - {seconds}",
         # workers read the next expiry again, as after each write of a time
         f"UPDATE change_buckets SET counter = counter + 1 WHERE id = {RESERVATIONS}",

@@ -20,6 +20,7 @@ _ID: Final = re.compile(r"[0-9a-f]{64}\Z")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}\Z")
 _IMAGE: Final = re.compile(r"(sha256:)?[0-9a-f]{64}\Z")
 _RUN: Final = re.compile(r"([0-9]{1,10}) ([0-9]{1,20}) ([0-9a-f]{64})\Z")
+_POD_RUN: Final = re.compile(r"pod ([0-9a-f]{64}) (/\S+)\Z")
 
 CHANGES: Final = frozenset(
     {"start", "restart", "die", "died", "stop", "rename", "remove", "destroy", "cleanup"}
@@ -29,10 +30,13 @@ CHANGES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
-    """A container.
+    """A container, or a pod with the process of its infra container.
 
     :ivar pid: the process id of its main process; 0: it does not run.
     :ivar image: the id of its image; empty: it has none (``podman run --rootfs``).
+    :ivar pod: the id of its pod; empty: it is in none, or the engine is Docker.
+    :ivar is_infra: whether it is the infra container of its pod, which the engine adds.
+    :ivar is_pod: whether name and labels are those of the pod.
     """
 
     key: str
@@ -40,6 +44,26 @@ class ContainerState:
     pid: int = 0
     image: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    pod: str = ""
+    is_infra: bool = False
+    is_pod: bool = False
+
+    @property
+    def subject_kind(self) -> str:
+        """The kind of the subject, for messages."""
+        return "pod" if self.is_pod else "container"
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    """A pod of Podman.
+
+    :ivar running: the ids of its running containers.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    running: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +77,28 @@ class ContainerRun:
         return f"{self.main.pid} {self.main.start_time} {self.key}"
 
 
-def parse_run(text: str) -> ContainerRun:
-    """The run of this boot in a text of :class:`ContainerRun`.
+@dataclass(frozen=True, slots=True)
+class PodRun:
+    """The runs of a pod, which have one control group: it stays when the pod stops.
+
+    :ivar group: the path of the group, which contains the id of the pod.
+    """
+
+    key: str
+    group: str
+
+    def __str__(self) -> str:
+        return f"pod {self.key} {self.group}"
+
+
+def parse_run(text: str) -> ContainerRun | PodRun:
+    """The run of this boot in a text of :class:`ContainerRun` or :class:`PodRun`.
 
     :raises ValueError: the text is not a run.
     """
+    pod = _POD_RUN.match(text)
+    if pod is not None and own_group(pod[2], pod[1]) == pod[2]:
+        return PodRun(pod[1], pod[2])
     match = _RUN.match(text)
     if match is None:
         raise ValueError(f"{text[:100]!r} is not the run of a container")
@@ -80,27 +121,36 @@ def parse_list(document: Any) -> list[ContainerState]:
 
 
 def parse_container(document: Any) -> ContainerState:
-    """The container in the answer of ``GET /containers/ID/json``.
+    """The container in the answer of ``GET /containers/ID/json`` or ``GET /libpod/containers/ID/json``.
 
     :raises ValueError: a part is missing or is not what the API documents.
     """
-    state, name = (
-        _typed_member(document, "State", dict),
-        _typed_member(document, "Name", str).removeprefix("/"),
-    )
-    if not _NAME.match(name):
-        raise ValueError(f"{printable_text(name)[:300]!r} is not the name of a container")
+    state = _typed_member(document, "State", dict)
     pid = _typed_member(state, "Pid", int)
     # True is an int, too.
     if not 0 <= pid < 1 << 32 or isinstance(pid, bool):
         raise ValueError(f"Pid cannot be {pid!r}")
     return ContainerState(
         _matching_text(document, "Id", _ID),
-        name,
+        _parse_name(document),
         pid if _typed_member(state, "Running", bool) else 0,
         _parse_image(document, "Image"),
         _labels_of(_typed_member(document, "Config", dict)),
+        _matching_text(document, "Pod", _ID) if document.get("Pod") else "",
+        document.get("IsInfra") is True,
     )
+
+
+def parse_pod(document: Any) -> PodState:
+    """The pod in the answer of ``GET /libpod/pods/ID/json``.
+
+    :raises ValueError: a part is missing or is not what the API documents.
+    """
+    name = _parse_name(document)
+    # A pod without containers has null.
+    rows = _typed_member(document, "Containers", list) if document.get("Containers") else []
+    running = (row for row in rows if _typed_member(row, "State", str) == "running")
+    return PodState(name, _labels_of(document), tuple(_matching_text(row, "Id", _ID) for row in running))
 
 
 def parse_image_labels(document: Any) -> Mapping[str, str]:
@@ -130,13 +180,14 @@ def changed_key(line: bytes) -> str | None:
 
 
 def own_group(path: str, key: str) -> str:
-    """The group of a container among the groups that contain its main process; empty if it has none.
+    """The group of a container or a pod among the groups that contain its main process; empty: it has none.
 
-    Examples are ``/machine.slice/libpod-ID.scope`` and ``/system.slice/docker-ID.scope``. The runtime, or a
-    systemd in the container, may have made groups below it.
+    Examples are ``/machine.slice/libpod-ID.scope``, ``/system.slice/docker-ID.scope`` and
+    ``/machine.slice/machine-libpod_pod_ID.slice``. The runtime, or a systemd in the container, may have made
+    groups below it.
 
     :param path: the group of the main process.
-    :param key: the id of the container.
+    :param key: the id of the container or pod.
     """
     parts = path.split("/")
     # The root of another cgroup namespace is shown with "..".
@@ -158,6 +209,13 @@ def _matching_text(document: Any, name: str, pattern: re.Pattern[str]) -> str:
     if not pattern.match(value):
         raise ValueError(f"{name} cannot be {printable_text(value)[:100]!r}")
     return str(value)
+
+
+def _parse_name(document: Any) -> str:
+    name = _typed_member(document, "Name", str).removeprefix("/")
+    if not _NAME.match(name):
+        raise ValueError(f"{printable_text(name)[:300]!r} is not the name of a container or pod")
+    return str(name)
 
 
 def _parse_image(document: Any, name: str) -> str:

@@ -18,12 +18,12 @@ from compute_agent.drivers.base import CpuLimits, CpuSettings, QuotaError
 from compute_agent.drivers.cgroup import IDLE, GuestCgroup
 from compute_agent.drivers.containers.editor import ContainerEditor
 from compute_agent.drivers.containers.engine import CALL_SECONDS, ContainerEngine
-from compute_agent.drivers.containers.table import CONTAINER, ContainerTable
+from compute_agent.drivers.containers.table import CONTAINER, POD, ContainerTable
 from compute_agent.drivers.foreign.driver import KILL_SECONDS, ForeignDriver
 from compute_agent.drivers.foreign.editor import GoalChoice, HostFolders
 from compute_agent.drivers.foreign.kernel_values import FILES
 from compute_agent.drivers.foreign.records import ValueRecords
-from compute_agent.drivers.foreign.values import CPUS, IO_WEIGHT, QUOTA
+from compute_agent.drivers.foreign.values import CPUS, IO_WEIGHT, QUOTA, RATES
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import BlockIo
@@ -63,6 +63,7 @@ class ContainerDriver(ForeignDriver):
         group_path: Callable[[int], str] = procfs.cgroup_path,
         seconds: float = CALL_SECONDS,
         guest_names: Collection[str] = (),
+        whole_pods: bool = False,
     ) -> None:
         """Start the thread that connects and finds containers.
 
@@ -73,11 +74,12 @@ class ContainerDriver(ForeignDriver):
         :param group_path: returns the path of the control group of a process.
         :param seconds: the time limit of each call of the engine.
         :param guest_names: the patterns for names of containers that are guests without the label, too.
+        :param whole_pods: whether a pod with the label, or with such a name, is one guest.
         """
         self.name, self.peer_name = name, ENGINES[name]
         super().__init__(folders, look_interval, lock, look_only)
         self._peer = self._engine = ContainerEngine(
-            self.peer_name, socket_path, self._hints.put, seconds, bool(guest_names)
+            self.peer_name, socket_path, self._hints.put, seconds, bool(guest_names), name == PODMAN
         )
         self._table = ContainerTable(
             name,
@@ -88,12 +90,13 @@ class ContainerDriver(ForeignDriver):
             records,
             group_path,
             guest_names,
+            whole_pods,
         )
         self._editor = ContainerEditor(records, self._folders, group_path)
         self._await_look(start_thread(CONTAINERS_THREAD, self._follow_peer))
 
     def subject_key(self, guest: Guest) -> str:
-        """The id of the container."""
+        """The id of the container; of a pod, that of its infra container."""
         return guest.details[CONTAINER]
 
     def guest_below(self, folder: str) -> str:
@@ -105,11 +108,18 @@ class ContainerDriver(ForeignDriver):
 
     def _begin_stop(self, guest: Guest, timeout: float) -> float:
         # The API counts whole seconds. The answer comes when the container has ended, by force if need be.
-        self._engine.stop_container(guest.details[CONTAINER], math.ceil(timeout))
+        container, whole = guest.details[CONTAINER], math.ceil(timeout)
+        if pod := guest.details.get(POD):
+            self._engine.stop_pod(pod, container, whole)
+        else:
+            self._engine.stop_container(container, whole)
         return KILL_SECONDS
 
     def _kill_processes(self, guest: Guest) -> None:
-        self._engine.kill_container(guest.details[CONTAINER])
+        if pod := guest.details.get(POD):
+            self._engine.kill_pod(pod)
+        else:
+            self._engine.kill_container(guest.details[CONTAINER])
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
         """Write ``cpuset.cpus`` of the group, and read it back; return how many threads changed."""
@@ -133,8 +143,8 @@ class ContainerDriver(ForeignDriver):
         group, found = self._group_of(guest), []
         if wanted.weight is not None and not group.has_file(FILES[IO_WEIGHT]):
             found.append("the kernel has no io.weight: this needs the controller io with io.cost")
-        if wanted.rates and wanted.devices:
-            found.append("the agent sets no rates of containers: use --device-read-bps of the engine")
+        if wanted.rates and wanted.devices and not group.has_file(FILES[RATES[0]]):
+            found.append("the group has no io.max: this needs the controller io")
         if wanted.latency_us is not None:
             found.append("the agent sets no latency of containers")
         if wanted.own_disks:

@@ -1,6 +1,7 @@
 """Writes values to the control groups of containers, and gives them back.
 
-The group of a container ends with each run. So values of a run that has ended need not be given back.
+The group of a container ends with each run. So values of a run that has ended need not be given back. The
+group of a pod ends with the pod, so its values are given back when the pod stops.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from pathlib import Path
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.cgroup import GuestCgroup
-from compute_agent.drivers.containers.container_state import ContainerRun, own_group, parse_run
-from compute_agent.drivers.containers.table import CONTAINER
+from compute_agent.drivers.containers.container_state import PodRun, own_group, parse_run
+from compute_agent.drivers.containers.table import run_of
 from compute_agent.drivers.foreign.editor import HostFolders, ValueEditor, read_texts
 from compute_agent.drivers.foreign.kernel_values import Texts, file_writes, read_values
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
@@ -39,7 +40,7 @@ class ContainerEditor(ValueEditor):
         main = procfs.identify_process(guest.pid)
         if main is None:
             raise GuestGoneError(f"guest {guest} has ended")
-        return str(ContainerRun(main, guest.details[CONTAINER]))
+        return str(run_of(guest, main, self._folders.groups))
 
     def _read_values(self, guest: Guest, texts: Texts) -> Values:
         try:
@@ -58,9 +59,13 @@ class ContainerEditor(ValueEditor):
             run = parse_run(record.run)
         except ValueError as error:
             raise DriverError(str(error)) from error
-        group = own_group(self._group_path(run.main.pid), run.key)
-        # A process with the pid of the former main process may be another container's.
-        if group and procfs.is_alive(run.main):
+        if isinstance(run, PodRun):
+            group = run.group
+        else:
+            # A process with the pid of the former main process may be another container's.
+            found = own_group(self._group_path(run.main.pid), run.key)
+            group = found if procfs.is_alive(run.main) else ""
+        if group:
             folder = self._folders.groups / group.strip("/")
             self._write_files(GuestCgroup(folder), record.values, f"container {record.name}")
 

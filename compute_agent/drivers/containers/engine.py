@@ -13,6 +13,7 @@ import os
 import re
 import socket
 import struct
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -22,9 +23,11 @@ from compute_agent.bounded_http import HttpAnswer, ask_server
 from compute_agent.drivers.containers.container_state import (
     CHANGES,
     ContainerState,
+    PodState,
     parse_container,
     parse_image_labels,
     parse_list,
+    parse_pod,
 )
 from compute_agent.drivers.containers.event_stream import EventStream
 from compute_agent.drivers.containers.labels import GUEST
@@ -66,6 +69,7 @@ class ContainerEngine:
         on_hint: Callable[[PeerHint], None],
         seconds: float = CALL_SECONDS,
         all_events: bool = False,
+        has_pods: bool = False,
     ) -> None:
         """Begin without a connection; :meth:`open` connects.
 
@@ -74,12 +78,16 @@ class ContainerEngine:
         :param on_hint: called from a thread of its own for each hint.
         :param seconds: the time limit of each call.
         :param all_events: whether to follow containers without the label of guests, too.
+        :param has_pods: whether the engine is Podman, which has pods.
         """
         self._name = name
         self._path = path
         self._on_hint = on_hint
         self._seconds = seconds
         self._all_events = all_events
+        self._has_pods = has_pods
+        # Podman serves its own API below this path in each version of the other API.
+        self._own_path = "/libpod" if has_pods else ""
         self._events: EventStream | None = None
         self._version = ""
         # An id names the content of an image, so its labels never change.
@@ -100,6 +108,8 @@ class ContainerEngine:
         version = found.get("ApiVersion") if isinstance(found, dict) else None
         if not isinstance(version, str) or not _VERSION.match(version):
             raise DriverError(f"{self._name} at {self._path} does not tell the version of its API")
+        if self._has_pods and not _is_podman(found):
+            raise DriverError(f"{self._path} is not the socket of Podman: add docker to [guests] drivers")
         self._version = version
         # Checks of health are events, too, and are of no use here.
         filters = {"type": ["container"], "event": sorted(CHANGES)}
@@ -135,8 +145,16 @@ class ContainerEngine:
 
         :raises ValueError: the answer about this container cannot be used.
         """
-        found = self._ask_json("GET", f"/containers/{key}/json")
+        found = self._ask_json("GET", f"{self._own_path}/containers/{key}/json")
         return None if found is None else parse_container(found)
+
+    def read_pod(self, key: str) -> PodState | None:
+        """The state of a pod; None if there is none with this id.
+
+        :raises ValueError: the answer about this pod cannot be used.
+        """
+        found = self._ask_json("GET", f"{self._own_path}/pods/{key}/json")
+        return None if found is None else parse_pod(found)
 
     def read_image_labels(self, image: str) -> Mapping[str, str] | None:
         """The labels of an image; None if there is no image with this id, or its labels cannot be used."""
@@ -161,6 +179,31 @@ class ContainerEngine:
     def kill_container(self, key: str) -> None:
         """Send SIGKILL to the main process of a container, with which all others end."""
         self._send_request("POST", f"/containers/{key}/kill", self._seconds)
+
+    def stop_pod(self, key: str, infra: str, seconds: float) -> None:
+        """Stop all containers of a pod, by force after ``seconds``.
+
+        :param infra: the id of its infra container.
+        :raises DriverError: the answer about this pod cannot be used, or a container does not stop.
+        """
+        # Without a positive number, Podman waits as long as each container asks.
+        whole = max(1, int(seconds))
+        path = f"{self._own_path}/pods/{key}"
+        answer = self._send_request("POST", f"{path}/stop?t={whole}", whole + self._seconds)
+        if answer.status != _NOT_MODIFIED:
+            return
+        # Podman 4.3 to 5.8 stops a pod only if all its containers run (PodStop in pkg/api/handlers/libpod).
+        try:
+            pod = self.read_pod(key)
+        except ValueError as error:
+            raise DriverError(f"the state of pod {key[:12]} is not known: {error}") from error
+        deadline = time.monotonic() + seconds
+        for container in sorted(pod.running, key=lambda one: one == infra) if pod is not None else ():
+            self.stop_container(container, deadline - time.monotonic())
+
+    def kill_pod(self, key: str) -> None:
+        """Send SIGKILL to the main processes of all containers of a pod."""
+        self._send_request("POST", f"{self._own_path}/pods/{key}/kill", self._seconds)
 
     # Inner parts
 
@@ -216,6 +259,14 @@ class ContainerEngine:
 
     def _away_error(self, error: Exception) -> DriverError:
         return DriverError(f"{self._name} at {self._path} does not answer: {error}")
+
+
+def _is_podman(version: Mapping[str, Any]) -> bool:
+    """Whether an answer to ``GET /version`` is Podman's."""
+    found = version.get("Components")
+    return isinstance(found, list) and any(
+        isinstance(one, dict) and one.get("Name") == "Podman Engine" for one in found
+    )
 
 
 def _refusal_text(content: bytes) -> str:

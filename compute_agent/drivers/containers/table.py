@@ -9,12 +9,13 @@ from __future__ import annotations
 import fnmatch
 import logging
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestChange
-from compute_agent.drivers.containers.container_state import ContainerRun, ContainerState, own_group
+from compute_agent.drivers.containers.container_state import ContainerRun, ContainerState, PodRun, own_group
 from compute_agent.drivers.containers.engine import ContainerEngine
 from compute_agent.drivers.containers.labels import GUEST, KUBERNETES, parse_labels, trusted_labels
 from compute_agent.drivers.foreign.declared import BadDeclarationError, DeclaredSettings, made_uuid
@@ -27,6 +28,7 @@ from compute_agent.drivers.foreign.table import (
     UnfitSubjectError,
     group_members,
 )
+from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, printable_text
@@ -34,7 +36,10 @@ from compute_agent.model.messages import DriverError, printable_text
 LOG = logging.getLogger(__name__)
 
 CONTAINER: Final = "container"
-"""The name of the detail of a guest that has the id of its container."""
+"""The name of the detail of a guest that has the id of its container; of a pod, of its infra container."""
+
+POD: Final = "pod"
+"""The name of the detail of a guest that has the id of its pod; only pods that are one guest have it."""
 
 
 class ContainerTable(GuestTable):
@@ -50,14 +55,17 @@ class ContainerTable(GuestTable):
         records: ValueRecords,
         group_path: Callable[[int], str] = procfs.cgroup_path,
         guest_names: Collection[str] = (),
+        whole_pods: bool = False,
     ) -> None:
         """Begin without guests.
 
         :param group_path: returns the path of the control group of a process.
         :param guest_names: the patterns for names of containers that are guests without the label, too.
+        :param whole_pods: whether a pod can be one guest.
         """
         super().__init__(driver, host, groups, report)
         self._guest_names = guest_names
+        self._whole_pods = whole_pods
         self._engine = engine
         self._records = records
         self._group_path = group_path
@@ -66,18 +74,50 @@ class ContainerTable(GuestTable):
         """Whether the run of a record goes on, and its container is a guest."""
         with self._lock:
             entry = self._by_uuid.get(record.guest_uuid)
-        return entry is not None and record.run == str(run_of(entry)) and entry.is_alive
+        if entry is None or not entry.is_alive:
+            return False
+        return record.run == str(run_of(entry.guest, entry.running.main, self._groups))
 
     def may_return(self, key: str, guest_uuid: str) -> bool:
         """Whether a container exists, and its next run has this uuid, unless it is renamed."""
         try:
-            container = self._engine.read_container(key)
+            container = self._find_subject(self._engine.read_container(key))
             if container is None:
                 return False
             settings = self._settings_of(container)
         except (ValueError, BadDeclarationError) as error:
             raise DriverError(f"the state of container {key[:12]} is not known: {error}") from error
         return settings is not None and self._uuid_of(container, settings) == guest_uuid
+
+    def _find_subject(self, container: ContainerState | None) -> ContainerState | None:
+        """The container, or its pod if the pod is the guest; None if it is no guest of its own.
+
+        The infra container, which has the labels of its pod, represents the pod. It alone is no guest.
+
+        :raises ValueError: the answer about the pod cannot be used.
+        """
+        if container is None or not container.pod:
+            return container
+        pod = self._engine.read_pod(container.pod) if self._whole_pods else None
+        if pod is not None:
+            # No label of a pod is an image's.
+            subject = replace(container, name=pod.name, labels=pod.labels, image="", is_pod=True)
+            try:
+                is_guest = self._settings_of(subject) is not None
+            except BadDeclarationError:
+                is_guest = True
+            if is_guest:
+                return subject if container.is_infra else None
+        if not container.is_infra:
+            return container
+        if GUEST in container.labels and not self._whole_pods:
+            LOG.info(
+                "Container %s is no guest: it is the infra container of a pod with the label %s, and [podman]"
+                " pods is container",
+                container.name,
+                GUEST,
+            )
+        return None
 
     def _settings_of(self, container: ContainerState) -> DeclaredSettings | None:
         """See :func:`parse_labels`."""
@@ -118,12 +158,15 @@ class ContainerTable(GuestTable):
 
     def _look_closely(self, key: str) -> SubjectFinding:
         try:
-            container = self._engine.read_container(key)
+            found = self._engine.read_container(key)
+            if found is None or not found.pid:
+                return SubjectFinding()
+            container = self._find_subject(found)
         except ValueError as error:
             LOG.warning("Container %s is left out: %s", key[:12], error)
             return SubjectFinding(is_other=True)
-        if container is None or not container.pid:
-            return SubjectFinding()
+        if container is None:
+            return SubjectFinding(is_other=True)
         guest_uuid = made_uuid(self._host, self._driver, container.name)
         try:
             settings = self._settings_of(container)
@@ -132,7 +175,7 @@ class ContainerTable(GuestTable):
             guest_uuid = self._uuid_of(container, settings)
             return self._find_entry(container, guest_uuid, settings)
         except (BadDeclarationError, UnfitSubjectError) as error:
-            reason = f"container {container.name} cannot be a guest: {error}"
+            reason = f"{container.subject_kind} {container.name} cannot be a guest: {error}"
             return SubjectFinding(lost=(guest_uuid, printable_text(reason)))
 
     def _find_entry(
@@ -145,8 +188,10 @@ class ContainerTable(GuestTable):
             return SubjectFinding()
         if not settings.guest_uuid:
             guest_uuid = self._uuid_of_run(ContainerRun(main, container.key)) or guest_uuid
-        self._refuse_namesake(container.key, guest_uuid, "container", "the label compute-agent.uuid")
-        group = own_group(path, container.key)
+        self._refuse_namesake(
+            container.key, guest_uuid, container.subject_kind, "the label compute-agent.uuid"
+        )
+        group = own_group(path, container.pod if container.is_pod else container.key)
         if not group:
             raise UnfitSubjectError(f"it has no control group of its own (its process is in {path or '/'})")
         folder = self._groups / group.strip("/")
@@ -159,7 +204,7 @@ class ContainerTable(GuestTable):
             main.pid,
             settings.guest_settings,
             str(folder),
-            {CONTAINER: container.key},
+            {CONTAINER: container.key, **({POD: container.pod} if container.is_pod else {})},
             declared=dict(settings.declared),
             declared_by=SettingSource.LABEL,
             declared_problems=settings.problems,
@@ -175,6 +220,12 @@ class ContainerTable(GuestTable):
         return self._records.uuid_of_run(str(run))
 
 
-def run_of(entry: GuestEntry) -> ContainerRun:
-    """The run of a container that is a guest."""
-    return ContainerRun(entry.running.main, entry.guest.details[CONTAINER])
+def run_of(guest: Guest, main: ProcessIdentity, groups: Path) -> ContainerRun | PodRun:
+    """The run of a container or pod that is a guest.
+
+    :param main: the main process of the guest.
+    :param groups: the root of all control groups.
+    """
+    if pod := guest.details.get(POD):
+        return PodRun(pod, f"/{Path(guest.cgroup).relative_to(groups)}")
+    return ContainerRun(main, guest.details[CONTAINER])

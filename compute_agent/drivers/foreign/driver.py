@@ -423,12 +423,12 @@ class ForeignDriver(UndividedThreads):
     # Block I/O
 
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
-        """A text with the weight of block I/O if it differs from ``wanted``."""
+        """A text with the weight and the rates of block I/O that differ from ``wanted``."""
         found = self._compare_guest(guest, self._io_choice(wanted))
         return ", ".join(f"{name} is {values.value_text(found.present[name])}" for name in found.differing)
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
-        """Set the weight of block I/O where it differs, and read it back."""
+        """Set the weight and the rates of block I/O that differ, and read them back."""
         return self._apply(guest, self._io_choice(wanted))
 
     # Inner parts: one guest
@@ -471,7 +471,7 @@ class ForeignDriver(UndividedThreads):
 
     @staticmethod
     def _io_choice(wanted: BlockIo | None) -> GoalChoice:
-        return partial(values.io_goal, None if wanted is None else wanted.weight)
+        return partial(values.io_goals, wanted or BlockIo())
 
     def _differing_score(self, guest: Guest, wanted: MemoryLimits) -> int | None:
         """The ``oom_score_adj`` of the guest if the agent would change it; None if not."""

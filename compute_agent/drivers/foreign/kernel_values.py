@@ -24,7 +24,9 @@ from compute_agent.drivers.foreign.values import (
     MEMORY_MIN,
     NODES,
     QUOTA,
+    RATES,
     WEIGHT,
+    DeviceLimits,
     Value,
     Values,
 )
@@ -41,8 +43,12 @@ FILES: Final[Mapping[str, str]] = {
     MEMORY_LOW: "memory.low",
     MEMORY_MIN: "memory.min",
     IO_WEIGHT: "io.weight",
+    **dict.fromkeys(RATES, "io.max"),
 }
 """The file of each value."""
+
+_RATE_KEYS: Final[Mapping[str, str]] = dict(zip(RATES, ("rbps", "wbps", "riops", "wiops"), strict=True))
+"""The key of each rate in ``io.max``."""
 
 IDLE_FILE: Final = "cpu.idle"
 
@@ -82,6 +88,8 @@ def _value_agrees(name: str, value: Value, texts: Texts, whole: Values) -> bool:
             everything = whole[name]
             assert isinstance(everything, frozenset)
             return found >= everything
+        if isinstance(value, DeviceLimits):
+            return _kernel_limits(value) == _parse_rates(name, text)
         if name == WEIGHT:
             return _weight_agrees(value, text, texts[IDLE_FILE])
         if name == QUOTA:
@@ -96,6 +104,21 @@ def _value_agrees(name: str, value: Value, texts: Texts, whole: Values) -> bool:
 def _parse_weight(text: str) -> int:
     """The weight in ``cpu.weight``, or the default one in ``io.weight``."""
     return int(text.split("default", 1)[-1].split()[0])
+
+
+def _parse_rates(name: str, text: str) -> DeviceLimits:
+    """The limits of one rate in ``io.max``, which has a line for each device with a limit."""
+    limits = {}
+    for line in text.splitlines():
+        device, *pairs = line.split()
+        limit = dict(pair.split("=", 1) for pair in pairs)[_RATE_KEYS[name]]
+        limits[device] = INFINITY if limit == "max" else int(limit)
+    return DeviceLimits.from_limits(limits)
+
+
+def _kernel_limits(value: DeviceLimits) -> DeviceLimits:
+    # systemd may have limits for paths of devices that do not exist, which the kernel does not have.
+    return DeviceLimits(tuple(pair for pair in value.pairs if not pair[0].startswith("/")))
 
 
 def _kernel_weight(value: int) -> int:
@@ -138,6 +161,8 @@ def read_values(texts: Texts) -> Values:
 def _read_value(name: str, text: str) -> Value:
     if isinstance(DEFAULTS[name], frozenset):
         return cpuset.parse(text)
+    if name in RATES:
+        return _parse_rates(name, text)
     if name == QUOTA:
         quota, period = text.split()[:2]
         return INFINITY if quota == "max" else round(int(quota) * _SECOND / int(period))
@@ -155,12 +180,14 @@ def file_writes(writes: Values, texts: Texts, whole: Values) -> list[tuple[str, 
     :param whole: all CPUs and all NUMA nodes, by name. They stand for an empty set, which the kernel refuses
         for a group with processes (ENOSPC).
     """
-    found = []
+    found, rates = list[tuple[str, str]](), dict[str, DeviceLimits]()
     for name, value in writes.items():
         if isinstance(value, frozenset):
             everything = whole[name]
             assert isinstance(everything, frozenset)
             found.append((FILES[name], cpuset.format(value or everything)))
+        elif isinstance(value, DeviceLimits):
+            rates[name] = value
         elif name == WEIGHT:
             found += _weight_writes(value, texts[IDLE_FILE])
         elif name == QUOTA:
@@ -169,7 +196,24 @@ def file_writes(writes: Values, texts: Texts, whole: Values) -> list[tuple[str, 
             found.append((FILES[name], f"default {_kernel_weight(value)}"))
         else:
             found.append((FILES[name], "max" if value >= UNLIMITED else str(value)))
-    return found
+    return found + _rate_writes(rates, texts)
+
+
+def _rate_writes(rates: Mapping[str, DeviceLimits], texts: Texts) -> list[tuple[str, str]]:
+    """The lines for the devices that have, or shall have, a limit of the rates."""
+    before = {name: _parse_rates(name, texts[FILES[name]] or "") for name in RATES}
+    after = {**before, **rates}
+    changed = {
+        pair[0] for name in rates for pair in (*before[name].pairs, *_kernel_limits(after[name]).pairs)
+    }
+    limits = {key: after[name].by_device for name, key in _RATE_KEYS.items()}
+    return [
+        (
+            FILES[RATES[0]],
+            " ".join([device, *(f"{key}={limits[key].get(device, 'max')}" for key in limits)]),
+        )
+        for device in sorted(changed)
+    ]
 
 
 def _weight_writes(value: int, idle: str | None) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ for "no limit" and "not set".
 Decisions on a value
     The CPUs and the NUMA nodes of a guest are the agent's. A weight or a limit of memory that the guest has
     of its own stays. It is from a unit file, ``systemctl set-property``, or an option of ``podman run``. Of
-    two quotas the lower one applies.
+    two quotas, and of two rates of a device, the lower one applies.
 
 The value of its own
     The first time that the agent sets a value, the present one is noted as the guest's own. If the agent has
@@ -19,13 +19,14 @@ The value of its own
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from compute_agent.drivers.base import UNLIMITED, CpuLimits, MemoryLimits
 from compute_agent.drivers.cgroup import PERIOD, quota_microseconds
 from compute_agent.drivers.memory_limits import attainable_amount
 from compute_agent.model import cpuset
-from compute_agent.model.resource import DEFAULT_WEIGHT
+from compute_agent.model.resource import DEFAULT_WEIGHT, BlockIo
 
 INFINITY: Final = (1 << 64) - 1
 """The largest number of the type ``t``, by which systemd says "no limit" and "not set"."""
@@ -39,8 +40,40 @@ MEMORY_HIGH: Final = "MemoryHigh"
 MEMORY_LOW: Final = "MemoryLow"
 MEMORY_MIN: Final = "MemoryMin"
 IO_WEIGHT: Final = "IOWeight"
+RATES: Final = ("IOReadBandwidthMax", "IOWriteBandwidthMax", "IOReadIOPSMax", "IOWriteIOPSMax")
+"""The rates of devices, in the order of :attr:`compute_agent.model.resource.DeviceRates.all_rates`."""
 
-Value = frozenset[int] | int
+
+@dataclass(frozen=True, slots=True)
+class DeviceLimits:
+    """A limit for each of some devices.
+
+    :ivar pairs: devices (``MAJOR:MINOR``) with their limits, sorted by device. Other devices have no limit.
+        The name of a device is a path if systemd has a limit for a device that does not exist.
+    """
+
+    pairs: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def from_limits(cls, limits: Mapping[str, int]) -> DeviceLimits:
+        """Make a value of limits by device."""
+        return cls(tuple(sorted((device, one) for device, one in limits.items() if one != INFINITY)))
+
+    @property
+    def by_device(self) -> dict[str, int]:
+        """The limits by device."""
+        return dict(self.pairs)
+
+    def lower_limits(self, other: DeviceLimits) -> DeviceLimits:
+        """The lower one of two limits of each device."""
+        one, two = self.by_device, other.by_device
+        devices = one.keys() | two.keys()
+        return self.from_limits(
+            {each: min(one.get(each, INFINITY), two.get(each, INFINITY)) for each in devices}
+        )
+
+
+Value = frozenset[int] | int | DeviceLimits
 Values = Mapping[str, Value]
 """Values by name."""
 
@@ -54,6 +87,7 @@ DEFAULTS: Final[Values] = {
     MEMORY_LOW: 0,
     MEMORY_MIN: 0,
     IO_WEIGHT: INFINITY,
+    **dict.fromkeys(RATES, DeviceLimits()),
 }
 """The value of each name in a group that sets nothing."""
 
@@ -65,6 +99,8 @@ _SECOND: Final = 1_000_000
 
 def value_text(value: Value) -> str:
     """A value as text, for messages and records."""
+    if isinstance(value, DeviceLimits):
+        return ", ".join(f"{device}={limit}" for device, limit in value.pairs)
     return str(value) if isinstance(value, int) else cpuset.format(value)
 
 
@@ -73,8 +109,16 @@ def parse_text(name: str, text: str) -> Value:
 
     :raises ValueError: the text is not a value of this name.
     """
-    if not isinstance(DEFAULTS[name], int):
+    default = DEFAULTS[name]
+    if isinstance(default, frozenset):
         return cpuset.parse(text)
+    if isinstance(default, DeviceLimits):
+        parts = [each.rpartition("=") for each in text.split(", ") if each]
+        return DeviceLimits.from_limits({device: _parse_number(name, number) for device, _, number in parts})
+    return _parse_number(name, text)
+
+
+def _parse_number(name: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > INFINITY:
         raise ValueError(f"{name} cannot be {text!r}")
     return int(text)
@@ -175,12 +219,22 @@ def present_memory(present: Values, wanted: MemoryLimits, oom_score: int | None)
     )
 
 
-def io_goal(weight: int | None, present: Values, noted: Values) -> Values:
-    """The goal of the weight of block I/O; None: the guest gets back the weight of its own."""
-    own = own_value(IO_WEIGHT, present, noted)
-    if own != DEFAULTS[IO_WEIGHT] or weight is None:
-        return {IO_WEIGHT: own}
-    return {IO_WEIGHT: INFINITY if weight == DEFAULT_WEIGHT else weight}
+def io_goals(wanted: BlockIo, present: Values, noted: Values) -> Values:
+    """The goals of the weight and the rates of block I/O.
+
+    :param wanted: the settings; without any, the guest gets back the values of its own.
+    """
+    goals: dict[str, Value] = {}
+    weight = own_value(IO_WEIGHT, present, noted)
+    if weight == DEFAULTS[IO_WEIGHT] and wanted.weight is not None:
+        weight = INFINITY if wanted.weight == DEFAULT_WEIGHT else wanted.weight
+    goals[IO_WEIGHT] = weight
+    for name, rate in zip(RATES, wanted.rates.all_rates, strict=True):
+        own = own_value(name, present, noted)
+        assert isinstance(own, DeviceLimits)
+        limits = {} if rate is None else dict.fromkeys(wanted.devices, rate)
+        goals[name] = own.lower_limits(DeviceLimits.from_limits(limits))
+    return goals
 
 
 def pending_writes(goals: Values, present: Values) -> Values:

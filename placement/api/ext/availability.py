@@ -12,7 +12,7 @@ from placement.api.paths import EXT
 from placement.policies import ext as rules
 from placement.schemas import availability as schemas
 from placement.search.claims.availability import FreeWindow
-from placement.store.time_profile import iso_time
+from placement.store.time_profile import TimeWindow, WindowMargins, iso_time
 
 blueprint = Blueprint("ext_availability", __name__)
 
@@ -30,7 +30,9 @@ def find_windows(call: ApiRequest) -> Response:
     refusal = found.refusal
     return call.json_answer(
         {
-            "windows": [_window_document(each, time.duration) for each in found.windows],
+            "windows": [
+                _window_document(each, time.duration, schemas.margins_of(body)) for each in found.windows
+            ],
             "is_complete": found.is_complete,
             "reason": None if refusal is None else refusal.detail,
             "explanation": None if refusal is None else refusal.explanation,
@@ -39,13 +41,16 @@ def find_windows(call: ApiRequest) -> Response:
     )
 
 
-def _window_document(window: FreeWindow, duration: float) -> dict[str, Any]:
+def _window_document(window: FreeWindow, duration: float, margins: WindowMargins) -> dict[str, Any]:
+    usable = margins.usable_window(TimeWindow(window.starts_at, window.starts_at + duration))
     shown = choice_document(window.choice)
     # windows have no order, so their choices have no scores
     del shown["score"]
     return {
-        "starts_at": iso_time(window.starts_at),
-        "ends_at": iso_time(window.starts_at + duration),
-        "free_until": None if math.isinf(window.free_until) else iso_time(window.free_until),
+        "starts_at": iso_time(usable.starts_at),
+        "ends_at": iso_time(usable.ends_at),
+        "free_until": None
+        if math.isinf(window.free_until)
+        else iso_time(window.free_until - margins.cleaning),
         **shown,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from flask import Blueprint, Response
+from flask import Blueprint, Response, g
 
 from placement.api.call import ApiRequest, api_operation
 from placement.api.paths import EXT
@@ -29,6 +29,9 @@ def claim_candidates(call: ApiRequest) -> Response:
     body = call.parse_body(_BODY)
     wanted, dry_run = schemas.parse(body, call.service.request_forms), body["dry_run"]
     placed = claim_service(call).claim_places(wanted, dry_run=dry_run, reservation=body["reservation"])
+    if body["reservation"] is not None and not dry_run:
+        # read by metrics
+        g.taken_amounts = [taken for each in placed for _, taken in each.choice.resources]
     return call.json_answer(
         {"claims": [_claim_document(each) for each in placed]}, status=200 if dry_run else 201
     )

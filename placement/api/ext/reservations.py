@@ -24,9 +24,10 @@ from placement.store.booking_limits import BookingLimits
 from placement.store.consumers import ConsumerOwnership
 from placement.store.holds import read_schedule
 from placement.store.maintenances import HostGuest, book_maintenance, find_guests
-from placement.store.reservations import CapacityReservation, WrittenReservation
-from placement.store.time_profile import iso_time
+from placement.store.reservations import CapacityReservation, ReservationEnd, WrittenReservation
+from placement.store.time_profile import WindowMargins, iso_time
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
+from placement.store.window_history import PastState, PastWindow, list_past
 
 blueprint = Blueprint("ext_reservations", __name__)
 
@@ -46,6 +47,7 @@ def create_reservation(call: ApiRequest) -> Response:
     end = schemas.end_of(body)
     window = schemas.window_of(body, end)
     if body["maintenance_of"] is not None:
+        call.authorize(rules.MAINTAIN_HOST)
         time = schemas.maintenance_window(body, window)
         owner = ConsumerOwnership(body["project_id"], body["user_id"], store.TYPE)
         written = call.service.database.write(
@@ -55,14 +57,17 @@ def create_reservation(call: ApiRequest) -> Response:
             {"reservation": _written_document(call, written), "warnings": []}, status=201
         )
         return call.add_location(answer, f"{PATH}/{uuid}")
+    margins, starts_at = WindowMargins(body["lead_time"], body["cleaning_time"]), None
+    if window is not None:
+        window = margins.held_window(window)
+        starts_at, end = window.starts_at, ReservationEnd(window.ends_at, None)
     wanted = schemas.wanted_of(body, call.service.request_forms, uuid, window)
-    starts_at = None if window is None else window.starts_at
     limits = booking_limits(call)
     # the transaction fills this list; it may run several times, and the last run counts
     made: list[WrittenReservation] = []
 
     def make_written(tx: WriteTransaction) -> None:
-        made[:] = [store.make_reservation(tx, uuid, body["group"], end, starts_at, limits)]
+        made[:] = [store.make_reservation(tx, uuid, body["group"], end, starts_at, limits, margins)]
 
     claim_service(call).claim_places([wanted], also=make_written)
     (written,) = made
@@ -84,6 +89,11 @@ def list_some(call: ApiRequest) -> Response:
         )
     if project_id is not None:
         call.authorize(rules.LIST_RESERVATIONS, {"project_id": project_id})
+    if page.state in set(PastState):
+        with call.service.database.read() as conn:
+            past = list_past(conn, PastState(page.state), project_id, page.group, page.marker, page.limit + 1)
+        shown = [_past_document(each, PastState(page.state)) for each in past[: page.limit]]
+        return call.json_answer(_page_document(page, shown, has_more=len(past) > page.limit))
     _release_due(call)
     with call.service.database.read() as conn:
         # one more than the limit of the page is read, to find out whether there is a next page
@@ -93,13 +103,19 @@ def list_some(call: ApiRequest) -> Response:
     shown = _reservation_documents(call, read, held)
     # states depend on the clock and on providers, so a page is filtered after it is read: its price is
     # limited, and it may have fewer reservations than its limit
+    return call.json_answer(_page_document(page, shown, has_more=len(found) > page.limit))
+
+
+def _page_document(
+    page: schemas.ReservationsPage, shown: Sequence[dict[str, Any]], *, has_more: bool
+) -> dict[str, Any]:
     document: dict[str, Any] = {"reservations": [each for each in shown if page.has_state(each)]}
-    if len(found) > page.limit:
+    if has_more:
         asked = {"project_id": page.project_id, "group": page.group, "state": page.state}
-        following = {"limit": page.limit, "marker": read[-1].uuid}
+        following = {"limit": page.limit, "marker": shown[-1]["uuid"]}
         following |= {name: value for name, value in asked.items() if value is not None}
         document["links"] = [{"rel": "next", "href": f"{mount_prefix()}{PATH}?{urlencode(following)}"}]
-    return call.json_answer(document)
+    return document
 
 
 @api_operation(blueprint, "GET", _ONE, None, writes_json=True)
@@ -134,11 +150,11 @@ def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     writes_json=True,
 )
 def update(call: ApiRequest, reservation_uuid: str) -> Response:
-    """Change the end of a reservation."""
+    """Change the end of a reservation, or give back a part of its amounts."""
     known = _known_uuid(reservation_uuid)
     body = call.parse_body(_UPDATE)
-    end, generation = schemas.end_of(body), body["generation"]
-    written = store.move_end(call.service.database, known, generation, end, booking_limits(call))
+    change, generation = schemas.change_of(body), body["generation"]
+    written = store.change_reservation(call.service.database, known, generation, change, booking_limits(call))
     # the right to change a reservation does not include the right to see it
     if not _allows_project(call, rules.SHOW_RESERVATION, written.reservation.project_id):
         raise store.no_reservation(known)
@@ -218,6 +234,26 @@ def _reservation_documents(
     return documents
 
 
+def _past_document(window: PastWindow, state: PastState) -> dict[str, Any]:
+    usable = window.margins.usable_window(window.held)
+    return {
+        "uuid": window.uuid,
+        "project_id": window.project_id,
+        "user_id": window.user_id,
+        "group": window.group,
+        "generation": None,
+        "starts_at": iso_time(usable.starts_at),
+        "expires_at": iso_time(usable.ends_at),
+        "lead_time": window.margins.lead,
+        "cleaning_time": window.margins.cleaning,
+        "state": state,
+        "degraded": [],
+        "allocations": {},
+        "promised": window.resources,
+        "ended_at": None if window.ended_at is None else iso_time(window.ended_at),
+    }
+
+
 def _guest_document(guest: HostGuest) -> dict[str, Any]:
     return {
         "consumer_uuid": guest.consumer,
@@ -241,9 +277,11 @@ def _reservation_document(
         "user_id": reservation.user_id,
         "group": reservation.group,
         "generation": reservation.generation,
-        "starts_at": None if reservation.starts_at is None else iso_time(reservation.starts_at),
-        "expires_at": iso_time(reservation.expires_at),
-        "state": "active" if reservation.has_begun else "pending",
+        "starts_at": None if reservation.starts_at is None else iso_time(reservation.usable.starts_at),
+        "expires_at": iso_time(reservation.usable.ends_at),
+        "lead_time": reservation.lead_time,
+        "cleaning_time": reservation.cleaning_time,
+        "state": reservation.state,
         "degraded": [asdict(each) for each in causes],
         "allocations": by_provider,
     }

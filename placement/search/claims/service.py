@@ -182,7 +182,7 @@ class ClaimService:
             if placed is None:
                 placed = self._place_now(wanted, end - thread_time(), reservation)
             if placed is None:
-                LOG.debug("Claim attempt %d: the members of its groups have changed", attempt)
+                LOG.debug("Claim attempt %d is repeated: members of its groups have changed", attempt)
                 continue
             # a dry run checks generations here, because it never reaches the transaction that checks them
             if dry_run:
@@ -241,10 +241,8 @@ class ClaimService:
                 ) from None
             return FoundWindows(found, is_complete=False)
         names = {name for each in wanted.all_requests for name in each.total_amounts}
-        refusal.detail += overlaps_sentence(
-            (each for each in schedule.amounts if each.resource_class in names),
-            TimeWindow(span.begin, span.last + span.duration),
-        )
+        some = [each for each in schedule.amounts if each.resource_class in names]
+        refusal.add_overlaps(overlaps_sentence(some, TimeWindow(span.begin, span.last + span.duration)))
         return FoundWindows(found, refusal=refusal)
 
     def _possible_providers(self, wanted: Sequence[WantedClaim]) -> set[str] | None:
@@ -396,7 +394,7 @@ class ClaimService:
                 )
                 refusal = claim_refusal(wanted, placed, budget)
                 if timed is not None:
-                    refusal.detail += overlaps_sentence(timed.amounts, timed.window)
+                    refusal.add_overlaps(overlaps_sentence(timed.amounts, timed.window))
                 raise refusal
         return placed
 

@@ -14,6 +14,8 @@ NAMES = "[docker]\nguest_names = nova_*\n"
         ("", "libvirt", []),
         (NAMES, "libvirt,podman", ["[docker] guest_names has no effect"]),
         (NAMES, "libvirt,docker", []),
+        ("[podman]\npods = pod\n", "docker", ["[podman] pods has no effect"]),
+        ("[podman]\npods = pod\n", "podman", []),
         ("[guests]\nclaim = true\n", "libvirt,process", ["[guests] claim has no effect"]),
         ("[guests]\nclaim = true\n", "libvirt,systemd", []),
         ("[guests]\nclaim = true\nclaim_dedicated = LSR, gold\n", "podman", ["there is no class 'gold'"]),

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.placement.builders import make_provider, new_claim, post_claims
+from placement.store import window_usage
+from tests.placement.builders import make_provider, new_claim, post_claims, put_allocation
+from tests.placement.moving_clock import advance_clock, after
 from tests.placement.running import Admin, application
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -82,6 +84,41 @@ def test_requests_are_counted_by_operation_and_status(make: Callable[..., Admin]
     seconds = "placement_request_seconds_count", (("operation", "GET /resource_providers"),)
     assert told[seconds] == 3
     assert told["placement_model_refreshes_total", ()] == 1
+
+
+def test_windows_have_numbers_amounts_and_refusals(
+    make: Callable[..., Admin], sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = make()
+    host = make_provider(admin, "cn", VCPU=8)
+
+    def book(amount: int, begin: float, end: float) -> str:
+        times = {"starts_at": after(begin), "expires_at": after(end)}
+        body = {"query": f"resources=VCPU:{amount}", "project_id": "web", "user_id": "ann", **times}
+        uuid: str = admin("POST", "/ext/v1/reservations", json=body).json["reservation"]["uuid"]
+        return uuid
+
+    active = book(4, 10, 7200)
+    book(6, 7300, 9000)
+    advance_clock(sqlite_url, 20)
+    taking = new_claim("resources=VCPU:1", project_id="web")
+    assert post_claims(admin, taking, reservation=active, ends_at=after(7000)).status_code == 201
+    assert post_claims(admin, new_claim("resources=VCPU:2"), ends_at=after(7000)).status_code == 201
+    # one without an end is refused
+    assert put_allocation(admin, {host: {"VCPU": 3}}).status_code == 409
+    told = scrape(admin)
+    vcpu = (("resourcetype", "VCPU"),)
+    assert [told["placement_windows", (("state", state),)] for state in ("pending", "active")] == [1, 1]
+    assert told["placement_window_booked_amount", vcpu] == 3 + 6
+    # the window and both claims use all of the room that the pending window needs later
+    assert told["placement_window_lent_amount", vcpu] == 6
+    assert told["placement_reservation_claimed_amount_total", vcpu] == 1
+    assert told["placement_window_refusals_total", ()] == 1
+    assert told["placement_windows_left_out", ()] == 0
+    monkeypatch.setattr(window_usage, "MAX_AMOUNTS", 0)
+    told = scrape(admin)
+    assert told["placement_windows_left_out", ()] == 1
+    assert ("placement_windows", (("state", "active"),)) not in told
 
 
 def test_the_number_of_series_is_limited(make: Callable[..., Admin]) -> None:

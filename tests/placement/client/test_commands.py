@@ -470,6 +470,12 @@ def walk_reservations(shell: Shell) -> None:
     find = "resource availability list resources=LLC:3 --for 3600"
     (free,) = shell(find)
     assert (free["free_until"], free["resources"]) == (None, "LLC=3")
+    margins = "--lead 600 --cleaning 300"
+    (free,) = shell(f"{find} {margins}")
+    window = f"--from {free['starts_at']} --until {free['ends_at']} {margins}"
+    booked = shell(f"{create} {window}")
+    assert (booked["lead_time"], booked["cleaning_time"], booked["state"]) == (600, 300, "pending")
+    shell(f"resource reservation delete {booked['uuid']}")
     with pytest.raises(CommandFailed, match="There is no candidate for the reservation"):
         shell("resource availability list resources=LLC:99 --for 3600 --limit 2")
     root = HOST if shell.version >= (1, 14) else NODE  # which is in no tree before

@@ -22,6 +22,7 @@ ALL_CHECKS = (
     "Missing Root Provider IDs",
     "Missing Consumers",
     "Incomplete Consumers",
+    "Reservation Limits",
     "Keystone",
     "Policy File JSON to YAML Migration",
 )
@@ -157,6 +158,19 @@ def test_consumers_without_a_project_of_their_own_are_a_warning(check, execute):
     assert status == WARNING
     assert results["Incomplete Consumers"][0] == WARNING
     assert results["Incomplete Consumers"][1].startswith("1 consumers have no project or user of their own.")
+
+
+def test_limits_of_unknown_resource_classes_are_a_warning(check, conf_file):
+    conf_file.write_text(f"{conf_file.read_text()}[reservations]\nmax_project_amounts = VCPU:8,web/VGPUS:1\n")
+    status, results = check()
+    assert (status, results["Reservation Limits"]) == (
+        WARNING,
+        (
+            WARNING,
+            "[reservations] limits unknown resource classes: VGPUS. These limits have no effect until the"
+            " classes exist.",
+        ),
+    )
 
 
 def test_a_policy_file_of_json_is_a_failure(check, conf_file, tmp_path):

@@ -21,6 +21,7 @@ from placement.db.tables import (
     resource_providers,
 )
 from placement.exceptions import Unavailable
+from tests.placement.sql import execute_sql, read_scalar
 
 
 def test_migrations_make_the_schema_that_the_tables_describe(database_url: str) -> None:
@@ -83,6 +84,26 @@ def test_an_upgrade_from_0002_makes_the_epoch_and_keeps_the_counters(blank_datab
     assert after.pop(buckets.EPOCH) > 0
     assert after == before
     engine.dispose()
+
+
+def test_an_upgrade_from_0011_keeps_windows_without_margins(blank_database_url: str) -> None:
+    migration.upgrade_schema(blank_database_url, "0011")
+    execute_sql(
+        blank_database_url,
+        "INSERT INTO consumers (id, uuid, project_id, user_id, consumer_type, generation, updated_at)"
+        " VALUES (1, 'c1', 'p', 'u', 'RESERVATION', 1, 0)",
+        "INSERT INTO reservations (consumer_id, starts_at, expires_at) VALUES (1, 10, 20)",
+    )
+    migration.upgrade_schema(blank_database_url)
+    # a worker of the earlier release writes no margins
+    execute_sql(
+        blank_database_url,
+        "INSERT INTO consumers (id, uuid, project_id, user_id, consumer_type, generation, updated_at)"
+        " VALUES (2, 'c2', 'p', 'u', 'RESERVATION', 1, 0)",
+        "INSERT INTO reservations (consumer_id, starts_at, expires_at) VALUES (2, 20, 30)",
+    )
+    without = "SELECT COUNT(*) FROM reservations WHERE lead_time = 0 AND cleaning_time = 0"
+    assert read_scalar(blank_database_url, without) == 2
 
 
 def test_an_upgrade_renews_the_epoch_and_one_that_changes_nothing_does_not(blank_database_url: str) -> None:

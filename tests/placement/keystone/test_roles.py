@@ -20,6 +20,8 @@ NOWHERE = "11111111-2222-4333-8444-555555555555"
 PROVIDER = f"/resource_providers/{NOWHERE}"
 ALLOWED_BY_DEFAULT = {"admin", "service"}
 
+MAINTENANCE = "placement:ext:reservations:create:maintenance"
+
 # A request for each rule. None changes anything: its objects do not exist, or its body is empty.
 REQUESTS = {
     "placement:ext:availability:find": ("POST", "/ext/v1/availability"),
@@ -34,6 +36,7 @@ REQUESTS = {
     "placement:ext:reservations:list": ("GET", "/ext/v1/reservations?project_id={project}"),
     "placement:ext:reservations:show": ("GET", f"/ext/v1/reservations/{NOWHERE}"),
     "placement:ext:reservations:create": ("POST", "/ext/v1/reservations"),
+    MAINTENANCE: ("POST", "/ext/v1/reservations"),
     "placement:ext:reservations:update": ("PUT", f"/ext/v1/reservations/{NOWHERE}"),
     "placement:ext:trees:show": ("GET", f"/ext/v1/trees/{NOWHERE}"),
     "placement:ext:trees:update": ("POST", "/ext/v1/trees"),
@@ -71,6 +74,16 @@ REQUESTS = {
     "placement:allocation_candidates:list": ("GET", "/allocation_candidates?resources=VCPU:1"),
     "placement:reshaper:reshape": ("POST", "/reshaper"),
     "placement:usages": ("GET", "/usages?project_id={project}"),
+}
+# Bodies of the requests that need one to reach their rule.
+BODIES = {
+    MAINTENANCE: {
+        "maintenance_of": NOWHERE,
+        "project_id": "ops",
+        "user_id": "eve",
+        "starts_at": "2126-01-01T00:00:00Z",
+        "expires_at": "2126-01-02T00:00:00Z",
+    }
 }
 
 
@@ -117,7 +130,7 @@ def ask_everything(keystone: Keystone, service: KeystonePlacement) -> dict[str, 
     for caller in CALLERS:
         token = keystone.identity.token(CALLERS[caller])
         for rule, (method, path) in REQUESTS.items():
-            body = {} if method in ("PUT", "POST") else None
+            body = BODIES.get(rule, {}) if method in ("PUT", "POST") else None
             status = service.ask(method, path.format(project=project), token, body).status_code
             assert status in (200, 204, 400, 403, 404), (rule, caller, status)
             if status != 403:
@@ -136,6 +149,7 @@ def test_roles_have_the_permissions_of_the_policies(
         *expected["placement:ext:reservations:list"],
         "reader of another project",
     }
+    expected[MAINTENANCE] = {"admin"}
     if enforce_new_defaults:
         expected["placement:reshaper:reshape"] = {"service"}
     assert allowed == expected

@@ -56,6 +56,7 @@ ADMIN_OR_SERVICE = [
     "placement:traits:update",
 ]
 RESHAPE = "placement:reshaper:reshape"
+MAINTENANCE = "placement:ext:reservations:create:maintenance"
 FOR_READERS = ["placement:ext:reservations:list", "placement:ext:reservations:show", "placement:usages"]
 
 OURS, THEIRS = "0f1c", "77ab"
@@ -99,6 +100,11 @@ def test_only_services_reshape(enforcer, caller):
     assert allowed(enforcer, RESHAPE, caller) == (caller == "service")
 
 
+@pytest.mark.parametrize("caller", CALLERS)
+def test_only_admins_take_hosts_away(enforcer, caller):
+    assert allowed(enforcer, MAINTENANCE, caller) == (caller in ADMINS_AND_SERVICES - {"service"})
+
+
 @pytest.mark.parametrize("rule", FOR_READERS)
 @pytest.mark.parametrize("caller", CALLERS)
 def test_readers_see_what_is_of_their_own_project(enforcer, rule, caller):
@@ -120,7 +126,7 @@ def test_without_new_defaults_admins_reshape_too():
 
 def test_every_operation_has_a_rule_and_every_rule_is_tested_here():
     names = [rule.name for rule in list_rules() if rule.name.startswith("placement:")]
-    assert sorted(names) == sorted([*ADMIN_OR_SERVICE, RESHAPE, *FOR_READERS])
+    assert sorted(names) == sorted([*ADMIN_OR_SERVICE, RESHAPE, MAINTENANCE, *FOR_READERS])
 
 
 def test_rules_that_others_are_made_of_keep_their_names():

@@ -38,6 +38,8 @@ class FakeContainer:
     image: str = IMAGE
     group: str = ""
     processes: list = field(default_factory=list)
+    pod: str = ""
+    is_infra: bool = False
 
 
 class ContainerGroups(FakeCgroups):
@@ -63,7 +65,13 @@ class FakeEngine:
         """Labels by the id of the image."""
         self.calls = []
         """The methods and paths of requests, without versions and queries."""
-        self.version = {"ApiVersion": "1.41", "MinAPIVersion": "1.24"}
+        self.version = {
+            "ApiVersion": "1.41",
+            "MinAPIVersion": "1.24",
+            "Components": [{"Name": "Podman Engine"}],
+        }
+        self.pods = {}
+        """Names and labels by the id of the pod."""
         self.holds_streams = threading.Event()
         self.hangs = threading.Event()
         """While it is set, the engine answers no request."""
@@ -129,7 +137,7 @@ class FakeEngine:
         key = key or hashlib.sha256(f"{name} {self.removed}".encode()).hexdigest()
         with self._lock:
             container = self.containers.setdefault(key, FakeContainer(name, dict(labels), key))
-            container.group = self.group_format.format(key)
+            container.group = changes.pop("group", "") or container.group or self.group_format.format(key)
             for field_name, value in changes.items():
                 setattr(container, field_name, value)
             container.processes = [subprocess.Popen(["sleep", "600"]) for _ in range(processes)]
@@ -138,8 +146,44 @@ class FakeEngine:
             (folder / "memory.min").write_text("0\n")
             self.groups.make_files(folder)
             self.groups.members |= {process.pid: folder for process in container.processes}
+            upper = folder.parent / "cpuset.cpus"
+            if container.pod and (cpus := cpuset.parse(upper.read_text() if upper.exists() else "")):
+                for process in container.processes:
+                    os.sched_setaffinity(process.pid, cpus)
         self.emit(container, "start")
         return container
+
+    def start_pod(self, name, labels=GUEST, group_format="/machine.slice/machine-libpod_pod_{}.slice"):
+        """Start a pod with its infra container, which has the labels of the pod, and a container."""
+        key = hashlib.sha256(f"pod {name} {self.removed}".encode()).hexdigest()
+        if key not in self.pods:
+            self.pods[key] = (name, dict(labels), group_format.format(key))
+            folder = self.folders.groups / group_format.format(key).strip("/")
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "memory.min").write_text("0\n")
+            self.groups.make_files(folder)
+        self.join_pod(name, f"{key[:12]}-infra", labels, is_infra=True)
+        self.join_pod(name, f"{name}-1", {})
+        return key
+
+    def join_pod(self, pod, name, labels=GUEST, is_infra=False):
+        """Start a container in a pod."""
+        key, group = next((key, group) for key, (one, _, group) in self.pods.items() if one == pod)
+        path = hashlib.sha256(f"{name} {self.removed}".encode()).hexdigest()
+        return self.start(name, labels, group=f"{group}/libpod-{path}.scope", pod=key, is_infra=is_infra)
+
+    def stop_pod(self, name):
+        """Stop a pod. Its control group stays."""
+        key = self.pod_key(name)
+        members = [one for one in self.containers.values() if one.pod == key and one.processes]
+        for one in sorted(members, key=lambda one: one.is_infra):
+            self.stop(one.name)
+
+    def pod_key(self, name):
+        return next(key for key, (one, *_) in self.pods.items() if one == name)
+
+    def pod_file(self, name, file):
+        return (self.folders.groups / self.pods[self.pod_key(name)][2].strip("/") / file).read_text().strip()
 
     def stop(self, name, event="die"):
         container = self.named(name)
@@ -267,7 +311,10 @@ class FakeEngine:
                 for it in self.containers.values()
                 if it.processes and it.labels.keys() >= set(labels)
             ]
+        is_own, path = path.startswith("/libpod/"), path.removeprefix("/libpod")
         _, kind, key, *rest = path.split("/")
+        if kind == "pods":
+            return self._answer_pod(key, rest, missing) if is_own and key in self.pods else missing
         if kind == "images":
             found = self.images.get(key)
             return missing if found is None else (200, {"Config": {"Labels": found}})
@@ -276,7 +323,10 @@ class FakeEngine:
             return missing
         match rest:
             case ["json"]:
-                return 200, self.document(container)
+                document = self.document(container)
+                if is_own:
+                    document |= {"Name": container.name, "Pod": container.pod, "IsInfra": container.is_infra}
+                return 200, document
             case ["stop"]:
                 if not container.processes:
                     return 304, b""
@@ -287,6 +337,25 @@ class FakeEngine:
                 self.stop(container.name)
                 return 204, b""
         raise AssertionError(path)
+
+    def _answer_pod(self, key, rest, missing):
+        name, labels, _ = self.pods[key]
+        members = [one for one in self.containers.values() if one.pod == key]
+        match rest:
+            case ["json"]:
+                rows = [{"Id": it.key, "State": "running" if it.processes else "exited"} for it in members]
+                return 200, {"Id": key, "Name": name, "Labels": labels, "Containers": rows}
+            case ["stop"]:
+                # A pod of which a container has ended is not stopped.
+                if not all(one.processes for one in members):
+                    return 304, b""
+                if self.stops:
+                    self.stop_pod(name)
+                return 200, {"Id": key}
+            case ["kill"]:
+                self.stop_pod(name)
+                return 200, {"Id": key}
+        return missing
 
     def document(self, container):
         """The answer to an inspection of a container."""

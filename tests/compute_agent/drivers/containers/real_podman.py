@@ -3,6 +3,9 @@
 The containers have no network, and no limits apart from those of the agent. A host may have its controllers
 of control groups in hierarchies of version 1. The service then runs in a mount namespace, in which
 ``/sys/fs/cgroup`` is the hierarchy of version 2 with the controllers that are left.
+
+The infra container of a pod cannot be privileged, so a program in place of crun lets it use all devices:
+rules for devices need CAP_SYS_RESOURCE.
 """
 
 import contextlib
@@ -10,6 +13,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import time
 from pathlib import Path
@@ -21,6 +25,28 @@ from tests.waits import wait_for
 
 GUEST = {"compute-agent.guest": "true"}
 IMAGE_LABELS = {"compute-agent.class": "BE"}
+
+_CONFIG = """\
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+pids_limit = 0
+"""
+
+_RUNTIME = f"""\
+#!{sys.executable}
+import json, os, pathlib, sys
+if "--bundle" in sys.argv:
+    path = pathlib.Path(sys.argv[sys.argv.index("--bundle") + 1]) / "config.json"
+    document = json.loads(path.read_text())
+    document["linux"]["resources"]["devices"] = [{{"allow": True, "access": "rwm"}}]
+    path.write_text(json.dumps(document))
+os.execvp("crun", ["crun", *sys.argv[1:]])
+"""
+
+# The tests may run without CAP_SYS_RESOURCE and without the controller pids.
+_LIMITS = ("--privileged", "--pids-limit=0", "--stop-signal=KILL")
+_LIMITS += ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024")
+_SLEEP = ("sleep:test", "/bin/sleep", "600")
 
 _UNIFIED = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 
@@ -63,14 +89,23 @@ class RealPodman:
             "cgroup-manager": "cgroupfs",
             "storage-driver": "vfs",
             "events-backend": "file",
+            "runtime": folder / "runtime",
         }
+        options["runtime"].write_text(_RUNTIME)
+        options["runtime"].chmod(0o755)
+        (folder / "containers.conf").write_text(_CONFIG)
         command = ["podman", *(f"--{name}={value}" for name, value in options.items())]
         command += ["system", "service", "--time=0", f"unix://{self.path}"]
         if self.groups != _UNIFIED[0]:
             script = 'mount --make-rprivate / && mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
             command = ["unshare", "--mount", "sh", "-c", script, "sh", *command]
         self._log = (folder / "podman.log").open("wb")
-        self._service = subprocess.Popen(command, stdout=self._log, stderr=subprocess.STDOUT)
+        self._service = subprocess.Popen(
+            command,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"CONTAINERS_CONF": str(folder / "containers.conf")},
+        )
         try:
             wait_for(self.path.exists)
             self._import_image(folder)
@@ -103,10 +138,30 @@ class RealPodman:
             f"--name={name}",
             *(f"--label={key}={text}" for key, text in labels.items()),
             f"--cgroup-parent={self._parent}",
-            # The tests may run without CAP_SYS_RESOURCE and without the controller pids.
-            *("--network=none", "--privileged", "--pids-limit=0", "--stop-signal=KILL"),
-            *("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024", "sleep:test", "/bin/sleep", "600"),
+            *("--network=none", *_LIMITS, *_SLEEP),
         )
+
+    def start_pod(self, name, labels=GUEST):
+        """Start a pod with its infra container and a container."""
+        key = self.run(
+            *("pod", "create", f"--name={name}", f"--cgroup-parent={self._parent}", "--network=none"),
+            *(f"--label={key}={text}" for key, text in labels.items()),
+            *("--infra-image=sleep:test", "--infra-command=/bin/sleep 600", "--share=uts"),
+        )
+        # Podman 4.3 forbids all devices in this group if it has to make it without systemd.
+        folder = self.groups / self._parent.strip("/") / key
+        folder.rmdir()
+        folder.mkdir()
+        self.join_pod(name, f"{name}-1", {})
+        return key
+
+    def join_pod(self, pod, name, labels=GUEST):
+        """Start a container in a pod."""
+        settings = (f"--label={key}={text}" for key, text in labels.items())
+        return self.run("run", "--detach", f"--pod={pod}", f"--name={name}", *settings, *_LIMITS, *_SLEEP)
+
+    def stop_pod(self, name):
+        self.run("pod", "stop", "--time=1", name)
 
     def stop(self, name):
         self.run("stop", "--time=1", name)
@@ -121,6 +176,7 @@ class RealPodman:
         return self.run("inspect", "--format={{.State.Running}}", name) == "true"
 
     def remove_all(self):
+        self.run("pod", "rm", "--all", "--force", "--time=0")
         self.run("rm", "--all", "--force", "--time=0")
 
     def close(self):

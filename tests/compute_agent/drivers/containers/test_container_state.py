@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 from compute_agent.drivers.containers.container_state import (
     ContainerRun,
     ContainerState,
+    PodRun,
+    PodState,
     changed_key,
     own_group,
     parse_container,
     parse_image_labels,
     parse_list,
+    parse_pod,
     parse_run,
 )
 from compute_agent.drivers.procfs import ProcessIdentity, boot_id
@@ -81,7 +84,7 @@ def test_a_list_has_ids_images_and_labels():
 
 @given(json_values)
 def test_any_document_is_an_answer_or_refused(document):
-    for parse in (parse_container, parse_list, parse_image_labels):
+    for parse in (parse_container, parse_list, parse_image_labels, parse_pod):
         with contextlib.suppress(ValueError):
             parse(document)
     with contextlib.suppress(ValueError):
@@ -120,6 +123,10 @@ def test_a_line_that_is_no_event_is_refused(line):
         ("/system.slice/db.service", ""),
         (f"/../docker-{KEY}.scope", ""),
         (f"docker-{KEY}.scope", ""),
+        (
+            f"/machine.slice/machine-libpod_pod_{KEY}.slice/x",
+            f"/machine.slice/machine-libpod_pod_{KEY}.slice",
+        ),
         ("", ""),
         ("/", ""),
     ],
@@ -133,7 +140,24 @@ def test_a_run_is_the_same_after_it_was_kept():
     assert parse_run(str(run)) == run
 
 
-@pytest.mark.parametrize("text", ["", "7 1234", f"7 1234 {KEY}x", f"-7 1234 {KEY}"])
+def test_the_run_of_a_pod_is_the_same_after_it_was_kept():
+    run = PodRun(KEY, f"/machine.slice/machine-libpod_pod_{KEY}.slice")
+    assert parse_run(str(run)) == run
+
+
+def test_a_container_of_a_pod_and_its_pod():
+    own = {**DOCUMENT, "Name": "db", "Image": "1" * 64, "Pod": KEY, "IsInfra": True}
+    found = parse_container(own)
+    assert (found.name, found.pod, found.is_infra) == ("db", KEY, True)
+    rows = [{"Id": KEY, "State": "running"}, {"Id": "cd" * 32, "State": "exited"}]
+    assert parse_pod({"Id": KEY, "Name": "web", "Labels": {"a": "b"}, "Containers": rows}) == PodState(
+        "web", {"a": "b"}, (KEY,)
+    )
+
+
+@pytest.mark.parametrize(
+    "text", [f"pod {KEY} /x", f"pod {KEY} /../{KEY}", "", "7 1234", f"7 1234 {KEY}x", f"-7 1234 {KEY}"]
+)
 def test_a_text_that_is_no_run_is_refused(text):
     with pytest.raises(ValueError, match="is not the run of a container"):
         parse_run(text)

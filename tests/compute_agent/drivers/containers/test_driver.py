@@ -236,6 +236,22 @@ class TestSetting:
         assert engine.group_file(DB, "io.weight") == "default 100"
         assert records(tmp_path) == []
 
+    def test_rates_of_a_device_are_set_and_those_of_the_container_given_back(self, engine, rig, tmp_path):
+        driver, guest = rig
+        file, own = engine.folder_of(engine.named(DB)) / "io.max", "8:0 rbps=max wbps=500 riops=max wiops=max"
+        file.write_text(f"{own}\n")
+        wanted = BlockIo(rates=DeviceRates(300, 900), devices=frozenset({"8:0"}))
+        assert driver.blockio_missing(guest, wanted) == []
+        assert driver.blockio_drift(guest, None) == ""
+        assert driver.blockio_drift(guest, wanted) == "IOReadBandwidthMax is "
+        assert driver.apply_blockio(guest, wanted)
+        assert engine.group_file(DB, "io.max") == "8:0 rbps=300 wbps=500 riops=max wiops=max"
+        assert not driver.apply_blockio(guest, wanted)
+        assert records(tmp_path)[0]["values"] == {"IOReadBandwidthMax": ""}
+        assert driver.apply_blockio(guest, None)
+        assert engine.group_file(DB, "io.max") == own
+        assert records(tmp_path) == []
+
     def test_values_of_the_container_stay(self, engine, rig):
         driver, guest = rig
         folder = engine.folder_of(engine.named(DB))
@@ -445,7 +461,7 @@ class TestSetting:
     def test_settings_without_a_controller_are_named(self, engine, rig):
         driver, guest = rig
         folder = engine.folder_of(engine.named(DB))
-        for file in ("cpuset.cpus", "cpu.max", "cpu.weight", "cpu.idle", "io.weight"):
+        for file in ("cpuset.cpus", "cpu.max", "cpu.weight", "cpu.idle", "io.weight", "io.max"):
             (folder / file).unlink()
         with pytest.raises(DriverError, match="has not the controller cpuset"):
             driver.apply_cpu_settings(guest, PINNED)
@@ -482,6 +498,145 @@ def apply_everything(driver, guest):
 def engine_cpus(engine):
     cpus = sorted(engine.folders.online_cpus)
     return f"{cpus[0]}-{cpus[-1]}"
+
+
+class TestPods:
+    """Pods as one guest, apart from what the tests of all engines show."""
+
+    @pytest.fixture
+    def rig(self, engine, open_driver):
+        engine.start_pod("web", {**GUEST, "compute-agent.vcpus": "2"})
+        driver = open_driver(engine, whole_pods=True)
+        return driver, driver.guests()[0]
+
+    def test_a_pod_is_a_guest_with_its_own_name_labels_and_group(self, engine, rig):
+        driver, guest = rig
+        assert (guest.name, guest.uuid) == ("web", made_uuid(HOST, "podman", "web"))
+        assert guest.settings.vcpus == 2
+        assert guest.cgroup.endswith(f"/machine.slice/machine-libpod_pod_{engine.pod_key('web')}.slice")
+        assert driver.subject_key(guest) == engine.named(f"{engine.pod_key('web')[:12]}-infra").key
+
+    def test_values_are_set_in_the_group_of_the_pod_and_given_back(self, engine, rig, tmp_path):
+        driver, guest = rig
+        apply_everything(driver, guest)
+        driver.apply_cpu_settings(guest, PINNED)
+        assert engine.pod_file("web", "memory.max") == str(1 << 30)
+        assert engine.pod_file("web", "cpuset.cpus") == str(min(ALL))
+        assert engine.group_file("web-1", "memory.max") == "max"
+        assert {os.sched_getaffinity(pid) == ONE for pid in engine.pids("web-1")} == {True}
+        engine.stop_pod("web")
+        wait_for(lambda: records(tmp_path) == [])
+        assert engine.pod_file("web", "memory.max") == "max"
+        assert engine.pod_file("web", "cpuset.cpus") == engine_cpus(engine)
+
+    def test_a_restart_of_a_pod_keeps_the_record_of_its_own_values(self, engine, rig, open_driver, tmp_path):
+        driver, guest = rig
+        driver.limit_memory(guest, MemoryLimits(1 << 30))
+        driver.close()
+        # No agent sees the end of the first run.
+        engine.stop_pod("web")
+        engine.start_pod("web")
+        second = open_driver(engine, whole_pods=True)
+        (guest,) = second.guests()
+        assert second.memory_limits(guest, MemoryLimits(1 << 30)) is None
+        second.limit_memory(guest, MemoryLimits(UNLIMITED))
+        assert engine.pod_file("web", "memory.max") == "max"
+        assert records(tmp_path) == []
+
+    def test_a_pod_that_is_no_guest_any_more_gets_its_values_back(self, engine, rig, open_driver, tmp_path):
+        driver, guest = rig
+        driver.limit_memory(guest, MemoryLimits(1 << 30))
+        driver.close()
+        assert open_driver(engine).guests() == []
+        wait_for(lambda: records(tmp_path) == [])
+        assert engine.pod_file("web", "memory.max") == "max"
+
+    def test_a_container_that_joins_runs_on_the_cpus_of_the_pod_and_one_that_leaves_ends_nothing(
+        self, engine, rig
+    ):
+        driver, guest = rig
+        driver.apply_cpu_settings(guest, PINNED)
+        # A container that a file for `podman kube play` describes has the labels of the pod, too.
+        engine.join_pod("web", "web-2")
+        (pid,) = engine.pids("web-2")
+        assert pid in driver.process_ids(guest)
+        assert os.sched_getaffinity(pid) == ONE
+        assert driver.misplaced_threads(guest, PINNED) == {}
+        engine.stop("web-2")
+        assert pid not in driver.process_ids(guest)
+        assert list(driver.guests()) == [guest]
+        assert driver.lost_guests() == {}
+
+    @pytest.mark.parametrize("has_ended", [False, True])
+    def test_a_pod_is_stopped_also_if_one_of_its_containers_has_ended(self, engine, rig, has_ended):
+        driver, guest = rig
+        engine.join_pod("web", "web-2")
+        if has_ended:
+            engine.stop("web-2")
+        driver.stop(guest, 5)
+        assert not engine.is_running("web-1")
+        stopped = [call.split("/")[-2] for call in engine.calls if call.startswith("POST /containers")]
+        keys = [engine.named("web-1").key, driver.subject_key(guest)]
+        assert stopped == (keys if has_ended else [])
+
+    def test_a_pod_that_does_not_stop_is_killed_through_the_engine(self, engine, rig, monkeypatch):
+        driver, guest = rig
+        monkeypatch.setattr(driver_module, "KILL_SECONDS", 0.2)
+        engine.stops = False
+        driver.stop(guest, 0.1)
+        path = f"POST /libpod/pods/{engine.pod_key('web')}"
+        assert [call for call in engine.calls if call.startswith("POST")] == [f"{path}/stop", f"{path}/kill"]
+
+    def test_a_pod_with_a_label_that_cannot_be_used_is_lost_with_its_containers(self, engine, open_driver):
+        engine.start_pod("web", {**GUEST, "compute-agent.vcpus": "x"})
+        engine.join_pod("web", "web-2")
+        driver = open_driver(engine, whole_pods=True)
+        assert driver.guests() == []
+        (reason,) = driver.lost_guests().values()
+        assert reason.startswith("pod web cannot be a guest: compute-agent.vcpus=x")
+
+    def test_a_pod_without_a_group_of_its_own_is_lost(self, engine, open_driver):
+        engine.start_pod("web", group_format="/machine.slice")
+        (reason,) = open_driver(engine, whole_pods=True).lost_guests().values()
+        assert reason.startswith("pod web cannot be a guest: it has no control group of its own")
+
+    def test_pods_are_guests_by_their_names(self, engine, open_driver):
+        for name in ("web", "db"):
+            engine.start_pod(name, {})
+        driver = open_driver(engine, whole_pods=True, guest_names=["web*"])
+        assert [guest.name for guest in driver.guests()] == ["web"]
+
+    def test_containers_of_a_pod_that_is_no_guest_are_guests_by_themselves(self, engine, open_driver):
+        engine.start_pod("web", {})
+        engine.join_pod("web", "web-2")
+        assert [guest.name for guest in open_driver(engine, whole_pods=True).guests()] == ["web-2"]
+
+    def test_an_infra_container_alone_is_no_guest(self, engine, open_driver, caplog):
+        caplog.set_level(logging.INFO)
+        engine.start_pod("web")
+        driver = open_driver(engine, guest_names=["*"])
+        assert [guest.name for guest in driver.guests()] == ["web-1"]
+        assert "-infra is no guest: it is the infra container of a pod with the label" in caplog.text
+
+    def test_a_pod_that_is_gone_does_not_come_back(self, engine, rig):
+        driver, guest = rig
+        key = driver.subject_key(guest)
+        engine.stop_pod("web")
+        wait_for(lambda: driver.guests() == [])
+        assert not driver.is_gone(key, guest.uuid)
+        for name in ("web-1", f"{engine.pod_key('web')[:12]}-infra"):
+            engine.remove(name)
+        assert driver.is_gone(key, guest.uuid)
+
+    def test_a_hostile_answer_about_a_pod_makes_no_guest(self, engine, open_driver):
+        key = engine.start_pod("web")
+        engine.answers[f"/libpod/pods/{key}/json"] = 200, {"Id": key, "Name": "../web"}
+        driver = open_driver(engine, whole_pods=True)
+        assert driver.guests() == []
+
+    def test_the_socket_of_docker_is_refused(self, engine, open_driver):
+        engine.version = {"ApiVersion": "1.41", "Components": [{"Name": "Engine"}]}
+        assert "is not the socket of Podman" in open_driver(engine).outage_reason
 
 
 class TestAway:
@@ -575,7 +730,7 @@ class TestAway:
     def test_a_hostile_answer_about_one_container_is_not_a_guest(self, engine, open_driver):
         container = engine.start(DB)
         engine.start("other")
-        engine.answers[f"/containers/{container.key}/json"] = (
+        engine.answers[f"/libpod/containers/{container.key}/json"] = (
             200,
             {
                 **engine.document(container),

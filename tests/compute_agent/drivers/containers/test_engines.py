@@ -133,6 +133,47 @@ def test_cpus_are_set_where_the_group_has_the_controller(engine, follow):
     assert driver.misplaced_threads(guest, settings) == {}
 
 
+def test_a_pod_is_one_guest_or_each_of_its_containers_is(engine, follow):
+    engine.start_pod("web")
+    engine.join_pod("web", "web-2")
+    by_container = follow()
+    assert [guest.name for guest in by_container.guests()] == ["web-2"]
+    by_container.close()
+    driver = follow(whole_pods=True)
+    (guest,) = driver.guests()
+    pids = {*engine.pids("web-1"), *engine.pids("web-2")}
+    assert guest.name == "web"
+    assert {guest.pid, *pids} <= set(driver.process_ids(guest))
+    assert pids <= driver.thread_ids(guest)
+    assert driver.lost_guests() == {}
+
+
+def test_starts_and_ends_of_a_pod_and_of_its_containers_are_seen(engine, follow):
+    driver = follow(whole_pods=True)
+    engine.start_pod("web")
+    assert next_change(driver) == (ChangeKind.STARTED, "web")
+    (guest,) = driver.guests()
+    engine.join_pod("web", "web-2", {})
+    (pid,) = engine.pids("web-2")
+    assert pid in driver.process_ids(guest)
+    engine.stop("web-2")
+    assert pid not in driver.process_ids(guest)
+    # Podman alone does not stop a pod of which a container has ended.
+    driver.stop(guest, 5)
+    assert next_change(driver) == (ChangeKind.STOPPED, "web")
+    assert driver.guests() == []
+    assert not engine.is_running("web-1")
+    engine.start("other")
+    assert next_change(driver) == (ChangeKind.STARTED, "other")
+
+
+def test_a_pod_that_another_program_stops_and_starts_is_seen(engine, follow):
+    engine.start_pod("web")
+    driver = follow(whole_pods=True)
+    engine.stop_pod("web")
+    assert next_change(driver) == (ChangeKind.STOPPED, "web")
+
+
 def test_a_node_of_kubernetes_is_refused(engine, open_driver):
     engine.start("pod", {"io.kubernetes.pod.uid": "1"})
     assert "this is a node of Kubernetes" in open_driver(engine).outage_reason

@@ -21,11 +21,20 @@ from compute_agent.drivers.foreign.values import (
     MEMORY_MAX,
     NODES,
     QUOTA,
+    RATES,
     WEIGHT,
+    DeviceLimits,
 )
 
 WHOLE = {CPUS: frozenset(range(4)), NODES: frozenset({0})}
 NONE = frozenset()
+READ = RATES[0]
+LIMITED = DeviceLimits.from_limits({"8:0": 7})
+
+
+def rate_line(device, reads):
+    """A line of io.max."""
+    return f"{device} rbps={reads} wbps=5 riops=max wiops=max"
 
 
 @pytest.mark.parametrize(
@@ -70,6 +79,36 @@ NONE = frozenset()
         (IO_WEIGHT, INFINITY, "default 100", None, True),
         (IO_WEIGHT, 50, None, None, True),
         (IO_WEIGHT, 50, "", None, False),
+        (READ, DeviceLimits(), "", None, True),
+        (READ, DeviceLimits(), None, None, True),
+        (READ, LIMITED, None, None, False),
+        (READ, LIMITED, "", None, False),
+        (READ, LIMITED, "8:0 rbps=7 wbps=max riops=max wiops=max", None, True),
+        (
+            READ,
+            LIMITED,
+            f"{rate_line('8:0', 7)}\n{rate_line('8:16', 'max')}",
+            None,
+            True,
+        ),
+        (
+            READ,
+            LIMITED,
+            f"{rate_line('8:0', 7)}\n{rate_line('8:16', 5)}",
+            None,
+            False,
+        ),
+        (READ, DeviceLimits(), "8:0 rbps=max wbps=5 riops=max wiops=max", None, True),
+        # The device of a path does not exist.
+        (
+            READ,
+            DeviceLimits((("/dev/no", 5), ("8:0", 7))),
+            "8:0 rbps=7 wbps=max riops=max wiops=max",
+            None,
+            True,
+        ),
+        (READ, LIMITED, "8:0", None, False),
+        (READ, LIMITED, "nonsense", None, False),
     ],
 )
 def test_the_kernel_has_a_value_or_not(name, value, text, idle, agrees):
@@ -87,6 +126,7 @@ TEXTS = {
     "memory.low": "0",
     "memory.min": "0",
     "io.weight": "default 100",
+    "io.max": "",
     IDLE_FILE: "0",
 }
 
@@ -108,6 +148,7 @@ def test_files_that_do_not_exist_have_no_values():
         ("cpu.max", "25000 50000", QUOTA, 500_000),
         ("memory.max", "4096", MEMORY_MAX, 4096),
         ("io.weight", "default 50\n8:0 100", IO_WEIGHT, 50),
+        ("io.max", "8:0 rbps=7 wbps=max riops=max wiops=max", READ, LIMITED),
     ],
 )
 def test_a_value_is_read_from_its_file(file, text, name, value):
@@ -115,7 +156,15 @@ def test_a_value_is_read_from_its_file(file, text, name, value):
 
 
 @pytest.mark.parametrize(
-    ("file", "text"), [("cpu.max", ""), ("cpu.max", "max"), ("cpu.weight", ""), ("cpuset.cpus", "all")]
+    ("file", "text"),
+    [
+        ("cpu.max", ""),
+        ("cpu.max", "max"),
+        ("cpu.weight", ""),
+        ("cpuset.cpus", "all"),
+        ("io.max", "8:0"),
+        ("io.max", "8:0 rbps"),
+    ],
 )
 def test_other_content_of_a_file_is_refused(file, text):
     with pytest.raises(ValueError, match=r".+"):
@@ -140,6 +189,16 @@ def test_other_content_of_a_file_is_refused(file, text):
         (MEMORY_MAX, INFINITY, {}, [("memory.max", "max")]),
         (MEMORY_LOW, 4096, {}, [("memory.low", "4096")]),
         (IO_WEIGHT, INFINITY, {}, [("io.weight", "default 100")]),
+        (READ, LIMITED, {}, [("io.max", "8:0 rbps=7 wbps=max riops=max wiops=max")]),
+        (
+            READ,
+            DeviceLimits.from_limits({"8:16": 9}),
+            {"io.max": "8:0 rbps=7 wbps=5 riops=max wiops=max"},
+            [
+                ("io.max", "8:0 rbps=max wbps=5 riops=max wiops=max"),
+                ("io.max", "8:16 rbps=9 wbps=max riops=max wiops=max"),
+            ],
+        ),
     ],
 )
 def test_a_value_is_written_to_its_file(name, value, present, writes):
@@ -156,6 +215,9 @@ def test_a_value_is_written_to_its_file(name, value, present, writes):
             QUOTA: st.one_of(st.just(INFINITY), st.integers(10_000, 100_000_000)),
             MEMORY_MAX: st.one_of(st.just(INFINITY), st.integers(0, 1 << 50)),
             IO_WEIGHT: st.one_of(st.just(INFINITY), st.integers(1, 10_000)),
+            READ: st.one_of(
+                st.just(DeviceLimits()), st.integers(1, 1 << 50).map(lambda it: DeviceLimits((("8:0", it),)))
+            ),
         },
     ),
     st.sampled_from(["0", "1", None]),

@@ -16,9 +16,11 @@ from compute_agent.drivers.foreign.values import (
     MEMORY_MAX,
     NODES,
     QUOTA,
+    RATES,
     WEIGHT,
+    DeviceLimits,
     cpu_goal,
-    io_goal,
+    io_goals,
     limit_goals,
     memory_goals,
     node_goal,
@@ -27,13 +29,16 @@ from compute_agent.drivers.foreign.values import (
     present_limits,
     value_text,
 )
+from compute_agent.model.resource import BlockIo, DeviceRates
 
 ONLINE = frozenset(range(8))
 MIB = 1 << 20
 numbers = st.integers(0, INFINITY)
 sets = st.frozensets(st.integers(0, 8191), max_size=20)
+limits = st.dictionaries(st.sampled_from(["8:0", "259:1", "/dev/a b"]), numbers)
+kinds = {int: numbers, frozenset: sets, DeviceLimits: limits.map(DeviceLimits.from_limits)}
 values = st.sampled_from(sorted(DEFAULTS)).flatmap(
-    lambda name: st.tuples(st.just(name), numbers if isinstance(DEFAULTS[name], int) else sets)
+    lambda name: st.tuples(st.just(name), kinds[type(DEFAULTS[name])])
 )
 
 
@@ -125,9 +130,26 @@ def test_limits_of_memory_of_the_service_stay_and_others_are_the_agents():
 
 
 def test_a_weight_of_block_io_is_set_and_given_back():
-    assert io_goal(50, unit(), {}) == {IO_WEIGHT: 50}
-    assert io_goal(None, unit(IOWeight=50), {IO_WEIGHT: INFINITY}) == {IO_WEIGHT: INFINITY}
-    assert io_goal(50, unit(IOWeight=20), {}) == {IO_WEIGHT: 20}
+    assert io_goals(BlockIo(50), unit(), {})[IO_WEIGHT] == 50
+    assert io_goals(BlockIo(), unit(IOWeight=50), {IO_WEIGHT: INFINITY})[IO_WEIGHT] == INFINITY
+    assert io_goals(BlockIo(50), unit(IOWeight=20), {})[IO_WEIGHT] == 20
+
+
+def test_the_lower_one_of_two_rates_of_a_device_applies():
+    read, write, *operations = RATES
+    own = DeviceLimits.from_limits({"8:0": 100, "8:16": 500})
+    wanted = BlockIo(rates=DeviceRates(300, 400), devices=frozenset({"8:0", "8:16", "8:32"}))
+    goals = io_goals(wanted, unit(**{read: own}), {})
+    assert goals[read].by_device == {"8:0": 100, "8:16": 300, "8:32": 300}
+    assert goals[write].by_device == dict.fromkeys(wanted.devices, 400)
+    assert [goals[name] for name in operations] == [DeviceLimits(), DeviceLimits()]
+    assert io_goals(BlockIo(), unit(**{read: goals[read]}), {read: own})[read] == own
+
+
+@pytest.mark.parametrize("text", ["8:0=1.5", "8:0=-1", "8:0", f"8:0={1 << 64}"])
+def test_limits_of_devices_that_are_no_numbers_are_refused(text):
+    with pytest.raises(ValueError, match=RATES[0]):
+        parse_text(RATES[0], text)
 
 
 limits = st.builds(
@@ -138,6 +160,14 @@ limits = st.builds(
 )
 amounts = st.none() | st.integers(0, 1 << 40) | st.just(UNLIMITED)
 memory = st.builds(MemoryLimits, amounts, amounts, st.none() | st.integers(0, 1 << 40))
+devices = st.sampled_from(["8:0", "8:16", "259:0"])
+rates = st.none() | st.integers(1, 1 << 40)
+blockio = st.builds(
+    BlockIo,
+    st.none() | st.integers(1, 10_000),
+    st.builds(DeviceRates, rates, rates, rates, rates),
+    devices=st.frozensets(devices),
+)
 steps = st.lists(
     st.one_of(
         limits.map(lambda it: lambda has, own: limit_goals(it, has, own)),
@@ -145,7 +175,7 @@ steps = st.lists(
         st.frozensets(st.integers(0, 9), min_size=1).map(
             lambda it: lambda has, own: cpu_goal(it, ONLINE, has, own)
         ),
-        (st.none() | st.integers(1, 10_000)).map(lambda it: lambda has, own: io_goal(it, has, own)),
+        blockio.map(lambda it: lambda has, own: io_goals(it, has, own)),
     ),
     max_size=8,
 )
@@ -157,6 +187,7 @@ owns = st.fixed_dictionaries(
         QUOTA: st.integers(10_000, 10**8),
         MEMORY_MAX: st.integers(1, 1 << 40),
         IO_WEIGHT: st.integers(1, 10_000),
+        RATES[0]: st.dictionaries(devices, st.integers(1, 1 << 40)).map(DeviceLimits.from_limits),
     },
 )
 
@@ -170,7 +201,7 @@ def test_after_any_settings_the_service_gets_its_own_values_back(own, steps):
         lambda has, own: cpu_goal(ONLINE, ONLINE, has, own),
         lambda has, own: limit_goals(CpuLimits(100), has, own),
         lambda has, own: memory_goals(MemoryLimits(UNLIMITED, UNLIMITED, 0, minimum=0), has, own),
-        lambda has, own: io_goal(None, has, own),
+        lambda has, own: io_goals(BlockIo(), has, own),
     )
     for choose in (*steps, *give_back):
         goals = choose(present, noted)

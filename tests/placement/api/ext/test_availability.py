@@ -1,6 +1,7 @@
 """Finding the earliest windows over REST, and booking them."""
 
 import time
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -76,6 +77,28 @@ def test_not_before_and_deadline_limit_the_windows(admin: Admin, host: str) -> N
     assert (found["windows"], found["explanation"]) == ([], None)
     assert found["reason"].startswith("No window of 3600 seconds is free between ")
     assert f"overlap this time: {window} from " in found["reason"]
+
+
+def test_lead_and_cleaning_time_are_free_around_a_found_window(admin: Admin, host: str) -> None:
+    end, later = after(2 * HOUR), after(6 * HOUR)
+    book(admin, 8, after(HOUR), end)
+    book(admin, 8, later, after(7 * HOUR))
+    margins = {"lead_time": HOUR, "cleaning_time": 1800}
+    (first, last) = find(admin, 4, 2, **margins)["windows"]
+    # an hour after the first window ends, and half an hour before the second one begins
+    assert first["starts_at"] == iso(seconds(end) + HOUR)
+    assert (first["ends_at"], first["free_until"]) == (
+        iso(seconds(end) + 3 * HOUR),
+        iso(seconds(later) - 1800),
+    )
+    assert last["free_until"] is None
+    assert find(admin, 4, 2, deadline=first["ends_at"], **margins)["windows"] == [first]
+    assert find(admin, 4, 3, deadline=later, **margins)["windows"] == []
+    book(admin, 4, first["starts_at"], first["ends_at"], **margins)
+
+
+def seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
 
 
 def test_a_request_that_never_fits_is_explained(admin: Admin, host: str) -> None:

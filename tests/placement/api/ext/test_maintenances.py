@@ -146,3 +146,14 @@ def test_projects_do_not_see_guests_of_other_projects(admin: Admin, host: str) -
     shown = admin("GET", f"{PATH}/{maintenance}", headers={"X-Auth-Token": "eve:ops", "X-Roles": "reader"})
     assert shown.status_code == 200, shown.text
     assert "guests" not in shown.json["reservation"]
+
+
+def test_only_administrators_take_hosts_away(admin: Admin, host: str) -> None:
+    service = {"X-Auth-Token": "nova:services", "X-Roles": "service"}
+    times = {"starts_at": after(HOUR), "expires_at": after(2 * HOUR)}
+    owner = {"project_id": "ops", "user_id": "eve"}
+    body = {"maintenance_of": host, **owner, **times}
+    refused = admin("POST", PATH, json=body, headers=service)
+    assert (refused.status_code, "create:maintenance" in refused.text) == (403, True)
+    body = {"query": "resources=VCPU:1", **owner, **times}
+    assert admin("POST", PATH, json=body, headers=service).status_code == 201

@@ -454,7 +454,7 @@ def test_a_list_has_only_reservations_of_a_state_page_by_page(admin: Admin, host
     assert {each["uuid"] for each in listed(admin, "state=pending&limit=2")} == pending
     assert {each["uuid"] for each in listed(admin, "state=active&limit=2")} == active
     assert listed(admin, "state=degraded&limit=2") == []
-    assert admin("GET", f"{PATH}?state=ended").status_code == 400
+    assert admin("GET", f"{PATH}?state=failed").status_code == 400
 
 
 def listed(admin: Admin, query: str) -> list[dict[str, Any]]:
@@ -486,3 +486,56 @@ def reserve(admin: Admin, amount: int) -> str:
 def generation_of(admin: Admin, provider: str) -> int:
     found: int = admin("GET", provider_path(provider)).json["generation"]
     return found
+
+
+def test_a_window_is_held_from_its_lead_to_the_end_of_its_cleaning(admin: Admin, url: str, host: str) -> None:
+    margins = {"lead_time": 3600, "cleaning_time": 1800}
+    window = booked(admin, 8, 3, 4, **margins)
+    shown = show(admin, window)
+    assert {name: shown[name] for name in margins} == margins
+    assert shown["state"] == "pending"
+    # the room is lent until the lead, and free again after the cleaning
+    assert post_claims(admin, new_claim("resources=VCPU:8"), ends_at=after(2.5 * HOUR)).status_code == 409
+    assert post_claims(admin, new_claim("resources=VCPU:8"), ends_at=after(1.9 * HOUR)).status_code == 201
+    assert book(admin, 1, 4.3, 5).status_code == 409
+    assert book(admin, 8, 5.5, 6, lead_time=7200).status_code == 409
+    later = booked(admin, 8, 5.5, 6, lead_time=3600)
+    # the end moves with its cleaning time
+    longer = {"generation": 1, "expires_at": after(4.4 * HOUR)}
+    refused = admin("PUT", f"{PATH}/{window}", json=longer)
+    assert (refused.status_code, later in refused.text) == (409, True)
+    earlier = {"generation": 1, "expires_at": shown["starts_at"]}
+    assert "end after its start" in read_error(admin("PUT", f"{PATH}/{window}", json=earlier))[2]
+    advance_clock(url, 2.5 * HOUR)
+    claim = {**new_claim("resources=VCPU:4"), "project_id": "project"}
+    early = post_claims(admin, claim, reservation=window, ends_at=after(1.4 * HOUR))
+    assert "begins at" in read_error(early)[2]
+    assert show(admin, window)["state"] == "pending"
+    advance_clock(url, HOUR)
+    late = post_claims(admin, claim, reservation=window, ends_at=after(0.6 * HOUR))
+    assert "ends at" in read_error(late)[2]
+    end = show(admin, window)["expires_at"]
+    taken = post_claims(admin, claim, reservation=window, ends_at=end)
+    assert (taken.status_code, taken.json["claims"][0]["ends_at"]) == (201, end)
+    advance_clock(url, 0.7 * HOUR)
+    # claims of the window have ended, but their room is cleaned with the rest
+    assert show(admin, window)["state"] == "cleaning"
+    assert read_usages(admin, host) == {"VCPU": 8}
+    assert "ends at" in read_error(post_claims(admin, claim, reservation=window, ends_at=after(60)))[2]
+    assert find_broken_promises(url) == []
+    advance_clock(url, 0.4 * HOUR)
+    assert admin("GET", f"{PATH}/{window}").status_code == 404
+    assert show(admin, later)["state"] == "pending"
+    advance_clock(url, HOUR)
+    assert show(admin, later)["state"] == "active"
+
+
+@pytest.mark.parametrize("field", ["lead_time", "cleaning_time"])
+def test_margins_need_a_start(admin: Admin, host: str, field: str) -> None:
+    body = {"query": "resources=VCPU:1", "project_id": "project", "user_id": "user", "expires_in": HOUR}
+    assert f"{field} needs starts_at" in read_error(admin("POST", PATH, json={**body, field: 60}))[2]
+    assert book(admin, 1, 1, 2, **{field: -1}).status_code == 400
+
+
+def test_a_lead_in_the_past_is_refused(admin: Admin, host: str) -> None:
+    assert "with its lead time" in read_error(book(admin, 1, 1, 2, lead_time=7200))[2]

@@ -1,0 +1,352 @@
+"""Two weeks of a cloud with bookings, simulated for three ways to book: ``python -m benchmarks.booked_days``.
+
+The same bookings and guests, made at random from ``--seed``, meet the same hosts: with windows of this
+service, with reservations of this service that hold their room from the booking on, and with Blazar's
+algorithm on a part of the hosts that only bookings may use. The service runs in this process on SQLite, and
+the simulation moves its clock. ``booked_days.md`` describes the results.
+"""
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from placement.db import migration
+from tests.placement.builders import make_provider, new_claim, post_claims, provider_path
+from tests.placement.moving_clock import advance_clock, iso
+from tests.placement.running import Admin, application
+from tests.placement.workers.window_tables import find_broken_promises
+
+TICK: Final = 900
+"""Seconds between two instants at which something happens."""
+HOUR: Final = 3600
+DAY: Final = 24 * HOUR
+_SIZES: Final = (16, 32, 32, 64)
+"""VCPU of the hosts, in turn."""
+_FENCE: Final = "CUSTOM_FOR_BOOKINGS"
+"""The trait of the hosts that only bookings may use."""
+
+
+class DemandKind(StrEnum):
+    """Kinds of demand: for a later time, or from now on until a time that the service learns or does not."""
+
+    BOOKING = "bookings"
+    WITH_END = "guests with an end"
+    WITHOUT_END = "guests without an end"
+
+
+@dataclass(frozen=True)
+class CloudDemand:
+    """VCPUs of one host that a user asks for at one time, for another time; in seconds."""
+
+    name: str
+    kind: DemandKind
+    asked_at: int
+    begin: int
+    end: int
+    cpus: int
+
+    def hours(self, seconds: int) -> float:
+        """Return the VCPU-hours inside a simulation of some seconds."""
+        return (min(self.end, seconds) - min(self.begin, seconds)) / HOUR * self.cpus
+
+
+@dataclass
+class HostUse:
+    """The capacity of one host, and the demands that it serves now or later."""
+
+    cpus: int
+    served: dict[str, CloudDemand] = field(default_factory=dict)
+
+    def used(self, now: int) -> int:
+        """Return the sum at one instant."""
+        return sum(each.cpus for each in self.served.values() if each.begin <= now < each.end)
+
+    def peak(self, begin: int, end: float) -> int:
+        """Return the largest sum in a time, of the demands that begin in it or before."""
+        inside = [each for each in self.served.values() if each.begin < end and begin < each.end]
+        instants = {begin, *(each.begin for each in inside if each.begin > begin)}
+        return max(sum(e.cpus for e in inside if e.begin <= instant < e.end) for instant in instants)
+
+    def promised(self, now: int) -> int:
+        """Return the largest sum of the demands that begin later."""
+        later = {name: each for name, each in self.served.items() if each.begin > now}
+        return HostUse(self.cpus, later).peak(now, float("inf"))
+
+
+class MovedService:
+    """This service on a database of its own, with a clock that the simulation moves."""
+
+    def __init__(self, folder: Path, hosts: dict[str, int], fenced: frozenset[str] = frozenset()) -> None:
+        self.url = f"sqlite:///{folder / 'placement.db'}"
+        migration.upgrade_schema(self.url)
+        self.admin = Admin(application(self.url))
+        self.admin("PUT", f"/traits/{_FENCE}")
+        self.names = {make_provider(self.admin, name, VCPU=cpus): name for name, cpus in hosts.items()}
+        for provider, name in self.names.items():
+            if name in fenced:
+                body = {"resource_provider_generation": 1, "traits": [_FENCE]}
+                self.admin("PUT", provider_path(provider, "traits"), json=body)
+        self._began, self._skipped = time.time(), 0.0
+
+    def _now(self) -> float:
+        return time.time() - self._began + self._skipped
+
+    def pass_until(self, instant: int) -> None:
+        """Move the clock to a time, unless the program itself has taken longer."""
+        missing = instant - self._now()
+        if missing > 0:
+            advance_clock(self.url, missing)
+            self._skipped += missing
+
+    def at(self, instant: float) -> str:
+        """Return a simulated time as the API takes it."""
+        return iso(time.time() + instant - self._now())
+
+    def post(self, path: str, body: dict[str, Any], made: str) -> dict[str, Any] | None:
+        """Send a request; return what it made, or None if there is no room."""
+        answer = self.admin("POST", path, json=body)
+        assert answer.status_code in {201, 409}, answer.text
+        return None if answer.status_code == 409 else json.loads(answer.data)[made]
+
+    def host_of(self, allocations: dict[str, Any]) -> str:
+        """Return the name of the only host of some allocations."""
+        (provider,) = allocations
+        return self.names[provider]
+
+
+class BookingMethod:
+    """A way to book: this class serves guests, each subclass serves bookings."""
+
+    name = ""
+
+    def __init__(self, service: MovedService, guest_query: str = "") -> None:
+        self.service = service
+        self._guest_query = guest_query
+        self._consumers: dict[str, str] = {}
+
+    def start(self, guest: CloudDemand) -> str | None:
+        """Claim the resources of a guest; return the name of its host, or None if there is no room."""
+        times = {"ends_at": self.service.at(guest.end)} if guest.kind is DemandKind.WITH_END else {}
+        claim = new_claim(f"resources=VCPU:{guest.cpus}{self._guest_query}")
+        answer = post_claims(self.service.admin, claim, **times)
+        if answer.status_code == 409:
+            return None
+        assert answer.status_code == 201, answer.text
+        self._consumers[guest.name] = claim["consumer_uuid"]
+        return self.service.host_of(json.loads(answer.data)["claims"][0]["allocations"])
+
+    def stop(self, guest: CloudDemand) -> None:
+        """Release the resources of a guest, unless the service does so at the end that it learnt."""
+        consumer = self._consumers.pop(guest.name)
+        if guest.kind is DemandKind.WITHOUT_END:
+            self.service.admin("DELETE", f"/allocations/{consumer}")
+
+    def book(self, booking: CloudDemand) -> str | None:
+        """Reserve the resources of a booking; return the name of its host, or None if there is no room."""
+        raise NotImplementedError
+
+    def begin(self, booking: CloudDemand) -> bool:
+        """Use a booking as a whole; return whether its room was there."""
+        raise NotImplementedError
+
+
+class ReservedRoom(BookingMethod):
+    """Bookings are reservations of this service: windows, or held from the booking on."""
+
+    def __init__(self, service: MovedService, *, holds_at_once: bool) -> None:
+        super().__init__(service)
+        self.name = "held from the booking on" if holds_at_once else "windows"
+        self._holds_at_once = holds_at_once
+        self._reservations: dict[str, str] = {}
+
+    def book(self, booking: CloudDemand) -> str | None:
+        times = {"expires_at": self.service.at(booking.end)}
+        if not self._holds_at_once:
+            times["starts_at"] = self.service.at(booking.begin)
+        owner = {"project_id": "project", "user_id": "user"}
+        body = {"query": f"resources=VCPU:{booking.cpus}", **owner, **times}
+        made = self.service.post("/ext/v1/reservations", body, "reservation")
+        if made is None:
+            return None
+        self._reservations[booking.name] = made["uuid"]
+        return self.service.host_of(made["allocations"])
+
+    def begin(self, booking: CloudDemand) -> bool:
+        uuid = self._reservations[booking.name]
+        # the moved clock has changed the times since the booking
+        shown = json.loads(self.service.admin("GET", f"/ext/v1/reservations/{uuid}").data)["reservation"]
+        claim = new_claim(f"resources=VCPU:{booking.cpus}")
+        body = {"claims": [claim], "reservation": uuid, "ends_at": shown["expires_at"]}
+        return self.service.post("/ext/v1/claims", body, "claims") is not None
+
+
+class FencedHosts(BookingMethod):
+    """Blazar's algorithm: a booking gets the first of its hosts that is free in the whole time.
+
+    Blazar sweeps the amounts of each host between begin and end, in the order of its database; its default
+    cleaning time is 0. Guests get the other hosts.
+    """
+
+    def __init__(self, service: MovedService, name: str, hosts: dict[str, int]) -> None:
+        super().__init__(service, f"&required=!{_FENCE}")
+        self.name = name
+        self._hosts = {each: HostUse(cpus) for each, cpus in hosts.items()}
+
+    def book(self, booking: CloudDemand) -> str | None:
+        for name, host in self._hosts.items():
+            if host.peak(booking.begin, booking.end) + booking.cpus <= host.cpus:
+                host.served[booking.name] = booking
+                return name
+        return None
+
+    def begin(self, booking: CloudDemand) -> bool:
+        return True
+
+
+@dataclass
+class DaysResult:
+    """Sums of VCPU-hours over the simulated time, and what was accepted of what was asked."""
+
+    capacity: float = 0.0
+    used: float = 0.0
+    promised: float = 0.0
+    lent: float = 0.0
+    broken: int = 0
+    asked: Counter[DemandKind] = field(default_factory=Counter)
+    accepted: Counter[DemandKind] = field(default_factory=Counter)
+
+
+class CloudDays:
+    """The simulation of one method: demands that arrive, begin and end, tick by tick."""
+
+    def __init__(self, method: BookingMethod, hosts: dict[str, int], seconds: int) -> None:
+        self.result = DaysResult()
+        self._method, self._seconds = method, seconds
+        self._hosts = {name: HostUse(cpus) for name, cpus in hosts.items()}
+        self._places: dict[str, str] = {}
+        self._begins = defaultdict[int, list[CloudDemand]](list)
+        self._ends = defaultdict[int, list[CloudDemand]](list)
+
+    def run(self, demands: list[CloudDemand]) -> DaysResult:
+        """Simulate the whole time."""
+        arrivals = defaultdict[int, list[CloudDemand]](list)
+        for each in demands:
+            arrivals[each.asked_at].append(each)
+        for now in range(0, self._seconds, TICK):
+            # the clock passes the instant, so that the service has released what ends at it
+            self._method.service.pass_until(now + 1)
+            for ended in self._ends.pop(now, ()):
+                self._end(ended)
+            for begun in self._begins.pop(now, ()):
+                self.result.broken += not self._method.begin(begun)
+            for asked in arrivals[now]:
+                self._ask(asked)
+            self._count(now)
+            if now % DAY == 0:
+                self.result.broken += len(find_broken_promises(self._method.service.url))
+        return self.result
+
+    def _ask(self, demand: CloudDemand) -> None:
+        is_booking = demand.kind is DemandKind.BOOKING
+        self.result.asked[demand.kind] += round(demand.hours(self._seconds))
+        place = self._method.book(demand) if is_booking else self._method.start(demand)
+        if place is None:
+            return
+        self.result.accepted[demand.kind] += round(demand.hours(self._seconds))
+        self._hosts[place].served[demand.name] = demand
+        self._places[demand.name] = place
+        self._ends[demand.end].append(demand)
+        if is_booking:
+            self._begins[demand.begin].append(demand)
+
+    def _end(self, demand: CloudDemand) -> None:
+        del self._hosts[self._places.pop(demand.name)].served[demand.name]
+        if demand.kind is not DemandKind.BOOKING:
+            self._method.stop(demand)
+
+    def _count(self, now: int) -> None:
+        for host in self._hosts.values():
+            used, promised = host.used(now), host.promised(now)
+            self.result.capacity += host.cpus * TICK / HOUR
+            self.result.used += used * TICK / HOUR
+            self.result.promised += promised * TICK / HOUR
+            # room that a hold from the booking on would have kept free
+            self.result.lent += max(0, used + promised - host.cpus) * TICK / HOUR
+
+
+def make_demands(rng: random.Random, kind: DemandKind, seconds: int, hours: float) -> list[CloudDemand]:
+    """Return demands that arrive at random, and want a sum of VCPU-hours inside the time.
+
+    Bookings begin two days ahead on average, and take 4 to 32 VCPU for a median of 13 hours. Guests take
+    1 to 8 VCPU for a median of 8 hours; one of 20 takes two days or more.
+    """
+    is_booking = kind is DemandKind.BOOKING
+    made, missing = list[CloudDemand](), hours
+    while missing > 0:
+        begin = asked_at = TICK * rng.randrange(seconds // TICK)
+        if is_booking:
+            begin += TICK * (1 + round(rng.expovariate(TICK / (2 * DAY))))
+        length = rng.lognormvariate(2.6, 0.7) if is_booking else rng.lognormvariate(2.08, 1.1)
+        end = begin + TICK * max(1, round(length * HOUR / TICK))
+        cpus = rng.choice((4, 8, 16, 32) if is_booking else (1, 2, 2, 4, 4, 8))
+        made.append(CloudDemand(f"{kind} {len(made)}", kind, asked_at, begin, end, cpus))
+        missing -= made[-1].hours(seconds)
+    return made
+
+
+def main() -> None:
+    """Simulate and print."""
+    top = argparse.ArgumentParser(prog="python -m benchmarks.booked_days", description=__doc__)
+    top.add_argument("--hosts", type=int, default=48, help="a multiple of 16; default: %(default)s")
+    top.add_argument("--days", type=int, default=14, help="default: %(default)s")
+    top.add_argument("--booked", type=float, default=0.25, help="share of the cloud; default: %(default)s")
+    top.add_argument("--guests", type=float, default=0.9, help="share of the cloud; default: %(default)s")
+    top.add_argument("--with-end", type=float, default=0.5, help="share of the guests; default: %(default)s")
+    top.add_argument("--seed", type=int, default=1, help="default: %(default)s")
+    options = top.parse_args()
+    hosts = {f"h{each:03}": _SIZES[each % 4] for each in range(options.hosts)}
+    seconds, rng = options.days * DAY, random.Random(options.seed)
+    hours = sum(hosts.values()) * seconds / HOUR
+    shares = {
+        DemandKind.BOOKING: options.booked,
+        DemandKind.WITH_END: options.guests * options.with_end,
+        DemandKind.WITHOUT_END: options.guests * (1 - options.with_end),
+    }
+    demands = [
+        each for kind, share in shares.items() for each in make_demands(rng, kind, seconds, share * hours)
+    ]
+    print(f"seed {options.seed}: {len(hosts)} hosts, {sum(hosts.values())} VCPU, {len(demands)} demands")
+    print(f"| method | {' | '.join(DemandKind)} | cloud used | promised ahead | of it lent | broken |")
+    print("| --- |" + " --- |" * (len(DemandKind) + 4))
+    for number in range(4):
+        with tempfile.TemporaryDirectory() as folder:
+            method = _make_method(number, Path(folder), hosts)
+            result = CloudDays(method, hosts, seconds).run(demands)
+        kinds = " | ".join(f"{result.accepted[kind] / result.asked[kind]:.1%}" for kind in DemandKind)
+        print(
+            f"| {method.name} | {kinds} | {result.used / result.capacity:.1%} |"
+            f" {result.promised:,.0f} VCPU-hours | {result.lent / result.promised:.1%} | {result.broken} |",
+            flush=True,
+        )
+
+
+def _make_method(number: int, folder: Path, hosts: dict[str, int]) -> BookingMethod:
+    if number < 2:
+        return ReservedRoom(MovedService(folder, hosts), holds_at_once=number == 1)
+    share = (number - 1) / 4
+    # blocks of four hosts have all sizes
+    fenced = {name: cpus for each, (name, cpus) in enumerate(hosts.items()) if each // 4 % 4 < share * 4}
+    return FencedHosts(
+        MovedService(folder, hosts, frozenset(fenced)), f"Blazar, {share:.0%} of hosts", fenced
+    )
+
+
+if __name__ == "__main__":
+    main()

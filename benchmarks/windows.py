@@ -1,0 +1,358 @@
+"""The cost of bookings at 10,000 hosts with 50 windows each: ``python -m benchmarks.windows``.
+
+One worker answers over HTTP. Beside the world with windows stands one without: the same hosts, where
+guests without an end hold the amounts that holds keep free for windows. So both answer the same candidates.
+Between two answers a window is booked and deleted elsewhere, so no answer is known already.
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from benchmarks.decisions import percentiles
+from benchmarks.http import Connection, Refused
+from benchmarks.loading import load_directly
+from benchmarks.servers import Ours
+from benchmarks.worlds import Provider, Tree, World, inventory, uuid_of
+from placement.db import migration, tables
+from placement.db.database import ServiceDatabase, WriteTransaction
+from placement.maintenance.heal import advance_sequence
+from placement.store.holds import hold_uuid
+from placement.store.time_profile import TimedAmount, TimeWindow, needed_holds
+from tests import databases
+from tests.databases import ServerMissing
+
+HOUR: Final = 3600.0
+DAY: Final = 24 * HOUR
+_OWNER: Final = {"project_id": "project", "user_id": "user"}
+_BATCH: Final = 20_000
+_NUMA_SHARE: Final = 0.2
+_ADDITIONS: Final = 5_000_000
+
+
+def unlike_host(seed: int, number: int) -> Tree:
+    """A host of random size; one of five has two NUMA nodes with dedicated CPUs."""
+    rng = random.Random(f"{seed}-{number}")
+    name, disk = f"host-{number}", {"DISK_GB": inventory(rng.randrange(500, 8_000))}
+    if rng.random() >= _NUMA_SHARE:
+        vcpus = rng.randrange(16, 129)
+        own = {"VCPU": inventory(vcpus), "MEMORY_MB": inventory(1024 * rng.randrange(2, 9) * vcpus)}
+        return [Provider(name, None, {**own, **disk}, ("COMPUTE_NODE",))]
+    root = Provider(name, None, disk, ("COMPUTE_NODE",))
+    cpus = rng.randrange(16, 65)
+    cells = {"PCPU": inventory(cpus), "MEMORY_MB": inventory(1024 * rng.randrange(4, 9) * cpus)}
+    return [
+        root,
+        *(Provider(f"{name}-numa{node}", root.uuid, cells, ("HW_NUMA_ROOT",)) for node in range(2)),
+    ]
+
+
+def booked_windows(
+    rng: random.Random, provider: Provider, count: int, now: float
+) -> tuple[dict[str, int], list[tuple[TimeWindow, dict[str, int]]]]:
+    """The used amounts of guests without an end on a provider, and windows with their amounts.
+
+    The windows of a lane follow one another, and all lanes together fit beside the guests.
+    """
+    cpus, memory = (int(provider.inventories[name]["total"]) for name in (_cpu_class(provider), "MEMORY_MB"))
+    guests = rng.randrange(cpus // 2)
+    lanes = rng.randrange(1, 5)
+    most = (cpus - guests) // lanes
+    windows = []
+    for lane in range(lanes):
+        begin = now + rng.uniform(HOUR, DAY)
+        for _ in range(lane, count, lanes):
+            end = begin + rng.uniform(HOUR, DAY)
+            amount = rng.randrange(max(1, most // 2), most + 1)
+            windows.append((TimeWindow(begin, end), _amounts(provider, amount, memory * amount // cpus)))
+            begin = end + rng.choice([0.0, rng.uniform(0, DAY / 2)])
+    return _amounts(provider, guests, memory * guests // cpus), windows
+
+
+def _cpu_class(provider: Provider) -> str:
+    return "VCPU" if "VCPU" in provider.inventories else "PCPU"
+
+
+def _amounts(provider: Provider, cpus: int, memory: int) -> dict[str, int]:
+    return {_cpu_class(provider): cpus, "MEMORY_MB": memory} if cpus else {}
+
+
+class _Rows:
+    """Rows of consumers and of what they hold, in batches.
+
+    :param ids: ids of providers by uuid and of resource classes by name, by table.
+    """
+
+    def __init__(self, tx: WriteTransaction, ids: Mapping[str, Mapping[str, int]]) -> None:
+        self.tx = tx
+        self.ids = ids
+        self.count = 0
+        self._rows: dict[str, list[dict[str, Any]]] = {}
+
+    def add_consumer(
+        self, consumer: str, kind: str, provider: Provider, held: dict[str, int], window: TimeWindow | None
+    ) -> None:
+        """Add a consumer with its allocations, or a pending window with its planned ones."""
+        self.count += 1
+        self._add(
+            tables.consumers,
+            {"id": self.count, "uuid": consumer, "consumer_type": kind, "generation": 1, **_OWNER},
+        )
+        if window is not None:
+            times = {"starts_at": window.starts_at, "expires_at": window.ends_at}
+            self._add(tables.reservations, {"consumer_id": self.count, "claim_group": None, **times})
+        for name, used in held.items():
+            row = {
+                "consumer_id": self.count,
+                "provider_id": self.ids["resource_providers"][provider.uuid],
+                "resource_class_id": self.ids["resource_classes"][name],
+                "used": used,
+            }
+            self._add(tables.allocations if window is None else tables.planned_allocations, row)
+        if self.count % _BATCH == 0:
+            self.send()
+
+    def _add(self, table: sa.Table, row: dict[str, Any]) -> None:
+        times = {"updated_at": self.tx.now} if "updated_at" in table.c else {}
+        self._rows.setdefault(table.name, []).append({**row, **times})
+
+    def send(self) -> None:
+        """Insert the rows; the consumers come first."""
+        for table in (tables.consumers, tables.reservations, tables.allocations, tables.planned_allocations):
+            if some := self._rows.pop(table.name, []):
+                self.tx.conn.execute(sa.insert(table), some)
+
+
+def book_directly(url: str, hosts: Sequence[Tree], count: int, seed: int, *, has_windows: bool) -> None:
+    """Write guests, windows and their holds into a database that has the hosts."""
+    database = ServiceDatabase(url)
+    try:
+        database.write(lambda tx: _book(tx, hosts, count, seed, has_windows=has_windows))
+    finally:
+        database.close()
+
+
+def _book(tx: WriteTransaction, hosts: Sequence[Tree], count: int, seed: int, *, has_windows: bool) -> None:
+    ids = {
+        table.name: {key: row_id for row_id, key in tx.conn.execute(sa.select(table.c.id, key_column))}
+        for table, key_column in (
+            (tables.resource_providers, tables.resource_providers.c.uuid),
+            (tables.resource_classes, tables.resource_classes.c.name),
+        )
+    }
+    rng, rows, now = random.Random(seed), _Rows(tx, ids), time.time()
+    for tree in hosts:
+        # the windows of a host with NUMA nodes are on its nodes
+        cells = [each for each in tree if "MEMORY_MB" in each.inventories]
+        for provider in cells:
+            guests, windows = booked_windows(rng, provider, count // len(cells), now)
+            if guests:
+                rows.add_consumer(_new_uuid(rng), "INSTANCE", provider, guests, None)
+            some = [
+                TimedAmount("", provider.uuid, name, used, window, has_begun=False)
+                for window, held in windows
+                for name, used in held.items()
+            ]
+            held = {name: amount for (_, name), amount in needed_holds(some, now).items()}
+            kind = tables.WINDOW_HOLD if has_windows else "INSTANCE"
+            rows.add_consumer(hold_uuid(provider.uuid), kind, provider, held, None)
+            if has_windows:
+                for window, amounts in windows:
+                    rows.add_consumer(_new_uuid(rng), tables.RESERVATION, provider, amounts, window)
+    rows.send()
+    advance_sequence(tx.conn, tables.consumers)
+
+
+def _new_uuid(rng: random.Random) -> str:
+    return str(uuid.UUID(int=rng.getrandbits(128), version=4))
+
+
+def _iso(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+GROUPS: Final = "&".join(f"resources_{each}=PCPU:4,MEMORY_MB:4096" for each in "ABC") + "&group_policy=none"
+SMALL: Final = "resources=VCPU:2,MEMORY_MB:4096,DISK_GB:10"
+
+
+def questions(rng: random.Random, now: float) -> dict[str, Callable[[], dict[str, Any]]]:
+    """Bodies of requests for the earliest windows, by title; each call makes another one."""
+
+    def body(query: str, hours: float, **fields: Any) -> dict[str, Any]:
+        return {"query": query, "duration": int(hours * HOUR), **fields}
+
+    def later() -> float:
+        return now + rng.uniform(2 * DAY, 8 * DAY)
+
+    def small() -> str:
+        return f"resources=VCPU:{rng.randrange(1, 9)},MEMORY_MB:{1024 * rng.randrange(1, 17)},DISK_GB:10"
+
+    def large() -> str:
+        return f"resources=VCPU:{rng.randrange(80, 113)},MEMORY_MB:{1024 * rng.randrange(100, 201)}"
+
+    return {
+        "small, now": lambda: body(small(), rng.uniform(1, 48)),
+        "small, from a day on": lambda: body(small(), rng.uniform(1, 48), not_before=_iso(later())),
+        "large": lambda: body(large(), rng.uniform(1, 48)),
+        "whole host for weeks": lambda: body(f"resources=VCPU:{rng.randrange(120, 129)}", 24 * 14),
+        "three groups on NUMA nodes": lambda: body(GROUPS, rng.uniform(1, 48)),
+        "topology, PCPU:40": lambda: body("resources=PCPU:40", rng.uniform(1, 48), topology="best-effort"),
+        "near full, with a deadline": lambda: body(
+            "resources=VCPU:126,MEMORY_MB:900000", 24, deadline=_iso(now + 6 * DAY)
+        ),
+        "100 windows": lambda: body(large(), rng.uniform(1, 48), limit=100),
+    }
+
+
+Deed = Callable[[Connection], object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """A service with one of the worlds."""
+
+    name: str
+    service: Ours
+
+    def measure(self, title: str, make: Callable[[], Deed], count: int, before: Deed | None = None) -> None:
+        """Print the CPU time of the worker and the clock of some answers; ``before`` each one runs a deed."""
+        work, clock, failed = [], [], 0
+        with Connection(self.service.port) as connection:
+            for _ in range(count):
+                deed = make()
+                if before is not None:
+                    before(connection)
+                began, cpu = time.perf_counter(), self.service.cpu_seconds()
+                try:
+                    deed(connection)
+                except Refused:
+                    failed += 1
+                clock.append((time.perf_counter() - began) * 1000)
+                work.append((self.service.cpu_seconds() - cpu) * 1000)
+        print(
+            f"{self.name:10} {title:28} {percentiles(work)} ms of CPU, {percentiles(clock)} by the clock"
+            + (f", {failed} of {count} refused" if failed else ""),
+            flush=True,
+        )
+
+    def print_memory(self, title: str) -> None:
+        """Print the memory of the worker."""
+        (worker,) = self.service.worker_processes()
+        print(f"{self.name:10} {title:28} {worker.memory_info().rss / 1e6:7.0f} MB", flush=True)
+
+
+class _Deeds:
+    """Requests of clients to a world with some hosts."""
+
+    def __init__(self, seed: int, hosts: int) -> None:
+        self._rng = random.Random(seed)
+        self._hosts = hosts
+
+    def find(self, body: Mapping[str, Any]) -> Deed:
+        """Ask for the earliest windows."""
+        return lambda connection: connection.expect("POST", "/ext/v1/availability", body)
+
+    def book(self, *, named: bool, kept: bool = True) -> Deed:
+        """Book a small window on a named host or on any, and delete it again if it is not kept."""
+        begin = time.time() + self._rng.uniform(2 * DAY, 20 * DAY)
+        times = {"starts_at": _iso(begin), "expires_at": _iso(begin + 3 * HOUR)}
+        reservation = _new_uuid(self._rng)
+        body: dict[str, Any] = {"uuid": reservation, "query": SMALL, **times, **_OWNER}
+        if named:
+            body["allowed_hosts"] = [uuid_of(f"host-{self._rng.randrange(self._hosts)}")]
+
+        def send(connection: Connection) -> None:
+            connection.expect("POST", "/ext/v1/reservations", body)
+            if not kept:
+                connection.expect("DELETE", f"/ext/v1/reservations/{reservation}")
+
+        return send
+
+    def come_and_go(self, connection: Connection) -> None:
+        """Book a window on a host that has room, and delete it: a change for the next answer."""
+        for _ in range(20):
+            with suppress(Refused):
+                self.book(named=True, kept=False)(connection)
+                return
+
+    def candidates(self) -> Deed:
+        """Ask for candidates."""
+        query = f"resources=VCPU:{self._rng.randrange(1, 9)},MEMORY_MB:{1024 * self._rng.randrange(1, 17)}"
+        return lambda connection: connection.expect("GET", f"/allocation_candidates?{query}&limit=100")
+
+    def claim(self) -> Deed:
+        """Claim a small guest without an end."""
+        claim = {"consumer_uuid": _new_uuid(self._rng), "consumer_generation": None, "query": SMALL}
+        body = {"claims": [{**claim, **_OWNER, "consumer_type": "INSTANCE"}]}
+        return lambda connection: connection.expect("POST", "/ext/v1/claims", body)
+
+
+def _measure_windows(side: _Side, deeds: _Deeds, rng: random.Random, count: int) -> None:
+    with Connection(side.service.port) as connection:
+        began = time.perf_counter()
+        deeds.find({"query": SMALL, "duration": 3600})(connection)
+        print(f"{side.name:10} the first find takes {time.perf_counter() - began:.2f} s", flush=True)
+    side.print_memory("memory after the first find")
+    for title, make in questions(rng, time.time()).items():
+        side.measure(f"find: {title}", lambda make=make: deeds.find(make()), count, deeds.come_and_go)
+    side.measure("book on any host", lambda: deeds.book(named=False), count)
+    side.measure("book on a named host", lambda: deeds.book(named=True), count)
+    side.print_memory("memory at the end")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    top = argparse.ArgumentParser(prog="python -m benchmarks.windows", description=__doc__)
+    top.add_argument("--database", choices=databases.KINDS, default="sqlite", help="default: %(default)s")
+    top.add_argument("--hosts", type=int, default=10_000, help="default: %(default)s")
+    top.add_argument("--windows", type=int, default=50, help="of each host; default: %(default)s")
+    top.add_argument("--count", type=int, default=40, help="how many of each; default: %(default)s")
+    top.add_argument("--seed", type=int, default=random.randrange(1000), help="default: random")
+    top.add_argument("--no-finds", action="store_true", help="only what clients without bookings ask")
+    options = top.parse_args(arguments)
+    try:
+        server = databases.create(options.database, durable=True)
+    except ServerMissing as error:
+        print(error, file=sys.stderr)
+        return 1
+    began = time.thread_time()
+    for _ in range(_ADDITIONS):
+        began + 1
+    print(f"seed {options.seed}; {_ADDITIONS:,} additions take {time.thread_time() - began:.2f} s")
+    world = World("unlike", options.hosts, lambda number: unlike_host(options.seed, number))
+    with server, tempfile.TemporaryDirectory(prefix="placement-windows-") as folder, ExitStack() as stack:
+        sides = []
+        for name, has_windows in (("windows", True), ("none", False)):
+            began, url = time.perf_counter(), server.fresh_database()
+            migration.upgrade_schema(url)
+            load_directly(url, world, options.hosts)
+            trees = [world.tree(number) for number in range(options.hosts)]
+            book_directly(url, trees, options.windows, options.seed, has_windows=has_windows)
+            print(f"{name:10} written in {time.perf_counter() - began:.0f} s", flush=True)
+            sides.append(_Side(name, stack.enter_context(Ours(url, Path(folder), workers=1, threads=4))))
+        deeds = _Deeds(options.seed, options.hosts)
+        for _ in range(2):
+            # in turns, so that whatever disturbs the machine disturbs both
+            for side in sides:
+                side.measure("candidates", deeds.candidates, options.count)
+            for side in sides:
+                side.measure("claim", deeds.claim, options.count)
+        for side in sides:
+            side.print_memory("memory before the first find")
+        if not options.no_finds:
+            _measure_windows(sides[0], deeds, random.Random(options.seed), options.count)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,15 @@
+"""Windows that hold their amounts some time before their start and after their end."""
+
+import sqlalchemy as sa
+
+from placement.db.revision_tables import make_column
+
+revision = "0012"
+down_revision = "0011"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    for name in ("lead_time", "cleaning_time"):
+        make_column("reservations", sa.Column(name, sa.Integer, nullable=False, server_default="0"))

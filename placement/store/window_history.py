@@ -1,0 +1,154 @@
+"""The history of windows: each booking with its promised amounts, until it is old.
+
+A row is written with the booking, and marked if the window is deleted. So the end of a window needs no write:
+its state follows from the clock of the database. Each booking deletes some old rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import sqlalchemy as sa
+
+from placement.db import clock
+from placement.db.database import WriteTransaction
+from placement.db.tables import booked_windows as table
+from placement.store.time_profile import TimeWindow, WindowMargins
+
+MAX_AGE: Final = 90 * 86_400.0
+"""Seconds after its end for which the history has a window."""
+MAX_KEPT: Final = 1000
+"""Maximum number of windows of a project in the history that are over."""
+# more than one, so that the history becomes shorter
+_AT_ONCE: Final = 100
+"""Maximum number of rows that a booking deletes because of their age, and because of their number."""
+
+
+class PastState(StrEnum):
+    """The state of a window that is over. A cancelled window was deleted before its start."""
+
+    ENDED = "ended"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class PastWindow:
+    """A window that is over; times are in seconds since 1970.
+
+    ``held`` is the time for which its amounts were promised, with the margins. ``resources`` has the promised
+    amounts by resource class. ``ended_at`` is the time of its deletion; None if it lasted until its end.
+    """
+
+    uuid: str
+    project_id: str
+    user_id: str
+    group: str | None
+    held: TimeWindow
+    margins: WindowMargins
+    resources: Mapping[str, int]
+    ended_at: float | None
+
+
+def note_booking(
+    tx: WriteTransaction,
+    uuid: str,
+    owner: tuple[str, str],
+    group: str | None,
+    held: TimeWindow,
+    margins: WindowMargins,
+    resources: Mapping[str, int],
+) -> None:
+    """Add a new window to the history, and delete old rows; the caller has locked the bucket of expiries.
+
+    :param owner: the project and the user.
+    """
+    project_id, user_id = owner
+    old = [
+        *tx.conn.execute(_too_old).scalars(),
+        *tx.conn.execute(_too_many, {"project": project_id, "kept": MAX_KEPT}).scalars(),
+        # a client may use the uuid of a deleted window again
+        uuid,
+    ]
+    tx.conn.execute(sa.delete(table).where(table.c.uuid.in_(old)))
+    tx.conn.execute(
+        sa.insert(table).values(
+            uuid=uuid,
+            project_id=project_id,
+            user_id=user_id,
+            claim_group=group,
+            starts_at=held.starts_at,
+            expires_at=held.ends_at,
+            lead_time=margins.lead,
+            cleaning_time=margins.cleaning,
+            resources=json.dumps(resources, sort_keys=True),
+            ended_at=held.ends_at,
+        )
+    )
+
+
+def note_end(tx: WriteTransaction, uuid: str, expires_at: float) -> None:
+    """Change the end of a window, with its cleaning time."""
+    tx.conn.execute(
+        sa.update(table).where(table.c.uuid == uuid).values(expires_at=expires_at, ended_at=expires_at)
+    )
+
+
+def note_deletion(tx: WriteTransaction, uuid: str) -> None:
+    """Mark a window that is deleted before its end."""
+    tx.conn.execute(sa.update(table).where(table.c.uuid == uuid).values(ended_at=clock.ServerNow()))
+
+
+def list_past(
+    conn: sa.Connection,
+    state: PastState,
+    project_id: str | None,
+    group: str | None,
+    after: str | None,
+    limit: int,
+) -> list[PastWindow]:
+    """Return windows that are over, of a project and a group, in the order of uuids, beginning after one."""
+    query = sa.select(table).where(_STATES[state]).order_by(table.c.uuid).limit(limit)
+    if project_id is not None:
+        # the length is compared, too, because MariaDB ignores trailing blanks in comparisons
+        has_length = sa.func.length(table.c.project_id) == sa.func.length(project_id)
+        query = query.where(table.c.project_id == project_id, has_length)
+    if group is not None:
+        query = query.where(table.c.claim_group == group)
+    if after is not None:
+        query = query.where(table.c.uuid > after)
+    return [
+        PastWindow(
+            row.uuid,
+            row.project_id,
+            row.user_id,
+            row.claim_group,
+            TimeWindow(row.starts_at, row.expires_at),
+            WindowMargins(row.lead_time, row.cleaning_time),
+            json.loads(row.resources),
+            row.ended_at if row.ended_at < row.expires_at else None,
+        )
+        for row in conn.execute(query)
+    ]
+
+
+_start: Final = table.c.starts_at + table.c.lead_time
+_is_over: Final = table.c.ended_at <= clock.ServerNow()
+_STATES: Final = {
+    PastState.CANCELLED: table.c.ended_at < _start,
+    PastState.ENDED: _is_over & (table.c.ended_at >= _start),
+}
+_too_old: Final = (
+    sa.select(table.c.uuid).where(table.c.ended_at <= clock.ServerNow() - MAX_AGE).limit(_AT_ONCE)
+)
+_too_many: Final = (
+    sa.select(table.c.uuid)
+    .where(table.c.project_id == sa.bindparam("project"), _is_over)
+    # the order of an index, which has only the windows that are over in front
+    .order_by(table.c.project_id.desc(), table.c.ended_at.desc())
+    .offset(sa.bindparam("kept", type_=sa.Integer))
+    .limit(_AT_ONCE)
+)

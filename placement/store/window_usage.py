@@ -1,0 +1,68 @@
+"""Sums of windows for metrics: their number, and the amounts that they hold and lend."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from placement.db.tables import claim_expiries, planned_allocations, reservations
+from placement.store.holds import TimeSchedule, read_schedule
+from placement.store.time_profile import AT_ONCE, TimeWindow, by_key, largest_sum
+
+_ALWAYS: Final = TimeWindow(-math.inf, math.inf)
+# a scrape reads all amounts, some 10 microseconds each
+MAX_AMOUNTS: Final = 10_000
+"""Maximum number of planned amounts, of windows and of claims that end, for which sums are computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowUsage:
+    """The number of pending and active windows, and their amounts by resource class.
+
+    - ``booked``: amounts of pending windows, and those that claims have not taken from active windows.
+    - ``lent``: the part of the room of pending windows that active windows and claims that end use now.
+    """
+
+    pending: int
+    active: int
+    booked: Mapping[str, int]
+    lent: Mapping[str, int]
+
+    @classmethod
+    def from_schedule(cls, schedule: TimeSchedule) -> WindowUsage:
+        """Return the sums of a schedule of all providers."""
+        # claims that end have no start
+        windows = [each for each in schedule.amounts if each.window.starts_at != AT_ONCE]
+        pending = [each for each in windows if not each.has_begun]
+        booked, lent, holds = Counter[str](), Counter[str](), dict(schedule.holds)
+        for each in windows:
+            booked[each.resource_class] += each.used
+        for key, some in by_key(pending).items():
+            # the hold keeps the room that the pending windows do not lend
+            lent[key[1]] += max(0, largest_sum(some, _ALWAYS) - holds.get(key, 0))
+        waiting = {each.consumer for each in pending}
+        return cls(len(waiting), len({each.consumer for each in windows} - waiting), booked, lent)
+
+
+def read_usage(conn: sa.Connection) -> WindowUsage | None:
+    """Return the sums of all windows; None if there are more than :data:`MAX_AMOUNTS` amounts."""
+    if any(conn.execute(query).scalar_one() > MAX_AMOUNTS for query in _COUNTS):
+        return None
+    return WindowUsage.from_schedule(read_schedule(conn))
+
+
+def _limited_count(table: sa.Table, *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    some = sa.select(sa.literal(1).label("one")).select_from(table).where(*conditions)
+    return sa.select(sa.func.count()).select_from(some.limit(MAX_AMOUNTS + 1).subquery())
+
+
+_COUNTS: Final = (
+    _limited_count(planned_allocations),
+    _limited_count(reservations, reservations.c.starts_at.is_not(None)),
+    _limited_count(claim_expiries, claim_expiries.c.is_final),
+)
