@@ -290,7 +290,7 @@ class ProcessKind(GuestKind):
         try:
             call_agent(SOCKET, "guest.run", {"uuid": self.uuid, "command": ["sleep", "10000"]})
         except RequestError as error:
-            # It starts as soon as the agent has the time.
+            # The guest starts as soon as the agent has the time.
             if "busy" not in str(error):
                 raise
 
@@ -450,7 +450,7 @@ def test_guests_that_start_again_are_pinned(guests, agent):
         guest.stop()
         wait_for(lambda guest=guest: not guest.is_running())
         times[guest.name] = seconds_to_pinned(guest)
-    print("seconds from start to pinned:", times)
+    say(f"seconds from start to pinned: {times}")
     Path("times.json").write_text(json.dumps(times))
     assert_placed(guests, agent)
     # Starts without an agent are found by the next one.
