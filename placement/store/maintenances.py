@@ -37,7 +37,10 @@ from placement.store.reservations import (
     CapacityReservation,
     ReservationEnd,
     WrittenReservation,
+    find_reservation,
+    held_amounts,
     make_reservation,
+    no_reservation,
 )
 from placement.store.time_profile import TimeWindow, check_window
 
@@ -112,24 +115,63 @@ class HostGuest:
 
 
 def find_guests(
-    conn: sa.Connection, window: CapacityReservation, providers: Collection[str]
+    conn: sa.Connection, window: CapacityReservation, providers: Collection[str], limit: int = MAX_GUESTS
 ) -> list[HostGuest]:
-    """Return the other consumers of these providers by uuid, at most :data:`MAX_GUESTS`.
+    """Return the other consumers of these providers by uuid, at most ``limit``.
 
     Windows that begin after this one are left out.
     """
     begin = window.time_ahead.starts_at
     found: dict[str, HostGuest] = {}
     for chunk in split_rows(sorted(providers)):
-        values = {"providers": chunk, "own": window.uuid, "after": window.expires_at, "limit": MAX_GUESTS}
+        values = {"providers": chunk, "own": window.uuid, "after": window.expires_at, "limit": limit}
         for consumer, kind, project_id, claim_end, reservation_end in conn.execute(_guests, values):
             ends_at = claim_end if reservation_end is None else reservation_end
             has_to_move = ends_at is None or ends_at > begin
             found[consumer] = HostGuest(consumer, kind, project_id, ends_at, has_to_move)
-    return [found[consumer] for consumer in sorted(found)][:MAX_GUESTS]
+    return [found[consumer] for consumer in sorted(found)][:limit]
 
 
+@dataclass(frozen=True, slots=True)
+class HostMaintenance:
+    """A reservation of hosts, by uuid, with their roots and the consumers there that end before it."""
+
+    uuid: str
+    project_id: str
+    roots: frozenset[str]
+    ending: frozenset[str]
+
+
+def read_maintenance(conn: sa.Connection, uuid: str, limit: int) -> HostMaintenance:
+    """Return the hosts of a reservation, with at most ``limit`` of their consumers.
+
+    :raises NotFound: there is no such reservation.
+    """
+    found = find_reservation(conn, uuid)
+    if found is None:
+        raise no_reservation(uuid)
+    providers = sorted({each.provider for each in held_amounts(conn, [found])})
+    roots = {
+        root
+        for chunk in split_rows(providers)
+        for root in conn.execute(_roots, {"providers": chunk}).scalars()
+    }
+    ending = {each.consumer for each in find_guests(conn, found, providers, limit) if not each.has_to_move}
+    return HostMaintenance(uuid, found.project_id, frozenset(roots), frozenset(ending))
+
+
+_root: Final = resource_providers.alias("root")
 _chosen: Final = resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True))
+_roots: Final = (
+    sa.select(_root.c.uuid)
+    .select_from(
+        resource_providers.join(
+            _root, _root.c.id == sa.func.coalesce(resource_providers.c.root_id, resource_providers.c.id)
+        )
+    )
+    .where(_chosen)
+    .distinct()
+)
 _ids: Final = sa.union(
     *(
         sa.select(held.c.consumer_id)

@@ -140,6 +140,12 @@ class ShowCapacity(command.Lister):
             help="Also count how many consumers on the hosts of --excluded-host have a place on the"
             " other hosts",
         )
+        parser.add_argument(
+            "--maintenance",
+            metavar="<reservation>",
+            help="UUID of a reservation of hosts for a maintenance: like --excluded-host for its hosts with"
+            " --drain, but without consumers that end before it begins",
+        )
         _add_options(parser, _CAPACITY_PARTS, "the queries")
         return parser
 
@@ -147,6 +153,8 @@ class ShowCapacity(command.Lister):
         """Show the part as a table; print combined counts and drained consumers."""
         body: dict[str, Any] = {"flavors": [], "excluded_hosts": root_uuids(self, parsed_args.excluded_host)}
         body |= {"drain": True} if parsed_args.drain or parsed_args.part == "drain" else {}
+        if parsed_args.maintenance is not None:
+            body["maintenance"] = parsed_args.maintenance
         body |= {"moves": True} if parsed_args.part == "moves" else {}
         for flavor in parsed_args.flavor:
             name, found, query = flavor.partition("=")
@@ -191,6 +199,8 @@ class ShowCapacity(command.Lister):
                 "on the others.",
                 file=self.app.stderr,
             )
+            if drain.get("ending_before"):
+                print(f"{drain['ending_before']} further consumers end before.", file=self.app.stderr)
         columns, rows = _CAPACITY_PARTS[parsed_args.part]
         about = [answer] if parsed_args.part == "drain" else answer["flavors"]
         return columns, [tuple(row) for each in about for row in rows(each)]

@@ -37,7 +37,7 @@ The order of calls
 
 Imports
     Entry points load ``handler``, ``options`` and ``rules``; no other package imports this package. The
-    planner imports the search, the read model, and ``placement.store.holders``.
+    planner imports the search, the read model, and ``placement.store.holders`` and ``maintenances``.
 
 A worked example
     The host ``cn1`` has two NUMA nodes with 4 and 3 free VCPU, and 10 GB of free disk. The flavor is

@@ -54,10 +54,14 @@ def of_sets(sets: FitBounds, shares: Mapping[str, FlavorProportion]) -> dict[str
     return {**_fit_document(sets), "guests": guests}
 
 
-def of_displaced(displaced: DisplacedGuests) -> dict[str, Any]:
-    """Return the JSON document about the guests of drained hosts."""
+def of_displaced(displaced: DisplacedGuests, ending: int) -> dict[str, Any]:
+    """Return the JSON document about the guests of drained hosts.
+
+    :param ending: the number of further guests, which end before the hosts are taken away.
+    """
     return {
         "consumers": displaced.guests,
+        "ending_before": ending,
         **_fit_document(displaced.fit),
         "unplaced": [
             {

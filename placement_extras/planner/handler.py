@@ -18,6 +18,7 @@ from placement.api.paths import EXT
 from placement.db.database import ServiceDatabase
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
 from placement.microversion import Microversion
+from placement.policies.ext import SHOW_RESERVATION
 from placement.read_model.feed import ModelView, ReadModel
 from placement.read_model.provider import DISABLED
 from placement.read_model.snapshot import ModelSnapshot
@@ -30,12 +31,19 @@ from placement.search.claims.topology import TopologyPolicy
 from placement.search.host_filter import named_roots
 from placement.search.request import CandidatesRequest, check_names
 from placement.store.holders import HeldAmount, held_beside
+from placement.store.maintenances import HostMaintenance, read_maintenance
 from placement_extras.planner import rules
 from placement_extras.planner.capacity import CloudHosts, FlavorCapacity, count_flavor
 from placement_extras.planner.cluster_simulation import ClusterSimulation, HostedConsumer, guests_of
 from placement_extras.planner.document import flavor_document, of_displaced, of_sets
 from placement_extras.planner.drain_plan import DisplacedGuests, displace_guests
-from placement_extras.planner.migration_plan import MigrationPlan, make_room, nearest_hosts, plan_with_fewest
+from placement_extras.planner.migration_plan import (
+    WINDOW_HOLD,
+    MigrationPlan,
+    make_room,
+    nearest_hosts,
+    plan_with_fewest,
+)
 from placement_extras.planner.proportions import FlavorProportion, count_sets
 from placement_extras.planner.split_count import count_split
 
@@ -57,13 +65,15 @@ class FlavorSchema(explanation.AskingSchema, explanation.TopologySchema):
 class CapacityBody(explanation.VersionedSchema):
     """The body of a request: the flavors to count, the microversion of their queries, and hosts to leave out.
 
-    ``drain`` asks whether the guests of these hosts have places elsewhere. ``moves`` asks for the moves that
+    ``drain`` asks whether the guests of these hosts have places elsewhere. ``maintenance`` asks this for the
+    hosts of a reservation, without the guests that end before it. ``moves`` asks for the moves that
     make room for one more guest of each flavor.
     """
 
     flavors = ArrayField(ObjectField(FlavorSchema), required=True, min_items=1, max_items=MAX_FLAVORS)
     excluded_hosts = ArrayField(UuidField(), unique=True, load_default=list, max_items=MAX_EXCLUDED)
     drain = BooleanField(load_default=False)
+    maintenance = UuidField(load_default=None, allow_none=False)
     moves = BooleanField(load_default=False)
 
 
@@ -73,7 +83,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCan
     :param forms: the registered forms of a request other than a query, such as a flavor of Nova.
     :raises InvalidRequest: a flavor is wrong; the message names the flavor and the error.
     """
-    if body["drain"] and not body["excluded_hosts"]:
+    if body["drain"] and body["maintenance"] is None and not body["excluded_hosts"]:
         raise InvalidRequest("'drain' needs hosts in 'excluded_hosts', but this list is empty.")
     found: dict[str, AskedCandidates] = {}
     for flavor in body["flavors"]:
@@ -134,11 +144,11 @@ class GuestRelocator:
         self._end = thread_time() + seconds
         self._check_awaited = check_awaited
 
-    def displaced_guests(self, hosts: Collection[str]) -> DisplacedGuests:
+    def displaced_guests(self, hosts: Collection[str], staying: Collection[str] = ()) -> DisplacedGuests:
         """Return whether the guests of some hosts have places on the other hosts.
 
         :param hosts: the uuids of the roots of these hosts.
-
+        :param staying: the uuids of consumers that need no other place.
         :raises InvalidRequest: the hosts have too many guests.
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
@@ -154,7 +164,12 @@ class GuestRelocator:
         # another view is opened, because the model may have changed while the database was read
         with self._model.fresh_view() as view:
             avoided, budget = _ids(view.snapshot, hosts), self._make_budget(view)
-            guests = _guests_on(view.snapshot, avoided, held, budget)
+            guests = [
+                each
+                for each in _guests_on(view.snapshot, avoided, held, budget)
+                # a hold belongs to its provider
+                if each.consumer_type != WINDOW_HOLD and each.consumer not in staying
+            ]
             return displace_guests(ClusterSimulation(view.snapshot, budget, avoided), guests)
 
     def room_for(self, request: CandidatesRequest, avoided: Collection[str]) -> MigrationPlan:
@@ -225,12 +240,16 @@ def count_capacity(call: ApiRequest) -> Response:
     deadline = call.service.conf.api.capacity_deadline
     # the limit is CPU time, so that time spent waiting for other threads does not count
     end = thread_time() + deadline
+    excluded = body["excluded_hosts"]
+    maintenance = None if body["maintenance"] is None else _find_maintenance(call, body["maintenance"])
+    if maintenance is not None:
+        excluded = [*maintenance.roots.union(excluded)]
     counted: dict[str, FlavorCapacity] = {}
     fallen_back: dict[str, FlavorCapacity] = {}
     with call.service.model.fresh_view() as view:
         for request in flavors.values():
             check_names(request, view.names.classes, view.names.traits)
-        avoided = named_roots(view.snapshot, body["excluded_hosts"], "excluded_hosts names")
+        avoided = named_roots(view.snapshot, excluded, "excluded_hosts names")
         try:
             budget = SearchBudget(deadline, yield_lock=view.yield_after(call.check_awaited))
             cloud = CloudHosts(view.snapshot, budget, avoided)
@@ -288,10 +307,14 @@ def count_capacity(call: ApiRequest) -> Response:
         call.service.model, call.service.database, end - thread_time(), call.check_awaited
     )
     try:
-        displaced = relocator.displaced_guests(body["excluded_hosts"]) if body["drain"] else None
+        displaced = None
+        if maintenance is not None:
+            displaced = relocator.displaced_guests(excluded, {maintenance.uuid, *maintenance.ending})
+        elif body["drain"]:
+            displaced = relocator.displaced_guests(excluded)
         making = {
             name: plan_with_fewest(
-                relocator.room_for(request, body["excluded_hosts"]) for request in _possible_requests(each)
+                relocator.room_for(request, excluded) for request in _possible_requests(each)
             )
             for name, each in asked.items()
             if body["moves"]
@@ -310,9 +333,18 @@ def count_capacity(call: ApiRequest) -> Response:
                 for name, each in counted.items()
             ],
             "combined": None if sets is None else of_sets(sets, shares),
-            "drain": None if displaced is None else of_displaced(displaced),
+            "drain": None
+            if displaced is None
+            else of_displaced(displaced, len(maintenance.ending) if maintenance else 0),
         }
     )
+
+
+def _find_maintenance(call: ApiRequest, reservation: str) -> HostMaintenance:
+    with call.service.database.read() as conn:
+        found = read_maintenance(conn, reservation, MAX_HELD)
+    call.authorize(SHOW_RESERVATION, {"project_id": found.project_id})
+    return found
 
 
 def _uncounted_warnings(

@@ -19,7 +19,9 @@ MAX_MOVES: Final = 64
 """Maximum number of moves of a plan."""
 _MAX_TRIES: Final = 2_000
 """Maximum number of single moves that the search tries in order to find a plan with fewer moves."""
-_STAYING: Final = frozenset(("RESERVATION", "WINDOW_HOLD", "MIGRATION"))
+WINDOW_HOLD: Final = "WINDOW_HOLD"
+"""The type of the consumers that keep room of their provider free for windows."""
+_STAYING: Final = frozenset(("RESERVATION", WINDOW_HOLD, "MIGRATION"))
 """Types of consumers that cannot be moved."""
 
 

@@ -6,6 +6,7 @@ from placement.db import migration
 from placement.search import budget
 from placement_extras.planner import handler
 from tests.placement.builders import make_provider, new_claim, post_claims, read_error
+from tests.placement.moving_clock import after
 from tests.placement.running import Admin, application
 
 PATH = "/ext/v1/capacity"
@@ -230,7 +231,13 @@ def crowded(database_server, database_template):
 def test_guests_of_drained_hosts_without_a_place_are_named(crowded):
     asked = {"flavors": [SMALL], "drain": True}
     answer = crowded("POST", PATH, json={**asked, "excluded_hosts": [SECOND]}).json["drain"]
-    assert answer == {"consumers": 2, "lower_bound": 2, "upper_bound": 2, "unplaced": []}
+    assert answer == {
+        "consumers": 2,
+        "ending_before": 0,
+        "lower_bound": 2,
+        "upper_bound": 2,
+        "unplaced": [],
+    }
     answer = crowded("POST", PATH, json={**asked, "excluded_hosts": [FIRST, SECOND]}).json["drain"]
     assert (answer["consumers"], answer["lower_bound"], answer["upper_bound"]) == (3, 1, 1)
     large, middle = answer["unplaced"]
@@ -243,6 +250,23 @@ def test_guests_of_drained_hosts_without_a_place_are_named(crowded):
         "placeable_alone": False,
     }
     assert middle["placeable_alone"]
+
+
+def test_only_guests_that_last_into_a_maintenance_have_to_move(crowded):
+    short = new_claim("resources=VCPU:1", allowed_hosts=[SECOND])
+    assert post_claims(crowded, short, ends_at=after(1800)).status_code == 201
+    times = {"starts_at": after(3600), "expires_at": after(7200)}
+    body = {"maintenance_of": SECOND, "project_id": "ops", "user_id": "eve", **times}
+    maintenance = crowded("POST", "/ext/v1/reservations", json=body).json["reservation"]["uuid"]
+    # the hold that keeps the host free is no guest
+    body = {"flavors": [SMALL], "drain": True, "excluded_hosts": [SECOND]}
+    assert crowded("POST", PATH, json=body).json["drain"]["consumers"] == 3
+    body = {"flavors": [SMALL], "maintenance": maintenance}
+    answer = crowded("POST", PATH, json=body).json
+    assert (answer["hosts"], answer["drain"]["consumers"], answer["drain"]["ending_before"]) == (2, 2, 1)
+    assert (answer["drain"]["lower_bound"], answer["drain"]["unplaced"]) == (2, [])
+    body["maintenance"] = LARGE
+    assert crowded("POST", PATH, json=body).status_code == 404
 
 
 def test_the_fewest_moves_that_make_room_are_named(crowded):
