@@ -2,11 +2,13 @@
 
     python -m benchmarks.agent_on_fakes CGROUPS --config-file FILE run
     python -m benchmarks.agent_on_fakes CGROUPS --all-cpus --config-file FILE run
+    python -m benchmarks.agent_on_fakes CGROUPS --peers FOLDER --config-file FILE run
 
-The option ``--all-cpus`` is for a host with CPUs that this machine lacks.
+The option ``--all-cpus`` is for a host with CPUs that this machine lacks, ``--peers`` for one with the guests
+of :mod:`benchmarks.kind_fakes`.
 
-For :mod:`benchmarks.agent_everything`. What is read is read from files as ever; what is written costs more
-than a kernel's file does, and is written when guests start.
+For :mod:`benchmarks.agent_everything` and :mod:`benchmarks.agent_kinds`. What is read is read from files as
+ever; what is written costs more than a kernel's file does, and is written when guests start.
 """
 
 import contextlib
@@ -17,7 +19,7 @@ from pathlib import Path
 
 from compute_agent.agent import configured_host
 from compute_agent.cmd.main import main
-from compute_agent.drivers import cgroup, procfs
+from compute_agent.drivers import cgroup, factory, procfs
 from compute_agent.host import kernel_files
 from compute_agent.isolation.facts import MaskReader
 from compute_agent.model import cpuset
@@ -117,11 +119,39 @@ def have_all_cpus():
     cgroups.FILES.update(dict.fromkeys(files, ""), **{"cpuset.cpus.partition": "member\n"})
 
 
+def use_peers(folder):
+    """Containers of fake engines: the paths of their groups are in files, and groups move their processes."""
+
+    class FileGroupsDriver(factory.ContainerDriver):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, group_path=read_path, **options)
+
+    def read_path(pid):
+        with contextlib.suppress(FileNotFoundError):
+            return (folder / "paths" / str(pid)).read_text()
+        return ""
+
+    write = cgroup.GuestCgroup.write_io
+
+    def write_and_move(group, name, line):
+        write(group, name, line)
+        if name == "cpuset.cpus":
+            for pid in group.process_ids():
+                os.sched_setaffinity(pid, cpuset.parse(line))
+
+    factory.ContainerDriver = FileGroupsDriver
+    cgroup.GuestCgroup.write_io = write_and_move
+
+
 if __name__ == "__main__":
     arguments = sys.argv[2:]
     if "--all-cpus" in arguments:
         arguments.remove("--all-cpus")
         have_all_cpus()
+    if "--peers" in arguments:
+        at = arguments.index("--peers")
+        use_peers(Path(arguments[at + 1]))
+        del arguments[at : at + 2]
     processes = cgroup.GuestCgroup.process_ids
     FakeCgroups(Path(sys.argv[1]), Patch)
     cgroup.GuestCgroup.add, cgroup.GuestCgroup.process_ids = add, processes

@@ -144,7 +144,7 @@ class KeptFile(Generic[T]):
             try:
                 put_aside(self._path)
             except OSError as failure:
-                LOG.warning("%s cannot be put aside: %s", self._path, failure)
+                LOG.warning("The damaged file %s cannot be renamed: %s", self._path, failure)
         return None
 
     def peek_content(self) -> T | None:

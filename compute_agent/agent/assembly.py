@@ -291,7 +291,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             *(reports, sources, watermarks, interference, oom, cold, reclaimed, cpu_use, fleet),
             promises,
         )
-        in_force.add_followers((*early, *late))
+        in_force.set_followers((*early, *late))
         # The start has not failed, so the callbacks that would close the driver are dropped.
         undo.pop_all()
     return AssembledAgent(

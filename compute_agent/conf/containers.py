@@ -37,7 +37,7 @@ ENGINE_OPTS["podman"].append(
                 " containers of other pods are guests by themselves",
             ),
         ],
-        help="Guests that consist of containers of a pod.",
+        help="The guests that the agent makes of the containers of a pod.",
     )
 )
 

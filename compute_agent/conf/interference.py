@@ -53,8 +53,8 @@ OPTS: Final = [
         "escalate_after",
         default=3,
         min=1,
-        help="If the agent finds this number of times within a day that the same guest disturbs the same"
-        " other guest, it calls escalate_command.",
+        help="Number of times within a day that a guest has to disturb the same other guest, before the agent"
+        " calls escalate_command.",
     ),
     cfg.StrOpt(
         "escalate_command",

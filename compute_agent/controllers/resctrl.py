@@ -440,7 +440,7 @@ class ResctrlController(KernelController):
             for name, error in unmade.items():
                 if error.errno in _FULL:
                     LOG.warning(
-                        "The kernel has no free resctrl group, so the guests of a group use a shared one: %s",
+                        "The kernel has no free resctrl group, so some guests share a group with others: %s",
                         error,
                     )
                     # The kernel has just shown that not one more group than these fits.

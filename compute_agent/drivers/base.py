@@ -569,7 +569,7 @@ class LaunchSupport(Protocol):
 
     @property
     def expecting_driver(self) -> ExpectingDriver | None:
-        """The object that finds announced guests; None if nothing announces the starts of these guests."""
+        """The object that finds guests before they start; None if nothing announces the starts of guests."""
         ...
 
 

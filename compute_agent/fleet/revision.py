@@ -48,7 +48,7 @@ class FleetRevision:
     digest: str
 
     def __str__(self) -> str:
-        """The group and generation, as messages name the revision."""
+        """The group and generation, by which messages name the revision."""
         return f"{self.group} generation {self.generation}"
 
 

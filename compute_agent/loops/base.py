@@ -100,7 +100,7 @@ class ConfigurationInForce:
         """The controllers that the worker uses."""
         return self.current.controllers
 
-    def add_followers(self, loops: Sequence[AgentLoop]) -> None:
+    def set_followers(self, loops: Sequence[AgentLoop]) -> None:
         """Set the loops to which reload() passes each new configuration, in this order."""
         self._followers = tuple(loops)
 

@@ -212,8 +212,8 @@ class ReclaimLoop:
     def read_oversold(self, resource_class: str) -> OversoldCapacity | None:
         """The amount of a reclaimed class that guests hold beyond the present offers, in cores or bytes.
 
-        None if nothing is offered, or if no measurement is recent: an expired offer does not count as too
-        small.
+        None if nothing is offered, or if no measurement is recent. The offer has expired then, so it cannot
+        be too small.
         """
         found = [one for one in self._active_estimators if one.resource.name == resource_class]
         if self._settings.mode != ACT or not found:

@@ -275,8 +275,8 @@ class GuestPipeline:
         If the driver cannot list the guests, the worker tries again before each event.
 
         :param saved: the guests in the state file, by uuid.
-        :param listener: called for each change that the driver reports; None: only ends of guests become
-            events.
+        :param listener: called for each change that the driver reports; None: the worker handles the ends
+            of guests, and ignores other changes.
         :param limits: the limits that throttling has set, by uuid of the guest.
         :param unclaimed: the last known allocations of consumers without a guest, by consumer.
         :param migrations: uuids of migrating guests, by the consumer of the migration.

@@ -1,4 +1,4 @@
-"""The use of a zone between two reads of the host and its guests. Pure functions.
+"""The CPUs and memory of a zone that the host and its guests used between two reads. Pure functions.
 
 Memory is handled with the same functions as CPUs. For memory, NUMA nodes take the place of CPUs, and MiB the
 place of cores.

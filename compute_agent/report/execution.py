@@ -186,7 +186,7 @@ class PlanExecution:
             # A tree may contain only resource classes and traits that exist.
             for action in one.ahead:
                 self._perform_action(action)
-            LOG.debug("Placement: %d changes of a tree", len(one.actions))
+            LOG.debug("The agent sends %d changes of its provider tree to Placement", len(one.actions))
             generations = self._client.write_tree(one.tree_body())
         except (ConcurrentUpdateError, UnavailableError):
             raise

@@ -24,8 +24,8 @@ def upgrade() -> None:
         sa.Column("lead_time", sa.Integer, nullable=False),
         sa.Column("cleaning_time", sa.Integer, nullable=False),
         sa.Column("resources", sa.Text, nullable=False),
-        sa.Column("ended_at", sa.Double, nullable=True),
+        sa.Column("ended_at", sa.Double, nullable=False),
         sa.PrimaryKeyConstraint("uuid", name="pk_booked_windows"),
     )
-    make_index("ix_booked_windows_expires_at", _NAME, ["expires_at"])
-    make_index("ix_booked_windows_project_id_expires_at", _NAME, ["project_id", "expires_at"])
+    make_index("ix_booked_windows_ended_at", _NAME, ["ended_at"])
+    make_index("ix_booked_windows_project_id_ended_at", _NAME, ["project_id", "ended_at"])

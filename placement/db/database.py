@@ -117,7 +117,7 @@ class WriteTransaction:
         self.lock_buckets((buckets.NAMES,))
 
     def lock_trees(self) -> None:
-        """Lock the parents of all providers until the end of the transaction."""
+        """Keep other transactions from moving providers in their trees until the end of this one."""
         self.lock_buckets((buckets.TREES,))
 
     def renew_epoch(self) -> None:

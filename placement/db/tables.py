@@ -222,14 +222,14 @@ booked_windows = define_table(
     sa.Column("claim_group", sa.String(255), nullable=True),
     # these four columns have the values of the reservation
     sa.Column("starts_at", sa.Double, nullable=False),
-    sa.Column("expires_at", sa.Double, nullable=False, index=True),
+    sa.Column("expires_at", sa.Double, nullable=False),
     sa.Column("lead_time", sa.Integer, nullable=False),
     sa.Column("cleaning_time", sa.Integer, nullable=False),
     # the promised amounts by resource class, as JSON
     sa.Column("resources", sa.Text, nullable=False),
-    # the time of a deletion; NULL: the window ends at its end
-    sa.Column("ended_at", sa.Double, nullable=True),
-    sa.Index("ix_booked_windows_project_id_expires_at", "project_id", "expires_at"),
+    # expires_at, or the time of a deletion before it
+    sa.Column("ended_at", sa.Double, nullable=False, index=True),
+    sa.Index("ix_booked_windows_project_id_ended_at", "project_id", "ended_at"),
 )
 
 deleted_providers = define_table(

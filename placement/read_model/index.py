@@ -117,11 +117,11 @@ class FreeIndex:
         return bisect_left(self._roots, root, first, bisect_right(self._amounts, amount, first))
 
     def count_roots(self, amount: int) -> int:
-        """Return the number of trees in which one provider has this free amount."""
+        """Return the number of trees in which a provider has at least this amount free."""
         return len(self._amounts) - bisect_left(self._amounts, amount)
 
     def roots_with(self, amount: int) -> Sequence[int]:
-        """Return the roots of the trees in which one provider has this free amount, in any order."""
+        """Return the roots of the trees in which a provider has at least this amount free, in any order."""
         # a slice of an array is a copy, which later changes of the index do not affect
         return self._roots[bisect_left(self._amounts, amount) :]
 

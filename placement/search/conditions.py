@@ -165,7 +165,7 @@ class ProviderCondition(ABC):
         return lambda tree: tuple([self.met_by(each, snapshot) for each in tree.members])
 
     def single_pieces(self) -> Iterator[Self]:
-        """Yield the pieces of this condition (its single sets of names) as conditions of their own."""
+        """Yield a condition for each set of names in this condition."""
         # a condition with one piece is yielded unchanged, because replace() is slow and each request calls
         # this
         if len(self.sets) == 1:

@@ -85,13 +85,16 @@ def note_booking(
             lead_time=margins.lead,
             cleaning_time=margins.cleaning,
             resources=json.dumps(resources, sort_keys=True),
+            ended_at=held.ends_at,
         )
     )
 
 
 def note_end(tx: WriteTransaction, uuid: str, expires_at: float) -> None:
     """Change the end of a window, with its cleaning time."""
-    tx.conn.execute(sa.update(table).where(table.c.uuid == uuid).values(expires_at=expires_at))
+    tx.conn.execute(
+        sa.update(table).where(table.c.uuid == uuid).values(expires_at=expires_at, ended_at=expires_at)
+    )
 
 
 def note_deletion(tx: WriteTransaction, uuid: str) -> None:
@@ -126,27 +129,26 @@ def list_past(
             TimeWindow(row.starts_at, row.expires_at),
             WindowMargins(row.lead_time, row.cleaning_time),
             json.loads(row.resources),
-            row.ended_at,
+            row.ended_at if row.ended_at < row.expires_at else None,
         )
         for row in conn.execute(query)
     ]
 
 
-_is_over: Final = table.c.expires_at <= clock.ServerNow()
-_is_cancelled: Final = table.c.ended_at < table.c.starts_at + table.c.lead_time
+_start: Final = table.c.starts_at + table.c.lead_time
+_is_over: Final = table.c.ended_at <= clock.ServerNow()
 _STATES: Final = {
-    PastState.CANCELLED: _is_cancelled,
-    PastState.ENDED: sa.or_(
-        table.c.ended_at >= table.c.starts_at + table.c.lead_time, table.c.ended_at.is_(None) & _is_over
-    ),
+    PastState.CANCELLED: table.c.ended_at < _start,
+    PastState.ENDED: _is_over & (table.c.ended_at >= _start),
 }
 _too_old: Final = (
-    sa.select(table.c.uuid).where(table.c.expires_at <= clock.ServerNow() - MAX_AGE).limit(_AT_ONCE)
+    sa.select(table.c.uuid).where(table.c.ended_at <= clock.ServerNow() - MAX_AGE).limit(_AT_ONCE)
 )
 _too_many: Final = (
     sa.select(table.c.uuid)
-    .where(table.c.project_id == sa.bindparam("project"), _is_over | table.c.ended_at.is_not(None))
-    .order_by(table.c.expires_at.desc(), table.c.uuid)
+    .where(table.c.project_id == sa.bindparam("project"), _is_over)
+    # the order of an index, which has only the windows that are over in front
+    .order_by(table.c.project_id.desc(), table.c.ended_at.desc())
     .offset(sa.bindparam("kept", type_=sa.Integer))
     .limit(_AT_ONCE)
 )

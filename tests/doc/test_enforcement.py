@@ -56,11 +56,25 @@ def named_words(column):
 def test_services_and_containers_have_the_values_of_the_code():
     assert named_words(2) - {IDLE_FILE} == DEFAULTS.keys()
     assert named_words(3) == {*FILES.values(), IDLE_FILE}
-    # Each of these values is set and given back by these tests.
+    # Each of these values is set, repaired and given back by these tests, by the first one for each driver.
     for row in rows():
         if "`" in row[2].replace("`cpu_class`", ""):
-            for path in ("tests/vm/inside_units.py", "tests/compute_agent/drivers/containers/test_driver.py"):
+            for path in (
+                "tests/compute_agent/drivers/foreign/test_enforced_values.py",
+                "tests/vm/inside_units.py",
+                "tests/compute_agent/drivers/containers/test_driver.py",
+            ):
                 assert path in row[5], row[0]
+
+
+def test_cells_that_hold_as_for_all_guests_have_a_test_with_guests_of_other_programs():
+    cited = {
+        row[0].strip("`") for row in rows() if "tests/compute_agent/agent/test_enforced_kinds.py" in row[5]
+    }
+    same = {row[0].strip("`") for row in rows() if "as for all guests" in row[2]}
+    assert same == {row[0].strip("`") for row in rows() if "as for all guests" in row[3]}
+    # These two settings are inputs of pure decisions, which have no kind of guest.
+    assert same - cited == {"priority", "spread"}
 
 
 def test_the_page_of_the_pipeline_names_every_controller():

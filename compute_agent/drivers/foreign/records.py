@@ -136,7 +136,7 @@ class ValueRecords:
         try:
             put_aside(path)
         except OSError as error:
-            LOG.warning("%s cannot be put aside: %s", path, error)
+            LOG.warning("The damaged file %s cannot be renamed: %s", path, error)
 
 
 def _dump(record: ValueRecord) -> bytes:

@@ -181,7 +181,7 @@ class ClaimService:
             if placed is None:
                 placed = self._place_now(wanted, end - thread_time(), reservation)
             if placed is None:
-                LOG.debug("Claim attempt %d: the members of its groups have changed", attempt)
+                LOG.debug("Claim attempt %d is repeated: members of its groups have changed", attempt)
                 continue
             # a dry run checks generations here, because it never reaches the transaction that checks them
             if dry_run:

@@ -6,74 +6,21 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.drivers import factory
-from compute_agent.drivers.foreign.declared import made_uuid
 from compute_agent.loops import guest_claims
 from compute_agent.loops.guest_claims import FILE_NAME
 from compute_agent.report.answers import ConcurrentUpdateError, UnavailableError
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.guest_claims import parse_notes
 from tests.compute_agent.agent.running import RunningAgent
-from tests.compute_agent.drivers.containers.fake_engine import GUEST, FakeEngine
 
 pytest.importorskip("jeepney", reason="needs jeepney, of the extra systemd")
 
-from tests.compute_agent.drivers.systemd.fake_systemd import FakeSystemd
+from tests.compute_agent.agent.peer_kinds import Containers, Services
 
 pytestmark = pytest.mark.slow
 
 UUID = "6b0c0f5e-54e5-4f2c-8f0e-1a9d5f4f9c11"
 PINNED = {"class": "LSR", "memory": "64"}
-
-
-class Containers:
-    """Containers of a fake engine, by the names of settings."""
-
-    name = "db"
-    option = "podman"
-
-    def __init__(self, folder, monkeypatch):
-        self.peer = fake = FakeEngine(folder, monkeypatch)
-        self.uuid = made_uuid("testhost", "podman", self.name)
-        self.section = {"podman": f"socket = {fake.path}"}
-
-        fake.serve_drivers(monkeypatch)
-
-    def start(self, name=name, **settings):
-        self.peer.start(name, {**GUEST, **{f"compute-agent.{key}": text for key, text in settings.items()}})
-
-    def end(self, name=name):
-        """End a guest for good."""
-        self.peer.stop(name)
-        self.peer.remove(name)
-
-    def is_running(self, name=name):
-        return self.peer.is_running(name)
-
-
-class Services:
-    """Services of a fake systemd, by the names of settings."""
-
-    name = "db.service"
-    option = "systemd"
-
-    def __init__(self, folder, monkeypatch):
-        self.peer = FakeSystemd(folder)
-        self.uuid = made_uuid("testhost", self.name)
-        self.section = {"systemd": f"bus_socket = {self.peer.path}"}
-
-    def start(self, name=name, **settings):
-        lines = "".join(f"{key.capitalize()}={text}\n" for key, text in settings.items())
-        if name in self.peer.units:
-            self.peer.define(name, f"[X-ComputeAgent]\n{lines}")
-            self.peer.reload()
-        self.peer.start(name, f"[X-ComputeAgent]\n{lines}")
-
-    def end(self, name=name):
-        """End a guest for good."""
-        self.peer.stop(name)
-
-    def is_running(self, name=name):
-        return bool(self.peer.units[name].processes)
 
 
 @pytest.fixture(params=[Containers, Services])

@@ -101,7 +101,7 @@ def test_the_history_forgets_old_windows_and_more_than_its_maximum(
     for each in windows:
         assert admin("DELETE", f"{PATH}/{each}").status_code == 204
     booked(admin, 1, 1, 2)
-    # those with the latest ends stay
+    # those that ended last stay
     assert past(admin, "cancelled").keys() == set(windows[-2:])
 
 

@@ -1,0 +1,200 @@
+"""What each driver costs: CPU time and memory of an agent beside 100 guests of one kind, and of all kinds.
+
+    python -m benchmarks.agent_kinds                     # each kind for a minute, then 20 guests of each
+    python -m benchmarks.agent_kinds --kinds podman systemd --guests 10 --seconds 5
+
+Domains are QEMU processes of a libvirtd, which are paused. systemd, Podman and Docker are the fakes of the
+tests, in a process of their own, with real processes as guests. Each guest has an allocation of a CPU and
+64 MiB. Watermarks for CPU and memory work each second. The kernel's part is played by folders, as for
+:mod:`benchmarks.agent_everything`.
+"""
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+
+from benchmarks.agent_cost import AGENT, SAMPLINGS, cpu_seconds, status
+from benchmarks.agent_everything import Host, make_host
+from tests.compute_agent.libvirtd import Libvirtd
+
+KINDS = ("libvirt", "systemd", "podman", "docker", "process")
+FAKES = ("systemd", "podman", "docker")
+
+INI = """
+[host]
+root = {host}
+
+[cgroup]
+root = {cgroups}
+
+[systemd]
+bus_socket = {folder}/systemd/bus
+
+[podman]
+socket = {folder}/podman/engine.sock
+
+[docker]
+socket = {folder}/docker/engine.sock
+"""
+
+
+@dataclass
+class KindCost:
+    """Of a running agent; ``exchanges`` are the requests to the fakes in a minute."""
+
+    kind: str
+    guests: int
+    cpu_percent: float
+    resident_mb: float
+    exchanges: float | None
+
+    def text(self) -> str:
+        """A row of a table."""
+        exchanges = "" if self.exchanges is None else f"{self.exchanges:.0f}"
+        return (
+            f"| {self.kind} | {self.guests} | {self.cpu_percent:.2f} % | {self.resident_mb:.0f} MB"
+            f" | {exchanges} |"
+        )
+
+
+class MixedHost(Host):
+    """A service, an agent on files, and the programs that run guests."""
+
+    def start_fakes(self, uuids):
+        """Start the fakes with guests: the uuids by kind."""
+        words = [f"{kind}={','.join(uuids[kind])}" for kind in FAKES if uuids.get(kind)]
+        if words:
+            command = [sys.executable, "-m", "benchmarks.kind_fakes", self.folder, *words]
+            self.processes["fakes"] = subprocess.Popen(
+                list(map(str, command)), env=self._environment, start_new_session=True
+            )
+            self.wait("fakes", "start guests", (self.folder / "calls").exists, 300)
+
+    def count_calls(self):
+        """The requests to the fakes so far; None without fakes."""
+        if "fakes" not in self.processes:
+            return None
+        return int((self.folder / "calls").read_text())
+
+    def hold(self, consumers):
+        """Claim a CPU and memory for each guest."""
+        has = {}
+        for provider in self.providers():
+            path = f"/resource_providers/{provider['uuid']}/inventories"
+            for name in self.call("GET", path)["inventories"]:
+                has.setdefault(name, provider["uuid"])
+        for consumer in consumers:
+            held = {}
+            for name, amount in (("VCPU", 1), ("MEMORY_MB", 64)):
+                held.setdefault(has[name], {})[name] = amount
+            self.claim(consumer, held)
+
+
+def measure_kinds(name, kinds, guests, seconds, settle=15.0, sections=""):
+    """The cost of an agent with so many guests of each kind."""
+    uuids = {kind: [str(uuid.uuid4()) for _ in range(guests)] for kind in kinds}
+    consumers = [one for kind in kinds for one in uuids[kind]]
+    with contextlib.ExitStack() as stack:
+        system = stack.enter_context(MixedHost())
+        host, cgroups = system.folder / "host", system.cgroups
+        make_host(host)
+        cgroups.mkdir(parents=True)
+        (cgroups.parent / "cgroup.controllers").write_text("cpuset cpu io memory")
+        system.options = ("--peers", system.folder)
+        system.configure_service()
+        system.manage("db", "sync")
+        system.start_service(workers=1)
+        system.configure_agent(
+            "cpu_dedicated_set = 0\ncpu_shared_set = 1\n\n[DEFAULT]\ncpu_allocation_ratio = 1000"
+        )
+        ini = system.agent_ini.read_text().replace("driver = process", f"drivers = {', '.join(kinds)}")
+        system.start_fakes(uuids)
+        if "libvirt" in kinds:
+            libvirtd = Libvirtd()
+            stack.callback(libvirtd.stop)
+            libvirtd.start()
+            ini += f"\n[libvirt]\nuri = {libvirtd.uri}\n"
+            for one in uuids["libvirt"]:
+                # A processor without anything to boot does not rest.
+                libvirtd.connection.createXML(
+                    libvirtd.xml(one, vcpus=1), libvirtd.libvirt.VIR_DOMAIN_START_PAUSED
+                )
+        ini += INI.format(host=host, cgroups=cgroups, folder=system.folder) + sections
+        system.agent_ini.write_text(ini)
+        system.start_agent()
+        system.hold(consumers)
+        for one in uuids.get("process", ()):
+            system.guests("run", uuid=one, command=["sleep", "1000000"])
+        found = Waiter(system, consumers)
+        found.wait(120)
+        # Until what the starts left to do is done.
+        time.sleep(settle)
+        pid, calls = system.processes[AGENT].pid, system.count_calls()
+        used, since = cpu_seconds(pid), time.monotonic()
+        time.sleep(seconds)
+        elapsed = time.monotonic() - since
+        percent = (cpu_seconds(pid) - used) / elapsed * 100
+        exchanges = None if calls is None else (system.count_calls() - calls) * 60 / elapsed
+        return KindCost(
+            name, len(consumers), round(percent, 2), round(status(pid, "VmRSS") / 1024, 1), exchanges
+        )
+
+
+class Waiter:
+    """Waits until the agent has placed all guests."""
+
+    def __init__(self, system, consumers):
+        self._system, self._consumers = system, set(consumers)
+
+    def wait(self, seconds):
+        """Wait, or raise an error with what is missing."""
+        deadline, ended = time.monotonic() + seconds, threading.Event()
+        while True:
+            rows = {row["uuid"]: row for row in self._system.guests("list")}
+            missing = [one for one in self._consumers if rows.get(one, {}).get("kind") != "shared"]
+            pending = self._system.agent("status")["pending_guests"]
+            if not missing and not pending:
+                return
+            if time.monotonic() > deadline:
+                shown = [rows.get(one) for one in missing[:3]]
+                raise TimeoutError(f"{len(missing)} guests are missing, such as {shown}; pending: {pending}")
+            ended.wait(1)
+
+
+def loop_seconds():
+    """The CPU time of 20 million additions in a loop: the speed of this machine."""
+    before, total = time.process_time(), 0
+    for number in range(20_000_000):
+        total += number
+    return time.process_time() - before
+
+
+def main() -> int:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--kinds", nargs="*", choices=[*KINDS, "all"], default=[*KINDS, "all"])
+    parser.add_argument("--guests", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--plain", action="store_true", help="without watermarks")
+    args = parser.parse_args()
+    sections = "" if args.plain else SAMPLINGS["watermarks for CPU and memory"]
+    print(f"20 million additions: {loop_seconds():.1f} s; load {os.getloadavg()[0]:.0f}")
+    print(
+        "| guests | number | CPU of a core | memory | exchanges a minute |\n| --- | --- | --- | --- | --- |"
+    )
+    for name in args.kinds:
+        kinds = KINDS if name == "all" else (name,)
+        cost = measure_kinds(name, kinds, args.guests // len(kinds), args.seconds, sections=sections)
+        print(cost.text(), flush=True)
+    print("goal: 1 % of a core")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""The rows of the table of enforcement that hold as for all guests: services, containers and pods."""
+
+import os
+
+import pytest
+
+from compute_agent.agent import configured_host
+from compute_agent.drivers import factory
+from compute_agent.resctrl.groups import read_tasks
+from tests.compute_agent.agent.cache_agent import CacheAgent
+from tests.compute_agent.power_trees import KernelFiles, xeon
+
+pytest.importorskip("jeepney", reason="needs jeepney, of the extra systemd")
+
+from tests.compute_agent.agent.peer_kinds import Containers, DockerContainers, Pods, Services
+
+pytestmark = pytest.mark.slow
+
+MIB = 1 << 20
+GOVERNOR = "sys/devices/system/cpu/cpufreq/policy0/scaling_governor"
+SECTIONS = {
+    "qos_class:gold": "rank = 30\ncpu_weight = 300\nmemory_low = 50\nmemory_high = 90\ncpu_class = slow",
+    "cpu_class:fast": "governor = performance",
+    "cpu_class:slow": "governor = powersave",
+    "blockio_class:bulk": "weight = 50",
+}
+
+
+@pytest.fixture(params=[Services, Containers, DockerContainers, Pods])
+def kind(request, tmp_path, monkeypatch):
+    folder = tmp_path / "peer"
+    folder.mkdir()
+    kind = request.param(folder, monkeypatch)
+    monkeypatch.setattr(factory, "HostFolders", lambda *folders: kind.peer.folders)
+    yield kind
+    kind.peer.close()
+
+
+@pytest.fixture
+def rig(write_host, client, files, kind, tmp_path, monkeypatch):
+    """An agent on a host with frequencies and a fake resctrl, with CPU 0 dedicated and CPU 1 shared."""
+    xeon(tmp_path / "host", cpus=2)
+    monkeypatch.setattr(configured_host, "KernelFiles", KernelFiles)
+
+    def write():
+        guests = f"drivers = {kind.option}, process\nreconcile_interval = 0.3\nstop_timeout = 1"
+        return write_host(guests=guests, **kind.section, **SECTIONS)
+
+    rig = CacheAgent(write, client, files)
+    yield rig
+    rig.close()
+
+
+def test_an_allocation_and_settings_are_enforced(rig, kind, tmp_path):
+    cache = rig.l3(0)
+    rig.claim_on(
+        kind.uuid,
+        {
+            rig.node(): {"PCPU": 1, "MEMORY_MB": 64},
+            cache: {"LLC": 4, "MBA": 30},
+            rig.provider("testhost"): {"CUSTOM_RESCTRL_GROUP": 1},
+        },
+    )
+    kind.start(**{"class": "gold", "cpu-class": "fast", "blockio-class": "bulk", "priority": "7"})
+    rig.wait_for(lambda: {frozenset(os.sched_getaffinity(pid)) for pid in kind.pids()} == {frozenset({0})})
+    # PCPU, MEMORY_MB, qos_class, blockio_class
+    rig.wait_for(lambda: kind.group_file("memory.max") != "max")
+    # Memory that Placement does not count is on top of the allocation.
+    assert 64 * MIB <= int(kind.group_file("memory.max")) < 1 << 31
+    assert kind.group_file("cpuset.cpus") == "0"
+    assert kind.group_file("cpu.weight") == "300"
+    assert kind.group_file("memory.low") == str(32 * MIB)
+    rig.wait_for(lambda: kind.group_file("io.weight") == "default 50")
+    # LLC, MBA, CUSTOM_RESCTRL_GROUP
+    group = f"compute-agent.guest.{kind.uuid}"
+    rig.wait_for(lambda: group in rig.groups())
+    assert rig.groups()[group]["ways"]["0"] == 4
+    assert rig.groups()[group]["bandwidth_percent"]["0"] == 30
+    rig.wait_for(lambda: set(kind.pids()) <= set(read_tasks(rig.files, group)))
+    # cpu_class
+    rig.wait_for(lambda: (tmp_path / "host" / GOVERNOR).read_text().strip() == "performance")
+    shown = rig.ask("guest.show", guest=kind.uuid)
+    assert (shown["priority"], shown["qos_class"]) == (7, "gold")
+
+
+@pytest.mark.parametrize("settings", [{"thread-policy": "require"}, {"isolation": "quiet"}])
+def test_settings_of_the_place_are_those_of_the_guest(rig, kind, settings):
+    rig.claim(kind.uuid, PCPU=1)
+    kind.start(**settings)
+    if "isolation" in settings:
+        rig.wait_for(lambda: rig.ask("status")["quiet_cpus"] == "0")
+    else:
+        # The host has no hardware threads, so no CPU fits this policy.
+        rig.wait_for(lambda: [one for one in rig.ask("guest.list") if "require" in str(one)])
+
+
+def test_an_annotation_of_cache_is_enforced(rig, kind):
+    kind.start(resctrl='{"LLC": {"schemata": {"range": [0, 25]}}}')
+
+    def is_limited():
+        groups = {row["group"]: row for row in rig.ask("resctrl.groups") if row["ways"].get("0") == 4}
+        return any(set(kind.pids()) <= set(read_tasks(rig.files, group)) for group in groups)
+
+    rig.wait_for(is_limited)
+
+
+def test_a_preserved_guest_is_left_alone(rig, kind):
+    rig.claim(kind.uuid, PCPU=1)
+    kind.start(preserve="yes")
+    before = [os.sched_getaffinity(pid) for pid in kind.pids()]
+    rig.wait_for(lambda: [row for row in rig.ask("guest.list") if row["uuid"] == kind.uuid])
+    rig.agent.reconcile()
+    assert kind.group_file("cpuset.cpus") == ""
+    assert [os.sched_getaffinity(pid) for pid in kind.pids()] == before
