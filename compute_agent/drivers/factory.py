@@ -417,7 +417,8 @@ def _lock_domains(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
 
 
 def _open_libvirt(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None, host: str) -> GuestDriver:
-    return LibvirtDriver(conf.libvirt.uri, conf.guests.reconcile_interval, _lock_check(lock))
+    records = ValueRecords(folder.with_name("domains"), "domain", lock is None)
+    return LibvirtDriver(conf.libvirt.uri, conf.guests.reconcile_interval, _lock_check(lock), records=records)
 
 
 def _lock_processes(conf: cfg.ConfigOpts, holder: str) -> DriverLock:

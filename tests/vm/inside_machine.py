@@ -134,11 +134,11 @@ class MachineAgent:
         self.process.wait()
 
 
-def make_agent(ini, controllers="+cpu +cpuset +memory"):
+def make_agent(ini, controllers="+cpu +cpuset +memory", make=MachineAgent):
     """An agent with this configuration, and with a control group for its guests. It does not run yet."""
     (CGROUP.parent / "cgroup.subtree_control").write_text(controllers)
     CGROUP.mkdir(exist_ok=True)
-    agent = MachineAgent()
+    agent = make()
     (FOLDER / "agent.ini").write_text(ini)
     return agent
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import queue
 import threading
 import time
@@ -33,6 +34,7 @@ from compute_agent.drivers.base import (
     OomKill,
 )
 from compute_agent.drivers.cgroup import GuestCgroup
+from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
 from compute_agent.drivers.libvirt import domain_definition, qemu
 from compute_agent.drivers.libvirt.connection import LibvirtConnection
 from compute_agent.drivers.libvirt.domain_definition import RESTRICTIVE, SOFT_LIMIT, MemoryBinding
@@ -88,6 +90,7 @@ class LibvirtDriver:
         look_interval: float = 10.0,
         lock: Callable[[], None] = lambda: None,
         state_folder: Path = STATE_FOLDER,
+        records: ValueRecords | None = None,
     ) -> None:
         """Start the thread that connects and lists the running domains.
 
@@ -98,6 +101,8 @@ class LibvirtDriver:
             their definitions once.
         :param lock: called before each connection; raises DriverError if another agent manages the domains.
         :param state_folder: the state folder of libvirt's driver of QEMU, with the pid files of helpers.
+        :param records: the runs of domains in which the agent has set ``oom_score_adj``; None: they are not
+            kept beyond this driver.
         :raises DriverError: libvirt-python is missing.
         """
         # libvirt's event thread puts the uuids of domains with an event here. That thread must neither call
@@ -107,6 +112,7 @@ class LibvirtDriver:
         self._table = DomainTable(self.name, self._connection, self._report_change)
         self._expected = ExpectedDomains(self.name, self._connection.usual_owner)
         self._oom, self._scores = OomWatch(), OomScores()
+        self._records = ValueRecords(Path(os.devnull), "domain", True) if records is None else records
         self._helpers = HelperPins(HelperFinder(state_folder))
         self._listener: Listener | None = None
         self._absence = ""
@@ -601,7 +607,7 @@ class LibvirtDriver:
         """
         known = self._table.find_living(guest)
         score = self._scores.without_refused(guest, MemoryLimits(oom_score_adj=wanted.oom_score_adj))
-        others = memory_limits.differing_limits(None, [guest.pid], score, known.own_limits)
+        others = memory_limits.differing_limits(None, [guest.pid], score, self._own_limits(known))
         has = memory_limits.present_limits(None, [guest.pid], score)
         live, defined = _soft_limit_differs(known, wanted)
         if not (others or live or defined):
@@ -617,14 +623,37 @@ class LibvirtDriver:
         score = self._scores.without_refused(guest, wanted)
         try:
             if score.oom_score_adj is not None:
-                known = self._table.find_living(guest)
-                if memory_limits.differing_limits(None, [guest.pid], score, known.own_limits):
-                    self._scores.write(guest, [guest.pid], score.oom_score_adj)
-                    known.own_limits = frozenset({memory_limits.OOM_SCORE})
+                self._set_score(self._table.find_living(guest), score, score.oom_score_adj)
         except OSError as error:
             raise DriverError(f"the memory of guest {guest} cannot be limited: {error}") from error
         self._set_soft_limit(guest, wanted)
         return True
+
+    def _set_score(self, known: RunningDomain, wanted: MemoryLimits, score: int) -> None:
+        """Write the ``oom_score_adj`` of the QEMU process where it differs.
+
+        :raises OSError: it cannot be written or noted.
+        """
+        guest = known.guest
+        if not memory_limits.differing_limits(None, [guest.pid], wanted, self._own_limits(known)):
+            return
+        with self._table.changing:
+            running = {one.guest.uuid for one in self._table.all_domains()}
+            for ended in (one for one in self._records.all_records() if one.guest_uuid not in running):
+                self._records.save(replace(ended, scored=False))
+            # The note comes first: after a crash in between, the next agent still knows the score as its own.
+            record = self._record_of(known)
+            self._records.save(replace(record, scored=True))
+            self._scores.write(guest, [guest.pid], score)
+            if score == 0:
+                self._records.save(replace(record, scored=False))
+
+    def _own_limits(self, known: RunningDomain) -> frozenset[str]:
+        return frozenset({memory_limits.OOM_SCORE} if self._record_of(known).scored else ())
+
+    def _record_of(self, known: RunningDomain) -> ValueRecord:
+        main = known.process.identity
+        return self._records.record_of(known.guest.uuid, known.guest.name, f"{main.pid} {main.start_time}")
 
     def _set_soft_limit(self, guest: Guest, wanted: MemoryLimits) -> None:
         """Set the soft limit of the running domain and of its definition where it differs.

@@ -243,7 +243,6 @@ class RunningDomain:
     :ivar refused: the NUMA nodes to which libvirt refused to bind its memory; None: there was no refusal.
     :ivar unreported: whether the agent pinned its threads in the kernel and libvirt may not know these pins
         yet.
-    :ivar own_limits: the names of the memory limits that the agent has set.
     :ivar blockio: its present block I/O settings.
     :ivar soft_limit: its present soft limit of memory in KiB; None: no limit.
     :ivar refused_soft_limit: libvirt's reason for a refused soft limit; empty: there was no refusal.
@@ -260,7 +259,6 @@ class RunningDomain:
     binding: MemoryBinding
     refused: frozenset[int] | None = None
     unreported: bool = False
-    own_limits: frozenset[str] = frozenset()
     blockio: DomainBlockIo = field(default_factory=DomainBlockIo)
     soft_limit: int | None = None
     refused_soft_limit: str = ""
@@ -276,7 +274,7 @@ class RunningDomain:
 
     def describe_as(self, found: RunningDomain) -> None:
         """Copy the values of ``found``, which were read later for the same process."""
-        # Refusals and the agent's own limits stay, because the XML does not contain them.
+        # Refusals stay, because the XML does not contain them.
         self.guest, self.source, self.definition = found.guest, found.source, found.definition
         self.binding, self.blockio = found.binding, found.blockio
         self.soft_limit = found.soft_limit

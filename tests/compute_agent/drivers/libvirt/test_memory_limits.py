@@ -4,9 +4,12 @@ If libvirtd has no cgroups for memory, it refuses to change running domains. The
 and all others change only definitions.
 """
 
+from pathlib import Path
+
 import pytest
 
 from compute_agent.drivers.base import UNLIMITED, MemoryLimits
+from compute_agent.drivers.foreign.records import ValueRecords
 from compute_agent.drivers.libvirt import domain_table
 from compute_agent.drivers.libvirt.domain_definition import UNLIMITED_KIB
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
@@ -66,12 +69,13 @@ def defined(libvirtd, domain):
 
 
 @pytest.fixture
-def opened(libvirtd, domain):
+def opened(libvirtd, domain, tmp_path):
     """A function that opens drivers, as agents do that start one after the other."""
     made = []
 
     def make():
-        made.append(LibvirtDriver(libvirtd.uri))
+        records = ValueRecords(tmp_path / "records", "domain")
+        made.append(LibvirtDriver(libvirtd.uri, records=records))
         return made[-1], made[-1].guests()[0]
 
     yield make
@@ -131,6 +135,30 @@ def test_a_domain_that_is_busy_with_another_job_gets_its_limit_in_a_later_round(
     monkeypatch.setattr(DomainTuning, "set_soft_limit", set_soft_limit)
     assert driver.limit_memory(guest, WANTED)
     assert live == [900 * 1024]
+
+
+def read_score(guest):
+    return int(Path(f"/proc/{guest.pid}/oom_score_adj").read_text())
+
+
+def test_the_next_agent_changes_an_oom_score_and_gives_it_back(opened, live, domain, tmp_path):
+    driver, guest = opened()
+    assert driver.limit_memory(guest, MemoryLimits(oom_score_adj=100))
+    after, guest = opened()
+    assert after.memory_limits(guest, MemoryLimits(oom_score_adj=100)) is None
+    assert after.memory_limits(guest, MemoryLimits(oom_score_adj=500)) == MemoryLimits(oom_score_adj=100)
+    assert after.limit_memory(guest, MemoryLimits(oom_score_adj=500))
+    assert read_score(guest) == 500
+    last, guest = opened()
+    assert last.limit_memory(guest, MemoryLimits(oom_score_adj=0))
+    assert (read_score(guest), [*(tmp_path / "records").iterdir()]) == (0, [])
+
+
+def test_the_oom_score_of_another_program_stays(opened, live):
+    driver, guest = opened()
+    Path(f"/proc/{guest.pid}/oom_score_adj").write_text("300")
+    assert not driver.limit_memory(guest, MemoryLimits(oom_score_adj=100))
+    assert read_score(guest) == 300
 
 
 def test_a_refused_oom_score_is_not_written_again_with_the_soft_limit(opened, live, monkeypatch):

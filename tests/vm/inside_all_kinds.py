@@ -1,0 +1,510 @@
+"""One host with guests of every kind: a domain, containers of Podman and Docker, a service and a process.
+
+Runs in the virtual machine only: `test_all_kinds.py` starts it there, and PLACEMENT is the service's address.
+The tests build on each other: the guests live through all of them. Values are read from the kernel.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from compute_agent.agent.protocol import RequestError, call_agent
+from compute_agent.drivers import procfs
+from compute_agent.model import cpuset
+from tests.compute_agent.drivers.containers.real_podman import pack_sleep
+from tests.vm.inside_hostdevs import connection  # noqa: F401 - a fixture
+from tests.vm.inside_machine import BASE_INI, FOLDER, SOCKET, MachineAgent, PlacementRest, make_agent, uid
+from tests.waits import wait_for
+
+GROUPS = Path("/sys/fs/cgroup")
+DB = "db.service"
+ALL = frozenset(os.sched_getaffinity(0))
+DEDICATED = ALL - {0}
+INI = (
+    BASE_INI.replace("drivers = process", "drivers = libvirt, systemd, podman, docker, process")
+    + f"""
+[compute]
+cpu_dedicated_set = {cpuset.format(DEDICATED)}
+cpu_shared_set = 0
+provider_tree = flat
+update_resources_interval = 5
+[guests]
+reconcile_interval = 5
+stop_timeout = 5
+[policy]
+name = static
+[qos]
+evict_grace = 5
+"""
+)
+UNIT = f"""
+[Service]
+ExecStart=/bin/sh -c 'sleep 10000 & exec sleep 10000'
+Restart=on-failure
+[X-ComputeAgent]
+Uuid={uid(2)}
+"""
+DOMAIN = f"""
+<domain type='qemu'>
+  <name>vm</name>
+  <uuid>{uid(1)}</uuid>
+  <memory unit='MiB'>32</memory>
+  <vcpu>1</vcpu>
+  <os><type arch='x86_64'>hvm</type></os>
+  <devices>
+    <emulator>/usr/bin/qemu-system-x86_64</emulator>
+    <controller type='usb' model='none'/>
+    <memballoon model='none'/>
+  </devices>
+</domain>
+"""
+PODMAN_CONF = """
+[engine]
+no_pivot_root = true
+events_logger = "file"
+runtime = "crun"
+cgroup_manager = "systemd"
+[containers]
+log_driver = "k8s-file"
+netns = "none"
+"""
+STORAGE_CONF = """
+[storage]
+driver = "vfs"
+runroot = "/run/containers/storage"
+graphroot = "/var/lib/containers/storage"
+"""
+CONTAINERD_CONF = 'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n'
+DOCKERD = ("dockerd", "--containerd=/run/containerd/containerd.sock", "--storage-driver=vfs")
+DOCKERD += ("--bridge=none", "--iptables=false", "--ip-masq=false")
+KERNEL_FILES = ("cpuset.cpus.effective", "cpuset.mems.effective", "cpu.weight", "cpu.idle", "cpu.max")
+KERNEL_FILES += ("memory.max", "memory.high", "memory.low", "memory.min")
+
+
+# The modules of the agent take a minute to import here, and the time limits of questions to daemons are for
+# processors that are not emulated.
+FORKING = """
+import json, os, sys
+from compute_agent.drivers.containers import engine
+engine.CALL_SECONDS = 60.0
+from compute_agent.drivers.systemd import bus
+bus.bus_opener.__defaults__ = (60.0,)
+import compute_agent.agent.assembly, compute_agent.cmd.release, compute_agent.cmd.run, libvirt
+from compute_agent.cmd.main import main
+for line in sys.stdin:
+    if not (pid := os.fork()):
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        for output in (1, 2):
+            os.dup2(os.open(os.environ["AGENT_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND), output)
+        sys.exit(main(json.loads(line)))
+    print(pid, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+
+
+class ForkedProgram:
+    """A command of the agent, as a process that has the modules from its start. One runs at a time."""
+
+    def __init__(self, source, arguments):
+        self._source = source
+        source.stdin.write(json.dumps(arguments) + "\n")
+        source.stdin.flush()
+        self.pid = int(source.stdout.readline())
+
+    def poll(self):
+        return None if Path(f"/proc/{self.pid}").exists() else 0
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self):
+        return int(self._source.stdout.readline())
+
+
+class ForkedAgent(MachineAgent):
+    """The daemon, and other commands with its configuration."""
+
+    def __init__(self):
+        super().__init__()
+        environ = os.environ | {"AGENT_LOG": str(FOLDER / "log")}
+        command = (sys.executable, "-c", FORKING)
+        self._source = subprocess.Popen(
+            command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, *arguments):
+        say(f"compute-agent {' '.join(arguments)}")
+        return ForkedProgram(self._source, ["--config-file", str(FOLDER / "agent.ini"), *arguments])
+
+    def start(self):
+        self.process = self.run("run")
+        wait_for(self.answers, evidence=self.log)
+        say("the agent answers")
+
+    def close(self):
+        self.kill()
+        self._source.stdin.close()
+        self._source.wait()
+
+
+def order(method, **parameters):
+    """Ask the agent for a change until it has the time for it."""
+
+    def is_done():
+        try:
+            call_agent(SOCKET, method, parameters)
+        except RequestError as error:
+            if "busy" not in str(error):
+                raise
+            say(f"{method}: {error}")
+            return False
+        return True
+
+    wait_for(is_done)
+
+
+def say(text):
+    """Print a line with the seconds since the start of the machine, also to the serial console."""
+    line = f"{time.monotonic():.1f} s: {text}"
+    print(line, flush=True)
+    with open("/dev/console", "w") as console:
+        print(line, file=console)
+
+
+def run(*command):
+    say(" ".join(command))
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}: {done.stdout} {done.stderr}"
+    return done.stdout.strip()
+
+
+class GuestKind:
+    """A guest of one kind, which holds one dedicated CPU, and its control group."""
+
+    def __init__(self, name, number, folder):
+        self.name, self.uuid = name, uid(number)
+        self.folder = self.cpu_folder = GROUPS / folder
+
+    def start(self):
+        raise NotImplementedError
+
+    def stop(self):
+        raise NotImplementedError
+
+    def tasks(self):
+        """The processes of the guest; of a domain, the thread of its CPU."""
+        texts = (path.read_text() for path in self.folder.rglob("cgroup.procs"))
+        return [int(word) for text in texts for word in text.split()]
+
+    def is_running(self):
+        return bool(self.tasks())
+
+    def cpus(self):
+        return frozenset().union(*(os.sched_getaffinity(task) for task in self.tasks()))
+
+    def limit(self):
+        return (self.folder / "cpu.max").read_text().split()[0]
+
+    def kernel_values(self):
+        files = {name: self.folder / name for name in KERNEL_FILES}
+        found = {name: file.read_text().strip() for name, file in files.items() if file.exists()}
+        return found | {"affinity": self.cpus()}
+
+    def overwrite(self):
+        """Give the guest all CPUs, as another program may."""
+        (self.cpu_folder / "cpuset.cpus").write_text(cpuset.format(ALL))
+
+
+class DomainKind(GuestKind):
+    """A domain of libvirt, emulated by QEMU."""
+
+    def __init__(self, number, connection):  # noqa: F811
+        self._domain = connection.defineXML(DOMAIN)
+        super().__init__("domain", number, "")
+
+    def start(self):
+        self._domain.create()
+        (task,) = self.tasks()
+        self.cpu_folder = GROUPS / procfs.cgroup_path(task).strip("/")
+        self.folder = self.cpu_folder.parent
+
+    def stop(self):
+        self._domain.destroy()
+
+    def tasks(self):
+        pid_file = Path("/run/libvirt/qemu/vm.pid")
+        if not pid_file.exists():
+            return []
+        threads = Path(f"/proc/{pid_file.read_text()}/task").iterdir()
+        return [int(one.name) for one in threads if "CPU 0" in (one / "comm").read_text()]
+
+
+class UnitKind(GuestKind):
+    """A service of systemd."""
+
+    def __init__(self, number):
+        (Path("/run/systemd/system") / DB).write_text(UNIT)
+        run("systemctl", "daemon-reload")
+        super().__init__("unit", number, f"system.slice/{DB}")
+
+    def start(self):
+        run("systemctl", "start", DB)
+
+    def stop(self):
+        run("systemctl", "stop", DB)
+
+
+class ContainerKind(GuestKind):
+    """A container of Podman or Docker."""
+
+    def __init__(self, engine, number, folder):
+        labels = {"compute-agent.guest": "true", "compute-agent.uuid": uid(number)}
+        words = [f"--label={key}={text}" for key, text in labels.items()]
+        # The machine has AppArmor, and not the program that loads its profiles.
+        words.append("--security-opt=apparmor=unconfined")
+        key = run(engine, "create", "--name=db", "--network=none", *words, "sleep:test", "/bin/sleep", "9000")
+        super().__init__(engine, number, folder.format(key))
+
+    def start(self):
+        run(self.name, "start", "db")
+
+    def stop(self):
+        run(self.name, "stop", "--time=0", "db")
+
+
+class ProcessKind(GuestKind):
+    """A process that the agent runs."""
+
+    def __init__(self, number):
+        super().__init__("process", number, f"agent/guest-{uid(number)}")
+
+    def start(self):
+        try:
+            call_agent(SOCKET, "guest.run", {"uuid": self.uuid, "command": ["sleep", "10000"]})
+        except RequestError as error:
+            # The guest starts as soon as the agent has the time.
+            if "busy" not in str(error):
+                raise
+
+    def stop(self):
+        order("guest.stop", guest=self.uuid)
+
+
+@pytest.fixture(scope="module")
+def engines():
+    """Podman and Docker with an image, and the message bus; the machine has started its command only."""
+    run("systemctl", "start", "dbus.socket", "dbus.service")
+    for path, text in {
+        "/etc/containers/containers.conf": PODMAN_CONF,
+        "/etc/containers/storage.conf": STORAGE_CONF,
+        "/etc/containerd/config.toml": CONTAINERD_CONF,
+    }.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text)
+    Path("/run/podman").mkdir(exist_ok=True)
+    FOLDER.mkdir(exist_ok=True)
+    log = (FOLDER / "engines.log").open("wb")
+    # The root of the machine is an initial file system, in which pivot_root fails.
+    environ = os.environ | {"DOCKER_RAMDISK": "1"}
+    started = []
+    for command, socket in (
+        (("podman", "system", "service", "--time=0"), "/run/podman/podman.sock"),
+        (("containerd",), "/run/containerd/containerd.sock"),
+        (DOCKERD, "/run/docker.sock"),
+    ):
+        started.append(subprocess.Popen(command, env=environ, stdout=log, stderr=subprocess.STDOUT))
+        wait_for(Path(socket).exists, evidence=(FOLDER / "engines.log").read_text)
+    archive = FOLDER / "image.tar"
+    pack_sleep(archive)
+    run("podman", "import", str(archive), "sleep:test")
+    wait_for(lambda: not subprocess.run(["docker", "version"], check=False, capture_output=True).returncode)
+    run("docker", "import", str(archive), "sleep:test")
+    yield
+    for process in reversed(started):
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def agent():
+    agent = make_agent(INI, make=ForkedAgent)
+    yield agent
+    print(agent.log())
+    agent.close()
+
+
+def restart(agent):
+    """Kill the agent and start another one, as a crash does."""
+    agent.kill()
+    agent.start()
+
+
+@pytest.fixture(scope="module")
+def before():
+    """The values of the guests in the kernel before the first agent, by kind."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def guests(connection, engines, before, agent):  # noqa: F811
+    """All guests. They run before the agent manages them, apart from the process."""
+    found = [
+        DomainKind(1, connection),
+        UnitKind(2),
+        ContainerKind("podman", 3, "machine.slice/libpod-{}.scope"),
+        ContainerKind("docker", 4, "system.slice/docker-{}.scope"),
+    ]
+    for guest in found:
+        guest.start()
+    # The first container gives all services the files of some controllers.
+    before |= {guest.name: guest.kernel_values() for guest in found}
+    agent.start()
+    process, rest = ProcessKind(5), PlacementRest()
+    for guest in (*found, process):
+        rest.claim(guest.uuid, machine={"PCPU": 1})
+    wait_for(lambda: len(call_agent(SOCKET, "guest.list")) == len(found), evidence=agent.log)
+    process.start()
+    return [*found, process]
+
+
+def assert_placed(guests, agent):
+    """Each guest has a dedicated CPU of its own."""
+
+    def placed():
+        held = [guest.cpus() for guest in guests]
+        return all(len(cpus) == 1 for cpus in held) and frozenset().union(*held) == DEDICATED
+
+    wait_for(placed, evidence=lambda: f"{[guest.cpus() for guest in guests]} {agent.log()}")
+
+
+def seconds_to_pinned(guest):
+    """The seconds from the start of the first task of a guest to its dedicated CPU, in the kernel."""
+    found = []
+
+    def watch():
+        while not found:
+            try:
+                if len(cpus := guest.cpus()) == 1 and cpus < DEDICATED:
+                    found.append(time.clock_gettime(time.CLOCK_BOOTTIME))
+            except OSError:
+                pass
+            time.sleep(0.05)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    guest.start()
+    watcher.join(300)
+    started = int(Path(f"/proc/{min(guest.tasks())}/stat").read_text().rpartition(")")[2].split()[19])
+    return round(found[0] - started / os.sysconf("SC_CLK_TCK"), 2)
+
+
+def test_guests_of_every_kind_have_a_cpu_each(guests, agent):
+    assert_placed(guests, agent)
+    rows = {row["uuid"]: row["driver"] for row in call_agent(SOCKET, "guest.list")}
+    assert [rows[guest.uuid] for guest in guests] == ["libvirt", "systemd", "podman", "docker", "process"]
+    restart(agent)
+    assert_placed(guests, agent)
+
+
+@pytest.mark.parametrize("is_away", [False, True], ids=["running", "killed"])
+def test_disturbances_are_repaired(guests, agent, is_away):
+    if is_away:
+        agent.kill()
+    for guest in guests:
+        guest.overwrite()
+    run("systemctl", "daemon-reload")
+    if is_away:
+        agent.start()
+    assert_placed(guests, agent)
+
+
+def test_limits_by_hand_end_with_the_agent(guests, agent):
+    usual = [guest.limit() for guest in guests]
+    half = ["50000"] * len(guests)
+
+    def limit_all(cpus):
+        for guest in guests:
+            order("guest.limit", guest=guest.uuid, cpus=cpus)
+        return [guest.limit() for guest in guests]
+
+    assert limit_all(0.5) == half
+    assert limit_all(None) == usual
+    assert limit_all(0.5) == half
+    agent.kill()
+    assert [guest.limit() for guest in guests] == half
+    agent.start()
+    assert [guest.limit() for guest in guests] == usual
+
+
+def test_guests_that_start_again_are_pinned(guests, agent):
+    times = {}
+    for guest in guests:
+        guest.stop()
+        wait_for(lambda guest=guest: not guest.is_running())
+        times[guest.name] = seconds_to_pinned(guest)
+    say(f"seconds from start to pinned: {times}")
+    Path("times.json").write_text(json.dumps(times))
+    assert_placed(guests, agent)
+    # Starts without an agent are found by the next one.
+    agent.kill()
+    for guest in guests:
+        if guest.name != "process":
+            guest.stop()
+            guest.start()
+    agent.start()
+    assert_placed(guests, agent)
+
+
+def test_a_drained_host_keeps_its_guests(guests, agent):
+    rest = PlacementRest()
+    query = "/allocation_candidates?resources=MEMORY_MB:1&root_required=!COMPUTE_STATUS_DISABLED"
+    wait_for(lambda: rest.send("GET", query)["allocation_requests"])
+    call_agent(SOCKET, "host.disable", {"reason": "test"})
+    wait_for(lambda: not rest.send("GET", query)["allocation_requests"], evidence=agent.log)
+    restart(agent)
+    assert not rest.send("GET", query)["allocation_requests"]
+    assert_placed(guests, agent)
+    call_agent(SOCKET, "host.enable")
+    wait_for(lambda: rest.send("GET", query)["allocation_requests"], evidence=agent.log)
+
+
+def test_a_release_gives_all_values_back(guests, agent, before):
+    for guest in guests:
+        order("guest.limit", guest=guest.uuid, cpus=0.5)
+    agent.kill()
+    assert agent.run("release", "--pins").wait() == 0, agent.log()
+    for guest in guests[:-1]:
+        assert guest.kernel_values() == before[guest.name], guest.name
+    assert agent.run("release", "--undo").wait() == 0, agent.log()
+    agent.start()
+    assert_placed(guests, agent)
+
+
+def test_evicted_guests_end_and_their_resources_are_free(guests, agent):
+    rest = PlacementRest()
+
+    def held():
+        return [
+            guest.name for guest in guests if rest.send("GET", f"/allocations/{guest.uuid}")["allocations"]
+        ]
+
+    order("guest.evict", guest=guests[0].uuid)
+    agent.kill()
+    assert guests[0].name in held()
+    agent.start()
+    for guest in guests:
+        # The killed agent may have stopped the first guest. Its allocation is then the operator's to delete.
+        with contextlib.suppress(RequestError) if guest is guests[0] else contextlib.nullcontext():
+            order("guest.evict", guest=guest.uuid)
+    for guest in guests:
+        wait_for(lambda guest=guest: not guest.is_running(), evidence=agent.log)
+    wait_for(lambda: call_agent(SOCKET, "guest.list") == [], evidence=agent.log)
+    wait_for(lambda: set(held()) <= {guests[0].name}, evidence=agent.log)
