@@ -56,6 +56,9 @@ WAITING := --numprocesses $(shell expr $$(nproc) \* 2) $(BY_MODULE)
 HERE := not vm and not openstack and not packages and not nova
 QUICK := -m 'not slow and not root and not postgresql and not mysql and not vm' --database sqlite \
     tests/placement tests/placement_extras tests/compute_agent --ignore=tests/placement/api_ref
+# Each process that collects the generated requests spends half a minute, so they have a process of their own.
+GENERATED := tests/placement/api_ref/test_generated_requests.py
+REST := -p no:schemathesis --ignore=$(GENERATED)
 # What make check runs of them: those that take less than 0.15 seconds.
 BRIEF := $(QUICK) --brief
 SDIST := build/sdist
@@ -64,7 +67,7 @@ SPHINX := $(BIN)/sphinx-build -W --keep-going -n -q
 # Tests start hundreds of programs, each of which would compile all that it imports where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo adopt-demo test quick-tests lowest-tests test-long test-kills coverage check mutants test-vm test-failover test-upgrade test-shadow test-openstack test-nova \
+.PHONY: demo adopt-demo test quick-tests lowest-tests generated-tests test-long test-kills coverage check mutants test-vm test-failover test-upgrade test-shadow test-openstack test-nova \
     test-packages test-dependencies lint format samples doc man doc-links dist deb image release constraints clean packages
 
 demo: $(RUNTIME)
@@ -80,8 +83,8 @@ test: HERE += and not long
 # Packages of Debian and PyPI are installed side by side; then mypy and sphinx use one processor each.
 test test-long: $(RUNTIME)
 	@$(MAKE) --no-print-directory --jobs 2 packages $(LIBVIRT)
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint doc lowest-tests
-	$(BIN)/python -m pytest -q -m '$(HERE)' $(WAITING) $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint doc lowest-tests generated-tests
+	$(BIN)/python -m pytest -q -m '$(HERE)' $(WAITING) $(REST) $(PYTEST_ARGS)
 
 coverage: packages lint $(LIBVIRT)
 	$(BIN)/python -m pytest -q -m '$(HERE)' $(WAITING) --cov --cov-report=term $(PYTEST_ARGS)
@@ -92,6 +95,9 @@ check mutants: export PLACEMENT_EXAMPLES_PERCENT ?= 20
 # The linters use one processor, the tests the others. The lowest versions follow the linters.
 check: $(INSTALLED)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint quick-tests lowest-tests
+
+generated-tests: $(INSTALLED)
+	$(BIN)/python -m pytest -q $(GENERATED)
 
 quick-tests: $(INSTALLED)
 	$(BIN)/python -m pytest -q $(BRIEF) $(PARALLEL) -p no:schemathesis $(PYTEST_ARGS)

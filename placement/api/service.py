@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from threading import BoundedSemaphore, Lock, Thread
 from typing import Final, TypeVar
 
@@ -29,6 +30,7 @@ from placement.read_model.model_file import ModelFile
 from placement.schemas.explanation import request_forms
 from placement.schemas.request_form import RequestForms
 from placement.search.budget import BudgetExhausted, SearchBudget
+from placement.search.claims.timetable import Timetable
 from placement.search.diagnosis.explanation import explain_request
 from placement.search.diagnosis.sentences import explanation_sentence
 from placement.search.rendering import ProviderSummaries
@@ -195,6 +197,11 @@ class PlacementService:
         # requests
         waiting = BoundedSemaphore(threads // 4 if asked is None else asked)
         return cls(conf, database, model, PolicyEnforcer(conf), explainer, request_forms(conf), waiting)
+
+    @cached_property
+    def timetable(self) -> Timetable:
+        """The skylines of all providers, which nothing reads before the first search for windows."""
+        return Timetable(self.model, self.database)
 
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
         """Run ``work`` in a transaction; release expired reservations if ``work`` needs their amounts."""

@@ -198,7 +198,7 @@ reservations = define_table(
     # by the clock of the database (see placement.db.clock)
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
     # a reservation with this time is a window; NULL: it holds its amounts from its creation on
-    sa.Column("starts_at", sa.Double, nullable=True),
+    sa.Column("starts_at", sa.Double, nullable=True, index=True),
     # seconds after starts_at and before expires_at in which a window holds its amounts, but no claim uses it
     sa.Column("lead_time", sa.Integer, nullable=False, server_default="0"),
     sa.Column("cleaning_time", sa.Integer, nullable=False, server_default="0"),

@@ -33,7 +33,6 @@ from placement.db import buckets
 from placement.db.database import ServiceDatabase
 from placement.db.position import DatabaseVersion
 from placement.exceptions import Unavailable
-from placement.read_model import rows
 from placement.read_model.columns import DamagedFile, WritableModel, decode_model
 from placement.read_model.follower import (
     ANOTHER_HISTORY,
@@ -154,17 +153,14 @@ _PAUSE: Final = 1.0
 class ModelView:
     """The providers and names as of the time when a request arrived."""
 
-    def __init__(
-        self,
-        snapshot: ModelSnapshot,
-        names: rows.NameTable,
-        turn: ReadTurn,
-        stamps: Mapping[int, Mapping[int, int]],
-    ) -> None:
-        self.snapshot = snapshot
-        self.names = names
+    def __init__(self, state: ModelState, turn: ReadTurn, reread: int) -> None:
+        self.snapshot = state.snapshot
+        self.names = state.names
+        #: number of times that the whole model was read again; counters of other numbers mean nothing
+        self.reread = reread
         self._turn = turn
-        self._stamps = stamps
+        self._stamps: Mapping[int, Mapping[int, int]] = state.stamps
+        self._counters: Mapping[int, int] = state.counters
 
     def change_seq(self, provider: Provider) -> int:
         """Return a number that changes with the provider and with its allocations.
@@ -172,6 +168,25 @@ class ModelView:
         Only requests that have not yielded may call this method.
         """
         return self._stamps[buckets.bucket_of(provider.uuid)][provider.id]
+
+    def counters(self) -> dict[int, int]:
+        """Return the change counters of all buckets. Only requests that have not yielded may call this."""
+        return {**self._counters}
+
+    def changed_since(self, counters: Mapping[int, int]) -> list[int]:
+        """Return the ids of the providers with changes above earlier counters of their buckets.
+
+        Only requests that have not yielded may call this method.
+
+        :param counters: of a view with the same ``reread``; all providers have changed since no counters.
+        """
+        return [
+            provider_id
+            for bucket, stamps in self._stamps.items()
+            if (known := counters.get(bucket, -1)) != self._counters[bucket]
+            for provider_id, seq in stamps.items()
+            if seq > known
+        ]
 
     def yield_lock(self) -> None:
         """Let other requests run. The view stays unchanged, even if other requests change the model.
@@ -252,7 +267,7 @@ class ReadModel:
                 assert self._state is not None
                 self._current_at = max(self._current_at, asked_at)
                 if position.clock < self._state.next_expiry or not expires:
-                    yield ModelView(self._state.snapshot, self._state.names, turn, self._state.stamps)
+                    yield ModelView(self._state, turn, self.reread)
                     return
             # Expired allocations are released outside of the turn, so that no request waits. The clock of the
             # server for writes decides. In a Galera cluster this clock may be behind the clock of the server
@@ -273,7 +288,7 @@ class ReadModel:
             if known and time.monotonic() - self._current_at <= seconds:
                 # this line is for the type checker: the variable above says that the state exists
                 assert self._state is not None
-                yield ModelView(self._state.snapshot, self._state.names, turn, self._state.stamps)
+                yield ModelView(self._state, turn, self.reread)
                 return
         with self.fresh_view() as view:
             yield view

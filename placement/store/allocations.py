@@ -116,7 +116,9 @@ def write_claims(
     raised = left.union(supply.provider_id for supply in supplies.values())
     # the change is usage_only, so that readers do not read inventories, traits and aggregates again
     tx.note_changed(raised, generation=True, usage_only=True)
-    tx.note_changed(locked.provider_ids - raised, generation=False, usage_only=True)
+    # without a hold nothing else tells other workers that the plans of a provider have changed
+    before = locked.provider_ids | {each.provider_id for each in locked.planned}
+    tx.note_changed(before - raised, generation=False, usage_only=True)
 
 
 def _remove(tx: WriteTransaction, consumer_ids: Sequence[int]) -> None:

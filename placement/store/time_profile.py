@@ -261,8 +261,11 @@ def check_window(window: TimeWindow, now: float) -> TimeWindow:
     return TimeWindow(max(now, window.starts_at), window.ends_at)
 
 
-def overlaps_sentence(amounts: Iterable[TimedAmount], window: TimeWindow) -> str:
-    """Return a sentence with the windows and claims that overlap a window; empty if there are none."""
+def overlaps_sentence(amounts: Iterable[TimedAmount], window: TimeWindow, *, are_all: bool = True) -> str:
+    """Return a sentence with the windows and claims that overlap a window; empty if there are none.
+
+    :param are_all: whether there are no other amounts, so that a number of further ones would be right.
+    """
     overlapping = {
         (each.window.ends_at, each.consumer): each for each in amounts if each.window.has_overlap(window)
     }
@@ -274,5 +277,6 @@ def overlaps_sentence(amounts: Iterable[TimedAmount], window: TimeWindow) -> str
         else f"{each.consumer} from {iso_time(each.window.starts_at)} until {iso_time(each.window.ends_at)}"
         for _, each in nsmallest(_MAX_NAMED, overlapping.items())
     ]
-    more = f" and {len(overlapping) - _MAX_NAMED} more" if len(overlapping) > _MAX_NAMED else ""
+    left = len(overlapping) - len(named)
+    more = (f" and {left} more" if left > 0 else "") if are_all else " and others"
     return f" Other windows and claims overlap this time: {', '.join(named)}{more}."

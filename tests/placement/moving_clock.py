@@ -3,7 +3,7 @@
 import time
 from datetime import UTC, datetime
 
-from placement.db.buckets import RESERVATIONS
+from placement.db.buckets import EPOCH
 from tests.placement.sql import execute_sql
 
 
@@ -25,6 +25,6 @@ def advance_clock(url: str, seconds: float) -> None:
         f"UPDATE booked_windows SET starts_at = starts_at - {seconds}, expires_at = expires_at - {seconds},"
         f" ended_at = ended_at - {seconds}",
         f"UPDATE claim_expiries SET expires_at = expires_at - {seconds}",
-        # workers read the next expiry again, as after each write of a time
-        f"UPDATE change_buckets SET counter = counter + 1 WHERE id = {RESERVATIONS}",
+        # workers read everything again, as after each write of times that stamps no provider
+        f"UPDATE change_buckets SET counter = counter + 1 WHERE id = {EPOCH}",
     )

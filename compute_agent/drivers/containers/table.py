@@ -127,7 +127,7 @@ class ContainerTable(GuestTable):
     def _uuid_of(self, container: ContainerState, settings: DeclaredSettings) -> str:
         return settings.guest_uuid or made_uuid(self._host, self._driver, container.name)
 
-    def _find_suspects(self) -> Collection[str]:
+    def _find_suspects(self, everything: bool) -> Collection[str]:
         self._refuse_kubernetes()
         listed = {
             container.key for container in self._engine.list_containers("" if self._guest_names else GUEST)

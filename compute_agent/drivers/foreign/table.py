@@ -169,7 +169,7 @@ class GuestTable(abc.ABC):
         """
         if everything:
             self._others.clear()
-        for key in sorted({*self._find_suspects(), *self._lost}):
+        for key in sorted({*self._find_suspects(everything), *self._lost}):
             self.look_at(key)
         self._complete = True
 
@@ -209,9 +209,10 @@ class GuestTable(abc.ABC):
     # The parts of each kind of guests
 
     @abc.abstractmethod
-    def _find_suspects(self) -> Collection[str]:
+    def _find_suspects(self, everything: bool) -> Collection[str]:
         """The keys of subjects that may have changed without a signal.
 
+        :param everything: whether the settings of any subject may have changed.
         :raises DriverError: the other program does not answer.
         """
 

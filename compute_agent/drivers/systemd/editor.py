@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,23 @@ from compute_agent.model.messages import DriverError, GuestGoneError
 _APPLY_SECONDS: Final = 2.0
 """The longest time in seconds until systemd has written to the kernel what it has confirmed."""
 _APPLY_PAUSE: Final = 0.01
+_MAX_KNOWN: Final = 1000
+
+PROPERTY_SECONDS: Final = 60.0
+"""The longest age in seconds of properties that a comparison uses while the files of the group are the same.
+Each change that another program makes through systemd changes a file, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownProperties:
+    """The properties of a service, read at a time in seconds of the monotonic clock.
+
+    :ivar texts: the contents of the files of its group at that time.
+    """
+
+    texts: Texts
+    values: Values
+    time: float
 
 
 class UnitEditor(ValueEditor):
@@ -38,8 +56,21 @@ class UnitEditor(ValueEditor):
     def __init__(self, manager: SystemdManager, records: ValueRecords, folders: HostFolders) -> None:
         super().__init__(records, folders)
         self._manager = manager
+        # By name of the service. An answer of systemd has some 250 properties.
+        self._known: dict[str, KnownProperties] = {}
 
     def _read_values(self, guest: Guest, texts: Texts) -> Values:
+        known, now = self._known.get(guest.name), time.monotonic()
+        if known is not None and known.texts == texts and now - known.time <= PROPERTY_SECONDS:
+            return known.values
+        writes, values = self._writes, self._ask_values(guest)
+        if writes == self._writes:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            self._known[guest.name] = KnownProperties(texts, values, now)
+        return values
+
+    def _ask_values(self, guest: Guest) -> Values:
         found = self._manager.read_service(guest.name)
         if found is None:
             raise GuestGoneError(f"guest {guest} has ended")
@@ -108,6 +139,7 @@ class UnitEditor(ValueEditor):
         finally:
             # The call may have had an effect although it failed.
             self._forget_reading()
+            self._known.pop(unit, None)
 
     def _await_values(self, guest: Guest, values: Values) -> list[str]:
         """Wait until systemd and the kernel have the values; return the names of those that are missing."""

@@ -9,7 +9,7 @@ systemd has not read has no effect either.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from compute_agent.drivers.base import GuestChange
@@ -54,12 +54,28 @@ class UnitTable(GuestTable):
         except ValueError as error:
             raise DriverError(f"the state of service {key} is not known: {error}") from error
 
-    def _find_suspects(self) -> Collection[str]:
+    def _find_suspects(self, everything: bool) -> Collection[str]:
         services = self._manager.list_services()
         # Services with names that occur once, such as run-r1f.service, are forgotten when they are gone.
         self._others &= services.keys()
         off = {name for name, active in services.items() if active in ("inactive", "failed")}
-        return (services.keys() - off - self._others) | self._managed.keys()
+        suspects = (services.keys() - off - self._others) | self._managed.keys()
+        return suspects if everything else suspects - self._steady_services(services)
+
+    def _steady_services(self, services: Mapping[str, str]) -> set[str]:
+        """The guests that run on: systemd announces each change of their settings by a reload.
+
+        :param services: the ``ActiveState`` of each service.
+        """
+        with self._lock:
+            entries = dict(self._entries)
+        return {
+            name
+            for name, entry in entries.items()
+            if services.get(name) == "active"
+            and entry.is_alive
+            and not self.find_inner(str(entry.running.folder))
+        }
 
     def _look_closely(self, key: str) -> SubjectFinding:
         properties = self._manager.read_unit(key)

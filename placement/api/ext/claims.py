@@ -85,7 +85,8 @@ def claim_service(call: ApiRequest) -> ClaimService:
         explaining=conf.api.explanations_deadline,
         retries=conf.placement.allocation_conflict_retry_count,
     )
-    return ClaimService(call.service.model, call.service.database, limits, call.check_awaited)
+    service = call.service
+    return ClaimService(service.model, service.database, service.timetable, limits, call.check_awaited)
 
 
 def _claim_document(placed: PlacedClaim) -> dict[str, Any]:

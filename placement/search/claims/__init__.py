@@ -20,7 +20,8 @@ Modules
     - ``service`` acts: it places claims, writes them (``placement.store``), and repeats both after a lost
       race.
     - ``degradation`` finds the amounts of reservations that their providers cannot give any more.
-    - ``availability`` finds the earliest windows in which a claim has a place.
+    - ``availability`` finds the earliest windows in which a claim has a place; ``host_times`` excludes starts
+      by sums. ``timetable`` keeps the amounts over time of all providers in memory.
     - ``refusal`` explains why no host has a place, and which changes would help.
 
 A worked example

@@ -6,7 +6,8 @@ Nouns
 
 The search tests few starts. If a request fits in a window, it also fits in an earlier one, unless an amount
 ends between both starts. So only the first allowed start and the ends of timed amounts are possible starts.
-Sums of each host exclude most of these (:class:`HostTimes`). The placement of claims decides about the rest,
+Sums of each host exclude most of these
+    (:class:`~placement.search.claims.host_times.HostTimes`). The placement of claims decides about the rest,
 in the order of time, in a snapshot of the one host with the usage of the window.
 
 A worked example
@@ -21,36 +22,32 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 
 from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim
-from placement.search.claims.placement import UnplacedClaim, place_claims
-from placement.search.claims.topology import SPLIT
+from placement.search.claims.host_times import NO_SKYLINES, HostTimes, Skylines
+from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.conditions import all_conditions, needs_of
 from placement.search.equivalence import tree_reader
 from placement.search.roots import SharingProviders, possible_roots
 from placement.store.time_profile import TimeWindow
-from placement.store.time_skyline import (
-    NO_SKYLINE,
-    SkylinesByClass,
-    SkylinesByProvider,
-    TimeSkyline,
-    whole_milliseconds,
-)
+from placement.store.time_skyline import SkylinesByClass, SkylinesByProvider, whole_milliseconds
 
-Skylines = Mapping[int, SkylinesByClass]
-"""The skylines of providers with timed amounts, by id of the provider and by resource class."""
 # a small first step suffices if some host is free soon, and then few breakpoints are read
 _STEPS: Final = (0.0, 1 / 256, 1 / 64, 1 / 16, 1 / 4, 1.0)
 """Shares of the possible starts that are searched one after the other."""
 _ANY_AMOUNT: Final = -(2**62)
 """Less than any free amount."""
+_CONSIDERED: Final = 64
+"""Number of hosts with room at the same start of which the tightest comes first."""
+_PLACED_AT_ONCE: Final = 8
+"""Number of hosts of which a snapshot is made to place one claim."""
 
 
 NEVER: Final = TimeWindow(math.inf, math.inf)
@@ -125,6 +122,8 @@ def find_free(
 ) -> Iterator[FreeWindow]:
     """Yield free windows of a claim, the earliest first; among equal starts the tightest fit comes first.
 
+    At the first possible start the order is that of some hosts at a time, and not of all.
+
     After the end of a free window, its host may have another one.
 
     :raises BudgetExhausted: the budget is spent.
@@ -135,20 +134,16 @@ def find_free(
         for each in wanted.all_requests
     ]
     due: list[tuple[float, float, int]] = []
-    waiting = [(span.begin, root) for root in _allowed_roots(snapshot, wanted, budget)]
+    waiting = [(span.begin, root) for root in sorted(_allowed_roots(snapshot, wanted, budget))]
 
     def add_start(after: float, root: int, until: float) -> None:
-        start = min(each.first_start(root, after, until) for each in ways)
+        start = min([each.first_start(root, after, until) for each in ways])
         if start <= until:
-            heapq.heappush(due, (start, min(each.tight_end(root, start) for each in ways), root))
+            heapq.heappush(due, (start, min([each.tight_end(root, start) for each in ways]), root))
         elif start <= span.last:
             waiting.append((start, root))
 
-    for step in _STEPS:
-        until = span.begin + step * (span.last - span.begin)
-        asked, waiting = waiting, []
-        for after, root in asked:
-            add_start(after, root, until)
+    def place_due(until: float) -> Iterator[FreeWindow]:
         while due:
             start, _, root = heapq.heappop(due)
             found = test.find_window(root, start)
@@ -157,6 +152,62 @@ def find_free(
             after = test.next_end(root, start) if found is None else whole_milliseconds(found.free_until)
             if after <= span.last:
                 add_start(after, root, until)
+
+    for step in _STEPS:
+        until = span.begin + step * (span.last - span.begin)
+        asked, waiting = waiting, []
+        for after, root in asked:
+            if after > until:
+                waiting.append((after, root))
+                continue
+            add_start(after, root, until)
+            # no start is earlier than the first one, so not every host has to be read for it
+            if step == 0 and len(due) >= _CONSIDERED:
+                yield from place_due(until)
+        yield from place_due(until)
+
+
+def place_in_window(
+    snapshot: ModelSnapshot,
+    skylines: Skylines,
+    wanted: WantedClaim,
+    window: TimeWindow,
+    budget: SearchBudget,
+    rng: random.Random,
+) -> list[PlacedClaim]:
+    """Return the place of a claim in a window, at one of the tightest of some hosts; empty if there is none.
+
+    The claim has no order, no group and no alternates, so that any host is good enough.
+
+    :raises BudgetExhausted: the budget is spent.
+    """
+    duration = window.ends_at - window.starts_at
+    ways = [
+        HostTimes(snapshot, skylines, replace(wanted, request=each), duration, budget)
+        for each in wanted.all_requests
+    ]
+    roots = sorted(_allowed_roots(snapshot, wanted, budget))
+    # concurrent claims mostly begin at different hosts
+    first = rng.randrange(len(roots)) if roots else 0
+    rest = chain(islice(roots, first, None), islice(roots, first))
+    while some := list(islice(rest, _CONSIDERED)):
+        tight = sorted(
+            (min([each.tight_end(root, window.starts_at) for each in ways]), root)
+            for root in some
+            if any(
+                each.first_start(root, window.starts_at, window.starts_at) <= window.starts_at
+                for each in ways
+            )
+        )
+        for begin in range(0, len(tight), _PLACED_AT_ONCE):
+            chosen = [root for _, root in tight[begin : begin + _PLACED_AT_ONCE]]
+            here = snapshot_during(snapshot, chosen, skylines, window)
+            budget.spend(len(here))
+            world = ClaimScenario.from_members(here, {}, [wanted])
+            placed = place_claims(world, [wanted], budget, rng)
+            if not isinstance(placed, UnplacedClaim):
+                return placed
+    return []
 
 
 def _allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBudget) -> set[int]:
@@ -171,140 +222,6 @@ def _allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchB
     if wanted.only is not None:
         found.intersection_update(snapshot.by_uuid[each] for each in wanted.only if each in snapshot.by_uuid)
     return found.difference(snapshot.by_uuid[each] for each in wanted.avoid if each in snapshot.by_uuid)
-
-
-@dataclass(frozen=True, slots=True)
-class ClassNeed:
-    """The total amount of a class that a request needs, and the largest part that one provider gives."""
-
-    resource_class: str
-    total: int
-    largest: int
-
-
-class HostTimes:
-    """Starts that sums of each host do not exclude, for the request of a claim.
-
-    Classes of sharing providers exclude nothing.
-    """
-
-    def __init__(
-        self,
-        snapshot: ModelSnapshot,
-        skylines: Skylines,
-        wanted: WantedClaim,
-        duration: float,
-        budget: SearchBudget,
-    ) -> None:
-        self._snapshot = snapshot
-        self._skylines = skylines
-        self._duration = duration
-        self._budget = budget
-        pools = [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
-        shared = {name for pool in pools for name in pool.inventories}
-        self._needs = _class_needs(wanted, shared)
-        #: by root, for each need the sums that providers permit beside it; None if no time suffices
-        self._limits: dict[int, list[_ClassLimit] | None] = {}
-
-    def first_start(self, root: int, after: float, until: float) -> float:
-        """Return the first start from ``after`` on that is not excluded.
-
-        A result above ``until`` only means that all earlier ones are excluded.
-        """
-        limits = self._limits_of(root)
-        if limits is None:
-            return math.inf
-        start, before = after, -math.inf
-        # each class may move the start past the end of an amount, and then all classes are read again
-        while before < start <= until:
-            before = start
-            self._budget.spend()
-            for each in limits:
-                start = each.first_start(start, self._duration, until, self._budget)
-        return start
-
-    def tight_end(self, root: int, start: float) -> float:
-        """Return until when the request may stay from a start on, as far as single providers tell."""
-        limits = self._limits_of(root)
-        return min((each.tight_end(start) for each in limits or ()), default=math.inf)
-
-    def _limits_of(self, root: int) -> list[_ClassLimit] | None:
-        if root not in self._limits:
-            found: list[_ClassLimit] = []
-            members = [self._snapshot.providers[each] for each in self._snapshot.trees[root]]
-            for need in self._needs:
-                limit = _ClassLimit.from_providers(members, self._skylines, need)
-                if limit is None:
-                    self._limits[root] = None
-                    return None
-                # a class without timed amounts has room at any time
-                if limit.skylines:
-                    found.append(limit)
-            self._limits[root] = found
-        return self._limits[root]
-
-
-def _class_needs(wanted: WantedClaim, shared: Container[str]) -> list[ClassNeed]:
-    largest: dict[str, int] = {}
-    for group in wanted.request.groups:
-        for name, amount in group.resources.items():
-            # a topology splits these amounts over several providers
-            is_split = wanted.topology is not None and group.suffix == "" and name in SPLIT
-            largest[name] = max(largest.get(name, 0), 0 if is_split else amount)
-    totals = wanted.request.total_amounts
-    return [ClassNeed(name, totals[name], most) for name, most in largest.items() if name not in shared]
-
-
-@dataclass(frozen=True, slots=True)
-class _ClassLimit:
-    """The providers of a host with one class: their skylines, free amounts without timed ones, and maxima."""
-
-    need: ClassNeed
-    skylines: Sequence[TimeSkyline]
-    free: Sequence[int]
-    max_units: Sequence[int]
-
-    @classmethod
-    def from_providers(
-        cls, members: Iterable[Provider], skylines: Skylines, need: ClassNeed
-    ) -> _ClassLimit | None:
-        """Return the limit; None if the host never has room."""
-        name, timed, free, units = need.resource_class, list[TimeSkyline](), list[int](), list[int]()
-        for each in members:
-            if (inventory := each.inventories.get(name)) is not None:
-                skyline = skylines.get(each.id, _NONE).get(name, NO_SKYLINE)
-                timed.append(skyline)
-                free.append(each.free(name) + skyline.counted)
-                units.append(inventory.max_unit)
-        if not _gives_enough(need, [min(both) for both in zip(free, units, strict=True)]):
-            return None
-        return cls(need, timed if any(each.times for each in timed) else (), free, units)
-
-    def first_start(self, start: float, duration: float, until: float, budget: SearchBudget) -> float:
-        if len(self.skylines) == 1:
-            return self.skylines[0].first_fit(self.free[0] - self.need.total, start, duration, until)
-        while start <= until:
-            # many providers with many breakpoints each have many ends to try
-            budget.spend(len(self.skylines))
-            window = TimeWindow(start, start + duration)
-            rooms = [
-                min(most, free - each.largest_sum(window))
-                for each, free, most in zip(self.skylines, self.free, self.max_units, strict=True)
-            ]
-            if _gives_enough(self.need, rooms):
-                break
-            start = whole_milliseconds(min(each.next_end(start) for each in self.skylines))
-        return start
-
-    def tight_end(self, start: float) -> float:
-        if len(self.skylines) > 1:
-            return math.inf
-        return self.skylines[0].fits_until(self.free[0] - self.need.total, start)
-
-
-def _gives_enough(need: ClassNeed, rooms: Sequence[int]) -> bool:
-    positive = [each for each in rooms if each > 0]
-    return bool(positive) and sum(positive) >= need.total and max(positive) >= need.largest
 
 
 class _WindowTest:
@@ -355,7 +272,7 @@ class _WindowTest:
         ends = (
             skyline.next_end(time)
             for each in (*self._snapshot.trees[root], *self._pools)
-            for skyline in self._skylines.get(each, _NONE).values()
+            for skyline in self._skylines.get(each, NO_SKYLINES).values()
         )
         return whole_milliseconds(min(ends, default=math.inf))
 
@@ -363,7 +280,7 @@ class _WindowTest:
         ends = [math.inf]
         for chosen, amounts in choice.resources:
             provider = self._snapshot.providers[chosen.id]
-            for name, skyline in self._skylines.get(chosen.id, _NONE).items():
+            for name, skyline in self._skylines.get(chosen.id, NO_SKYLINES).items():
                 if name in amounts:
                     most = provider.free(name) + skyline.counted - amounts[name]
                     ends.append(skyline.fits_until(most, start))
@@ -381,6 +298,3 @@ class _WindowTest:
         here = self._skylines.get(provider.id)
         used = provider.used if here is None else usage_during(provider, here, window)
         return tuple((name, each.capacity - used.get(name, 0)) for name, each in provider.inventories.items())
-
-
-_NONE: Final[SkylinesByClass] = {}

@@ -5,12 +5,12 @@ If another client takes the same resources first (a lost race), the service plac
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from time import thread_time
-from typing import Final
+from typing import Final, TypeVar
 
 from placement.db.batch import StatementBatch
 from placement.db.database import ServiceDatabase, WriteTransaction
@@ -21,11 +21,11 @@ from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.availability import (
     NEVER,
     FreeWindow,
-    Skylines,
     StartSpan,
     during_window,
     find_free,
     members_of,
+    place_in_window,
     skylines_in,
 )
 from placement.search.claims.claim import (
@@ -35,19 +35,20 @@ from placement.search.claims.claim import (
     within_reservation,
     without_allocations,
 )
+from placement.search.claims.host_times import Skylines
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
 from placement.search.claims.scores import ATTRIBUTE
+from placement.search.claims.timetable import Timetable
 from placement.search.host_filter import named_roots
 from placement.search.request import check_names
 from placement.store import allocations, claim_commit, consumers, expiries, reservations
 from placement.store.booking_limits import BookingLimits
 from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
-from placement.store.holds import TimeSchedule, read_schedule
+from placement.store.holds import read_schedule
 from placement.store.time_profile import (
     MAX_AHEAD,
-    TimedAmount,
     TimeWindow,
     check_window,
     iso_time,
@@ -55,8 +56,13 @@ from placement.store.time_profile import (
 )
 from placement.store.time_skyline import SkylinesByProvider, make_skylines, whole_milliseconds
 
+T = TypeVar("T")
+
 LOG = logging.getLogger(__name__)
 
+# a message names few windows, and no reader compares the windows of a whole cloud
+_EXPLAINED: Final = 20
+"""Maximum number of providers of which a refusal reads the windows."""
 # an outdated snapshot costs only time: the database refuses its choice, and the service chooses again
 _RECENT: Final = 0.1
 """Maximum age, in seconds, of the snapshot used for a choice that the database confirms."""
@@ -118,15 +124,6 @@ class FoundWindows:
     refusal: NoCandidate | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _TimedUsage:
-    """The timed amounts of other consumers, and the window of claims, from now on."""
-
-    amounts: Sequence[TimedAmount]
-    skylines: SkylinesByProvider
-    window: TimeWindow
-
-
 class ClaimService:
     """Places wanted claims and writes them.
 
@@ -137,11 +134,13 @@ class ClaimService:
         self,
         model: ReadModel,
         database: ServiceDatabase,
+        timetable: Timetable,
         limits: ClaimLimits,
         check_awaited: Callable[[], None],
     ) -> None:
         self._model = model
         self._database = database
+        self._timetable = timetable
         self._limits = limits
         self._check_awaited = check_awaited
         # each worker has its own seed, because workers with equal random numbers would compete for the same
@@ -207,30 +206,26 @@ class ClaimService:
         :raises InvalidRequest: a resource class, trait or root that the claim names does not exist, no start
             is possible, or the search takes too long to find any window.
         """
-        # the number of amounts has no bound, so the time to read them counts, too
-        end = thread_time() + self._limits.searching
         found: list[FreeWindow] = []
         try:
             concerned = self._possible_providers([wanted])
             with self._database.read() as conn:
-                schedule = read_schedule(conn, of_providers=concerned)
+                now = expiries.server_time(conn)
             try:
-                span = time.span_at(schedule.now, limits)
+                span = time.span_at(now, limits)
             except Conflict as refused:
                 return FoundWindows((), refusal=NoCandidate(refused.detail, None))
-            # outside of the view, so that no other request waits
-            budget = SearchBudget(end - thread_time(), yield_lock=self._check_awaited)
-            by_uuid = make_skylines(schedule.amounts, schedule.holds, budget.spend)
-            with self._model.fresh_view() as view:
+            with self._timetable.fresh_view(concerned) as (view, skylines):
                 self._check_names(view, [wanted])
                 snapshot = view.snapshot
-                skylines = skylines_in(snapshot, by_uuid)
                 pause = view.yield_after(self._check_awaited)
-                budget = SearchBudget(end - thread_time(), yield_lock=pause)
+                budget = SearchBudget(self._limits.searching, yield_lock=pause)
                 found += islice(find_free(snapshot, skylines, wanted, span, budget), limit)
                 if found:
                     return FoundWindows(found)
                 refusal = self._explain_times(view, skylines, wanted, span)
+                ahead = TimeWindow(span.begin, span.last + span.duration)
+                some = _overlapping_providers(view.snapshot, skylines, [wanted], ahead)
         except BudgetExhausted:
             if not found:
                 raise InvalidRequest.too_long(
@@ -240,10 +235,18 @@ class ClaimService:
                     ": name hosts in allowed_hosts, or ask for fewer groups or a nearer deadline.",
                 ) from None
             return FoundWindows(found, is_complete=False)
-        names = {name for each in wanted.all_requests for name in each.total_amounts}
-        some = [each for each in schedule.amounts if each.resource_class in names]
-        refusal.add_overlaps(overlaps_sentence(some, TimeWindow(span.begin, span.last + span.duration)))
+        refusal.add_overlaps(self._describe_overlaps(some, [wanted], ahead))
         return FoundWindows(found, refusal=refusal)
+
+    def _describe_overlaps(
+        self, providers: Sequence[str], wanted: Sequence[WantedClaim], window: TimeWindow
+    ) -> str:
+        """Return a sentence with timed amounts of other consumers that overlap a window."""
+        with self._database.read() as conn:
+            schedule = read_schedule(conn, {each.consumer for each in wanted}, providers)
+        names = _wanted_classes(wanted)
+        amounts = [each for each in schedule.amounts if each.resource_class in names]
+        return overlaps_sentence(amounts, window, are_all=len(providers) < _EXPLAINED)
 
     def _possible_providers(self, wanted: Sequence[WantedClaim]) -> set[str] | None:
         """Return the uuids of providers that claims with named hosts may use; None without named hosts."""
@@ -373,52 +376,82 @@ class ClaimService:
         # reserved amounts are read before the view: if another claim takes reserved amounts in between, the
         # write fails and is repeated
         reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
-        timed = self._read_timed_usage(wanted, empty=reserved is not None)
-        with self._model.fresh_view() as view:
+        window = self._window_ahead(wanted)
+        # within a reservation nothing depends on other windows
+        is_timed = window is not None and reserved is None
+        own = self._skylines_without(wanted, held) if is_timed else {}
+        concerned = self._possible_providers(wanted) if is_timed else ()
+        end = thread_time() + seconds
+        with self._timetable.fresh_view(concerned) as (view, skylines):
             self._check_names(view, wanted)
             # a consumer may use the amounts that it holds now, because its new claim replaces them
             snapshot = without_allocations(view.snapshot, held) if held else view.snapshot
-            if timed is not None:
-                snapshot = during_window(snapshot, skylines_in(snapshot, timed.skylines), timed.window)
             if reserved is not None:
                 snapshot, roots = within_reservation(snapshot, reserved)
                 wanted = [
                     replace(each, only=roots if each.only is None else roots & each.only) for each in wanted
                 ]
-            placed = self._place_in(view, snapshot, members, wanted, seconds)
-            if isinstance(placed, UnplacedClaim):
-                if reserved is not None:
-                    raise reservation_refusal(wanted, placed, reserved)
-                budget = SearchBudget(
-                    self._limits.explaining, yield_lock=view.yield_after(self._check_awaited)
-                )
-                refusal = claim_refusal(wanted, placed, budget)
-                if timed is not None:
-                    refusal.add_overlaps(overlaps_sentence(timed.amounts, timed.window))
-                raise refusal
-        return placed
+            elif window is not None:
+                skylines = {**skylines, **skylines_in(snapshot, own)}
+                if found := self._place_in_window(
+                    view, snapshot, skylines, wanted, window, end - thread_time()
+                ):
+                    return found
+                snapshot = during_window(snapshot, skylines, window)
+            placed = self._place_in(view, snapshot, members, wanted, end - thread_time())
+            if not isinstance(placed, UnplacedClaim):
+                return placed
+            if reserved is not None:
+                raise reservation_refusal(wanted, placed, reserved)
+            budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
+            refusal = claim_refusal(wanted, placed, budget)
+            some = [] if window is None else _overlapping_providers(snapshot, skylines, wanted, window)
+        if window is not None:
+            refusal.add_overlaps(self._describe_overlaps(some, wanted, window))
+        raise refusal
 
-    def _read_timed_usage(self, wanted: Sequence[WantedClaim], *, empty: bool) -> _TimedUsage | None:
-        """Return the timed amounts of other consumers at possible hosts, and the window of the claims.
-
-        None means that the claims have no end.
-
-        :param empty: return only the window, for claims within a reservation.
-        """
+    def _window_ahead(self, wanted: Sequence[WantedClaim]) -> TimeWindow | None:
+        """Return the part of the window of the claims that lies in the future; None if they have no end."""
         # all claims of a call have the same window
         window = wanted[0].window
         if window is None:
             return None
-        # before the connection is taken, because the view may need another one
-        concerned = None if empty else self._possible_providers(wanted)
         with self._database.read() as conn:
-            schedule = (
-                TimeSchedule(expiries.server_time(conn), (), ())
-                if empty
-                else read_schedule(conn, {each.consumer for each in wanted}, concerned)
-            )
-        window = check_window(window, schedule.now)
-        return _TimedUsage(schedule.amounts, make_skylines(schedule.amounts, schedule.holds), window)
+            return check_window(window, expiries.server_time(conn))
+
+    def _skylines_without(
+        self, wanted: Sequence[WantedClaim], held: Sequence[allocations.Allocation]
+    ) -> SkylinesByProvider:
+        """Return skylines without the consumers of the claims, of the providers where these hold amounts."""
+        providers = {each.provider for each in held}
+        if not providers:
+            return {}
+        with self._database.read() as conn:
+            schedule = read_schedule(conn, {each.consumer for each in wanted}, providers)
+        found = make_skylines(schedule.amounts, schedule.holds)
+        return {each: found.get(each, {}) for each in providers}
+
+    def _place_in_window(
+        self,
+        view: ModelView,
+        snapshot: ModelSnapshot,
+        skylines: Skylines,
+        wanted: Sequence[WantedClaim],
+        window: TimeWindow,
+        seconds: float,
+    ) -> list[PlacedClaim]:
+        """Return the place of a claim for which any host is good enough; empty if all have to be compared.
+
+        :raises InvalidRequest: the search takes too long.
+        """
+        (one, *others) = wanted
+        if others or one.order or one.group or one.alternates:
+            return []
+        return self._within_budget(
+            view,
+            seconds,
+            lambda budget: place_in_window(snapshot, skylines, one, window, budget, self._rng),
+        )
 
     def _place_in(
         self,
@@ -432,11 +465,18 @@ class ClaimService:
 
         :raises InvalidRequest: the search takes too long.
         """
-        budget = SearchBudget(seconds, yield_lock=view.yield_after(self._check_awaited))
+        world = ClaimScenario.from_members(snapshot, members, wanted)
+        return self._within_budget(
+            view, seconds, lambda budget: place_claims(world, wanted, budget, self._rng)
+        )
+
+    def _within_budget(self, view: ModelView, seconds: float, place: Callable[[SearchBudget], T]) -> T:
+        """Return the result of a search for places.
+
+        :raises InvalidRequest: the search takes too long.
+        """
         try:
-            return place_claims(
-                ClaimScenario.from_members(snapshot, members, wanted), wanted, budget, self._rng
-            )
+            return place(SearchBudget(seconds, yield_lock=view.yield_after(self._check_awaited)))
         except BudgetExhausted:
             raise InvalidRequest.too_long(
                 "No place was found",
@@ -521,6 +561,24 @@ class ClaimService:
                     raise InvalidRequest(
                         f"The order names the attribute {attribute}, but no provider has a number for it."
                     )
+
+
+def _wanted_classes(wanted: Iterable[WantedClaim]) -> set[str]:
+    """Return the resource classes of all requests of claims."""
+    return {name for each in wanted for request in each.all_requests for name in request.total_amounts}
+
+
+def _overlapping_providers(
+    snapshot: ModelSnapshot, skylines: Skylines, wanted: Sequence[WantedClaim], window: TimeWindow
+) -> list[str]:
+    """Return the uuids of some providers with timed amounts of the wanted classes during a window."""
+    names = _wanted_classes(wanted)
+    found = (
+        snapshot.providers[each].uuid
+        for each, here in skylines.items()
+        if any(name in names and skyline.largest_sum(window) for name, skyline in here.items())
+    )
+    return list(islice(found, _EXPLAINED))
 
 
 def _takes_any_place(wanted: WantedClaim) -> bool:

@@ -17,7 +17,7 @@ from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.position import DatabaseVersion
 from placement.db.tables import change_buckets, resource_providers
 from placement.exceptions import Unavailable
-from placement.read_model import feed
+from placement.read_model import rows
 from placement.read_model.feed import ReadModel
 from placement.read_model.snapshot import ModelSnapshot
 from placement.store import (
@@ -155,7 +155,7 @@ def test_one_change_does_not_reread_everything(
 ) -> None:
     create(writer)
     names(model)
-    monkeypatch.setattr(feed.rows, "read_all", lambda *args: pytest.fail("everything was read"))
+    monkeypatch.setattr(rows, "read_all", lambda *args: pytest.fail("everything was read"))
     create(writer, CHILD, "child")
     assert names(model) == {HOST: "host", CHILD: "child"}
 
@@ -167,10 +167,10 @@ def test_only_the_usage_is_read_after_a_claim(
     writer.write(lambda tx: inventories.add(tx, HOST, "VCPU", FOUR))
     names(model)
     described: list[Any] = []
-    read_some = feed.rows.read_some
-    monkeypatch.setattr(feed.rows, "read_all", lambda *args: pytest.fail("everything was read"))
+    read_some = rows.read_some
+    monkeypatch.setattr(rows, "read_all", lambda *args: pytest.fail("everything was read"))
     monkeypatch.setattr(
-        feed.rows,
+        rows,
         "read_some",
         lambda conn, rows, *more: described.extend(rows) or read_some(conn, rows, *more),
     )
@@ -191,7 +191,7 @@ def test_deleting_the_last_provider_of_a_bucket_does_not_reread_everything(
     create(writer, CHILD, "child")
     assert bucket_of(HOST) != bucket_of(CHILD)
     names(model)
-    monkeypatch.setattr(feed.rows, "read_all", lambda *args: pytest.fail("everything was read"))
+    monkeypatch.setattr(rows, "read_all", lambda *args: pytest.fail("everything was read"))
     writer.write(lambda tx: providers.delete(tx, HOST))
     assert names(model) == {CHILD: "child"}
     writer.write(lambda tx: inventories.add(tx, CHILD, "LLC", FOUR))
@@ -211,7 +211,7 @@ def test_changes_of_many_buckets_are_followed_at_once(
 
     writer.write(create_all)
     assert len(names(model)) == 250
-    monkeypatch.setattr(feed.rows, "read_all", lambda *args: pytest.fail("everything was read"))
+    monkeypatch.setattr(rows, "read_all", lambda *args: pytest.fail("everything was read"))
     changed = uuids[:99]
     assert len({buckets.bucket_of(uuid) for uuid in changed}) > 64
 
@@ -268,7 +268,7 @@ def test_changes_lost_by_a_failing_database_do_not_stay_in_the_model(
         raise sa.exc.OperationalError("SELECT", {}, Exception("lost connection"))
 
     with monkeypatch.context() as patched:
-        patched.setattr(feed.rows, "read_some", break_off)  # if the deleted object is already gone
+        patched.setattr(rows, "read_some", break_off)  # if the deleted object is already gone
         with pytest.raises(Unavailable):
             names(model)
     database_server.restore(database_url, backup)
@@ -435,7 +435,7 @@ def test_a_server_with_a_slow_clock_is_not_asked_by_every_request_to_release(
     owner = consumers.ConsumerOwnership("project", "user", "RESERVATION")
     writer.write(lambda tx: consumers.create_consumers(tx, {CHILD: owner}))
     writer.write(
-        lambda tx: reservations.make_reservation(tx, CHILD, None, reservations.ReservationEnd(None, 0.2))
+        lambda tx: reservations.make_reservation(tx, CHILD, None, reservations.ReservationEnd(None, 2.0))
     )
     asked = []
 

@@ -19,6 +19,7 @@ from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.foreign import editor
 from compute_agent.drivers.foreign.declared import made_uuid
 from compute_agent.drivers.foreign.values import DEFAULTS, INFINITY, DeviceLimits
+from compute_agent.drivers.systemd import editor as unit_editor
 from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo, DeviceRates
@@ -314,6 +315,10 @@ class TestSetting:
         monkeypatch.setattr(editor, "READING_SECONDS", -1.0)
         systemd.calls.clear()
         compare_all(driver, guest)
+        # The files of the group are the same, so the properties are, too.
+        assert systemd.calls == []
+        monkeypatch.setattr(unit_editor, "PROPERTY_SECONDS", -1.0)
+        compare_all(driver, guest)
         assert systemd.calls == ["GetAll"] * 5
         monkeypatch.undo()
         systemd.calls.clear()
@@ -335,7 +340,20 @@ class TestSetting:
         assert driver.cpu_limits(guest, CpuLimits(quota=1)) == CpuLimits(100)
         systemd.units[DB].values["CPUQuotaPerSecUSec"] = 3_000_000
         monkeypatch.setattr(editor, "READING_SECONDS", -1.0)
+        systemd.realize(systemd.units[DB], {"CPUQuotaPerSecUSec": 3_000_000})
         assert driver.cpu_limits(guest, CpuLimits(quota=1)) == CpuLimits(100, 3.0)
+        # A property that changes no file is seen later.
+        systemd.units[DB].values["CPUQuotaPerSecUSec"] = 4_000_000
+        assert driver.cpu_limits(guest, CpuLimits(quota=1)) == CpuLimits(100, 3.0)
+        monkeypatch.setattr(unit_editor, "PROPERTY_SECONDS", -1.0)
+        assert driver.cpu_limits(guest, CpuLimits(quota=1)) == CpuLimits(100, 4.0)
+
+    def test_a_service_that_runs_is_not_looked_at_again(self, systemd, open_driver):
+        systemd.start(DB)
+        open_driver(look_interval=0.05)
+        systemd.calls.clear()
+        wait_for(lambda: len(systemd.calls) >= 10)
+        assert set(systemd.calls) == {"ListUnitsByPatterns"}
 
     def test_a_value_that_the_kernel_does_not_take_is_an_error(self, systemd, rig):
         driver, guest = rig

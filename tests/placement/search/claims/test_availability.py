@@ -19,13 +19,13 @@ from placement.schemas.query_candidates import parse_candidates
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.availability import (
     FreeWindow,
-    HostTimes,
     StartSpan,
     during_window,
     find_free,
     skylines_in,
 )
 from placement.search.claims.claim import ClaimScenario, WantedClaim
+from placement.search.claims.host_times import HostTimes
 from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.claims.topology import TopologyPolicy
 from placement.store.consumers import ConsumerOwnership

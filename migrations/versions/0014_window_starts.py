@@ -1,0 +1,12 @@
+"""An index of windows by their start, so that the next start is found without reading all windows."""
+
+from placement.db.revision_tables import make_index
+
+revision = "0014"
+down_revision = "0013"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    make_index("ix_reservations_starts_at", "reservations", ["starts_at"])

@@ -1,0 +1,177 @@
+"""Starts of windows that sums of each host do not exclude, so that few windows have to be placed.
+
+The placement of claims decides about the rest, see :mod:`placement.search.claims.availability`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from placement.read_model.provider import SHARES, Provider
+from placement.read_model.snapshot import ModelSnapshot
+from placement.search.budget import SearchBudget
+from placement.search.claims.claim import WantedClaim
+from placement.search.claims.topology import SPLIT
+from placement.store.time_profile import TimeWindow
+from placement.store.time_skyline import NO_SKYLINE, SkylinesByClass, TimeSkyline, whole_milliseconds
+
+Skylines = Mapping[int, SkylinesByClass]
+"""The skylines of providers with timed amounts, by id of the provider and by resource class."""
+NO_SKYLINES: Final[SkylinesByClass] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ClassNeed:
+    """The total amount of a class that a request needs, and the largest part that one provider gives."""
+
+    resource_class: str
+    total: int
+    largest: int
+
+
+class HostTimes:
+    """Starts that sums of each host do not exclude, for the request of a claim.
+
+    Classes of sharing providers exclude nothing.
+    """
+
+    def __init__(
+        self,
+        snapshot: ModelSnapshot,
+        skylines: Skylines,
+        wanted: WantedClaim,
+        duration: float,
+        budget: SearchBudget,
+    ) -> None:
+        self._snapshot = snapshot
+        self._skylines = skylines
+        self._duration = duration
+        self._budget = budget
+        pools = [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
+        shared = {name for pool in pools for name in pool.inventories}
+        self._needs = _class_needs(wanted, shared)
+        #: the limits of hosts, by root; None if no time suffices
+        self._limits: dict[int, _HostLimits | None] = {}
+
+    def first_start(self, root: int, after: float, until: float) -> float:
+        """Return the first start from ``after`` on that is not excluded.
+
+        A result above ``until`` only means that all earlier ones are excluded.
+        """
+        self._budget.spend()
+        limits = self._limits_of(root)
+        if limits is None:
+            return math.inf
+        singles, others = limits
+        start, before = after, -math.inf
+        # each class may move the start past the end of an amount, and then all classes are read again
+        while before < start <= until:
+            before = start
+            for skyline, most in singles:
+                start = skyline.first_fit(most, start, self._duration, until)
+            for each in others:
+                start = each.first_start(start, self._duration, until, self._budget)
+        return start
+
+    def tight_end(self, root: int, start: float) -> float:
+        """Return until when the request may stay from a start on, as far as single providers tell."""
+        limits = self._limits_of(root)
+        if limits is None:
+            return math.inf
+        return min([skyline.fits_until(most, start) for skyline, most in limits[0]], default=math.inf)
+
+    def _limits_of(self, root: int) -> _HostLimits | None:
+        if root not in self._limits:
+            self._limits[root] = self._find_limits(root)
+        return self._limits[root]
+
+    def _find_limits(self, root: int) -> _HostLimits | None:
+        providers = self._snapshot.providers
+        members = [providers[each] for each in self._snapshot.trees[root]]
+        singles: list[tuple[TimeSkyline, int]] = []
+        others: list[_ClassLimit] = []
+        for need in self._needs:
+            name = need.resource_class
+            having = [each for each in members if name in each.inventories]
+            if len(having) != 1:
+                limit = _ClassLimit.from_providers(having, self._skylines, need)
+                if limit is None:
+                    return None
+                # a class without timed amounts has room at any time
+                if limit.skylines:
+                    others.append(limit)
+                continue
+            (provider,) = having
+            inventory = provider.inventories[name]
+            skyline = self._skylines.get(provider.id, NO_SKYLINES).get(name, NO_SKYLINE)
+            most = inventory.capacity - provider.used.get(name, 0) + skyline.counted - need.total
+            # all groups together are one allocation of this provider
+            if most < 0 or need.total > inventory.max_unit:
+                return None
+            if skyline.times:
+                singles.append((skyline, most))
+        return singles, others
+
+
+def _class_needs(wanted: WantedClaim, shared: Container[str]) -> list[ClassNeed]:
+    largest: dict[str, int] = {}
+    for group in wanted.request.groups:
+        for name, amount in group.resources.items():
+            # a topology splits these amounts over several providers
+            is_split = wanted.topology is not None and group.suffix == "" and name in SPLIT
+            largest[name] = max(largest.get(name, 0), 0 if is_split else amount)
+    totals = wanted.request.total_amounts
+    return [ClassNeed(name, totals[name], most) for name, most in largest.items() if name not in shared]
+
+
+@dataclass(frozen=True, slots=True)
+class _ClassLimit:
+    """The providers of a host with one class: their skylines, free amounts without timed ones, and maxima."""
+
+    need: ClassNeed
+    skylines: Sequence[TimeSkyline]
+    free: Sequence[int]
+    max_units: Sequence[int]
+
+    @classmethod
+    def from_providers(
+        cls, members: Iterable[Provider], skylines: Skylines, need: ClassNeed
+    ) -> _ClassLimit | None:
+        """Return the limit; None if the host never has room."""
+        name, timed, free, units = need.resource_class, list[TimeSkyline](), list[int](), list[int]()
+        for each in members:
+            skyline = skylines.get(each.id, NO_SKYLINES).get(name, NO_SKYLINE)
+            timed.append(skyline)
+            free.append(each.free(name) + skyline.counted)
+            units.append(each.inventories[name].max_unit)
+        if not _gives_enough(need, [min(both) for both in zip(free, units, strict=True)]):
+            return None
+        return cls(need, timed if any(each.times for each in timed) else (), free, units)
+
+    def first_start(self, start: float, duration: float, until: float, budget: SearchBudget) -> float:
+        """Return the first start that the sums of the providers do not exclude."""
+        while start <= until:
+            # many providers with many breakpoints each have many ends to try
+            budget.spend(len(self.skylines))
+            window = TimeWindow(start, start + duration)
+            rooms = [
+                min(most, free - each.largest_sum(window))
+                for each, free, most in zip(self.skylines, self.free, self.max_units, strict=True)
+            ]
+            if _gives_enough(self.need, rooms):
+                break
+            start = whole_milliseconds(min(each.next_end(start) for each in self.skylines))
+        return start
+
+
+_HostLimits = tuple[list[tuple[TimeSkyline, int]], list[_ClassLimit]]
+"""Skylines of classes that one provider of a host has, with the largest sums beside the request; and limits
+of classes that several providers have."""
+
+
+def _gives_enough(need: ClassNeed, rooms: Sequence[int]) -> bool:
+    positive = [each for each in rooms if each > 0]
+    return bool(positive) and sum(positive) >= need.total and max(positive) >= need.largest

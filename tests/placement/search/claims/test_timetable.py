@@ -1,0 +1,220 @@
+"""A timetable that follows the writes of two workers, compared with one that is read again."""
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from threading import Thread
+from typing import Any, Final
+
+import pytest
+
+from placement.db.database import ServiceDatabase
+from placement.read_model.feed import ReadModel
+from placement.search.claims.availability import skylines_in
+from placement.search.claims.timetable import Timetable
+from placement.store import holds, reservations
+from placement.store.holds import read_schedule
+from placement.store.time_skyline import make_skylines
+from tests.examples import examples
+from tests.placement.builders import (
+    OWNER,
+    make_provider,
+    new_claim,
+    post_claims,
+    provider_path,
+    put_allocation,
+    put_inventories,
+)
+from tests.placement.moving_clock import advance_clock, iso
+from tests.placement.running import Admin, application
+
+PATH: Final = "/ext/v1/reservations"
+HOUR: Final = 3600.0
+
+
+@dataclass
+class History:
+    """Random writes by workers that share a database."""
+
+    url: str
+    rng: random.Random
+    workers: list[Admin]
+    hosts: list[str] = field(default_factory=list)
+    consumers: list[str] = field(default_factory=list)
+    #: of the last hour of a window or claim, so that some times are equal
+    begun_at: float = field(default_factory=lambda: time.time() - HOUR / 2)
+
+    def step(self) -> str:
+        """Let one of the workers write something, which the service may refuse; return what it was."""
+        deeds: list[Callable[[Admin], object]] = [self.book, self.book, self.claim, self.hold, self.release]
+        deeds += [self.release, self.move, self.resize, self.wait, self.add_host, self.drop_host]
+        deed = self.rng.choice(deeds)
+        deed(self.rng.choice(self.workers))
+        return deed.__name__
+
+    def book(self, admin: Admin) -> None:
+        begin = self.rng.randint(0, 5)
+        times = {"starts_at": self.time_of(begin), "expires_at": self.time_of(begin + self.rng.randint(1, 4))}
+        body: dict[str, Any] = {"uuid": self.new_consumer(), "query": self.query(), **times, **OWNER}
+        body.pop("consumer_type", None)
+        if self.rng.random() < 0.5:
+            body["allowed_hosts"] = [self.rng.choice(self.hosts)]
+        assert admin("POST", PATH, json=body).status_code in (201, 400, 409)
+
+    def claim(self, admin: Admin) -> None:
+        """Claim until a time, by a new consumer or by one that may have amounts."""
+        wanted = new_claim(self.query())
+        if self.consumers and self.rng.random() < 0.3:
+            wanted["consumer_uuid"] = self.rng.choice(self.consumers)
+            shown = admin("GET", f"/allocations/{wanted['consumer_uuid']}").json
+            wanted["consumer_generation"] = shown.get("consumer_generation")
+        self.consumers.append(wanted["consumer_uuid"])
+        ends_at = self.time_of(self.rng.randint(1, 5))
+        assert post_claims(admin, wanted, ends_at=ends_at).status_code in (201, 409)
+
+    def hold(self, admin: Admin) -> None:
+        amounts = {self.rng.choice(self.hosts): {"VCPU": self.rng.randint(1, 2)}}
+        assert put_allocation(admin, amounts, self.new_consumer()).status_code in (204, 409)
+
+    def release(self, admin: Admin) -> None:
+        if self.consumers:
+            consumer = self.rng.choice(self.consumers)
+            path = self.rng.choice([f"{PATH}/{consumer}", f"/allocations/{consumer}"])
+            assert admin("DELETE", path).status_code in (204, 404)
+
+    def move(self, admin: Admin) -> None:
+        if found := admin("GET", PATH).json["reservations"]:
+            one = self.rng.choice(found)
+            end = {"generation": one["generation"], "expires_at": self.time_of(self.rng.randint(1, 8))}
+            assert admin("PUT", f"{PATH}/{one['uuid']}", json=end).status_code in (200, 400, 404, 409)
+
+    def resize(self, admin: Admin) -> None:
+        host = self.rng.choice(self.hosts)
+        generation = admin("GET", provider_path(host)).json["generation"]
+        put_inventories(admin, host, generation, VCPU=self.rng.randint(3, 6), DISK_GB=9)
+
+    def wait(self, _: Admin) -> None:
+        advance_clock(self.url, HOUR)
+
+    def add_host(self, admin: Admin) -> None:
+        self.hosts.append(make_provider(admin, f"cn{uuid.uuid4()}", VCPU=4, DISK_GB=9))
+
+    def drop_host(self, admin: Admin) -> None:
+        if len(self.hosts) > 2:
+            host = self.rng.choice(self.hosts)
+            if admin("DELETE", provider_path(host)).status_code == 204:
+                self.hosts.remove(host)
+
+    def new_consumer(self) -> str:
+        self.consumers.append(str(uuid.uuid4()))
+        return self.consumers[-1]
+
+    def query(self) -> str:
+        return f"resources=VCPU:{self.rng.randint(1, 3)}" + self.rng.choice(["", ",DISK_GB:1"])
+
+    def time_of(self, hour: float) -> str:
+        return iso(self.begun_at + hour * HOUR)
+
+
+@contextmanager
+def kept_timetable(url: str) -> Iterator[tuple[ServiceDatabase, Timetable]]:
+    """Return a timetable of a worker of its own."""
+    with closing(ServiceDatabase(url)) as database:
+        yield database, Timetable(ReadModel(database, 1, reservations.give_back_expired), database)
+
+
+def check_equal(database: ServiceDatabase, timetable: Timetable, said: object) -> None:
+    """Compare a timetable with the database."""
+    with timetable.fresh_view() as (view, skylines), database.read() as conn:
+        schedule = read_schedule(conn)
+        fresh = skylines_in(view.snapshot, make_skylines(schedule.amounts, schedule.holds))
+        assert skylines == fresh, said
+        # the hold of a provider is a part of its usage
+        for provider_id, here in skylines.items():
+            for name, skyline in here.items():
+                assert skyline.counted <= view.snapshot.providers[provider_id].used.get(name, 0), said
+
+
+@pytest.mark.parametrize("seed", range(examples(20)))
+def test_a_timetable_that_follows_writes_equals_one_that_is_read_again(database_url: str, seed: int) -> None:
+    workers = [Admin(application(database_url)) for _ in range(2)]
+    history = History(database_url, random.Random(seed), workers)
+    for _ in range(3):
+        history.add_host(workers[0])
+    with kept_timetable(database_url) as (database, timetable):
+        done = []
+        for _ in range(40):
+            done.append(history.step())
+            # several writes may lie between two looks
+            if history.rng.random() < 0.7:
+                check_equal(database, timetable, (seed, done))
+
+
+def test_readers_at_once_see_the_writes_before_their_views(database_url: str) -> None:
+    admin = Admin(application(database_url))
+    history = History(database_url, random.Random(1), [admin])
+    for _ in range(4):
+        history.add_host(admin)
+    failed: list[BaseException] = []
+    with kept_timetable(database_url) as (database, timetable):
+
+        def look() -> None:
+            try:
+                for _ in range(30):
+                    with timetable.fresh_view() as (view, skylines):
+                        assert skylines.keys() <= view.snapshot.providers.keys()
+            except BaseException as error:
+                failed.append(error)
+
+        readers = [Thread(target=look) for _ in range(3)]
+        for each in readers:
+            each.start()
+        for _ in range(30):
+            history.step()
+        for each in readers:
+            each.join()
+        assert not failed
+        check_equal(database, timetable, "after all")
+
+
+def test_another_worker_sees_the_end_of_a_window_that_needed_no_hold(database_url: str) -> None:
+    admin = Admin(application(database_url))
+    host = make_provider(admin, "cn", VCPU=8)
+    ends_at = iso(time.time() + HOUR)
+    assert post_claims(admin, new_claim("resources=VCPU:4"), ends_at=ends_at).status_code == 201
+    body = {"query": "resources=VCPU:3", "starts_at": ends_at, "uuid": str(uuid.uuid4())}
+    body["expires_at"] = iso(time.time() + 2 * HOUR)
+    owner = {"project_id": "project", "user_id": "user"}
+    assert admin("POST", PATH, json={**body, **owner}).status_code == 201
+    with kept_timetable(database_url) as (database, timetable):
+        with timetable.fresh_view() as (_, skylines):
+            ((skyline,),) = (here.values() for here in skylines.values())
+            assert list(skyline.sums) == [4, 3, 0]
+        assert admin("GET", provider_path(host, "usages")).json["usages"] == {"VCPU": 4}
+        assert admin("DELETE", f"{PATH}/{body['uuid']}").status_code == 204
+        check_equal(database, timetable, "cancelled")
+
+
+def test_later_views_read_only_the_providers_that_have_changed(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = Admin(application(database_url))
+    hosts = [make_provider(admin, f"cn{number}", VCPU=8) for number in range(3)]
+    read: list[list[str]] = []
+
+    def noted(conn: Any, *, of_providers: Any) -> holds.TimeSchedule:
+        read.append(sorted(of_providers))
+        return read_schedule(conn, of_providers=of_providers)
+
+    monkeypatch.setattr("placement.search.claims.timetable.read_schedule", noted)
+    with kept_timetable(database_url) as (_, timetable):
+        for changed in (hosts, [], [hosts[1]]):
+            if changed == [hosts[1]]:
+                assert put_allocation(admin, {hosts[1]: {"VCPU": 1}}).status_code == 204
+            with timetable.fresh_view():
+                pass
+            assert read == ([sorted(changed)] if changed else [])
+            read.clear()
