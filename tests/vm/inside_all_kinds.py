@@ -209,7 +209,9 @@ class GuestKind:
 
     def tasks(self):
         """The processes of the guest; of a domain, the thread of its CPU."""
-        return [int(word) for path in self.folder.rglob("cgroup.procs") for word in read(path).split()]
+        # The processes of a container of Podman are in a group of that name.
+        groups = (self.folder, self.folder / "container")
+        return [int(word) for group in groups for word in read(group / "cgroup.procs").split()]
 
     def is_running(self):
         return bool(self.tasks())
