@@ -39,7 +39,7 @@ from placement.search.claims.host_times import Skylines
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
 from placement.search.claims.scores import ATTRIBUTE
-from placement.search.claims.timetable import Timetable
+from placement.search.claims.timetable import WindowTimetable
 from placement.search.host_filter import named_roots
 from placement.search.request import check_names
 from placement.store import allocations, claim_commit, consumers, expiries, reservations
@@ -134,7 +134,7 @@ class ClaimService:
         self,
         model: ReadModel,
         database: ServiceDatabase,
-        timetable: Timetable,
+        timetable: WindowTimetable,
         limits: ClaimLimits,
         check_awaited: Callable[[], None],
     ) -> None:
