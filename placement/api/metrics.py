@@ -173,9 +173,7 @@ class ServiceMetrics:
         try:
             self._service.prepare_database()
             families = list(self._of_model.make_gauges())
-            with self._service.database.read() as conn:
-                usage = window_usage.read_usage(conn)
-            families += _window_gauges(usage)
+            families += _window_gauges(self._window_usage())
         # all other metrics are shown, and this message has the reason why gauges are missing
         except Unavailable as error:
             # the service logs no warning, because scrapes every few seconds would fill the log
@@ -186,6 +184,15 @@ class ServiceMetrics:
             up.add_metric([], 1)
         yield up
         yield from families
+
+    def _window_usage(self) -> window_usage.WindowUsage | None:
+        """Return the sums of windows; None if they take too long, as the database answers other queries."""
+        try:
+            with self._service.database.read() as conn:
+                return window_usage.read_usage(conn)
+        except Unavailable as error:
+            LOG.debug("The answer has no metrics of windows: %s", error)
+            return None
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Answer one scrape by Prometheus."""
@@ -202,11 +209,12 @@ class ServiceMetrics:
 
 
 def _window_gauges(usage: window_usage.WindowUsage | None) -> Iterator[GaugeMetricFamily]:
-    """Yield the gauges of windows; only the last one if there are too many windows."""
+    """Yield the gauges of windows; only the first one without their sums."""
     # always present, so that an alert can detect that the others are left out
     left_out = GaugeMetricFamily(
         "placement_windows_left_out",
-        "1 if the gauges of windows are left out, because there are more than 10,000 amounts.",
+        "1 if the gauges of windows are left out, because there are more than 10,000 amounts, or the"
+        " database did not answer in time.",
     )
     left_out.add_metric([], usage is None)
     yield left_out

@@ -104,7 +104,8 @@ def _tree_uuids(conn: sa.Connection, host: str) -> list[str]:
 class HostGuest:
     """A consumer on providers of a window. ``ends_at`` is the time of its end, in seconds since 1970.
 
-    ``has_to_move`` tells whether it holds amounts during the window; otherwise it ends before.
+    ``has_to_move`` tells whether it holds amounts during the window; otherwise it ends before. ``is_planned``
+    tells whether it is a window that has not begun.
     """
 
     consumer: str
@@ -112,6 +113,7 @@ class HostGuest:
     project_id: str
     ends_at: float | None
     has_to_move: bool
+    is_planned: bool
 
 
 def find_guests(
@@ -125,21 +127,25 @@ def find_guests(
     found: dict[str, HostGuest] = {}
     for chunk in split_rows(sorted(providers)):
         values = {"providers": chunk, "own": window.uuid, "after": window.expires_at, "limit": limit}
-        for consumer, kind, project_id, claim_end, reservation_end in conn.execute(_guests, values):
+        for consumer, kind, project_id, claim_end, reservation_end, planned in conn.execute(_guests, values):
             ends_at = claim_end if reservation_end is None else reservation_end
             has_to_move = ends_at is None or ends_at > begin
-            found[consumer] = HostGuest(consumer, kind, project_id, ends_at, has_to_move)
+            found[consumer] = HostGuest(consumer, kind, project_id, ends_at, has_to_move, bool(planned))
     return [found[consumer] for consumer in sorted(found)][:limit]
 
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceGuests:
-    """A reservation of hosts, by uuid, with their roots and the consumers there that end before it."""
+    """A reservation of hosts, by uuid, with their roots, and some consumers there.
+
+    ``ending`` consumers end before it. ``planned`` ones are windows that have not begun and last longer.
+    """
 
     uuid: str
     project_id: str
     roots: frozenset[str]
     ending: frozenset[str]
+    planned: frozenset[str]
 
 
 def read_maintenance(conn: sa.Connection, uuid: str, limit: int) -> MaintenanceGuests:
@@ -156,8 +162,10 @@ def read_maintenance(conn: sa.Connection, uuid: str, limit: int) -> MaintenanceG
         for chunk in split_rows(providers)
         for root in conn.execute(_roots, {"providers": chunk}).scalars()
     }
-    ending = {each.consumer for each in find_guests(conn, found, providers, limit) if not each.has_to_move}
-    return MaintenanceGuests(uuid, found.project_id, frozenset(roots), frozenset(ending))
+    guests = find_guests(conn, found, providers, limit)
+    ending = frozenset(each.consumer for each in guests if not each.has_to_move)
+    planned = frozenset(each.consumer for each in guests if each.has_to_move and each.is_planned)
+    return MaintenanceGuests(uuid, found.project_id, frozenset(roots), ending, planned)
 
 
 _root: Final = resource_providers.alias("root")
@@ -187,6 +195,7 @@ _guests: Final = (
         consumers.c.project_id,
         claim_expiries.c.expires_at,
         reservations.c.expires_at.label("reserved_until"),
+        sa.exists().where(planned_allocations.c.consumer_id == consumers.c.id).label("is_planned"),
     )
     .select_from(
         consumers.join(_ids, _ids.c.consumer_id == consumers.c.id)

@@ -6,11 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
-from placement.db.tables import claim_expiries, planned_allocations, reservations
+from placement.db.tables import allocations, claim_expiries, consumers, planned_allocations, reservations
+from placement.store.expired import EXPIRES
 from placement.store.holds import TimeSchedule, read_schedule
 from placement.store.time_profile import AT_ONCE, TimeWindow, by_key, largest_sum
 
@@ -51,18 +52,26 @@ class WindowUsage:
 
 def read_usage(conn: sa.Connection) -> WindowUsage | None:
     """Return the sums of all windows; None if there are more than :data:`MAX_AMOUNTS` amounts."""
-    if any(conn.execute(query).scalar_one() > MAX_AMOUNTS for query in _COUNTS):
+    if conn.execute(_COUNT).scalar_one() > MAX_AMOUNTS:
         return None
     return WindowUsage.from_schedule(read_schedule(conn))
 
 
-def _limited_count(table: sa.Table, *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    some = sa.select(sa.literal(1).label("one")).select_from(table).where(*conditions)
-    return sa.select(sa.func.count()).select_from(some.limit(MAX_AMOUNTS + 1).subquery())
-
-
-_COUNTS: Final = (
-    _limited_count(planned_allocations),
-    _limited_count(reservations, reservations.c.starts_at.is_not(None)),
-    _limited_count(claim_expiries, claim_expiries.c.is_final),
+_one: Final = sa.literal(1).label("one")
+_COUNT: Final = sa.select(sa.func.count()).select_from(
+    sa.union_all(
+        sa.select(_one).select_from(planned_allocations),
+        sa.select(_one)
+        .select_from(reservations.join(allocations, allocations.c.consumer_id == reservations.c.consumer_id))
+        .where(reservations.c.starts_at.is_not(None)),
+        sa.select(_one)
+        .select_from(
+            claim_expiries.join(consumers, EXPIRES).join(
+                allocations, allocations.c.consumer_id == consumers.c.id
+            )
+        )
+        .where(claim_expiries.c.is_final),
+    )
+    .limit(MAX_AMOUNTS + 1)
+    .subquery()
 )

@@ -201,6 +201,11 @@ class ShowCapacity(command.Lister):
             )
             if drain.get("ending_before"):
                 print(f"{drain['ending_before']} further consumers end before.", file=self.app.stderr)
+            if drain.get("pending"):
+                print(
+                    f"{drain['pending']} reservations there begin later, and need another place, too.",
+                    file=self.app.stderr,
+                )
         columns, rows = _CAPACITY_PARTS[parsed_args.part]
         about = [answer] if parsed_args.part == "drain" else answer["flavors"]
         return columns, [tuple(row) for each in about for row in rows(each)]

@@ -54,14 +54,16 @@ def of_sets(sets: FitBounds, shares: Mapping[str, FlavorProportion]) -> dict[str
     return {**_fit_document(sets), "guests": guests}
 
 
-def of_displaced(displaced: DisplacedGuests, ending: int) -> dict[str, Any]:
+def of_displaced(displaced: DisplacedGuests, ending: int, planned: int) -> dict[str, Any]:
     """Return the JSON document about the guests of drained hosts.
 
     :param ending: the number of further guests, which end before the hosts are taken away.
+    :param planned: the number of windows there that have not begun, and so hold nothing yet.
     """
     return {
         "consumers": displaced.guests,
         "ending_before": ending,
+        "pending": planned,
         **_fit_document(displaced.fit),
         "unplaced": [
             {

@@ -16,7 +16,7 @@ from placement import microversion
 from placement.api.call import ApiRequest, api_operation
 from placement.api.paths import EXT
 from placement.db.database import ServiceDatabase
-from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
+from placement.exceptions import SEARCH_TOO_LONG, Forbidden, InvalidRequest
 from placement.microversion import Microversion
 from placement.policies.ext import SHOW_RESERVATION
 from placement.read_model.feed import ModelView, ReadModel
@@ -32,6 +32,7 @@ from placement.search.host_filter import named_roots
 from placement.search.request import CandidatesRequest, check_names
 from placement.store.holders import HeldAmount, held_beside
 from placement.store.maintenances import MaintenanceGuests, read_maintenance
+from placement.store.reservations import no_reservation
 from placement_extras.planner import rules
 from placement_extras.planner.capacity import CloudHosts, FlavorCapacity, count_flavor
 from placement_extras.planner.cluster_simulation import ClusterSimulation, HostedConsumer, guests_of
@@ -335,7 +336,11 @@ def count_capacity(call: ApiRequest) -> Response:
             "combined": None if sets is None else of_sets(sets, shares),
             "drain": None
             if displaced is None
-            else of_displaced(displaced, len(maintenance.ending) if maintenance else 0),
+            else of_displaced(
+                displaced,
+                len(maintenance.ending) if maintenance else 0,
+                len(maintenance.planned) if maintenance else 0,
+            ),
         }
     )
 
@@ -343,7 +348,11 @@ def count_capacity(call: ApiRequest) -> Response:
 def _find_maintenance(call: ApiRequest, reservation: str) -> MaintenanceGuests:
     with call.service.database.read() as conn:
         found = read_maintenance(conn, reservation, MAX_HELD)
-    call.authorize(SHOW_RESERVATION, {"project_id": found.project_id})
+    try:
+        call.authorize(SHOW_RESERVATION, {"project_id": found.project_id})
+    # 404 instead of 403, because 403 would show that the reservation exists
+    except Forbidden:
+        raise no_reservation(reservation) from None
     return found
 
 

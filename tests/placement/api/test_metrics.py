@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from placement.exceptions import Unavailable
 from placement.store import window_usage
 from tests.placement.builders import make_provider, new_claim, post_claims, put_allocation
 from tests.placement.moving_clock import advance_clock, after
@@ -115,10 +116,22 @@ def test_windows_have_numbers_amounts_and_refusals(
     assert told["placement_reservation_claimed_amount_total", vcpu] == 1
     assert told["placement_window_refusals_total", ()] == 1
     assert told["placement_windows_left_out", ()] == 0
-    monkeypatch.setattr(window_usage, "MAX_AMOUNTS", 0)
+    # four amounts of two windows and two claims
+    monkeypatch.setattr(window_usage, "MAX_AMOUNTS", 3)
     told = scrape(admin)
     assert told["placement_windows_left_out", ()] == 1
     assert ("placement_windows", (("state", "active"),)) not in told
+
+
+def test_the_database_is_up_though_the_sums_of_windows_take_too_long(
+    make: Callable[..., Admin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise Unavailable("the statement took too long")
+
+    monkeypatch.setattr(window_usage, "read_usage", refuse)
+    told = scrape(make())
+    assert (told["placement_database_up", ()], told["placement_windows_left_out", ()]) == (1, 1)
 
 
 def test_the_number_of_series_is_limited(make: Callable[..., Admin]) -> None:

@@ -234,6 +234,7 @@ def test_guests_of_drained_hosts_without_a_place_are_named(crowded):
     assert answer == {
         "consumers": 2,
         "ending_before": 0,
+        "pending": 0,
         "lower_bound": 2,
         "upper_bound": 2,
         "unplaced": [],
@@ -255,8 +256,13 @@ def test_guests_of_drained_hosts_without_a_place_are_named(crowded):
 def test_only_guests_that_last_into_a_maintenance_have_to_move(crowded):
     short = new_claim("resources=VCPU:1", allowed_hosts=[SECOND])
     assert post_claims(crowded, short, ends_at=after(1800)).status_code == 201
+    # a window that has not begun holds nothing, so it is only counted
+    owner = {"project_id": "ops", "user_id": "eve"}
+    planned = {"query": "resources=VCPU:1", "starts_at": after(3000), "expires_at": after(5000), **owner}
+    answer = crowded("POST", "/ext/v1/reservations", json={**planned, "allowed_hosts": [SECOND]})
+    assert answer.status_code == 201
     times = {"starts_at": after(3600), "expires_at": after(7200)}
-    body = {"maintenance_of": SECOND, "project_id": "ops", "user_id": "eve", **times}
+    body = {"maintenance_of": SECOND, **owner, **times}
     maintenance = crowded("POST", "/ext/v1/reservations", json=body).json["reservation"]["uuid"]
     # the hold that keeps the host free is no guest
     body = {"flavors": [SMALL], "drain": True, "excluded_hosts": [SECOND]}
@@ -265,8 +271,25 @@ def test_only_guests_that_last_into_a_maintenance_have_to_move(crowded):
     answer = crowded("POST", PATH, json=body).json
     assert (answer["hosts"], answer["drain"]["consumers"], answer["drain"]["ending_before"]) == (2, 2, 1)
     assert (answer["drain"]["lower_bound"], answer["drain"]["unplaced"]) == (2, [])
+    assert answer["drain"]["pending"] == 1
     body["maintenance"] = LARGE
     assert crowded("POST", PATH, json=body).status_code == 404
+
+
+def test_a_maintenance_of_another_project_is_not_found(sqlite_url, tmp_path):
+    host = make_provider(Admin(application(sqlite_url)), "cn", VCPU=4)
+    body = {"maintenance_of": host, "project_id": "ops", "user_id": "eve"}
+    body |= {"starts_at": after(3600), "expires_at": after(7200)}
+    shown = Admin(application(sqlite_url))("POST", "/ext/v1/reservations", json=body).json["reservation"]
+    (tmp_path / "policy.yaml").write_text('"placement:ext:capacity:count": "role:reader"\n')
+    policies = {"policy_file": str(tmp_path / "policy.yaml")}
+    admin = Admin(application(sqlite_url, oslo_policy=policies))
+    statuses = []
+    for project in ("ops", "other"):
+        headers = {"X-Auth-Token": f"ann:{project}", "X-Roles": "reader", "X-Project-Id": project}
+        body = {"flavors": [SMALL], "maintenance": shown["uuid"]}
+        statuses.append(admin("POST", PATH, json=body, headers=headers).status_code)
+    assert statuses == [200, 404]
 
 
 def test_the_fewest_moves_that_make_room_are_named(crowded):
