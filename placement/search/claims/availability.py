@@ -177,8 +177,8 @@ def place_in_window(
 ) -> list[PlacedClaim]:
     """Return the place of a claim in a window, at one of the tightest of some hosts; empty if there is none.
 
-    The claim has no order, no group and no alternates, so that any host is good enough. Its fallback is served
-    only if its request has no place at any host.
+    The claim has no order, no group and no alternates, so that any host is good enough. Its fallback is
+    served only if its request has no place at any host.
 
     :raises BudgetExhausted: the budget is spent.
     """
