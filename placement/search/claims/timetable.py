@@ -1,13 +1,12 @@
 """The skylines of all providers in the memory of a worker, kept like the read model.
 
-The first search for windows reads the timed amounts of all providers. Later ones read those of the
-providers that have changed: each write of timed amounts stamps their providers, and the counters of
-a view show new stamps. So a cloud without windows and without such searches reads and keeps
-nothing.
+The first search for windows reads the timed amounts of all providers. Later ones read those of the providers
+that have changed: each write of timed amounts stamps their providers, and the counters of a view show new
+stamps. So a cloud without windows and without such searches reads and keeps nothing.
 
 Amounts are read after a view that shows a change, and then the view is opened again. Of providers that change
-in between, the view may have the usage of another time than the amounts. Such amounts are doubtful, and a
-caller that is about to refuse a request reads them once more (:meth:`Timetable.has_changed`). Nothing else
+in between, the view may have the usage of another time than the amounts. Such amounts are doubtful. A caller
+that is about to refuse a request reads them once more (:meth:`WindowTimetable.has_changed`). Nothing else
 depends on them, because a booking is checked in its transaction.
 """
 
@@ -26,10 +25,13 @@ from placement.search.claims.host_times import NO_SKYLINES, Skylines
 from placement.store.holds import read_schedule
 from placement.store.time_skyline import SkylinesByClass, SkylinesByProvider, make_skylines
 
-_ATTEMPTS: Final = 3 """Maximum number of reads for one view, while many providers change between
-the read and the view.""" _FEW: Final = 50 """Number of providers up to which amounts are read for
-each view, and up to which they may be doubtful.""" _WAIT: Final = 0.5 """Seconds between two
-questions whether the client still waits, while another thread reads amounts.""" _CHUNK: Final = 500
+_ATTEMPTS: Final = 3
+"""Maximum number of reads for one view, while many providers change between the read and the view."""
+_FEW: Final = 50
+"""Number of providers up to which amounts are read for each view, and up to which they may be doubtful."""
+_WAIT: Final = 0.5
+"""Seconds between two questions whether the client still waits, while another thread reads amounts."""
+_CHUNK: Final = 500
 """Maximum number of providers of which one transaction reads the timed amounts."""
 
 
@@ -46,8 +48,9 @@ class TimedView:
     doubtful: SkylinesByProvider
 
 
-@dataclass(frozen=True, slots=True) class _ReadSkylines: """Skylines by provider id, which are never
-changed, and the counters of the view before their read."""
+@dataclass(frozen=True, slots=True)
+class _ReadSkylines:
+    """Skylines by provider id, which are never changed, and the counters of the view before their read."""
 
     reread: int = -1
     counters: Mapping[int, int] = field(default_factory=dict)
@@ -60,7 +63,7 @@ changed, and the counters of the view before their read."""
         return {providers[each].uuid: each for each in view.changed_since(known)}
 
 
-class Timetable:
+class WindowTimetable:
     """The skylines of a worker.
 
     :param model: the read model; the skylines belong to its views.
@@ -100,7 +103,7 @@ class Timetable:
                     found = {uuid: read.skylines.get(each, NO_SKYLINES) for uuid, each in changed.items()}
                     yield TimedView(view, _without(read.skylines, gone), found)
                     return
-                counters, reread = view.counters(), view.reread
+                counters, reread = view.bucket_counters(), view.reread
             # one thread reads for all others, outside of the turn, so that no other request waits
             while not self._refreshing.acquire(timeout=_WAIT):
                 check_awaited()

@@ -16,7 +16,7 @@ from placement.db.database import ServiceDatabase
 from placement.exceptions import Unavailable
 from placement.read_model.feed import ReadModel
 from placement.search.claims.availability import skylines_in
-from placement.search.claims.timetable import Timetable
+from placement.search.claims.timetable import WindowTimetable
 from placement.store import holds, reservations
 from placement.store.holds import read_schedule
 from placement.store.time_skyline import make_skylines
@@ -122,13 +122,13 @@ class History:
 
 
 @contextmanager
-def kept_timetable(url: str) -> Iterator[tuple[ServiceDatabase, Timetable]]:
+def kept_timetable(url: str) -> Iterator[tuple[ServiceDatabase, WindowTimetable]]:
     """Return a timetable of a worker of its own."""
     with closing(ServiceDatabase(url)) as database:
-        yield database, Timetable(ReadModel(database, 1, reservations.give_back_expired), database)
+        yield database, WindowTimetable(ReadModel(database, 1, reservations.give_back_expired), database)
 
 
-def check_equal(database: ServiceDatabase, timetable: Timetable, said: object) -> None:
+def check_equal(database: ServiceDatabase, timetable: WindowTimetable, said: object) -> None:
     """Compare a timetable with the database."""
     with timetable.fresh_view() as timed, database.read() as conn:
         view, skylines = timed.view, timed.skylines
@@ -240,7 +240,7 @@ def test_a_view_reads_once_while_others_write_steadily(
     host = make_provider(admin, "cn", VCPU=8)
     with closing(ServiceDatabase(database_url)) as database:
         model = ReadModel(database, 1, reservations.give_back_expired)
-        timetable, fresh_view, views = Timetable(model, database), model.fresh_view, []
+        timetable, fresh_view, views = WindowTimetable(model, database), model.fresh_view, []
 
         def interrupted() -> Any:
             views.append(put_allocation(admin, {host: {"VCPU": 1}}).status_code)
