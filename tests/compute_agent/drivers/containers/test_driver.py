@@ -586,7 +586,7 @@ class TestPods:
         wait_for(lambda: "app, side" in "".join(guests()["web"].declared_problems))
         assert "set CgroupsMode=no-conmon" in guests()["web"].declared_problems[0]
         assert "Container side is not in the control group of its pod web" in caplog.text
-        assert guests().keys() == {"web", "app"}
+        wait_for(lambda: guests().keys() == {"web", "app"})
         assert driver.process_ids(guests()["app"]) == engine.pids("app")
         app = guests()["app"]
         engine.stop("app")
