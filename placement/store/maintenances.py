@@ -7,7 +7,7 @@ guests keep their allocations until they end or move; as long as some have to mo
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -142,19 +142,22 @@ class MaintenanceGuests:
     """
 
     uuid: str
-    project_id: str
     roots: frozenset[str]
     ending: frozenset[str]
     planned: frozenset[str]
 
 
-def read_maintenance(conn: sa.Connection, uuid: str, limit: int) -> MaintenanceGuests:
+def read_maintenance(
+    conn: sa.Connection, uuid: str, limit: int, is_visible: Callable[[str], bool]
+) -> MaintenanceGuests:
     """Return the hosts of a reservation, with at most ``limit`` of their consumers.
 
-    :raises NotFound: there is no such reservation.
+    :param is_visible: whether the caller may see reservations of a project.
+    :raises NotFound: there is no such reservation, or the caller may not see it.
     """
     found = find_reservation(conn, uuid)
-    if found is None:
+    # an error of its own would show that the reservation exists
+    if found is None or not is_visible(found.project_id):
         raise no_reservation(uuid)
     providers = sorted({each.provider for each in held_amounts(conn, [found])})
     roots = {
@@ -165,7 +168,7 @@ def read_maintenance(conn: sa.Connection, uuid: str, limit: int) -> MaintenanceG
     guests = find_guests(conn, found, providers, limit)
     ending = frozenset(each.consumer for each in guests if not each.has_to_move)
     planned = frozenset(each.consumer for each in guests if each.has_to_move and each.is_planned)
-    return MaintenanceGuests(uuid, found.project_id, frozenset(roots), ending, planned)
+    return MaintenanceGuests(uuid, frozenset(roots), ending, planned)
 
 
 _root: Final = resource_providers.alias("root")

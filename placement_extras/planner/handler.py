@@ -32,7 +32,6 @@ from placement.search.host_filter import named_roots
 from placement.search.request import CandidatesRequest, check_names
 from placement.store.holders import HeldAmount, held_beside
 from placement.store.maintenances import MaintenanceGuests, read_maintenance
-from placement.store.reservations import no_reservation
 from placement_extras.planner import rules
 from placement_extras.planner.capacity import CloudHosts, FlavorCapacity, count_flavor
 from placement_extras.planner.cluster_simulation import ClusterSimulation, HostedConsumer, guests_of
@@ -346,14 +345,15 @@ def count_capacity(call: ApiRequest) -> Response:
 
 
 def _find_maintenance(call: ApiRequest, reservation: str) -> MaintenanceGuests:
+    def is_visible(project_id: str) -> bool:
+        try:
+            call.authorize(SHOW_RESERVATION, {"project_id": project_id})
+        except Forbidden:
+            return False
+        return True
+
     with call.service.database.read() as conn:
-        found = read_maintenance(conn, reservation, MAX_HELD)
-    try:
-        call.authorize(SHOW_RESERVATION, {"project_id": found.project_id})
-    # 404 instead of 403, because 403 would show that the reservation exists
-    except Forbidden:
-        raise no_reservation(reservation) from None
-    return found
+        return read_maintenance(conn, reservation, MAX_HELD, is_visible)
 
 
 def _uncounted_warnings(
