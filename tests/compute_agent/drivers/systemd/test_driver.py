@@ -18,7 +18,7 @@ from compute_agent.drivers.base import (
 from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.foreign import editor
 from compute_agent.drivers.foreign.declared import made_uuid
-from compute_agent.drivers.foreign.values import DEFAULTS, INFINITY, DeviceLimits
+from compute_agent.drivers.foreign.values import DEFAULTS, INFINITY
 from compute_agent.drivers.systemd import editor as unit_editor
 from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
@@ -387,7 +387,7 @@ class TestSetting:
         driver, guest = rig
         assert driver.missing_limits(guest, CpuLimits(quota=1, burst=0.5))
         wanted = BlockIo(None, DeviceRates(1), 10, frozenset({"8:0"}), True)
-        assert len(driver.blockio_missing(guest, wanted)) == 2
+        assert len(driver.blockio_missing(guest, wanted)) == 3
         assert driver.blockio_missing(guest, BlockIo(50)) == []
 
     def test_drift_of_block_io_is_told_in_words(self, rig):
@@ -396,31 +396,6 @@ class TestSetting:
         driver.apply_blockio(guest, BlockIo(50))
         assert driver.blockio_drift(guest, None) == "IOWeight is 50"
         assert driver.apply_blockio(guest, None)
-
-    def test_rates_of_devices_are_set_and_those_of_the_service_given_back(self, systemd, rig):
-        driver, guest = rig
-        own = DeviceLimits.from_limits({"0:9998": 500})
-        systemd.units[DB].values["IOWriteBandwidthMax"] = own
-        systemd.realize(systemd.units[DB], {"IOWriteBandwidthMax": own})
-        devices = frozenset({"0:9998", "0:9999"})
-        driver.apply_blockio(guest, BlockIo(rates=DeviceRates(300, 900), devices=devices))
-        file = systemd.folder_of(systemd.units[DB]) / "io.max"
-        assert file.read_text().splitlines() == [
-            "0:9998 rbps=300 wbps=500 riops=max wiops=max",
-            "0:9999 rbps=300 wbps=900 riops=max wiops=max",
-        ]
-        assert driver.blockio_drift(guest, None) == (
-            "IOReadBandwidthMax is 0:9998=300, 0:9999=300, IOWriteBandwidthMax is 0:9998=500, 0:9999=900"
-        )
-        driver.apply_blockio(guest, BlockIo(rates=DeviceRates(200), devices=frozenset({"0:9999"})))
-        assert file.read_text().splitlines() == [
-            "0:9998 rbps=max wbps=500 riops=max wiops=max",
-            "0:9999 rbps=200 wbps=max riops=max wiops=max",
-        ]
-        driver.apply_blockio(guest, None)
-        assert systemd.units[DB].values["IOWriteBandwidthMax"] == own
-        assert file.read_text().splitlines() == ["0:9998 rbps=max wbps=500 riops=max wiops=max"]
-        assert list(systemd.folders.control.iterdir()) == []
 
     def test_a_dry_run_changes_nothing(self, systemd, open_driver, tmp_path):
         systemd.start(DB)
