@@ -192,6 +192,7 @@ class ReleaseSchema(Schema):
 
     pins = fields.Boolean(load_default=False)
     provider = fields.Boolean(load_default=False)
+    claims = fields.Boolean(load_default=False)
 
 
 class EmptySchema(Schema):

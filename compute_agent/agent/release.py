@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,6 +38,7 @@ from compute_agent.host.reader import read_topology
 from compute_agent.inventory import provider_tree
 from compute_agent.locks import LockedError
 from compute_agent.loops.allocations import allocations_by_consumer
+from compute_agent.loops.guest_claims import ClaimStore
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError, full_name
 from compute_agent.pipeline.host_state import HostState
@@ -45,6 +46,7 @@ from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile, lock_state_folder
 from compute_agent.report.answers import NotFoundError, PlacementError
 from compute_agent.report.client import PlacementClient
+from compute_agent.report.guest_claims import ClaimNote, is_own_claim, total_amounts
 from compute_agent.report.plan import Ownership, ReportedProvider
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.root_provider import (
@@ -66,6 +68,9 @@ MARK_FILE: Final = "released"
 """The file in the state folder that marks the host as released; no agent starts while it exists."""
 
 DONE, WOULD, STAYS = "given back", "would be given back", "stays"
+
+CLAIM: Final = "claim"
+"""The kind of the rows about allocations that the agent has claimed for guests."""
 
 SCHEDULING: Final = "scheduling"
 """The kind of the row about the traits that keep new guests away."""
@@ -149,10 +154,12 @@ class ReleaseOptions:
 
     :ivar pins: whether CPU pins, memory binding, memory limits and weights of guests are undone.
     :ivar provider: whether the providers of this host are deleted from Placement.
+    :ivar claims: whether the allocations that the agent has claimed for guests are given back.
     """
 
     pins: bool = False
     provider: bool = False
+    claims: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +192,7 @@ class HostRelease:
         online: frozenset[int],
         options: ReleaseOptions,
         beside: bool = False,
+        claims: ClaimStore | None = None,
     ) -> None:
         """Prepare the release; nothing is read or changed yet.
 
@@ -193,6 +201,7 @@ class HostRelease:
         :param online: the CPUs on which a guest without pins may run.
         :param beside: whether nova-compute owns the root provider. Only the agent's own providers below it
             are released then.
+        :param claims: the notes of the agent's claims; None: there are none.
         """
         self._driver = driver
         self._controllers = controllers
@@ -203,6 +212,7 @@ class HostRelease:
         self._online = online
         self._options = options
         self._beside = beside
+        self._claims = claims
 
     def list_rows(self) -> list[ReleaseRow]:
         """List all settings that the agent has made, and what a release would do with each setting."""
@@ -307,6 +317,10 @@ class HostRelease:
     def _of_placement(self) -> Iterator[ReleaseItem]:
         reporter = HostReporter(self._client, {}, lambda owned: None)
         reported = reporter.read_reported(self._root_uuid)
+        # A provider with allocations cannot be deleted.
+        if self._claims is not None:
+            for note in list(self._claims.notes.values()):
+                yield from self._of_claim(self._claims, note, reported)
         yield from self._of_providers(reported)
         root = reported.get(self._root_uuid)
         said, state = self._state.state.maintenance, self._throttling.state.watermarks
@@ -355,6 +369,27 @@ class HostRelease:
                 yield ReleaseItem("provider", name, detail, None, f"failed: {reasons[uuid]}")
             else:
                 yield ReleaseItem("provider", name, detail, _bound_call(self._delete_provider, uuid))
+
+    def _of_claim(
+        self, store: ClaimStore, note: ClaimNote, reported: Mapping[str, ReportedProvider]
+    ) -> Iterator[ReleaseItem]:
+        record = self._client.get_allocations(note.guest_uuid)
+        if not record.resources:
+            return
+        amounts = total_amounts(record.resources).items()
+        detail = ", ".join(f"{amount} {name}" for name, amount in sorted(amounts))
+        own_part = {uuid: held for uuid, held in record.resources.items() if uuid in reported}
+
+        def give_back() -> None:
+            self._client.set_allocations(replace(record, resources={}))
+            store.keep_notes({key: one for key, one in store.notes.items() if key != note.guest_uuid})
+
+        if not is_own_claim(note, record, own_part):
+            yield ReleaseItem(CLAIM, str(note), detail, None, f"{STAYS}: another program has changed it")
+        elif not self._options.claims:
+            yield ReleaseItem(CLAIM, str(note), detail, None, f"{STAYS}: --claims gives it back")
+        else:
+            yield ReleaseItem(CLAIM, str(note), detail, give_back)
 
     def _delete_provider(self, uuid: str) -> None:
         with contextlib.suppress(NotFoundError):  # another client has already deleted the provider
@@ -477,7 +512,9 @@ def survey_host(
     uuid, online = host_state.tree.root.uuid, host_state.topology.online
     controllers = releasing_controllers(driver, control, state, root, host_state.follows_kernel)
     made = HostRelease(
-        driver, controllers, client, state, throttling, uuid, online, options, host_state.tree.beside
+        *(driver, controllers, client, state, throttling, uuid, online, options),
+        beside=host_state.tree.beside,
+        claims=ClaimStore(state.path.parent),
     )
     return made.list_rows()
 
@@ -521,6 +558,7 @@ def open_release(conf: cfg.ConfigOpts, options: ReleaseOptions, lock_timeout: fl
                 read_topology(root).online,
                 options,
                 owner.beside,
+                ClaimStore(folder),
             )
         finally:
             opened.close()

@@ -45,6 +45,11 @@ class ReleaseCommand(AgentLister):
             help="also delete the host's resource providers in Placement, except those with allocations",
         )
         parser.add_argument(
+            "--claims",
+            action="store_true",
+            help="also give back the allocations that the agent has claimed for containers and services",
+        )
+        parser.add_argument(
             "--dry-run",
             action="store_true",
             help="list the changes that the command would undo, and undo none of them; a running agent"
@@ -68,7 +73,7 @@ class ReleaseCommand(AgentLister):
         Returns the columns and the rows.
         """
         conf = self.load_conf()
-        wanted = {"pins": parsed_args.pins, "provider": parsed_args.provider}
+        wanted = {"pins": parsed_args.pins, "provider": parsed_args.provider, "claims": parsed_args.claims}
         if parsed_args.dry_run:
             return self._table_rows(self._survey_host(conf, wanted))
         folder = make_state_folder(conf)

@@ -198,9 +198,7 @@ def _rate_writes(rates: Mapping[str, DeviceLimits], texts: Texts) -> list[tuple[
     """The lines for the devices that have, or shall have, a limit of the rates."""
     before = {name: _parse_rates(name, texts[FILES[name]] or "") for name in RATES}
     after = {**before, **rates}
-    changed = {
-        pair[0] for name in rates for pair in (*before[name].pairs, *after[name].pairs)
-    }
+    changed = {pair[0] for name in rates for pair in (*before[name].pairs, *after[name].pairs)}
     limits = {key: after[name].by_device for name, key in _RATE_KEYS.items()}
     return [
         (

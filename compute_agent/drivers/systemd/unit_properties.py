@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from compute_agent.drivers.foreign.values import DEFAULTS, QUOTA, RATES, Value, Values
+from compute_agent.drivers.foreign.values import DEFAULTS, QUOTA, RATES, DeviceLimits, Value, Values
 
 DROP_INS: Final[Mapping[str, str]] = {QUOTA: "CPUQuota"}
 """The word in the name of the file that systemd writes for a property, if it is not the property's name."""
@@ -53,6 +53,7 @@ def decode_values(properties: Mapping[str, Any]) -> Values:
 
 def encode_value(name: str, value: Value) -> tuple[str, int | bytes]:
     """A value as the pair of type and value that systemd accepts."""
+    assert not isinstance(value, DeviceLimits), "services have no rates"
     if isinstance(value, int):
         return "t", value
     mask = bytearray(max(value, default=-1) // 8 + 1)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from compute_agent.agent.release import ReleaseOptions, open_release
 from compute_agent.drivers import factory
 from compute_agent.loops import guest_claims
 from compute_agent.loops.guest_claims import FILE_NAME
@@ -414,3 +415,32 @@ class TestFailures:
         rig.wait_for(lambda: rig.ask("guest.list") == [])
         rig.wait_for(lambda: rig.agent.reports.report_now())
         assert held(rig, kind.uuid)
+
+    def test_a_release_names_claims_and_gives_them_back_if_it_is_asked_to(self, rig, kind, tmp_path):
+        kind.start(**PINNED)
+        rig.wait_for(lambda: held(rig, kind.uuid))
+        (row,) = (one for one in rig.ask("release.survey") if one["kind"] == "claim")
+        assert row["name"].startswith(kind.name)
+        assert (row["detail"], row["outcome"]) == ("64 MEMORY_MB, 1 PCPU", "stays: --claims gives it back")
+        rig.agent.stop()
+        for options, outcome in (
+            (ReleaseOptions(), "stays: --claims gives it back"),
+            (ReleaseOptions(claims=True), "given back"),
+        ):
+            with open_release(rig.load_conf(), options, 10.0) as release:
+                assert [one.outcome for one in release.carry_out() if one.kind == "claim"] == [outcome]
+            assert bool(held(rig, kind.uuid)) is (outcome != "given back")
+        assert parse_notes((tmp_path / "state" / FILE_NAME).read_bytes()) == {}
+        rig.start_again()
+
+    def test_a_release_keeps_a_claim_that_another_program_has_changed(self, rig, kind):
+        kind.start(**PINNED)
+        rig.wait_for(lambda: held(rig, kind.uuid))
+        rig.agent.stop()
+        record = rig.client.get_allocations(kind.uuid)
+        rig.client.set_allocations(replace(record, resources={rig.node(): {"PCPU": 1}}))
+        with open_release(rig.load_conf(), ReleaseOptions(claims=True), 10.0) as release:
+            (row,) = (one for one in release.carry_out() if one.kind == "claim")
+        assert (row.detail, row.outcome) == ("1 PCPU", "stays: another program has changed it")
+        assert held(rig, kind.uuid)
+        rig.start_again()
