@@ -10,6 +10,12 @@ from typing import Any, Final
 
 from compute_agent.drivers.foreign.values import DEFAULTS, QUOTA, RATES, DeviceLimits, Value, Values
 
+UNIT_DEFAULTS: Final[Values] = {name: value for name, value in DEFAULTS.items() if name not in RATES}
+"""The properties that the agent sets, with their defaults.
+
+Rates are left out: systemd has them by path, and resolves the paths of disks in its own way.
+"""
+
 DROP_INS: Final[Mapping[str, str]] = {QUOTA: "CPUQuota"}
 """The word in the name of the file that systemd writes for a property, if it is not the property's name."""
 
@@ -39,16 +45,11 @@ def decode_value(name: str, variant: Any) -> Value:
 def decode_values(properties: Mapping[str, Any]) -> Values:
     """The values of the properties that the agent may set.
 
-    An older systemd lacks some properties. They count as not set, and cannot be set. Rates are left out:
-    systemd has them by path, and resolves the paths in its own way.
+    An older systemd lacks some properties. They count as not set, and cannot be set.
 
     :raises ValueError: a value does not fit its property.
     """
-    return {
-        name: decode_value(name, properties[name])
-        for name in DEFAULTS
-        if name in properties and name not in RATES
-    }
+    return {name: decode_value(name, properties[name]) for name in UNIT_DEFAULTS if name in properties}
 
 
 def encode_value(name: str, value: Value) -> tuple[str, int | bytes]:

@@ -243,7 +243,10 @@ class TestSetting:
         disk = min(os.listdir("/sys/dev/block"), default="")
         if not disk:
             pytest.skip("this machine has no block device")
-        file, gone = engine.folder_of(engine.named(DB)) / "io.max", BlockIo(rates=DeviceRates(3), devices=NO_DISK)
+        file, gone = (
+            engine.folder_of(engine.named(DB)) / "io.max",
+            BlockIo(rates=DeviceRates(3), devices=NO_DISK),
+        )
         own = f"{disk} rbps=max wbps=500 riops=max wiops=max"
         file.write_text(f"{own}\n")
         wanted = BlockIo(rates=DeviceRates(300, 900), devices=frozenset({disk}))

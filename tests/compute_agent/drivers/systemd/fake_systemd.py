@@ -17,9 +17,14 @@ import jeepney
 from jeepney.low_level import HeaderFields, MessageType, Parser
 
 from compute_agent.drivers.foreign.editor import HostFolders
-from compute_agent.drivers.foreign.values import DEFAULTS, IDLE, INFINITY
+from compute_agent.drivers.foreign.values import IDLE, INFINITY
 from compute_agent.drivers.systemd.manager import MANAGER, MANAGER_PATH, PROPERTIES, SERVICE, SYSTEMD, UNIT
-from compute_agent.drivers.systemd.unit_properties import decode_value, drop_in_name, encode_value
+from compute_agent.drivers.systemd.unit_properties import (
+    UNIT_DEFAULTS,
+    decode_value,
+    drop_in_name,
+    encode_value,
+)
 from compute_agent.drivers.systemd.unit_state import unit_of_path, unit_path
 from compute_agent.model import cpuset
 from tests.compute_agent.cgroups import FILES
@@ -33,7 +38,7 @@ class FakeUnit:
 
     name: str
     files: list[Path]
-    values: dict = field(default_factory=lambda: dict(DEFAULTS))
+    values: dict = field(default_factory=lambda: dict(UNIT_DEFAULTS))
     active: str = "inactive"
     processes: list = field(default_factory=list)
     main_pid: int | None = None

@@ -18,8 +18,9 @@ from compute_agent.drivers.base import (
 from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.foreign import editor
 from compute_agent.drivers.foreign.declared import made_uuid
-from compute_agent.drivers.foreign.values import DEFAULTS, INFINITY
+from compute_agent.drivers.foreign.values import INFINITY
 from compute_agent.drivers.systemd import editor as unit_editor
+from compute_agent.drivers.systemd.unit_properties import UNIT_DEFAULTS
 from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo, DeviceRates
@@ -231,7 +232,7 @@ class TestSetting:
         assert len(systemd.drop_ins(DB)) == 6
         systemd.stop(DB)
         wait_for(lambda: not records(tmp_path))
-        assert systemd.units[DB].values == DEFAULTS
+        assert systemd.units[DB].values == UNIT_DEFAULTS
         assert systemd.drop_ins(DB) == []
 
     def test_the_values_survive_while_systemd_starts_the_service_again(self, systemd, rig, tmp_path):
@@ -252,7 +253,7 @@ class TestSetting:
         driver.close()
         systemd.stop(DB)
         open_driver()
-        assert systemd.units[DB].values == DEFAULTS
+        assert systemd.units[DB].values == UNIT_DEFAULTS
         assert records(tmp_path) == []
 
     def test_another_agent_knows_the_values_of_the_service(self, systemd, open_driver):
@@ -273,7 +274,7 @@ class TestSetting:
         systemd.units[DB].files[0].write_text("[Service]\n")
         systemd.reload()
         wait_for(lambda: not records(tmp_path))
-        assert systemd.units[DB].values == DEFAULTS
+        assert systemd.units[DB].values == UNIT_DEFAULTS
 
     def test_a_service_that_was_removed_leaves_no_record(self, systemd, rig, tmp_path):
         driver, guest = rig
@@ -373,7 +374,7 @@ class TestSetting:
         (tmp_path / "records").rmdir()
         with pytest.raises(DriverError, match="record cannot be written"):
             driver.apply_cpu_settings(guest, PINNED)
-        assert systemd.units[DB].values == DEFAULTS
+        assert systemd.units[DB].values == UNIT_DEFAULTS
 
     def test_an_older_systemd_has_no_idle_weight(self, systemd, open_driver):
         systemd.version = "249.11"
@@ -519,7 +520,7 @@ class TestBesideAnother:
         wait_for(lambda: driver.guests() == [])
         assert "container web runs in it" in driver.lost_guests()[made_uuid(HOST, DB)]
         wait_for(lambda: not records(tmp_path))
-        assert systemd.units[DB].values == DEFAULTS
+        assert systemd.units[DB].values == UNIT_DEFAULTS
 
     def test_the_first_driver_keeps_a_uuid(self, systemd, open_driver):
         systemd.start(DB, f"[X-ComputeAgent]\nUuid={UUID}\n")

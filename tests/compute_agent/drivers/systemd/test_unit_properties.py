@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.drivers.foreign.values import CPUS, DEFAULTS, INFINITY, WEIGHT
-from compute_agent.drivers.systemd.unit_properties import decode_value, encode_value
+from compute_agent.drivers.systemd.unit_properties import UNIT_DEFAULTS, decode_value, encode_value
 
 numbers = st.integers(0, INFINITY)
 sets = st.frozensets(st.integers(0, 8191), max_size=20)
-values = st.sampled_from(sorted(DEFAULTS)).flatmap(
+values = st.sampled_from(sorted(UNIT_DEFAULTS)).flatmap(
     lambda name: st.tuples(st.just(name), numbers if isinstance(DEFAULTS[name], int) else sets)
 )
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from placement.store import window_history
-from tests.placement.api.ext.test_windows import HOUR, PATH, book, booked, show
+from tests.placement.api.ext.windows import HOUR, PATH, book, booked, show
 from tests.placement.builders import (
     make_provider,
     new_claim,
