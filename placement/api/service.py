@@ -30,7 +30,7 @@ from placement.read_model.model_file import ModelFile
 from placement.schemas.explanation import request_forms
 from placement.schemas.request_form import RequestForms
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.claims.timetable import Timetable
+from placement.search.claims.timetable import WindowTimetable
 from placement.search.diagnosis.explanation import explain_request
 from placement.search.diagnosis.sentences import explanation_sentence
 from placement.search.rendering import ProviderSummaries
@@ -199,9 +199,9 @@ class PlacementService:
         return cls(conf, database, model, PolicyEnforcer(conf), explainer, request_forms(conf), waiting)
 
     @cached_property
-    def timetable(self) -> Timetable:
+    def window_timetable(self) -> WindowTimetable:
         """The skylines of all providers, which nothing reads before the first search for windows."""
-        return Timetable(self.model, self.database)
+        return WindowTimetable(self.model, self.database)
 
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
         """Run ``work`` in a transaction; release expired reservations if ``work`` needs their amounts."""

@@ -169,7 +169,7 @@ class ModelView:
         """
         return self._stamps[buckets.bucket_of(provider.uuid)][provider.id]
 
-    def counters(self) -> dict[int, int]:
+    def bucket_counters(self) -> dict[int, int]:
         """Return the change counters of all buckets. Only requests that have not yielded may call this."""
         return {**self._counters}
 

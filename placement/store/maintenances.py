@@ -133,7 +133,7 @@ def find_guests(
 
 
 @dataclass(frozen=True, slots=True)
-class HostMaintenance:
+class MaintenanceGuests:
     """A reservation of hosts, by uuid, with their roots and the consumers there that end before it."""
 
     uuid: str
@@ -142,7 +142,7 @@ class HostMaintenance:
     ending: frozenset[str]
 
 
-def read_maintenance(conn: sa.Connection, uuid: str, limit: int) -> HostMaintenance:
+def read_maintenance(conn: sa.Connection, uuid: str, limit: int) -> MaintenanceGuests:
     """Return the hosts of a reservation, with at most ``limit`` of their consumers.
 
     :raises NotFound: there is no such reservation.
@@ -157,7 +157,7 @@ def read_maintenance(conn: sa.Connection, uuid: str, limit: int) -> HostMaintena
         for root in conn.execute(_roots, {"providers": chunk}).scalars()
     }
     ending = {each.consumer for each in find_guests(conn, found, providers, limit) if not each.has_to_move}
-    return HostMaintenance(uuid, found.project_id, frozenset(roots), frozenset(ending))
+    return MaintenanceGuests(uuid, found.project_id, frozenset(roots), frozenset(ending))
 
 
 _root: Final = resource_providers.alias("root")

@@ -31,7 +31,7 @@ from placement.search.claims.topology import TopologyPolicy
 from placement.search.host_filter import named_roots
 from placement.search.request import CandidatesRequest, check_names
 from placement.store.holders import HeldAmount, held_beside
-from placement.store.maintenances import HostMaintenance, read_maintenance
+from placement.store.maintenances import MaintenanceGuests, read_maintenance
 from placement_extras.planner import rules
 from placement_extras.planner.capacity import CloudHosts, FlavorCapacity, count_flavor
 from placement_extras.planner.cluster_simulation import ClusterSimulation, HostedConsumer, guests_of
@@ -340,7 +340,7 @@ def count_capacity(call: ApiRequest) -> Response:
     )
 
 
-def _find_maintenance(call: ApiRequest, reservation: str) -> HostMaintenance:
+def _find_maintenance(call: ApiRequest, reservation: str) -> MaintenanceGuests:
     with call.service.database.read() as conn:
         found = read_maintenance(conn, reservation, MAX_HELD)
     call.authorize(SHOW_RESERVATION, {"project_id": found.project_id})

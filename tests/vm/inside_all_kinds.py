@@ -179,6 +179,14 @@ def say(text):
         print(line, file=console)
 
 
+def read(path):
+    """The text of a file; empty if the guest has ended."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
 def run(*command):
     say(" ".join(command))
     done = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -201,8 +209,9 @@ class GuestKind:
 
     def tasks(self):
         """The processes of the guest; of a domain, the thread of its CPU."""
-        texts = (path.read_text() for path in self.folder.rglob("cgroup.procs"))
-        return [int(word) for text in texts for word in text.split()]
+        # The processes of a container of Podman are in a group of that name.
+        groups = (self.folder, self.folder / "container")
+        return [int(word) for group in groups for word in read(group / "cgroup.procs").split()]
 
     def is_running(self):
         return bool(self.tasks())
@@ -216,7 +225,8 @@ class GuestKind:
     def kernel_values(self):
         files = {name: self.folder / name for name in KERNEL_FILES}
         found = {name: file.read_text().strip() for name, file in files.items() if file.exists()}
-        return found | {"affinity": self.cpus()}
+        score = Path(f"/proc/{min(self.tasks())}/oom_score_adj").read_text().strip()
+        return found | {"affinity": self.cpus(), "oom_score_adj": score}
 
     def overwrite(self):
         """Give the guest all CPUs, as another program may."""
@@ -243,8 +253,8 @@ class DomainKind(GuestKind):
         pid_file = Path("/run/libvirt/qemu/vm.pid")
         if not pid_file.exists():
             return []
-        threads = Path(f"/proc/{pid_file.read_text()}/task").iterdir()
-        return [int(one.name) for one in threads if "CPU 0" in (one / "comm").read_text()]
+        threads = Path("/proc", read(pid_file), "task").glob("*")
+        return [int(one.name) for one in threads if "CPU 0" in read(one / "comm")]
 
 
 class UnitKind(GuestKind):

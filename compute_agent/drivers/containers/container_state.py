@@ -37,6 +37,7 @@ class ContainerState:
     :ivar pod: the id of its pod; empty: it is in none, or the engine is Docker.
     :ivar is_infra: whether it is the infra container of its pod, which the engine adds.
     :ivar is_pod: whether name and labels are those of the pod.
+    :ivar members: the ids of the running containers of a pod.
     """
 
     key: str
@@ -47,6 +48,7 @@ class ContainerState:
     pod: str = ""
     is_infra: bool = False
     is_pod: bool = False
+    members: tuple[str, ...] = ()
 
     @property
     def subject_kind(self) -> str:

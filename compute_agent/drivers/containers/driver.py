@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from compute_agent.drivers import procfs
+from compute_agent.drivers import memory_limits, procfs
 from compute_agent.drivers.base import CpuLimits, CpuSettings, QuotaError
 from compute_agent.drivers.cgroup import IDLE, GuestCgroup
 from compute_agent.drivers.containers.editor import ContainerEditor
@@ -150,6 +150,28 @@ class ContainerDriver(ForeignDriver):
         if wanted.own_disks:
             found.append("a container has no disks of its own: name devices of the host instead of guest")
         return found
+
+    def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
+        """Set the weight and the rates of block I/O that differ, and read them back.
+
+        :raises DriverError: there are rates, but the kernel cannot limit the guest.
+        """
+        rated = wanted is not None and wanted.rates and wanted.devices
+        if rated and not self._group_of(guest).has_file(FILES[RATES[0]]):
+            raise DriverError(f"guest {guest} cannot have rates: its control group has not the controller io")
+        return super().apply_blockio(guest, wanted)
+
+    def _scored_processes(self, guest: Guest, wanted: int) -> Sequence[int]:
+        pids = self.process_ids(guest)
+        if POD not in guest.details:
+            return pids
+        record = self._editor.record_of(guest)
+        last = record.score
+        if record.scored and last is None:
+            # The agent has also set the score of the infra container.
+            last = memory_limits.oom_score_adj(guest.pid)
+        # Another score is an option of the container.
+        return [pid for pid in pids if memory_limits.oom_score_adj(pid) in (0, last, wanted)]
 
     def _group_of(self, guest: Guest) -> GuestCgroup:
         return self._table.find_living(guest).running.own_group

@@ -6,6 +6,7 @@ group of a pod ends with the pod, so its values are given back when the pod stop
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,9 +15,9 @@ from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.containers.container_state import PodRun, own_group, parse_run
 from compute_agent.drivers.containers.table import run_of
 from compute_agent.drivers.foreign.editor import HostFolders, ValueEditor, read_texts
-from compute_agent.drivers.foreign.kernel_values import Texts, file_writes, read_values
+from compute_agent.drivers.foreign.kernel_values import FILES, Texts, file_writes, read_values
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
-from compute_agent.drivers.foreign.values import Values
+from compute_agent.drivers.foreign.values import CPUS, NODES, Values
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 
@@ -66,18 +67,23 @@ class ContainerEditor(ValueEditor):
             found = own_group(self._group_path(run.main.pid), run.key)
             group = found if procfs.is_alive(run.main) else ""
         if group:
-            folder = self._folders.groups / group.strip("/")
-            self._write_files(GuestCgroup(folder), record.values, f"container {record.name}")
+            cgroup = GuestCgroup(self._folders.groups / group.strip("/"))
+            # A stopped pod may have lost a controller, and with it the file.
+            values = {name: value for name, value in record.values.items() if cgroup.has_file(FILES[name])}
+            self._write_files(cgroup, values, f"container {record.name}")
 
     def _write_files(self, group: GuestCgroup, writes: Values, subject: str) -> None:
+        # Without processes, the kernel accepts an empty set, which follows later CPUs of the host.
+        empty = {CPUS: frozenset[int](), NODES: frozenset[int]()}
+        whole = self._folders.whole_sets if group.process_ids() else empty
         try:
-            for file, text in file_writes(writes, read_texts(group), self._folders.whole_sets):
+            for file, text in file_writes(writes, read_texts(group), whole):
                 try:
                     group.write_io(file, text)
-                except FileNotFoundError:
-                    # The group has ended with its container.
-                    return
                 except OSError as error:
+                    if error.errno in (errno.ENOENT, errno.ENODEV):
+                        # The group has ended with its container.
+                        return
                     raise DriverError(f"{subject} cannot have {text!r} in {file}: {error}") from error
         finally:
             self._forget_reading()

@@ -16,7 +16,7 @@ from typing import Final
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestChange
 from compute_agent.drivers.containers.container_state import ContainerRun, ContainerState, PodRun, own_group
-from compute_agent.drivers.containers.engine import ContainerEngine
+from compute_agent.drivers.containers.engine import ContainerEngine, EngineError
 from compute_agent.drivers.containers.labels import GUEST, KUBERNETES, parse_labels, trusted_labels
 from compute_agent.drivers.foreign.declared import BadDeclarationError, DeclaredSettings, made_uuid
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
@@ -40,6 +40,9 @@ CONTAINER: Final = "container"
 
 POD: Final = "pod"
 """The name of the detail of a guest that has the id of its pod; only pods that are one guest have it."""
+
+# An upper limit for the number of names in a message of one pod.
+_MAX_NAMES: Final = 20
 
 
 class ContainerTable(GuestTable):
@@ -69,6 +72,11 @@ class ContainerTable(GuestTable):
         self._engine = engine
         self._records = records
         self._group_path = group_path
+        # Only the thread of the table changes these.
+        self._members: dict[str, dict[str, str]] = {}
+        """By pod, the running containers by id: the name of one outside of the pod's group; empty: inside."""
+        self._unread: dict[str, str] = {}
+        """The refusals of the engine by the keys of containers to look at again."""
 
     def is_managed(self, record: ValueRecord) -> bool:
         """Whether the run of a record goes on, and its container is a guest."""
@@ -92,7 +100,8 @@ class ContainerTable(GuestTable):
     def _find_subject(self, container: ContainerState | None) -> ContainerState | None:
         """The container, or its pod if the pod is the guest; None if it is no guest of its own.
 
-        The infra container, which has the labels of its pod, represents the pod. It alone is no guest.
+        The infra container, which has the labels of its pod, represents the pod. It alone is no guest. A
+        container outside of the group of its pod counts for itself. One that does not run may be there later.
 
         :raises ValueError: the answer about the pod cannot be used.
         """
@@ -101,13 +110,17 @@ class ContainerTable(GuestTable):
         pod = self._engine.read_pod(container.pod) if self._whole_pods else None
         if pod is not None:
             # No label of a pod is an image's.
-            subject = replace(container, name=pod.name, labels=pod.labels, image="", is_pod=True)
+            subject = replace(
+                container, name=pod.name, labels=pod.labels, image="", is_pod=True, members=pod.running
+            )
             try:
                 is_guest = self._settings_of(subject) is not None
             except BadDeclarationError:
                 is_guest = True
             if is_guest:
-                return subject if container.is_infra else None
+                if container.is_infra:
+                    return subject
+                return container if not container.pid or self._is_outside(container) else None
         if not container.is_infra:
             return container
         if GUEST in container.labels and not self._whole_pods:
@@ -118,6 +131,36 @@ class ContainerTable(GuestTable):
                 GUEST,
             )
         return None
+
+    def _is_outside(self, container: ContainerState) -> bool:
+        """Whether a running container is outside of the group of its pod."""
+        path = self._group_path(container.pid)
+        # The path is empty if the process has ended.
+        return bool(path) and not own_group(path, container.pod)
+
+    def _find_outsiders(self, pod: ContainerState) -> list[str]:
+        """The names of running containers outside of the group of their pod; new ones are logged."""
+        before, now = self._members.get(pod.pod, {}), dict[str, str]()
+        for key in pod.members:
+            if key in before:
+                now[key] = before[key]
+                continue
+            try:
+                member = self._engine.read_container(key)
+            except (ValueError, EngineError):
+                # The container may have gone; the next look asks again.
+                continue
+            if member is not None and member.pid:
+                now[key] = member.name if self._is_outside(member) else ""
+                if now[key]:
+                    LOG.warning(
+                        "Container %s is not in the control group of its pod %s, so the pod's CPUs and"
+                        " limits are not for it: set CgroupsMode=no-conmon in its quadlet",
+                        member.name,
+                        pod.name,
+                    )
+        self._members[pod.pod] = now
+        return sorted(filter(None, now.values()))
 
     def _settings_of(self, container: ContainerState) -> DeclaredSettings | None:
         """See :func:`parse_labels`."""
@@ -135,7 +178,15 @@ class ContainerTable(GuestTable):
         self._others &= listed
         with self._lock:
             entries = dict(self._entries)
-        steady = {key for key, entry in entries.items() if key in listed and entry.is_alive}
+        self._unread = {key: text for key, text in self._unread.items() if key in listed or key in entries}
+        pods = {entry.guest.details[POD] for entry in entries.values() if POD in entry.guest.details}
+        self._members = {pod: members for pod, members in self._members.items() if pod in pods}
+        # A container without the label may join a pod without an event.
+        steady = {
+            key
+            for key, entry in entries.items()
+            if key in listed and entry.is_alive and POD not in entry.guest.details
+        } - self._unread.keys()
         return (listed | entries.keys()) - steady - self._others
 
     def _refuse_kubernetes(self) -> None:
@@ -144,7 +195,12 @@ class ContainerTable(GuestTable):
         :raises DriverError: a container is the kubelet's.
         """
         for container in self._engine.list_containers(KUBERNETES):
-            if KUBERNETES in trusted_labels(container.labels, self._labels_of_image(container)):
+            try:
+                labels = trusted_labels(container.labels, self._labels_of_image(container))
+            except EngineError:
+                # The container may have gone with its image; the next list asks again.
+                continue
+            if KUBERNETES in labels:
                 raise DriverError(
                     f"this is a node of Kubernetes (container {container.key[:12]} has the label"
                     f" {KUBERNETES}), and the kubelet manages its containers: remove {self._driver} from"
@@ -157,6 +213,21 @@ class ContainerTable(GuestTable):
         return container.labels if found is None else found
 
     def _look_closely(self, key: str) -> SubjectFinding:
+        try:
+            found = self._look_at_container(key)
+        except EngineError as error:
+            # Podman refuses with 500, and not 404, what vanishes during the call.
+            if self._unread.get(key) != str(error):
+                LOG.warning("Container %s is looked at again: %s", key[:12], error)
+            self._unread[key] = str(error)
+            with self._lock:
+                entry, lost = self._entries.get(key), self._lost.get(key)
+            alive = entry if entry is not None and entry.is_alive else None
+            return SubjectFinding(alive, alive.guest.uuid if alive is not None else "", lost)
+        self._unread.pop(key, None)
+        return found
+
+    def _look_at_container(self, key: str) -> SubjectFinding:
         try:
             found = self._engine.read_container(key)
             if found is None or not found.pid:
@@ -197,6 +268,15 @@ class ContainerTable(GuestTable):
         folder = self._groups / group.strip("/")
         if main.pid not in group_members(self._groups, folder):
             raise UnfitSubjectError("its main process is not in its control group of version 2")
+        self._refuse_shared_group(container.key, folder)
+        problems = settings.problems
+        if container.is_pod and (outsiders := self._find_outsiders(container)):
+            names = ", ".join(outsiders[:_MAX_NAMES])
+            problems = (
+                *problems,
+                f"these containers are not in the control group of the pod: {names}; set"
+                " CgroupsMode=no-conmon in their quadlets",
+            )
         guest = Guest(
             guest_uuid,
             self._driver,
@@ -207,9 +287,24 @@ class ContainerTable(GuestTable):
             {CONTAINER: container.key, **({POD: container.pod} if container.is_pod else {})},
             declared=dict(settings.declared),
             declared_by=SettingSource.LABEL,
-            declared_problems=settings.problems,
+            declared_problems=problems,
         )
         return SubjectFinding(GuestEntry(guest, RunningGroup(main, folder), settings.memory_mb), guest_uuid)
+
+    def _refuse_shared_group(self, key: str, folder: Path) -> None:
+        """Refuse a group that contains the group of another guest, or is below it.
+
+        :raises UnfitSubjectError: two guests would share processes.
+        """
+        with self._lock:
+            others = [entry for other, entry in self._entries.items() if other != key]
+        for entry in others:
+            other = entry.running.folder
+            if (folder.is_relative_to(other) or other.is_relative_to(folder)) and entry.is_alive:
+                raise UnfitSubjectError(
+                    f"its control group and that of guest {entry.guest.name} contain the same processes:"
+                    " start one of the two without --cgroup-parent"
+                )
 
     def _uuid_of_run(self, run: ContainerRun) -> str:
         """The uuid that a container already has in its run, under this name or a former one; empty: none."""

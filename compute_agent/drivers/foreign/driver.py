@@ -410,14 +410,16 @@ class ForeignDriver(UndividedThreads):
         changed = self._apply(guest, partial(values.memory_goals, wanted))
         if self._differing_score(guest, wanted) is None or wanted.oom_score_adj is None:
             return changed
-        # The note comes first: after a crash in between, the next agent still knows the score as its own.
-        self._editor.note_score(guest, True)
+        score = wanted.oom_score_adj
+        # The first note comes before the write: after a crash in between, the next agent still knows the
+        # score as its own. Later the former score stays noted until each process has the new one.
+        if not self._editor.record_of(guest).scored:
+            self._editor.note_score(guest, score)
         try:
-            self._scores.write(guest, self.process_ids(guest), wanted.oom_score_adj)
+            self._scores.write(guest, self._scored_processes(guest, score), score)
         except OSError as error:
             raise DriverError(f"the oom_score_adj of guest {guest} cannot be set: {error}") from error
-        if wanted.oom_score_adj == 0:
-            self._editor.note_score(guest, False)
+        self._editor.note_score(guest, score or None)
         return True
 
     # Block I/O
@@ -476,10 +478,17 @@ class ForeignDriver(UndividedThreads):
         """The ``oom_score_adj`` of the guest if the agent would change it; None if not."""
         asked = MemoryLimits(oom_score_adj=self._scores.without_refused(guest, wanted).oom_score_adj)
         own = {memory_limits.OOM_SCORE} if self._editor.record_of(guest).scored else frozenset[str]()
-        pids = self.process_ids(guest)
+        pids = self._scored_processes(guest, wanted.oom_score_adj or 0)
         if not memory_limits.differing_limits(None, pids, asked, own):
             return None
         return memory_limits.present_limits(None, pids, asked).oom_score_adj
+
+    def _scored_processes(self, guest: Guest, wanted: int) -> Sequence[int]:
+        """The pids of the processes with an ``oom_score_adj`` that the agent sets.
+
+        :param wanted: the score to set.
+        """
+        return self.process_ids(guest)
 
     # Inner parts: the thread
 

@@ -161,15 +161,15 @@ class ValueEditor(abc.ABC):
             self._forget_values(record, own)
         return True
 
-    def note_score(self, guest: Guest, scored: bool) -> None:
-        """Note whether the agent sets ``oom_score_adj`` of the guest.
+    def note_score(self, guest: Guest, score: int | None) -> None:
+        """Note the ``oom_score_adj`` that the agent sets for the guest; None: it sets none.
 
         :raises DriverError: the note cannot be written.
         """
         with self._lock:
             record = self.record_of(guest)
-            if record.scored != scored:
-                self._save(replace(record, scored=scored))
+            if (record.scored, record.score) != (score is not None, score):
+                self._save(replace(record, scored=score is not None, score=score))
 
     def give_back(self, is_managed: Callable[[ValueRecord], bool]) -> None:
         """Give back the values of all that are no guests any more.

@@ -34,6 +34,8 @@ class ValueRecord:
     :ivar values: the values before the agent's writes, by name.
     :ivar kept: the properties that were set at run time before, by a file that has to stay.
     :ivar scored: whether the agent has set ``oom_score_adj``, which was 0 before.
+    :ivar score: the last ``oom_score_adj`` that the agent has set; None: it has set none, or an older agent
+        has noted none.
     """
 
     guest_uuid: str
@@ -42,6 +44,7 @@ class ValueRecord:
     values: Values = field(default_factory=dict)
     kept: frozenset[str] = frozenset()
     scored: bool = False
+    score: int | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -148,6 +151,7 @@ def _dump(record: ValueRecord) -> bytes:
         "values": {name: value_text(value) for name, value in record.values.items()},
         "kept": sorted(record.kept),
         "scored": record.scored,
+        "score": record.score,
     }
     return kept_json.dump(_VERSION, content)
 
@@ -163,6 +167,11 @@ def _read(document: Mapping[str, Any]) -> tuple[str, ValueRecord]:
         if name in DEFAULTS
     }
     kept = frozenset(map(kept_json.text, document["kept"]))
+    run, scored = kept_json.text(document["run"]), document["scored"] is True
+    # An older agent has not noted the score.
+    score = document.get("score")
+    if score is not None and type(score) is not int:
+        raise ValueError(f"score cannot be {score!r}")
     return kept_json.text(document["boot_id"]), ValueRecord(
-        guest_uuid, name, kept_json.text(document["run"]), values, kept, document["scored"] is True
+        guest_uuid, name, run, values, kept, scored, score
     )

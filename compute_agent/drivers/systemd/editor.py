@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.foreign.editor import HostFolders, ValueEditor, ValueReading
+from compute_agent.drivers.foreign.editor import GoalChoice, HostFolders, ValueEditor, ValueReading
 from compute_agent.drivers.foreign.kernel_values import Texts
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
 from compute_agent.drivers.foreign.values import CPUS, DEFAULTS, NODES, Values, pending_writes, value_text
@@ -58,6 +58,12 @@ class UnitEditor(ValueEditor):
         self._manager = manager
         # By name of the service. An answer of systemd has some 250 properties.
         self._known: dict[str, KnownProperties] = {}
+
+    def apply(self, guest: Guest, choose: GoalChoice) -> bool:
+        """Set the values that differ, and read them back; return whether any differed."""
+        # The values of its own that a record notes have to be the present ones.
+        self._known.pop(guest.name, None)
+        return super().apply(guest, choose)
 
     def _read_values(self, guest: Guest, texts: Texts) -> Values:
         known, now = self._known.get(guest.name), time.monotonic()

@@ -86,7 +86,7 @@ def claim_service(call: ApiRequest) -> ClaimService:
         retries=conf.placement.allocation_conflict_retry_count,
     )
     service = call.service
-    return ClaimService(service.model, service.database, service.timetable, limits, call.check_awaited)
+    return ClaimService(service.model, service.database, service.window_timetable, limits, call.check_awaited)
 
 
 def _claim_document(placed: PlacedClaim) -> dict[str, Any]:

@@ -50,7 +50,7 @@ _PLACED_AT_ONCE: Final = 8
 """Number of hosts of which a snapshot is made to place one claim."""
 
 
-NEVER: Final = TimeWindow(math.inf, math.inf)
+NEVER: Final = TimeWindow(1e12, 1e12 + 1)
 """A window after all timed amounts."""
 
 

@@ -39,7 +39,7 @@ from placement.search.claims.host_times import Skylines
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
 from placement.search.claims.scores import ATTRIBUTE
-from placement.search.claims.timetable import Timetable
+from placement.search.claims.timetable import WindowTimetable
 from placement.search.host_filter import named_roots
 from placement.search.request import check_names
 from placement.store import allocations, claim_commit, consumers, expiries, reservations
@@ -134,7 +134,7 @@ class ClaimService:
         self,
         model: ReadModel,
         database: ServiceDatabase,
-        timetable: Timetable,
+        timetable: WindowTimetable,
         limits: ClaimLimits,
         check_awaited: Callable[[], None],
     ) -> None:
@@ -264,14 +264,14 @@ class ClaimService:
     ) -> NoCandidate:
         """Return why a claim has no free window: it never has a place, or windows and claims take all."""
         budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
-        # timed amounts leave the most room when none of them is used
-        empty = during_window(view.snapshot, skylines, NEVER)
-        world = ClaimScenario.from_members(empty, {}, [wanted])
-        # without a place in time, the windows remain as the likely reason
+        # timed amounts leave the most room when none of them is used; without a place in time, the windows
+        # remain as the likely reason
         with suppress(BudgetExhausted):
-            placed = place_claims(world, [wanted], budget, self._rng)
-            if isinstance(placed, UnplacedClaim):
-                return claim_refusal([wanted], placed, budget)
+            if not place_in_window(view.snapshot, skylines, wanted, NEVER, budget, self._rng):
+                empty = during_window(view.snapshot, skylines, NEVER)
+                return claim_refusal(
+                    [wanted], UnplacedClaim(0, ClaimScenario.from_members(empty, {}, [wanted])), budget
+                )
         until = iso_time(span.last + span.duration)
         return NoCandidate(
             f"No window of {span.duration:g} seconds is free between {iso_time(span.begin)} and {until}.",

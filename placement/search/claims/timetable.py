@@ -42,10 +42,10 @@ class _ReadSkylines:
 
     def is_current(self, view: ModelView) -> bool:
         """Return whether no provider has changed between the read and the view."""
-        return self.reread == view.reread and self.counters == view.counters()
+        return self.reread == view.reread and self.counters == view.bucket_counters()
 
 
-class Timetable:
+class WindowTimetable:
     """The skylines of a worker.
 
     :param model: the read model; the skylines belong to its views.
@@ -87,16 +87,16 @@ class Timetable:
                     return
             # one thread reads for all others, outside of the turn, so that no other request waits
             with self._refreshing:
-                self._refresh()
+                self._refresh_skylines()
 
-    def _refresh(self) -> None:
+    def _refresh_skylines(self) -> None:
         with self._model.fresh_view() as view:
             read = self._read
             if read.is_current(view):
                 return
             if read.reread != view.reread:
                 read = _ReadSkylines(view.reread)
-            providers, counters = view.snapshot.providers, view.counters()
+            providers, counters = view.snapshot.providers, view.bucket_counters()
             changed = {providers[each].uuid: each for each in view.changed_since(read.counters)}
             # windows of a provider end before it is deleted, so no change shows their end
             kept = {each: some for each, some in read.skylines.items() if each in providers}

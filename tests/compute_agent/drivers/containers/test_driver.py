@@ -1,11 +1,13 @@
 """Containers as guests: settings, drift, what is given back, and an engine that is away."""
 
+import errno
 import json
 import logging
 import os
 import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,7 @@ from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.containers import driver as driver_module
 from compute_agent.drivers.foreign import editor
 from compute_agent.drivers.foreign.declared import made_uuid
+from compute_agent.drivers.memory_limits import oom_score_adj
 from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo, DeviceRates
@@ -192,6 +195,14 @@ class TestFinding:
         assert "this is a node of Kubernetes" in driver.outage_reasons()["podman"]
         engine.stop("pod")
         wait_for(lambda: not driver.awaited_drivers)
+
+    def test_a_refusal_for_the_image_of_a_pod_of_kubernetes_is_no_outage(self, engine, open_driver):
+        engine.start(DB)
+        engine.start("k8s", {"io.kubernetes.pod.uid": "1"}, image="sha256:" + "2" * 64)
+        engine.answers["/images/sha256:" + "2" * 64 + "/json"] = 500, {"message": "layer not known"}
+        driver = open_driver(engine)
+        assert driver.outage_reason == ""
+        assert [guest.name for guest in driver.guests()] == [DB]
 
     def test_an_image_makes_no_node_of_kubernetes(self, engine, open_driver):
         engine.images[IMAGE] = {"io.kubernetes.pod.uid": UUID}
@@ -481,6 +492,9 @@ class TestSetting:
         assert len(driver.missing_limits(guest, CpuLimits(idle=True, quota=1, burst=0.5))) == 2
         wanted = BlockIo(50, DeviceRates(1), 10, frozenset({"8:0"}), True)
         assert len(driver.blockio_missing(guest, wanted)) == 4
+        with pytest.raises(DriverError, match="has not the controller io"):
+            driver.apply_blockio(guest, wanted)
+        assert not driver.apply_blockio(guest, None)
 
     def test_a_group_with_nonsense_is_an_error(self, engine, rig):
         driver, guest = rig
@@ -510,6 +524,10 @@ def engine_cpus(engine):
     return f"{cpus[0]}-{cpus[-1]}"
 
 
+def write_score(pid, score):
+    Path(f"/proc/{pid}/oom_score_adj").write_text(str(score))
+
+
 class TestPods:
     """Pods as one guest, apart from what the tests of all engines show."""
 
@@ -537,7 +555,86 @@ class TestPods:
         engine.stop_pod("web")
         wait_for(lambda: records(tmp_path) == [])
         assert engine.pod_file("web", "memory.max") == "max"
-        assert engine.pod_file("web", "cpuset.cpus") == engine_cpus(engine)
+        assert engine.pod_file("web", "cpuset.cpus") == ""
+
+    def test_a_stopped_pod_without_a_controller_gets_its_other_values_back(self, engine, rig, tmp_path):
+        driver, guest = rig
+        apply_everything(driver, guest)
+        driver.apply_cpu_settings(guest, PINNED)
+        Path(guest.cgroup, "cpuset.cpus").unlink()
+        engine.stop_pod("web")
+        wait_for(lambda: records(tmp_path) == [])
+        assert engine.pod_file("web", "memory.max") == "max"
+        assert not Path(guest.cgroup, "cpuset.cpus").exists()
+
+    def test_a_group_that_ends_while_values_are_given_back_is_no_error(
+        self, engine, rig, tmp_path, monkeypatch
+    ):
+        driver, guest = rig
+        driver.limit_memory(guest, MemoryLimits(1 << 30))
+
+        def write(*arguments):
+            raise OSError(errno.ENODEV, "No such device")
+
+        monkeypatch.setattr(GuestCgroup, "_write", write)
+        engine.stop_pod("web")
+        wait_for(lambda: records(tmp_path) == [])
+
+    def test_a_container_outside_of_the_group_of_its_pod_is_a_guest_by_its_own_labels(
+        self, engine, open_driver, caplog
+    ):
+        key = engine.start_pod("web")
+        driver = open_driver(engine, whole_pods=True, look_interval=0.1)
+        # A quadlet with `Pod=web.pod` runs its container in the group of its service.
+        engine.group_format = "/system.slice/app.service/libpod-payload-{}"
+        engine.start("app", pod=key)
+        engine.start("side", {}, pod=key)
+
+        def guests():
+            return {guest.name: guest for guest in driver.guests()}
+
+        wait_for(lambda: "app, side" in "".join(guests()["web"].declared_problems))
+        assert "set CgroupsMode=no-conmon" in guests()["web"].declared_problems[0]
+        assert "Container side is not in the control group of its pod web" in caplog.text
+        wait_for(lambda: guests().keys() == {"web", "app"})
+        assert driver.process_ids(guests()["app"]) == engine.pids("app")
+        app = guests()["app"]
+        engine.stop("app")
+        wait_for(lambda: app.name not in guests())
+        assert not driver.is_gone(engine.named("app").key, app.uuid)
+        engine.stop("side")
+        wait_for(lambda: guests()["web"].declared_problems == ())
+
+    def test_a_container_in_the_group_of_a_foreign_pod_is_lost(self, engine, rig):
+        driver, guest = rig
+        engine.group_format = f"{engine.pods[engine.pod_key('web')][2]}/libpod-{{}}.scope"
+        engine.start("foreign")
+        wait_for(driver.lost_guests)
+        (reason,) = driver.lost_guests().values()
+        assert "its control group and that of guest web contain the same processes" in reason
+        assert list(driver.guests()) == [guest]
+
+    def test_a_score_that_a_container_of_a_pod_has_of_its_own_stays(self, engine, rig, open_driver, tmp_path):
+        driver, guest = rig
+
+        def scores():
+            return [oom_score_adj(pid) for pid in (*engine.pids("web-1"), *engine.pids("web-2"))]
+
+        driver.limit_memory(guest, MemoryLimits(oom_score_adj=300))
+        assert records(tmp_path)[0]["score"] == 300
+        engine.join_pod("web", "web-2", {})
+        write_score(engine.pids("web-2")[0], 700)
+        assert driver.memory_limits(guest, MemoryLimits(oom_score_adj=300)) is None
+        driver.limit_memory(guest, MemoryLimits(oom_score_adj=400))
+        assert scores() == [400, 700]
+        driver.close()
+        # A record of an older agent has no score.
+        (path,) = (tmp_path / "records").glob("*.json")
+        path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "score"}))
+        second = open_driver(engine, whole_pods=True)
+        second.limit_memory(guest, MemoryLimits(oom_score_adj=500))
+        assert scores() == [500, 700]
+        assert records(tmp_path)[0]["score"] == 500
 
     def test_a_restart_of_a_pod_keeps_the_record_of_its_own_values(self, engine, rig, open_driver, tmp_path):
         driver, guest = rig
@@ -750,6 +847,26 @@ class TestAway:
         driver = open_driver(engine)
         wait_for(lambda: driver.guests())
         assert [guest.name for guest in driver.guests()] == ["other"]
+
+    @pytest.mark.parametrize("kind", ["containers", "pods"])
+    def test_a_refusal_for_one_guest_leaves_the_guest_and_the_driver(self, engine, open_driver, caplog, kind):
+        pod = engine.start_pod("web")
+        infra = engine.named(f"{pod[:12]}-infra")
+        driver = open_driver(engine, whole_pods=True, look_interval=0.1)
+        guests = driver.guests()
+        path = f"/libpod/{kind}/{pod if kind == 'pods' else infra.key}/json"
+        engine.answers[path] = 500, {"message": "no such container in the database"}
+        engine.emit(infra, "start")
+        calls = len(engine.calls)
+        wait_for(lambda: engine.calls[calls:].count(f"GET {path}") > 2)
+        assert driver.guests() == guests
+        assert driver.outage_reason == ""
+        assert caplog.text.count("is looked at again") == 1
+        engine.start(DB)
+        wait_for(lambda: len(driver.guests()) == 2)
+        engine.answers.clear()
+        engine.stop_pod("web")
+        wait_for(lambda: [guest.name for guest in driver.guests()] == [DB])
 
     def test_an_engine_of_another_user_is_refused(self, engine, open_driver, monkeypatch):
         monkeypatch.setattr("struct.unpack", lambda form, data: (1, 1000, 1000))

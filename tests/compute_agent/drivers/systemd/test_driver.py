@@ -349,6 +349,14 @@ class TestSetting:
         monkeypatch.setattr(unit_editor, "PROPERTY_SECONDS", -1.0)
         assert driver.cpu_limits(guest, CpuLimits(quota=1)) == CpuLimits(100, 4.0)
 
+    def test_a_write_notes_the_present_values_of_the_service(self, systemd, rig, tmp_path):
+        driver, guest = rig
+        compare_all(driver, guest)
+        # The files of the group do not show this change.
+        systemd.units[DB].values["CPUQuotaPerSecUSec"] = 4_000_000
+        driver.apply_cpu_limits(guest, CpuLimits(quota=1))
+        assert records(tmp_path)[0]["values"] == {"CPUQuotaPerSecUSec": "4000000"}
+
     def test_a_service_that_runs_is_not_looked_at_again(self, systemd, open_driver):
         systemd.start(DB)
         open_driver(look_interval=0.05)

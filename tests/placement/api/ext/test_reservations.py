@@ -91,7 +91,7 @@ def test_a_reservation_ends_at_a_time_in_the_future(admin: Admin) -> None:
     past = reserve(admin, "resources=VCPU:1", expires_at="2020-01-01T00:00:00Z")
     assert read_error(past)[::2] == (
         400,
-        "A reservation has to end in the future, by the clock of the database.",
+        "A reservation has to end in the future, by the clock of the database; DELETE ends it at once.",
     )
     assert len(admin("GET", PATH).json["reservations"]) == 1
 

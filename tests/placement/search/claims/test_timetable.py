@@ -14,7 +14,7 @@ import pytest
 from placement.db.database import ServiceDatabase
 from placement.read_model.feed import ReadModel
 from placement.search.claims.availability import skylines_in
-from placement.search.claims.timetable import Timetable
+from placement.search.claims.timetable import WindowTimetable
 from placement.store import holds, reservations
 from placement.store.holds import read_schedule
 from placement.store.time_skyline import make_skylines
@@ -120,13 +120,13 @@ class History:
 
 
 @contextmanager
-def kept_timetable(url: str) -> Iterator[tuple[ServiceDatabase, Timetable]]:
+def kept_timetable(url: str) -> Iterator[tuple[ServiceDatabase, WindowTimetable]]:
     """Return a timetable of a worker of its own."""
     with closing(ServiceDatabase(url)) as database:
-        yield database, Timetable(ReadModel(database, 1, reservations.give_back_expired), database)
+        yield database, WindowTimetable(ReadModel(database, 1, reservations.give_back_expired), database)
 
 
-def check_equal(database: ServiceDatabase, timetable: Timetable, said: object) -> None:
+def check_equal(database: ServiceDatabase, timetable: WindowTimetable, said: object) -> None:
     """Compare a timetable with the database."""
     with timetable.fresh_view() as (view, skylines), database.read() as conn:
         schedule = read_schedule(conn)
