@@ -93,14 +93,14 @@ class CapacityReservation:
     cleaning_time: int = 0
 
     @property
-    def margins(self) -> WindowMargins:
+    def window_margins(self) -> WindowMargins:
         """Return the lead and the cleaning time."""
         return WindowMargins(self.lead_time, self.cleaning_time)
 
     @property
     def usable(self) -> TimeWindow:
         """Return the time in which claims may use the reservation; one without a start begins at 0."""
-        return self.margins.usable_window(TimeWindow(self.starts_at or AT_ONCE, self.expires_at))
+        return self.window_margins.usable_window(TimeWindow(self.starts_at or AT_ONCE, self.expires_at))
 
     @property
     def state(self) -> ReservationState:
@@ -273,7 +273,9 @@ def _note_booking(tx: WriteTransaction, written: WrittenReservation) -> None:
         promised[each.resource_class] += each.used
     held = TimeWindow(found.starts_at or AT_ONCE, found.expires_at)
     owner = (found.project_id, found.user_id)
-    window_history.note_booking(tx, found.uuid, owner, found.group, held, found.margins, promised, found.now)
+    window_history.note_booking(
+        tx, found.uuid, owner, found.group, held, found.window_margins, promised, found.now
+    )
 
 
 def _count_living(conn: sa.Connection, written: CapacityReservation) -> int:
@@ -557,7 +559,7 @@ def divided_claims(
 def _with_cleaning(claim: ConsumerClaim, reservation: CapacityReservation) -> ConsumerClaim:
     if claim.window is None or not reservation.cleaning_time:
         return claim
-    return replace(claim, window=reservation.margins.held_window(claim.window))
+    return replace(claim, window=reservation.window_margins.held_window(claim.window))
 
 
 def unusable_reservation(reservation: str, project_id: str) -> Conflict:
