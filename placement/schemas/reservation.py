@@ -147,8 +147,8 @@ def end_of(body: dict[str, Any]) -> ReservationEnd:
 def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
     """Return the window that a body asks for, without margins; None if it holds its amounts at once.
 
-    :raises InvalidRequest: the window has no time as its end, or does not end after its start; a date does
-        not exist; a reservation without a start has a lead or a cleaning time.
+    :raises InvalidRequest: the window has no time as its end, or does not end after its start. Or a date does
+        not exist, or a reservation without a start has a lead or a cleaning time.
     """
     if body["starts_at"] is None:
         if given := [name for name in ("lead_time", "cleaning_time") if body[name]]:
