@@ -101,7 +101,7 @@ class WindowTimetable:
                 # a view with few changes since a read suffices: in a busy cloud each view has some
                 if not changed or (has_read and len(changed) <= _FEW) or attempt == _ATTEMPTS:
                     found = {uuid: read.skylines.get(each, NO_SKYLINES) for uuid, each in changed.items()}
-                    yield TimedView(view, _without(read.skylines, gone), found)
+                    yield TimedView(view, _skylines_without(read.skylines, gone), found)
                     return
                 counters, reread = view.bucket_counters(), view.reread
             # one thread reads for all others, outside of the turn, so that no other request waits
@@ -110,7 +110,7 @@ class WindowTimetable:
             try:
                 has_read = self._read is read
                 if has_read:
-                    kept = _without(read.skylines, {*gone, *changed.values()})
+                    kept = _skylines_without(read.skylines, {*gone, *changed.values()})
                     found = self._read_skylines(changed, check_awaited)
                     kept.update((changed[uuid], each) for uuid, each in found.items())
                     self._read = _ReadSkylines(reread, counters, kept)
@@ -135,7 +135,7 @@ class WindowTimetable:
         return found
 
 
-def _without(skylines: Skylines, ids: Collection[int]) -> dict[int, SkylinesByClass]:
+def _skylines_without(skylines: Skylines, ids: Collection[int]) -> dict[int, SkylinesByClass]:
     found = dict(skylines)
     for each in ids:
         found.pop(each, None)
