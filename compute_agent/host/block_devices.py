@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +16,6 @@ from compute_agent.host import kernel_files
 
 _BY_ID: Final = "by-id/"
 _IO_COST: Final = "sys/fs/cgroup/io.cost.qos"
-_BY_NUMBER: Final = "/dev/block/"
-_SYS_NUMBERS: Final = "/sys/dev/block/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,32 +92,6 @@ def read_block_devices(root: Path) -> BlockDevices:
         if target in parts:
             links[link] = parts[target]
     return BlockDevices(tuple(devices), links)
-
-
-def disk_number(path: str) -> str:
-    """The number (``MAJOR:MINOR``) of the disk of a device or a file; the path itself if there is none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return path.removeprefix(_BY_NUMBER)
-    device = found.st_rdev if stat.S_ISBLK(found.st_mode) else found.st_dev
-    number = f"{os.major(device)}:{os.minor(device)}"
-    folder = os.path.realpath(f"{_SYS_NUMBERS}{number}")
-    # The folder of a partition is in that of its disk.
-    if os.path.exists(f"{folder}/partition"):
-        return (kernel_files.read_optional(f"{folder}/../dev") or number).strip()
-    return number
-
-
-def disk_path(number: str) -> str:
-    """The path of the device with a number (``MAJOR:MINOR``), or the path itself if that is given."""
-    if number.startswith("/"):
-        return number
-    folder = os.path.realpath(f"{_SYS_NUMBERS}{number}")
-    if not os.path.exists(folder):
-        return f"{_BY_NUMBER}{number}"
-    # The kernel writes ! for / in the names of folders.
-    return f"/dev/{os.path.basename(folder).replace('!', '/')}"
 
 
 def _list_names(folder: Path) -> list[str]:

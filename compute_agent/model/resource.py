@@ -124,9 +124,9 @@ class DeviceRates:
         return self.read_bytes, self.write_bytes, self.read_operations, self.write_operations
 
     def scaled_rates(self, percent: float) -> DeviceRates:
-        """The rates multiplied by ``percent`` / 100, and at least 1, because the kernel refuses 0."""
+        """The rates multiplied by ``percent`` / 100, and at least 2, because the kernel refuses 0 and 1."""
         return DeviceRates(
-            *(None if one is None else max(int(one * percent / 100), 1) for one in self.all_rates)
+            *(None if one is None else max(int(one * percent / 100), 2) for one in self.all_rates)
         )
 
 

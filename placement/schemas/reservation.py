@@ -147,8 +147,8 @@ def end_of(body: dict[str, Any]) -> ReservationEnd:
 def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
     """Return the window that a body asks for, without margins; None if it holds its amounts at once.
 
-    :raises InvalidRequest: the window has no time as its end, or a date does not exist; a reservation without
-        a start has a lead or a cleaning time.
+    :raises InvalidRequest: the window has no time as its end, or does not end after its start. Or a date does
+        not exist, or a reservation without a start has a lead or a cleaning time.
     """
     if body["starts_at"] is None:
         if given := [name for name in ("lead_time", "cleaning_time") if body[name]]:
@@ -156,7 +156,11 @@ def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
         return None
     if end.at is None:
         raise InvalidRequest("A reservation with starts_at needs expires_at instead of expires_in.")
-    return TimeWindow(parse_time(body["starts_at"], "starts_at"), end.at)
+    window = TimeWindow(parse_time(body["starts_at"], "starts_at"), end.at)
+    # margins make the held time longer, so a later check of it would not find this
+    if window.ends_at <= window.starts_at:
+        raise InvalidRequest("A reservation has to end after its start.")
+    return window
 
 
 def maintenance_window(body: dict[str, Any], window: TimeWindow | None) -> TimeWindow:

@@ -241,6 +241,9 @@ def _update_consumers(
             consumer_store.advance_consumer(tx, present, consumer_store.owner_after(present, claim.owner))
         elif present is not None:
             emptied.append(present.id)
+            # claims may have taken all of a reservation, which then lasts in them until its end
+            if present.consumer_type == RESERVATION and not claim.in_any_portions:
+                window_history.note_deletion(tx, present.uuid)
     if emptied:
         consumer_store.remove(tx, emptied)
 

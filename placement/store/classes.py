@@ -1,15 +1,19 @@
 """Creates, renames and deletes resource classes: standard, additional and custom classes."""
 
 from collections.abc import Iterable
+from typing import Final
 
 import os_resource_classes
 import os_traits
 import sqlalchemy as sa
 
 from placement.db.database import WriteTransaction
-from placement.db.tables import allocations, inventories, resource_classes, traits
+from placement.db.tables import allocations, inventories, planned_allocations, resource_classes, traits
 from placement.exceptions import Conflict, InvalidRequest, NotFound
 from placement.store import names
+
+_USERS: Final = (inventories, allocations, planned_allocations)
+"""The tables with amounts of resource classes."""
 
 
 def create_class(tx: WriteTransaction, name: str) -> bool:
@@ -35,8 +39,8 @@ def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
     # it any more
     inserted = tx.conn.execute(sa.insert(resource_classes).values(name=new, updated_at=tx.now))
     (new_id,) = inserted.inserted_primary_key or (None,)
-    # inventories and allocations move before the old row is deleted, because foreign keys protect it
-    for table in (inventories, allocations):
+    # these rows move before the old row of the class is deleted, because foreign keys protect it
+    for table in _USERS:
         tx.conn.execute(
             sa.update(table).where(table.c.resource_class_id == class_id).values(resource_class_id=new_id)
         )
@@ -102,4 +106,4 @@ def unknown_classes(conn: sa.Connection, wanted: Iterable[str]) -> list[str]:
 
 
 def _in_use(tx: WriteTransaction, class_id: int) -> bool:
-    return any(tx.has_row(table.c.resource_class_id == class_id) for table in (inventories, allocations))
+    return any(tx.has_row(table.c.resource_class_id == class_id) for table in _USERS)

@@ -12,6 +12,7 @@ from placement.db.batch import KEPT_SIZES, PreparedStatement, StatementAnswer, b
 from placement.db.database import WriteTransaction
 from placement.db.tables import RESERVATION, ConsumerId, consumers, reservations
 from placement.exceptions import ConcurrentUpdate, ConsumerExists
+from placement.store import window_history
 from placement.store.expired import COUNTS
 
 
@@ -153,6 +154,7 @@ def advance_consumer(tx: WriteTransaction, row: ConsumerRow, owner: ConsumerOwne
     # the new type may end a reservation, because PUT /allocations may change any consumer
     if row.consumer_type == RESERVATION != owner.consumer_type:
         tx.queue(_no_reservation, {"consumer": row.id})
+        window_history.note_deletion(tx, row.uuid)
     values = {
         "consumer": row.id,
         "project": owner.project_id,

@@ -93,14 +93,14 @@ class CapacityReservation:
     cleaning_time: int = 0
 
     @property
-    def margins(self) -> WindowMargins:
+    def window_margins(self) -> WindowMargins:
         """Return the lead and the cleaning time."""
         return WindowMargins(self.lead_time, self.cleaning_time)
 
     @property
     def usable(self) -> TimeWindow:
         """Return the time in which claims may use the reservation; one without a start begins at 0."""
-        return self.margins.usable_window(TimeWindow(self.starts_at or AT_ONCE, self.expires_at))
+        return self.window_margins.usable_window(TimeWindow(self.starts_at or AT_ONCE, self.expires_at))
 
     @property
     def state(self) -> ReservationState:
@@ -256,6 +256,8 @@ def make_reservation(
     tx.conn.execute(sa.insert(reservations).values(values))
     # the reservation is read after the write, because the database computes the end by its own clock
     written = _read_written(tx, consumer)
+    # a client may use the uuid of a deleted window again
+    window_history.forget_window(tx, consumer)
     if starts_at is not None:
         _note_booking(tx, written)
     if limits.max_number is not None:
@@ -271,7 +273,9 @@ def _note_booking(tx: WriteTransaction, written: WrittenReservation) -> None:
         promised[each.resource_class] += each.used
     held = TimeWindow(found.starts_at or AT_ONCE, found.expires_at)
     owner = (found.project_id, found.user_id)
-    window_history.note_booking(tx, found.uuid, owner, found.group, held, found.margins, promised)
+    window_history.note_booking(
+        tx, found.uuid, owner, found.group, held, found.window_margins, promised, found.now
+    )
 
 
 def _count_living(conn: sa.Connection, written: CapacityReservation) -> int:
@@ -355,7 +359,7 @@ def change_reservation(
         return write_with_room(database, lambda tx: _change_locked(tx, uuid, generation, change, limits))
     except CapacityExceeded as refusal:
         # the refused transaction is over, so this one reads the amounts before it
-        latest, others, cleaning = database.write(lambda tx: _latest_end(tx, uuid))
+        latest, others, cleaning = database.write(lambda tx: _latest_end(tx, uuid, change.kept))
         overlaps = overlaps_sentence(others, TimeWindow(latest, math.inf))
         refused = Conflict(
             f"The room of the reservation {uuid} is not free until then: it may end at"
@@ -365,13 +369,22 @@ def change_reservation(
         raise refused from refusal
 
 
-def _latest_end(tx: WriteTransaction, uuid: str) -> tuple[float, list[TimedAmount], int]:
+def _latest_end(
+    tx: WriteTransaction, uuid: str, kept: Mapping[str, Mapping[str, int]] | None
+) -> tuple[float, list[TimedAmount], int]:
     """Return the latest end of the held time of a window, the timed amounts beside it, and its cleaning time.
 
     The end is in seconds since 1970, the cleaning time in seconds.
+
+    :param kept: the amounts that the window shall keep; None: all.
     """
     _, found = _lock_reservation(tx, uuid)
-    held = held_amounts(tx.conn, [found])
+
+    def kept_of(provider: str, resource_class: str, used: int) -> int:
+        return used if kept is None else min(used, kept.get(provider, {}).get(resource_class, 0))
+
+    every = held_amounts(tx.conn, [found])
+    held = [each for each in every if kept_of(each.provider, each.resource_class, each.used)]
     providers = {each.provider for each in held}
     supplies, class_ids = allocations.read_supplies(tx, providers)
     schedule = holds.read_schedule(tx.conn, of_providers=providers)
@@ -386,7 +399,11 @@ def _latest_end(tx: WriteTransaction, uuid: str) -> tuple[float, list[TimedAmoun
         room = capacity - (used - timed)
         beside = [one for one in some if one.consumer != uuid]
         longer = [
-            replace(one, window=TimeWindow(one.window.starts_at, math.inf))
+            replace(
+                one,
+                used=kept_of(each.provider, each.resource_class, one.used),
+                window=TimeWindow(one.window.starts_at, math.inf),
+            )
             for one in some
             if one.consumer == uuid
         ]
@@ -542,7 +559,7 @@ def divided_claims(
 def _with_cleaning(claim: ConsumerClaim, reservation: CapacityReservation) -> ConsumerClaim:
     if claim.window is None or not reservation.cleaning_time:
         return claim
-    return replace(claim, window=reservation.margins.held_window(claim.window))
+    return replace(claim, window=reservation.window_margins.held_window(claim.window))
 
 
 def unusable_reservation(reservation: str, project_id: str) -> Conflict:

@@ -15,6 +15,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from placement.db import clock
+from placement.db.batch import PreparedStatement
 from placement.db.database import WriteTransaction
 from placement.db.tables import booked_windows as table
 from placement.store.time_profile import TimeWindow, WindowMargins
@@ -61,19 +62,20 @@ def note_booking(
     held: TimeWindow,
     margins: WindowMargins,
     resources: Mapping[str, int],
+    now: float,
 ) -> None:
     """Add a new window to the history, and delete old rows; the caller has locked the bucket of expiries.
 
     :param owner: the project and the user.
+    :param now: the present time by the clock of the database.
     """
     project_id, user_id = owner
     old = [
-        *tx.conn.execute(_too_old).scalars(),
-        *tx.conn.execute(_too_many, {"project": project_id, "kept": MAX_KEPT}).scalars(),
-        # a client may use the uuid of a deleted window again
-        uuid,
+        *tx.conn.execute(_too_old, {"before": now - MAX_AGE}).scalars(),
+        *tx.conn.execute(_too_many, {"project": project_id, "kept": MAX_KEPT, "now": now}).scalars(),
     ]
-    tx.conn.execute(sa.delete(table).where(table.c.uuid.in_(old)))
+    if old:
+        tx.conn.execute(sa.delete(table).where(table.c.uuid.in_(old)))
     tx.conn.execute(
         sa.insert(table).values(
             uuid=uuid,
@@ -98,8 +100,13 @@ def note_end(tx: WriteTransaction, uuid: str, expires_at: float) -> None:
 
 
 def note_deletion(tx: WriteTransaction, uuid: str) -> None:
-    """Mark a window that is deleted before its end."""
-    tx.conn.execute(sa.update(table).where(table.c.uuid == uuid).values(ended_at=clock.ServerNow()))
+    """Mark a window that is deleted before its end; one that is over stays as it is."""
+    tx.queue(_mark_deleted, {"uuid": uuid})
+
+
+def forget_window(tx: WriteTransaction, uuid: str) -> None:
+    """Delete a window from the history, because a new reservation has its uuid."""
+    tx.conn.execute(sa.delete(table).where(table.c.uuid == uuid))
 
 
 def list_past(
@@ -138,15 +145,24 @@ def list_past(
 _start: Final = table.c.starts_at + table.c.lead_time
 _is_over: Final = table.c.ended_at <= clock.ServerNow()
 _STATES: Final = {
-    PastState.CANCELLED: table.c.ended_at < _start,
+    PastState.CANCELLED: _is_over & (table.c.ended_at < _start),
     PastState.ENDED: _is_over & (table.c.ended_at >= _start),
 }
+_mark_deleted: Final = PreparedStatement(
+    sa.update(table)
+    .where(table.c.uuid == sa.bindparam("uuid"), table.c.ended_at > clock.ServerNow())
+    .values(ended_at=clock.ServerNow())
+)
+# times are parameters here, because PostgreSQL uses no index to compare with the result of clock_timestamp()
 _too_old: Final = (
-    sa.select(table.c.uuid).where(table.c.ended_at <= clock.ServerNow() - MAX_AGE).limit(_AT_ONCE)
+    sa.select(table.c.uuid).where(table.c.ended_at <= sa.bindparam("before", type_=sa.Double)).limit(_AT_ONCE)
 )
 _too_many: Final = (
     sa.select(table.c.uuid)
-    .where(table.c.project_id == sa.bindparam("project"), _is_over)
+    .where(
+        table.c.project_id == sa.bindparam("project"),
+        table.c.ended_at <= sa.bindparam("now", type_=sa.Double),
+    )
     # the order of an index, which has only the windows that are over in front
     .order_by(table.c.project_id.desc(), table.c.ended_at.desc())
     .offset(sa.bindparam("kept", type_=sa.Integer))

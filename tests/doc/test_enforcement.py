@@ -6,7 +6,7 @@ from pathlib import Path
 
 from compute_agent.controllers import blockio, cpu, cpu_class, emulator, isolation, memory, resctrl
 from compute_agent.drivers.foreign.kernel_values import FILES, IDLE_FILE
-from compute_agent.drivers.foreign.values import DEFAULTS
+from compute_agent.drivers.systemd.unit_properties import UNIT_DEFAULTS
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.resource import RESOURCE_CLASSES
 
@@ -54,7 +54,7 @@ def named_words(column):
 
 
 def test_services_and_containers_have_the_values_of_the_code():
-    assert named_words(2) - {IDLE_FILE} == DEFAULTS.keys()
+    assert named_words(2) - {IDLE_FILE} == UNIT_DEFAULTS.keys()
     assert named_words(3) == {*FILES.values(), IDLE_FILE}
     # Each of these values is set, repaired and given back by these tests, by the first one for each driver.
     for row in rows():

@@ -14,12 +14,10 @@ import pytest
 
 from compute_agent.drivers.base import UNLIMITED, ChangeKind, CpuLimits, CpuSettings, MemoryLimits
 from compute_agent.drivers.foreign.records import ValueRecords
-from compute_agent.drivers.foreign.values import RATES
 from compute_agent.drivers.systemd.bus import bus_opener
 from compute_agent.drivers.systemd.driver import SystemdDriver
-from compute_agent.host.block_devices import read_block_devices
 from compute_agent.model.messages import DriverError
-from compute_agent.model.resource import BlockIo, DeviceRates
+from compute_agent.model.resource import BlockIo
 from tests.waits import wait_for
 
 BUS = Path("/run/dbus/system_bus_socket")
@@ -36,7 +34,7 @@ ALL = frozenset(os.sched_getaffinity(0))
 ONE = CpuSettings((frozenset({1}),), frozenset({1}))
 FREE = CpuSettings((ALL,), ALL)
 NAMES = ("AllowedCPUs", "AllowedMemoryNodes", "CPUWeight", "CPUQuotaPerSecUSec", "MemoryMax", "MemoryHigh")
-NAMES += ("MemoryLow", "MemoryMin", "IOWeight", *RATES)
+NAMES += ("MemoryLow", "MemoryMin", "IOWeight")
 
 
 def systemctl(*words):
@@ -175,24 +173,6 @@ def test_all_properties_are_set_kept_and_given_back(service, open_driver, tmp_pa
     systemctl("stop", DB)
     wait_for(lambda: not [*(tmp_path / "records").iterdir()])
     assert (show(), left_files()) == (before, [])
-
-
-def test_rates_of_a_disk_are_set_beside_those_of_the_service(service, open_driver):
-    disk = read_block_devices(Path("/")).devices[0]
-    service(f"IOReadIOPSMax=/dev/{disk.name} 500\nIOWriteIOPSMax=/dev/{disk.name} 100\n")
-    before, driver = show(), open_driver()
-    (guest,) = driver.guests()
-    rates = DeviceRates(1 << 20, None, 200, 200)
-    wanted, file = BlockIo(rates=rates, devices=frozenset({disk.number})), Path(guest.cgroup) / "io.max"
-    assert driver.blockio_missing(guest, wanted) == []
-    assert driver.apply_blockio(guest, wanted)
-    assert file.read_text() == f"{disk.number} rbps=1048576 wbps=max riops=200 wiops=100\n"
-    systemctl("daemon-reload")
-    wait_for(lambda: is_without_error(driver.blockio_drift, guest, wanted))
-    assert driver.blockio_drift(guest, wanted) == ""
-    assert driver.apply_blockio(guest, None)
-    assert (show(), left_files()) == (before, [])
-    assert file.read_text() == f"{disk.number} rbps=max wbps=max riops=500 wiops=100\n"
 
 
 def test_values_of_the_unit_file_stay_or_come_back(service, open_driver):

@@ -471,9 +471,8 @@ class ForeignDriver(UndividedThreads):
     def _limit_choice(self, guest: Guest, wanted: CpuLimits) -> GoalChoice:
         return partial(values.limit_goals, replace(wanted, idle=wanted.idle and self._can_idle(guest)))
 
-    @staticmethod
-    def _io_choice(wanted: BlockIo | None) -> GoalChoice:
-        return partial(values.io_goals, wanted or BlockIo())
+    def _io_choice(self, wanted: BlockIo | None) -> GoalChoice:
+        return partial(values.io_goals, wanted or BlockIo(), self._folders.block_devices)
 
     def _differing_score(self, guest: Guest, wanted: MemoryLimits) -> int | None:
         """The ``oom_score_adj`` of the guest if the agent would change it; None if not."""

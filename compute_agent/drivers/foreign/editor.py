@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -54,6 +55,14 @@ class HostFolders:
     def possible_cpus(self) -> frozenset[int]:
         """The CPUs that the host can ever have."""
         return SysFiles(self.root).cpu_list("sys/devices/system/cpu/possible") or self.online_cpus
+
+    @property
+    def block_devices(self) -> frozenset[str]:
+        """The numbers (``MAJOR:MINOR``) of the block devices."""
+        try:
+            return frozenset(os.listdir(self.root / "sys/dev/block"))
+        except OSError:
+            return frozenset()
 
     @property
     def whole_sets(self) -> Values:

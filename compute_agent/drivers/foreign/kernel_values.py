@@ -89,7 +89,7 @@ def _value_agrees(name: str, value: Value, texts: Texts, whole: Values) -> bool:
             assert isinstance(everything, frozenset)
             return found >= everything
         if isinstance(value, DeviceLimits):
-            return _kernel_limits(value) == _parse_rates(name, text)
+            return value == _parse_rates(name, text)
         if name == WEIGHT:
             return _weight_agrees(value, text, texts[IDLE_FILE])
         if name == QUOTA:
@@ -114,11 +114,6 @@ def _parse_rates(name: str, text: str) -> DeviceLimits:
         limit = dict(pair.split("=", 1) for pair in pairs)[_RATE_KEYS[name]]
         limits[device] = INFINITY if limit == "max" else int(limit)
     return DeviceLimits.from_limits(limits)
-
-
-def _kernel_limits(value: DeviceLimits) -> DeviceLimits:
-    # systemd may have limits for paths of devices that do not exist, which the kernel does not have.
-    return DeviceLimits(tuple(pair for pair in value.pairs if not pair[0].startswith("/")))
 
 
 def _kernel_weight(value: int) -> int:
@@ -203,9 +198,7 @@ def _rate_writes(rates: Mapping[str, DeviceLimits], texts: Texts) -> list[tuple[
     """The lines for the devices that have, or shall have, a limit of the rates."""
     before = {name: _parse_rates(name, texts[FILES[name]] or "") for name in RATES}
     after = {**before, **rates}
-    changed = {
-        pair[0] for name in rates for pair in (*before[name].pairs, *_kernel_limits(after[name]).pairs)
-    }
+    changed = {pair[0] for name in rates for pair in (*before[name].pairs, *after[name].pairs)}
     limits = {key: after[name].by_device for name, key in _RATE_KEYS.items()}
     return [
         (

@@ -49,7 +49,6 @@ class DeviceLimits:
     """A limit for each of some devices.
 
     :ivar pairs: devices (``MAJOR:MINOR``) with their limits, sorted by device. Other devices have no limit.
-        The name of a device is a path if systemd has a limit for a device that does not exist.
     """
 
     pairs: tuple[tuple[str, int], ...] = ()
@@ -219,10 +218,13 @@ def present_memory(present: Values, wanted: MemoryLimits, oom_score: int | None)
     )
 
 
-def io_goals(wanted: BlockIo, present: Values, noted: Values) -> Values:
+def io_goals(wanted: BlockIo, there: frozenset[str], present: Values, noted: Values) -> Values:
     """The goals of the weight and the rates of block I/O.
 
+    Rates that the agent neither wants nor has set are no goals.
+
     :param wanted: the settings; without any, the guest gets back the values of its own.
+    :param there: the devices that the host has now. The kernel forgets the limits of others.
     """
     goals: dict[str, Value] = {}
     weight = own_value(IO_WEIGHT, present, noted)
@@ -230,10 +232,13 @@ def io_goals(wanted: BlockIo, present: Values, noted: Values) -> Values:
         weight = INFINITY if wanted.weight == DEFAULT_WEIGHT else wanted.weight
     goals[IO_WEIGHT] = weight
     for name, rate in zip(RATES, wanted.rates.all_rates, strict=True):
+        limits = {} if rate is None else dict.fromkeys(wanted.devices & there, rate)
+        if not limits and name not in noted:
+            continue
         own = own_value(name, present, noted)
         assert isinstance(own, DeviceLimits)
-        limits = {} if rate is None else dict.fromkeys(wanted.devices, rate)
-        goals[name] = own.lower_limits(DeviceLimits.from_limits(limits))
+        kept = DeviceLimits(tuple(pair for pair in own.pairs if pair[0] in there))
+        goals[name] = kept.lower_limits(DeviceLimits.from_limits(limits))
     return goals
 
 

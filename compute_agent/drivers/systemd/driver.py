@@ -100,6 +100,8 @@ class SystemdDriver(ForeignDriver):
         """Sentences about the parts of ``wanted`` that the driver does not set."""
         self._table.find_living(guest)
         found = []
+        if wanted.rates and wanted.devices:
+            found.append("the agent sets no rates of services: use IOReadBandwidthMax= in their files")
         if wanted.latency_us is not None:
             found.append(
                 "the agent sets no latency of services: use IODeviceLatencyTargetSec= in their files"

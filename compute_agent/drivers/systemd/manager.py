@@ -130,7 +130,7 @@ class SystemdManager:
 
         :raises BusError: systemd refuses a value.
         """
-        pairs = [pair for key, value in values.items() for pair in encode_value(key, value)]
+        pairs = [(key, encode_value(key, value)) for key, value in values.items()]
         self._call_manager("SetUnitProperties", "sba(sv)", (name, True, pairs))
 
     def stop_unit(self, name: str) -> None:

@@ -1,16 +1,20 @@
 """The properties of a service: their types on the bus, and the files that systemd writes for them.
 
-The names are those of :mod:`compute_agent.drivers.foreign.values`. Pure functions, apart from the paths and
-numbers of devices, which come from the kernel.
+Pure functions. The names are those of :mod:`compute_agent.drivers.foreign.values`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
-from compute_agent.drivers.foreign.values import DEFAULTS, INFINITY, QUOTA, DeviceLimits, Value, Values
-from compute_agent.host.block_devices import disk_number, disk_path
+from compute_agent.drivers.foreign.values import DEFAULTS, QUOTA, RATES, DeviceLimits, Value, Values
+
+UNIT_DEFAULTS: Final[Values] = {name: value for name, value in DEFAULTS.items() if name not in RATES}
+"""The properties that the agent sets, with their defaults.
+
+Rates are left out: systemd has them by path, and resolves the paths of disks in its own way.
+"""
 
 DROP_INS: Final[Mapping[str, str]] = {QUOTA: "CPUQuota"}
 """The word in the name of the file that systemd writes for a property, if it is not the property's name."""
@@ -30,24 +34,12 @@ def decode_value(name: str, variant: Any) -> Value:
     :raises ValueError: it is not a value of this property.
     """
     kind, value = variant if isinstance(variant, tuple) and len(variant) == 2 else ("", None)
-    default = DEFAULTS[name]
-    if isinstance(default, int):
+    if isinstance(DEFAULTS[name], int):
         if kind == "t" and isinstance(value, int):
             return value
-    elif isinstance(default, DeviceLimits):
-        if kind == "a(st)" and isinstance(value, list):
-            return _decode_limits(value)
     elif kind == "ay" and isinstance(value, bytes) and len(value) <= _MAX_MASK:
         return frozenset(8 * at + bit for at, byte in enumerate(value) for bit in range(8) if byte >> bit & 1)
     raise ValueError(f"{name} cannot be of type {kind!r}")
-
-
-def _decode_limits(pairs: Sequence[tuple[str, int]]) -> DeviceLimits:
-    limits: dict[str, int] = {}
-    for path, limit in pairs:
-        device = disk_number(path)
-        limits[device] = min(limit, limits.get(device, INFINITY))
-    return DeviceLimits.from_limits(limits)
 
 
 def decode_values(properties: Mapping[str, Any]) -> Values:
@@ -57,18 +49,15 @@ def decode_values(properties: Mapping[str, Any]) -> Values:
 
     :raises ValueError: a value does not fit its property.
     """
-    return {name: decode_value(name, properties[name]) for name in DEFAULTS if name in properties}
+    return {name: decode_value(name, properties[name]) for name in UNIT_DEFAULTS if name in properties}
 
 
-def encode_value(name: str, value: Value) -> list[tuple[str, tuple[str, Any]]]:
-    """The pairs of property and variant by which systemd sets a value, in their order."""
+def encode_value(name: str, value: Value) -> tuple[str, int | bytes]:
+    """A value as the pair of type and value that systemd accepts."""
+    assert not isinstance(value, DeviceLimits), "services have no rates"
     if isinstance(value, int):
-        return [(name, ("t", value))]
-    if isinstance(value, DeviceLimits):
-        # systemd adds devices to those that it has, unless the list is empty.
-        pairs = [(disk_path(device), limit) for device, limit in value.pairs]
-        return [(name, ("a(st)", [])), *([(name, ("a(st)", pairs))] if pairs else [])]
+        return "t", value
     mask = bytearray(max(value, default=-1) // 8 + 1)
     for number in value:
         mask[number // 8] |= 1 << number % 8
-    return [(name, ("ay", bytes(mask)))]
+    return "ay", bytes(mask)

@@ -177,27 +177,37 @@ def place_in_window(
 ) -> list[PlacedClaim]:
     """Return the place of a claim in a window, at one of the tightest of some hosts; empty if there is none.
 
-    The claim has no order, no group and no alternates, so that any host is good enough.
+    The claim has no order, no group and no alternates, so that any host is good enough. Its fallback is
+    served only if its request has no place at any host.
 
     :raises BudgetExhausted: the budget is spent.
     """
-    duration = window.ends_at - window.starts_at
-    ways = [
-        HostTimes(snapshot, skylines, replace(wanted, request=each), duration, budget)
-        for each in wanted.all_requests
-    ]
+    for request in wanted.all_requests:
+        one = replace(wanted, request=request, fallback=None)
+        if found := _place_tightly(snapshot, skylines, one, window, budget, rng):
+            return [replace(each, wanted=wanted) for each in found]
+    return []
+
+
+def _place_tightly(
+    snapshot: ModelSnapshot,
+    skylines: Skylines,
+    wanted: WantedClaim,
+    window: TimeWindow,
+    budget: SearchBudget,
+    rng: random.Random,
+) -> list[PlacedClaim]:
+    start = window.starts_at
+    times = HostTimes(snapshot, skylines, wanted, window.ends_at - start, budget)
     roots = sorted(_allowed_roots(snapshot, wanted, budget))
     # concurrent claims mostly begin at different hosts
     first = rng.randrange(len(roots)) if roots else 0
     rest = chain(islice(roots, first, None), islice(roots, first))
     while some := list(islice(rest, _CONSIDERED)):
         tight = sorted(
-            (min([each.tight_end(root, window.starts_at) for each in ways]), root)
+            (times.tight_end(root, start), root)
             for root in some
-            if any(
-                each.first_start(root, window.starts_at, window.starts_at) <= window.starts_at
-                for each in ways
-            )
+            if times.first_start(root, start, start) <= start
         )
         for begin in range(0, len(tight), _PLACED_AT_ONCE):
             chosen = [root for _, root in tight[begin : begin + _PLACED_AT_ONCE]]

@@ -181,7 +181,7 @@ class ClaimService:
             if placed is None:
                 placed = self._place_now(wanted, end - thread_time(), reservation)
             if placed is None:
-                LOG.debug("Claim attempt %d is repeated: members of its groups have changed", attempt)
+                LOG.debug("Claim attempt %d is repeated: its groups or windows have changed", attempt)
                 continue
             # a dry run checks generations here, because it never reaches the transaction that checks them
             if dry_run:
@@ -198,11 +198,18 @@ class ClaimService:
         )
 
     def find_windows(
-        self, wanted: WantedClaim, time: WantedTime, limit: int, limits: BookingLimits
+        self,
+        wanted: WantedClaim,
+        time: WantedTime,
+        limit: int,
+        limits: BookingLimits,
+        *,
+        is_repeated: bool = False,
     ) -> FoundWindows:
         """Return the earliest windows in which a new consumer fits.
 
         :param limits: the limits on duration and horizon apply; the search has no project for the others.
+        :param is_repeated: whether windows changed during an earlier search, which found none.
         :raises InvalidRequest: a resource class, trait or root that the claim names does not exist, no start
             is possible, or the search takes too long to find any window.
         """
@@ -215,7 +222,8 @@ class ClaimService:
                 span = time.span_at(now, limits)
             except Conflict as refused:
                 return FoundWindows((), refusal=NoCandidate(refused.detail, None))
-            with self._timetable.fresh_view(concerned) as (view, skylines):
+            with self._timetable.fresh_view(concerned, self._check_awaited) as timed:
+                view, skylines = timed.view, timed.skylines
                 self._check_names(view, [wanted])
                 snapshot = view.snapshot
                 pause = view.yield_after(self._check_awaited)
@@ -235,6 +243,9 @@ class ClaimService:
                     ": name hosts in allowed_hosts, or ask for fewer groups or a nearer deadline.",
                 ) from None
             return FoundWindows(found, is_complete=False)
+        # the answer is only advice, so one repetition suffices
+        if not is_repeated and self._timetable.has_changed(timed):
+            return self.find_windows(wanted, time, limit, limits, is_repeated=True)
         refusal.add_overlaps(self._describe_overlaps(some, [wanted], ahead))
         return FoundWindows(found, refusal=refusal)
 
@@ -343,10 +354,9 @@ class ClaimService:
     def _place_now(
         self, wanted: Sequence[WantedClaim], seconds: float, reservation: str | None
     ) -> list[PlacedClaim] | None:
-        """Return places in the current state; None if members of the groups changed meanwhile.
+        """Return places in the current state; None if groups or windows changed meanwhile, and none is found.
 
-        After such a change it is unknown whether the claims had places beside all members at any single
-        moment.
+        After such a change it is unknown whether the claims had places at any single moment.
 
         :raises NoCandidate: there is no place for all of the claims.
         """
@@ -372,7 +382,7 @@ class ClaimService:
         members: Members,
         seconds: float,
         reservation: str | None,
-    ) -> list[PlacedClaim]:
+    ) -> list[PlacedClaim] | None:
         # reserved amounts are read before the view: if another claim takes reserved amounts in between, the
         # write fails and is repeated
         reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
@@ -382,7 +392,8 @@ class ClaimService:
         own = self._skylines_without(wanted, held) if is_timed else {}
         concerned = self._possible_providers(wanted) if is_timed else ()
         end = thread_time() + seconds
-        with self._timetable.fresh_view(concerned) as (view, skylines):
+        with self._timetable.fresh_view(concerned, self._check_awaited) as timed:
+            view, skylines = timed.view, timed.skylines
             self._check_names(view, wanted)
             # a consumer may use the amounts that it holds now, because its new claim replaces them
             snapshot = without_allocations(view.snapshot, held) if held else view.snapshot
@@ -406,6 +417,8 @@ class ClaimService:
             budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
             refusal = claim_refusal(wanted, placed, budget)
             some = [] if window is None else _overlapping_providers(snapshot, skylines, wanted, window)
+        if is_timed and (self._timetable.has_changed(timed) or own != self._skylines_without(wanted, held)):
+            return None
         if window is not None:
             refusal.add_overlaps(self._describe_overlaps(some, wanted, window))
         raise refusal

@@ -4,15 +4,16 @@ The first search for windows reads the timed amounts of all providers. Later one
 that have changed: each write of timed amounts stamps their providers, and the counters of a view show new
 stamps. So a cloud without windows and without such searches reads and keeps nothing.
 
-Amounts are read after the view that shows a change, and then the view is opened again. A provider that
-changes at each attempt may have newer amounts than its usage in the view. This is harmless, because a booking
-is checked in its transaction.
+Amounts are read after a view that shows a change, and then the view is opened again. Of providers that change
+in between, the view may have the usage of another time than the amounts. Such amounts are doubtful. A caller
+that is about to refuse a request reads them once more (:meth:`WindowTimetable.has_changed`). Nothing else
+depends on them, because a booking is checked in its transaction.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,16 +21,31 @@ from typing import Final
 from placement.db.database import ServiceDatabase
 from placement.read_model.feed import ModelView, ReadModel
 from placement.search.claims.availability import skylines_in
-from placement.search.claims.host_times import Skylines
+from placement.search.claims.host_times import NO_SKYLINES, Skylines
 from placement.store.holds import read_schedule
-from placement.store.time_skyline import SkylinesByClass, make_skylines
+from placement.store.time_skyline import SkylinesByClass, SkylinesByProvider, make_skylines
 
 _ATTEMPTS: Final = 3
-"""Maximum number of reads for one view, while providers change between the read and the view."""
+"""Maximum number of reads for one view, while many providers change between the read and the view."""
 _FEW: Final = 50
-"""Number of providers up to which a view reads their timed amounts, instead of keeping all skylines."""
+"""Number of providers up to which amounts are read for each view, and up to which they may be doubtful."""
+_WAIT: Final = 0.5
+"""Seconds between two questions whether the client still waits, while another thread reads amounts."""
 _CHUNK: Final = 500
 """Maximum number of providers of which one transaction reads the timed amounts."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedView:
+    """A view of the model with the skylines of its providers.
+
+    ``doubtful`` has the used skylines of providers that may have changed between the read of their amounts
+    and the view.
+    """
+
+    view: ModelView
+    skylines: Skylines
+    doubtful: SkylinesByProvider
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +56,11 @@ class _ReadSkylines:
     counters: Mapping[int, int] = field(default_factory=dict)
     skylines: Skylines = field(default_factory=dict)
 
-    def is_current(self, view: ModelView) -> bool:
-        """Return whether no provider has changed between the read and the view."""
-        return self.reread == view.reread and self.counters == view.bucket_counters()
+    def changed_in(self, view: ModelView) -> dict[str, int]:
+        """Return the providers that have changed between the read and the view, by uuid."""
+        providers = view.snapshot.providers
+        known = self.counters if self.reread == view.reread else {}
+        return {providers[each].uuid: each for each in view.changed_since(known)}
 
 
 class WindowTimetable:
@@ -58,59 +76,67 @@ class WindowTimetable:
         self._read = _ReadSkylines()
 
     @contextmanager
-    def fresh_view(self, only: Collection[str] | None = None) -> Iterator[tuple[ModelView, Skylines]]:
+    def fresh_view(
+        self, only: Collection[str] | None = None, check_awaited: Callable[[], None] = lambda: None
+    ) -> Iterator[TimedView]:
         """Return a fresh view of the model with the skylines of its providers.
 
         :param only: the uuids of the providers that matter; None for all. Few ones are read each time.
+        :param check_awaited: called regularly; an exception that it raises ends the wait.
         :raises placement.exceptions.Unavailable: the database does not answer.
         """
         if only is not None and len(only) <= _FEW:
-            found = self._read_skylines(only) if only else {}
+            found = self._read_skylines(only)
             with self._model.fresh_view() as view:
-                yield view, skylines_in(view.snapshot, found)
+                used = {uuid: found.get(uuid, NO_SKYLINES) for uuid in only}
+                yield TimedView(view, skylines_in(view.snapshot, found), used)
             return
+        has_read = False
         for attempt in range(_ATTEMPTS + 1):
             with self._model.fresh_view() as view:
-                read = self._read
-                if read.is_current(view):
-                    yield view, read.skylines
+                read, providers = self._read, view.snapshot.providers
+                changed = read.changed_in(view)
+                # windows of a provider end before it is deleted, so no change shows their end
+                gone = [each for each in read.skylines if each not in providers]
+                # a view with few changes since a read suffices: in a busy cloud each view has some
+                if not changed or (has_read and len(changed) <= _FEW) or attempt == _ATTEMPTS:
+                    found = {uuid: read.skylines.get(each, NO_SKYLINES) for uuid, each in changed.items()}
+                    yield TimedView(view, _skylines_without(read.skylines, gone), found)
                     return
-                if attempt == _ATTEMPTS:
-                    yield (
-                        view,
-                        {
-                            each: some
-                            for each, some in read.skylines.items()
-                            if each in view.snapshot.providers
-                        },
-                    )
-                    return
+                counters, reread = view.bucket_counters(), view.reread
             # one thread reads for all others, outside of the turn, so that no other request waits
-            with self._refreshing:
-                self._refresh_skylines()
+            while not self._refreshing.acquire(timeout=_WAIT):
+                check_awaited()
+            try:
+                has_read = self._read is read
+                if has_read:
+                    kept = _skylines_without(read.skylines, {*gone, *changed.values()})
+                    found = self._read_skylines(changed, check_awaited)
+                    kept.update((changed[uuid], each) for uuid, each in found.items())
+                    self._read = _ReadSkylines(reread, counters, kept)
+            finally:
+                self._refreshing.release()
 
-    def _refresh_skylines(self) -> None:
-        with self._model.fresh_view() as view:
-            read = self._read
-            if read.is_current(view):
-                return
-            if read.reread != view.reread:
-                read = _ReadSkylines(view.reread)
-            providers, counters = view.snapshot.providers, view.bucket_counters()
-            changed = {providers[each].uuid: each for each in view.changed_since(read.counters)}
-            # windows of a provider end before it is deleted, so no change shows their end
-            kept = {each: some for each, some in read.skylines.items() if each in providers}
-        uuids = list(changed)
-        for start in range(0, len(uuids), _CHUNK):
-            chunk = uuids[start : start + _CHUNK]
-            found = self._read_skylines(chunk)
-            for uuid in chunk:
-                kept.pop(changed[uuid], None)
-                if uuid in found:
-                    kept[changed[uuid]] = found[uuid]
-        self._read = _ReadSkylines(read.reread, counters, kept)
+    def has_changed(self, timed: TimedView) -> bool:
+        """Return whether amounts in doubt have changed, so that a refusal may be wrong."""
+        found = self._read_skylines(timed.doubtful)
+        return any(found.get(uuid, NO_SKYLINES) != used for uuid, used in timed.doubtful.items())
 
-    def _read_skylines(self, uuids: Collection[str]) -> Mapping[str, SkylinesByClass]:
-        with self._database.read() as conn:
-            schedule = read_schedule(conn, of_providers=uuids)
-        return make_skylines(schedule.amounts, schedule.holds)
+    def _read_skylines(
+        self, uuids: Collection[str], check_awaited: Callable[[], None] = lambda: None
+    ) -> SkylinesByProvider:
+        found: dict[str, SkylinesByClass] = {}
+        asked = list(uuids)
+        for start in range(0, len(asked), _CHUNK):
+            check_awaited()
+            with self._database.read() as conn:
+                schedule = read_schedule(conn, of_providers=asked[start : start + _CHUNK])
+            found.update(make_skylines(schedule.amounts, schedule.holds))
+        return found
+
+
+def _skylines_without(skylines: Skylines, ids: Collection[int]) -> dict[int, SkylinesByClass]:
+    found = dict(skylines)
+    for each in ids:
+        found.pop(each, None)
+    return found

@@ -1,16 +1,8 @@
 """Tests of the block devices of a host, and of patterns that select them by name."""
 
-from pathlib import Path
-
 import pytest
 
-from compute_agent.host.block_devices import (
-    BlockDevice,
-    BlockDevices,
-    disk_number,
-    disk_path,
-    read_block_devices,
-)
+from compute_agent.host.block_devices import BlockDevice, BlockDevices, read_block_devices
 
 
 @pytest.fixture
@@ -67,21 +59,3 @@ def test_names_patterns_and_ids_match_disks(root, pattern, names):
 
 def test_a_host_without_block_files_has_no_disks(tmp_path):
     assert read_block_devices(tmp_path) == BlockDevices()
-
-
-def test_disks_of_this_machine_have_a_number_and_a_path():
-    devices = [each for each in read_block_devices(Path("/")).devices if Path(f"/dev/{each.name}").exists()]
-    if not devices:
-        pytest.skip("there is no disk in /dev")
-    for disk in devices:
-        assert disk_path(disk.number) == f"/dev/{disk.name}"
-        assert disk_number(f"/dev/{disk.name}") == disk.number
-
-
-def test_a_file_stands_for_the_disk_of_its_file_system():
-    assert disk_number(__file__).replace(":", "").isdigit()
-
-
-@pytest.mark.parametrize("path", ["/dev/is-not-there", "/dev/block/0:9999"])
-def test_a_device_that_does_not_exist_keeps_its_path(path):
-    assert disk_path(disk_number(path)) == path

@@ -13,6 +13,7 @@ from tests.placement.builders import (
     read_error,
     read_usages,
 )
+from tests.placement.moving_clock import after
 from tests.placement.running import Admin, application
 
 FLAVOR = {"vcpus": 4, "ram": 2048, "disk": 10, "swap": 1500}
@@ -341,6 +342,19 @@ def test_a_host_that_has_dedicated_cpus_goes_before_one_to_fall_back_to(url):
     answer = post_claims(falling, *pinned)
     assert answer.status_code == 201
     assert [each["root_provider_uuid"] for each in answer.json["claims"]] == [new, old, old]
+
+
+def test_a_claim_that_ends_falls_back_only_if_no_host_has_dedicated_cpus(url):
+    falling = serving(url, disable_fallback_pcpu_query=False)
+    # a claim that ends is placed on few hosts at a time
+    old = {make_provider(falling, f"old-{number}", VCPU=8, **SIZES) for number in range(9)}
+    new = make_provider(falling, "new", PCPU=4, **SIZES)
+    pinned = [asks(**{"hw:cpu_policy": "dedicated"}) for _ in range(2)]
+    roots = [
+        post_claims(falling, each, ends_at=after(3600)).json["claims"][0]["root_provider_uuid"]
+        for each in pinned
+    ]
+    assert (roots[0], roots[1] in old) == (new, True)
 
 
 def test_one_claim_falls_back_beside_another_one_that_cannot(url):

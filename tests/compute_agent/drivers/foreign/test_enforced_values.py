@@ -34,7 +34,7 @@ from tests.compute_agent.drivers.containers.fake_engine import FakeEngine
 ALL = frozenset(os.sched_getaffinity(0))
 ONE = frozenset({min(ALL)})
 MIB = 1 << 20
-DISK = "0:9999"
+DISK = min(os.listdir("/sys/dev/block"), default="")
 
 pytestmark = pytest.mark.skipif(len(ALL) < 2, reason="needs two CPUs to tell apart")
 
@@ -156,6 +156,10 @@ def test_each_value_has_a_case():
 @pytest.mark.parametrize("name", CASES)
 def test_a_value_is_set_and_repaired_and_given_back(guest_of, name):
     driver, guest = guest_of
+    if name in RATES and driver.name == "systemd":
+        pytest.skip("services have no rates")
+    if name in RATES and not DISK:
+        pytest.skip("this machine has no block device")
     change, is_kept, goal, former, text, other = CASES[name]
     file = Path(guest.cgroup) / FILES[name]
     goal_text = str(text * MIB) if isinstance(text, int) else text

@@ -99,14 +99,6 @@ def rate_line(device, reads):
             False,
         ),
         (READ, DeviceLimits(), "8:0 rbps=max wbps=5 riops=max wiops=max", None, True),
-        # The device of a path does not exist.
-        (
-            READ,
-            DeviceLimits((("/dev/no", 5), ("8:0", 7))),
-            "8:0 rbps=7 wbps=max riops=max wiops=max",
-            None,
-            True,
-        ),
         (READ, LIMITED, "8:0", None, False),
         (READ, LIMITED, "nonsense", None, False),
     ],

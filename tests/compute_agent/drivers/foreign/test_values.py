@@ -32,6 +32,7 @@ from compute_agent.drivers.foreign.values import (
 from compute_agent.model.resource import BlockIo, DeviceRates
 
 ONLINE = frozenset(range(8))
+THERE = frozenset({"8:0", "8:16", "8:32", "259:0"})
 MIB = 1 << 20
 numbers = st.integers(0, INFINITY)
 sets = st.frozensets(st.integers(0, 8191), max_size=20)
@@ -130,20 +131,27 @@ def test_limits_of_memory_of_the_service_stay_and_others_are_the_agents():
 
 
 def test_a_weight_of_block_io_is_set_and_given_back():
-    assert io_goals(BlockIo(50), unit(), {})[IO_WEIGHT] == 50
-    assert io_goals(BlockIo(), unit(IOWeight=50), {IO_WEIGHT: INFINITY})[IO_WEIGHT] == INFINITY
-    assert io_goals(BlockIo(50), unit(IOWeight=20), {})[IO_WEIGHT] == 20
+    assert io_goals(BlockIo(50), THERE, unit(), {})[IO_WEIGHT] == 50
+    assert io_goals(BlockIo(), THERE, unit(IOWeight=50), {IO_WEIGHT: INFINITY})[IO_WEIGHT] == INFINITY
+    assert io_goals(BlockIo(50), THERE, unit(IOWeight=20), {})[IO_WEIGHT] == 20
 
 
 def test_the_lower_one_of_two_rates_of_a_device_applies():
     read, write, *operations = RATES
     own = DeviceLimits.from_limits({"8:0": 100, "8:16": 500})
     wanted = BlockIo(rates=DeviceRates(300, 400), devices=frozenset({"8:0", "8:16", "8:32"}))
-    goals = io_goals(wanted, unit(**{read: own}), {})
+    goals = io_goals(wanted, THERE, unit(**{read: own}), {})
     assert goals[read].by_device == {"8:0": 100, "8:16": 300, "8:32": 300}
     assert goals[write].by_device == dict.fromkeys(wanted.devices, 400)
-    assert [goals[name] for name in operations] == [DeviceLimits(), DeviceLimits()]
-    assert io_goals(BlockIo(), unit(**{read: goals[read]}), {read: own})[read] == own
+    assert not goals.keys() & set(operations)
+    assert io_goals(BlockIo(), THERE, unit(**{read: goals[read]}), {read: own})[read] == own
+
+
+def test_rates_of_devices_that_are_gone_are_no_goals():
+    read, own = RATES[0], DeviceLimits.from_limits({"8:0": 100, "9:9": 500})
+    wanted = BlockIo(rates=DeviceRates(300), devices=frozenset({"8:0", "9:9"}))
+    assert io_goals(wanted, THERE, unit(**{read: own}), {})[read].by_device == {"8:0": 100}
+    assert io_goals(BlockIo(), THERE, unit(), {read: own})[read].by_device == {"8:0": 100}
 
 
 @pytest.mark.parametrize("text", ["8:0=1.5", "8:0=-1", "8:0", f"8:0={1 << 64}"])
@@ -175,7 +183,7 @@ steps = st.lists(
         st.frozensets(st.integers(0, 9), min_size=1).map(
             lambda it: lambda has, own: cpu_goal(it, ONLINE, has, own)
         ),
-        blockio.map(lambda it: lambda has, own: io_goals(it, has, own)),
+        blockio.map(lambda it: lambda has, own: io_goals(it, THERE, has, own)),
     ),
     max_size=8,
 )
@@ -201,7 +209,7 @@ def test_after_any_settings_the_service_gets_its_own_values_back(own, steps):
         lambda has, own: cpu_goal(ONLINE, ONLINE, has, own),
         lambda has, own: limit_goals(CpuLimits(100), has, own),
         lambda has, own: memory_goals(MemoryLimits(UNLIMITED, UNLIMITED, 0, minimum=0), has, own),
-        lambda has, own: io_goals(BlockIo(), has, own),
+        lambda has, own: io_goals(BlockIo(), THERE, has, own),
     )
     for choose in (*steps, *give_back):
         goals = choose(present, noted)

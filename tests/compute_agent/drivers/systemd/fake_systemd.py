@@ -6,7 +6,6 @@ the agent makes, and takes values as systemd 252 does: it answers first, and wri
 
 import contextlib
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -18,10 +17,14 @@ import jeepney
 from jeepney.low_level import HeaderFields, MessageType, Parser
 
 from compute_agent.drivers.foreign.editor import HostFolders
-from compute_agent.drivers.foreign.kernel_values import file_writes
-from compute_agent.drivers.foreign.values import DEFAULTS, IDLE, INFINITY, RATES, DeviceLimits
+from compute_agent.drivers.foreign.values import IDLE, INFINITY
 from compute_agent.drivers.systemd.manager import MANAGER, MANAGER_PATH, PROPERTIES, SERVICE, SYSTEMD, UNIT
-from compute_agent.drivers.systemd.unit_properties import decode_value, drop_in_name, encode_value
+from compute_agent.drivers.systemd.unit_properties import (
+    UNIT_DEFAULTS,
+    decode_value,
+    drop_in_name,
+    encode_value,
+)
 from compute_agent.drivers.systemd.unit_state import unit_of_path, unit_path
 from compute_agent.model import cpuset
 from tests.compute_agent.cgroups import FILES
@@ -35,7 +38,7 @@ class FakeUnit:
 
     name: str
     files: list[Path]
-    values: dict = field(default_factory=lambda: dict(DEFAULTS))
+    values: dict = field(default_factory=lambda: dict(UNIT_DEFAULTS))
     active: str = "inactive"
     processes: list = field(default_factory=list)
     main_pid: int | None = None
@@ -61,8 +64,7 @@ class FakeUnit:
         return {
             "MainPID": ("u", main if self.main_pid is None else self.main_pid),
             "ControlGroup": ("s", self.group if self.processes else ""),
-            # The last pair of a name is the value. Earlier ones only empty lists.
-            **dict(pair for name, value in self.values.items() for pair in encode_value(name, value)),
+            **{name: encode_value(name, value) for name, value in self.values.items()},
         }
 
 
@@ -303,17 +305,10 @@ class FakeSystemd:
     def _set(self, name, runtime, pairs):
         assert runtime is True
         unit = self.units[name]
-        values = {}
-        for key, variant in pairs:
+        values = {key: decode_value(key, variant) for key, variant in pairs}
+        for key in values:
             if key in self.refusals:
                 raise RefusedError(*self.refusals[key])
-            value = decode_value(key, variant)
-            if isinstance(value, DeviceLimits) and value.pairs:
-                # A list adds devices, and an empty one removes all.
-                value = DeviceLimits.from_limits(
-                    {**values.get(key, unit.values[key]).by_device, **value.by_device}
-                )
-            values[key] = value
         unit.values.update(values)
         folder = self.folders.control / f"{name}.d"
         folder.mkdir(exist_ok=True)
@@ -372,12 +367,6 @@ def _write_group(folder, name, value, processes):
             write("cpu.max", "max 100000" if value == INFINITY else f"{value // 10} 100000")
         case "IOWeight":
             write("io.weight", f"default {100 if value == INFINITY else value}")
-        case _ if name in RATES:
-            has = (folder / "io.max").read_text()
-            lines = dict(line.split(" ", 1) for line in has.splitlines())
-            lines |= (line.split(" ", 1) for _, line in file_writes({name: value}, {"io.max": has}, {}))
-            limited = (f"{device} {rest}\n" for device, rest in sorted(lines.items()))
-            (folder / "io.max").write_text("".join(each for each in limited if re.search("=[0-9]", each)))
         case _:
             file = {"MemoryMax": "max", "MemoryHigh": "high", "MemoryLow": "low", "MemoryMin": "min"}[name]
             write(f"memory.{file}", "max" if value == INFINITY else value)

@@ -18,8 +18,9 @@ from compute_agent.drivers.base import (
 from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.foreign import editor
 from compute_agent.drivers.foreign.declared import made_uuid
-from compute_agent.drivers.foreign.values import DEFAULTS, INFINITY, DeviceLimits
+from compute_agent.drivers.foreign.values import INFINITY
 from compute_agent.drivers.systemd import editor as unit_editor
+from compute_agent.drivers.systemd.unit_properties import UNIT_DEFAULTS
 from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import BlockIo, DeviceRates
@@ -231,7 +232,7 @@ class TestSetting:
         assert len(systemd.drop_ins(DB)) == 6
         systemd.stop(DB)
         wait_for(lambda: not records(tmp_path))
-        assert systemd.units[DB].values == DEFAULTS
+        assert systemd.units[DB].values == UNIT_DEFAULTS
         assert systemd.drop_ins(DB) == []
 
     def test_the_values_survive_while_systemd_starts_the_service_again(self, systemd, rig, tmp_path):
@@ -252,7 +253,7 @@ class TestSetting:
         driver.close()
         systemd.stop(DB)
         open_driver()
-        assert systemd.units[DB].values == DEFAULTS
+        assert systemd.units[DB].values == UNIT_DEFAULTS
         assert records(tmp_path) == []
 
     def test_another_agent_knows_the_values_of_the_service(self, systemd, open_driver):
@@ -273,7 +274,7 @@ class TestSetting:
         systemd.units[DB].files[0].write_text("[Service]\n")
         systemd.reload()
         wait_for(lambda: not records(tmp_path))
-        assert systemd.units[DB].values == DEFAULTS
+        assert systemd.units[DB].values == UNIT_DEFAULTS
 
     def test_a_service_that_was_removed_leaves_no_record(self, systemd, rig, tmp_path):
         driver, guest = rig
@@ -381,7 +382,7 @@ class TestSetting:
         (tmp_path / "records").rmdir()
         with pytest.raises(DriverError, match="record cannot be written"):
             driver.apply_cpu_settings(guest, PINNED)
-        assert systemd.units[DB].values == DEFAULTS
+        assert systemd.units[DB].values == UNIT_DEFAULTS
 
     def test_an_older_systemd_has_no_idle_weight(self, systemd, open_driver):
         systemd.version = "249.11"
@@ -395,7 +396,7 @@ class TestSetting:
         driver, guest = rig
         assert driver.missing_limits(guest, CpuLimits(quota=1, burst=0.5))
         wanted = BlockIo(None, DeviceRates(1), 10, frozenset({"8:0"}), True)
-        assert len(driver.blockio_missing(guest, wanted)) == 2
+        assert len(driver.blockio_missing(guest, wanted)) == 3
         assert driver.blockio_missing(guest, BlockIo(50)) == []
 
     def test_drift_of_block_io_is_told_in_words(self, rig):
@@ -404,31 +405,6 @@ class TestSetting:
         driver.apply_blockio(guest, BlockIo(50))
         assert driver.blockio_drift(guest, None) == "IOWeight is 50"
         assert driver.apply_blockio(guest, None)
-
-    def test_rates_of_devices_are_set_and_those_of_the_service_given_back(self, systemd, rig):
-        driver, guest = rig
-        own = DeviceLimits.from_limits({"0:9998": 500})
-        systemd.units[DB].values["IOWriteBandwidthMax"] = own
-        systemd.realize(systemd.units[DB], {"IOWriteBandwidthMax": own})
-        devices = frozenset({"0:9998", "0:9999"})
-        driver.apply_blockio(guest, BlockIo(rates=DeviceRates(300, 900), devices=devices))
-        file = systemd.folder_of(systemd.units[DB]) / "io.max"
-        assert file.read_text().splitlines() == [
-            "0:9998 rbps=300 wbps=500 riops=max wiops=max",
-            "0:9999 rbps=300 wbps=900 riops=max wiops=max",
-        ]
-        assert driver.blockio_drift(guest, None) == (
-            "IOReadBandwidthMax is 0:9998=300, 0:9999=300, IOWriteBandwidthMax is 0:9998=500, 0:9999=900"
-        )
-        driver.apply_blockio(guest, BlockIo(rates=DeviceRates(200), devices=frozenset({"0:9999"})))
-        assert file.read_text().splitlines() == [
-            "0:9998 rbps=max wbps=500 riops=max wiops=max",
-            "0:9999 rbps=200 wbps=max riops=max wiops=max",
-        ]
-        driver.apply_blockio(guest, None)
-        assert systemd.units[DB].values["IOWriteBandwidthMax"] == own
-        assert file.read_text().splitlines() == ["0:9998 rbps=max wbps=500 riops=max wiops=max"]
-        assert list(systemd.folders.control.iterdir()) == []
 
     def test_a_dry_run_changes_nothing(self, systemd, open_driver, tmp_path):
         systemd.start(DB)
@@ -552,7 +528,7 @@ class TestBesideAnother:
         wait_for(lambda: driver.guests() == [])
         assert "container web runs in it" in driver.lost_guests()[made_uuid(HOST, DB)]
         wait_for(lambda: not records(tmp_path))
-        assert systemd.units[DB].values == DEFAULTS
+        assert systemd.units[DB].values == UNIT_DEFAULTS
 
     def test_the_first_driver_keeps_a_uuid(self, systemd, open_driver):
         systemd.start(DB, f"[X-ComputeAgent]\nUuid={UUID}\n")

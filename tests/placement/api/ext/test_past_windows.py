@@ -6,8 +6,15 @@ from typing import Any
 import pytest
 
 from placement.store import window_history
-from tests.placement.api.ext.test_windows import HOUR, PATH, book, booked, show
-from tests.placement.builders import make_provider, new_claim, post_claims, put_allocation, read_usages
+from tests.placement.api.ext.windows import HOUR, PATH, book, booked, show
+from tests.placement.builders import (
+    make_provider,
+    new_claim,
+    post_claims,
+    put_allocation,
+    read_error,
+    read_usages,
+)
 from tests.placement.moving_clock import advance_clock, after
 from tests.placement.running import Admin
 from tests.placement.workers.window_tables import find_broken_promises
@@ -156,3 +163,74 @@ def test_an_active_window_that_is_returned_gives_its_room_back_at_once_and_keeps
     assert admin("DELETE", f"{PATH}/{window}").status_code == 204
     assert read_usages(admin, host) == {"VCPU": 3}
     assert put_allocation(admin, {host: {"VCPU": 5}}).status_code == 204
+
+
+@pytest.mark.parametrize("margins", [{"cleaning_time": 7200}, {"lead_time": 7200}])
+def test_a_window_with_margins_has_to_end_after_its_start(
+    admin: Admin, host: str, margins: dict[str, int]
+) -> None:
+    answer = book(admin, 1, 3, 2.5, **margins)
+    assert (answer.status_code, read_error(answer)[2]) == (
+        400,
+        "A reservation has to end after its start.",
+    )
+
+
+def test_a_window_that_another_call_empties_is_in_the_history(admin: Admin, url: str, host: str) -> None:
+    emptied, changed = booked(admin, 2, 1, 2), booked(admin, 2, 1, 2)
+    advance_clock(url, 1.5 * HOUR)
+    assert [show(admin, each)["state"] for each in (emptied, changed)] == ["active", "active"]
+    for window, resources in ((emptied, {}), (changed, {"VCPU": 2})):
+        body = {
+            **admin("GET", f"/allocations/{window}").json,
+            "allocations": {host: {"resources": resources}} if resources else {},
+            "consumer_type": "INSTANCE" if resources else "RESERVATION",
+        }
+        assert admin("PUT", f"/allocations/{window}", json=body).status_code == 204
+    ended = past(admin, "ended")
+    assert ended.keys() == {emptied, changed}
+    assert all(each["ended_at"] < each["expires_at"] for each in ended.values())
+
+
+def test_a_reservation_with_the_uuid_of_a_past_window_replaces_it_in_the_history(
+    admin: Admin, url: str, host: str
+) -> None:
+    window = booked(admin, 1, 1, 2)
+    assert admin("DELETE", f"{PATH}/{window}").status_code == 204
+    assert past(admin, "cancelled").keys() == {window}
+    body = {"uuid": window, "query": "resources=VCPU:1", "project_id": "project", "user_id": "user"}
+    assert admin("POST", PATH, json={**body, "expires_in": 60}).status_code == 201
+    assert past(admin, "cancelled") == {}
+    assert admin("DELETE", f"{PATH}/{window}").status_code == 204
+    assert past(admin, "cancelled") == past(admin, "ended") == {}
+
+
+def test_a_window_that_is_over_does_not_end_again(admin: Admin, url: str, host: str) -> None:
+    window = booked(admin, 1, 1, 2)
+    advance_clock(url, 3 * HOUR)
+    before = past(admin, "ended")
+    assert before.keys() == {window}
+    assert admin("DELETE", f"/allocations/{window}").status_code in {204, 404}
+    assert past(admin, "ended") == before
+
+
+def test_the_latest_end_is_that_of_the_amounts_that_a_window_keeps(admin: Admin, host: str) -> None:
+    window = booked(admin, 8, 1, 2)
+    booked(admin, 4, 2, 4)
+    last = show(admin, booked(admin, 8, 4, 5))["starts_at"]
+    body = {"generation": show(admin, window)["generation"], "expires_at": after(4.5 * HOUR)}
+    kept = {"allocations": {host: {"resources": {"VCPU": 4}}}}
+    refused = admin("PUT", f"{PATH}/{window}", json={**body, **kept})
+    assert refused.status_code == 409
+    assert f"it may end at {last} at the latest" in read_error(refused)[2]
+
+
+def test_a_class_of_a_pending_window_can_be_renamed(admin: Admin, url: str) -> None:
+    assert admin("PUT", "/resource_classes/CUSTOM_A").status_code == 201
+    provider = make_provider(admin, "other", CUSTOM_A=8)
+    window = booked(admin, 0, 1, 2, query="resources=CUSTOM_A:3")
+    older = {"OpenStack-API-Version": "placement 1.6"}
+    answer = admin("PUT", "/resource_classes/CUSTOM_A", json={"name": "CUSTOM_B"}, headers=older)
+    assert answer.status_code == 200, answer.text
+    assert show(admin, window)["allocations"] == {provider: {"resources": {"CUSTOM_B": 3}}}
+    assert find_broken_promises(url) == []

@@ -5,8 +5,8 @@ import uuid
 from typing import Any
 
 import pytest
-from werkzeug.test import TestResponse
 
+from tests.placement.api.ext.windows import HOUR, PATH, book, booked, show
 from tests.placement.builders import (
     make_provider,
     new_claim,
@@ -21,34 +21,6 @@ from tests.placement.moving_clock import advance_clock, after
 from tests.placement.running import Admin, application
 from tests.placement.sql import read_scalar
 from tests.placement.workers.window_tables import find_broken_promises
-
-PATH = "/ext/v1/reservations"
-HOUR = 3600.0
-
-
-def book(admin: Admin, amount: int, begin: float, end: float, **fields: Any) -> TestResponse:
-    """Book VCPUs from some hours from now until some hours from now."""
-    times = {"starts_at": after(begin * HOUR), "expires_at": after(end * HOUR)}
-    body = {
-        "query": f"resources=VCPU:{amount}",
-        "project_id": "project",
-        "user_id": "user",
-        **times,
-        **fields,
-    }
-    return admin("POST", PATH, json=body)
-
-
-def booked(admin: Admin, amount: int, begin: float, end: float, **fields: Any) -> str:
-    answer = book(admin, amount, begin, end, **fields)
-    assert answer.status_code == 201, answer.text
-    found: str = answer.json["reservation"]["uuid"]
-    return found
-
-
-def show(admin: Admin, reservation: str) -> dict[str, Any]:
-    shown: dict[str, Any] = admin("GET", f"{PATH}/{reservation}").json["reservation"]
-    return shown
 
 
 @pytest.fixture

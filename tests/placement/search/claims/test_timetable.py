@@ -4,6 +4,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from threading import Thread
@@ -12,6 +13,7 @@ from typing import Any, Final
 import pytest
 
 from placement.db.database import ServiceDatabase
+from placement.exceptions import Unavailable
 from placement.read_model.feed import ReadModel
 from placement.search.claims.availability import skylines_in
 from placement.search.claims.timetable import WindowTimetable
@@ -28,7 +30,7 @@ from tests.placement.builders import (
     put_allocation,
     put_inventories,
 )
-from tests.placement.moving_clock import advance_clock, iso
+from tests.placement.moving_clock import advance_clock, after, iso
 from tests.placement.running import Admin, application
 
 PATH: Final = "/ext/v1/reservations"
@@ -128,7 +130,8 @@ def kept_timetable(url: str) -> Iterator[tuple[ServiceDatabase, WindowTimetable]
 
 def check_equal(database: ServiceDatabase, timetable: WindowTimetable, said: object) -> None:
     """Compare a timetable with the database."""
-    with timetable.fresh_view() as (view, skylines), database.read() as conn:
+    with timetable.fresh_view() as timed, database.read() as conn:
+        view, skylines = timed.view, timed.skylines
         schedule = read_schedule(conn)
         fresh = skylines_in(view.snapshot, make_skylines(schedule.amounts, schedule.holds))
         assert skylines == fresh, said
@@ -164,8 +167,8 @@ def test_readers_at_once_see_the_writes_before_their_views(database_url: str) ->
         def look() -> None:
             try:
                 for _ in range(30):
-                    with timetable.fresh_view() as (view, skylines):
-                        assert skylines.keys() <= view.snapshot.providers.keys()
+                    with timetable.fresh_view() as timed:
+                        assert timed.skylines.keys() <= timed.view.snapshot.providers.keys()
             except BaseException as error:
                 failed.append(error)
 
@@ -190,12 +193,90 @@ def test_another_worker_sees_the_end_of_a_window_that_needed_no_hold(database_ur
     owner = {"project_id": "project", "user_id": "user"}
     assert admin("POST", PATH, json={**body, **owner}).status_code == 201
     with kept_timetable(database_url) as (database, timetable):
-        with timetable.fresh_view() as (_, skylines):
-            ((skyline,),) = (here.values() for here in skylines.values())
+        with timetable.fresh_view() as timed:
+            ((skyline,),) = (here.values() for here in timed.skylines.values())
             assert list(skyline.sums) == [4, 3, 0]
         assert admin("GET", provider_path(host, "usages")).json["usages"] == {"VCPU": 4}
         assert admin("DELETE", f"{PATH}/{body['uuid']}").status_code == 204
         check_equal(database, timetable, "cancelled")
+
+
+def booking(begin: float) -> dict[str, Any]:
+    """Return the body of a reservation of 8 VCPU for an hour that begins some hours from now."""
+    times = {"starts_at": after(begin * HOUR), "expires_at": after((begin + 1) * HOUR)}
+    return {"query": "resources=VCPU:8", "project_id": "project", "user_id": "user", **times}
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_window_that_another_worker_books_meanwhile_hides_no_free_hour(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, is_named: bool
+) -> None:
+    admin, other = Admin(application(database_url)), Admin(application(database_url))
+    host = make_provider(admin, "cn", VCPU=8)
+    named = {"allowed_hosts": [host]} if is_named else {}
+    days = [48, 24]
+
+    def interrupted(*args: Any, **keywords: Any) -> holds.TimeSchedule:
+        found = read_schedule(*args, **keywords)
+        if days and is_asking:
+            is_asking.clear()
+            assert other("POST", PATH, json=booking(days.pop())).status_code == 201
+            is_asking.append(True)
+        return found
+
+    is_asking = [True]
+    monkeypatch.setattr("placement.search.claims.timetable.read_schedule", interrupted)
+    answer = admin("POST", PATH, json={**booking(1), **named})
+    assert answer.status_code == 201, answer.text
+    days.append(72)
+    body = {"query": "resources=VCPU:8", "duration": 600, "deadline": after(HOUR / 2), **named}
+    assert admin("POST", "/ext/v1/availability", json=body).json["windows"]
+
+
+def test_a_view_reads_once_while_others_write_steadily(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin = Admin(application(database_url))
+    host = make_provider(admin, "cn", VCPU=8)
+    with closing(ServiceDatabase(database_url)) as database:
+        model = ReadModel(database, 1, reservations.give_back_expired)
+        timetable, fresh_view, views = WindowTimetable(model, database), model.fresh_view, []
+
+        def interrupted() -> Any:
+            views.append(put_allocation(admin, {host: {"VCPU": 1}}).status_code)
+            return fresh_view()
+
+        monkeypatch.setattr(model, "fresh_view", interrupted)
+        for _ in range(2):
+            with timetable.fresh_view() as timed:
+                assert (views, list(timed.doubtful)) == ([204, 204], [host])
+            assert not timetable.has_changed(timed)
+            views.clear()
+        assert admin("POST", PATH, json=booking(1) | {"query": "resources=VCPU:1"}).status_code == 201
+        assert timetable.has_changed(timed)
+
+
+def test_a_client_that_has_left_waits_for_no_other_reader(database_url: str) -> None:
+    admin = Admin(application(database_url))
+    make_provider(admin, "cn", VCPU=8)
+    with kept_timetable(database_url) as (_, timetable):
+
+        def leave_while_reading() -> None:
+            with ThreadPoolExecutor(1) as others, pytest.raises(Unavailable):
+                others.submit(leave).result(timeout=30)
+            raise Unavailable("the first client has left, too")
+
+        def leave() -> None:
+            def refuse() -> None:
+                raise Unavailable("left")
+
+            with timetable.fresh_view(check_awaited=refuse):
+                pass
+
+        with pytest.raises(Unavailable, match="first"), timetable.fresh_view(None, leave_while_reading):
+            pass
+        with timetable.fresh_view() as timed:
+            assert not timed.doubtful
 
 
 def test_later_views_read_only_the_providers_that_have_changed(
