@@ -150,7 +150,8 @@ class ContainerTable(GuestTable):
             except (ValueError, EngineError):
                 # The container may have gone; the next look asks again.
                 continue
-            if member is not None and member.pid:
+            # Without a path, the process has just ended.
+            if member is not None and member.pid and self._group_path(member.pid):
                 now[key] = member.name if self._is_outside(member) else ""
                 if now[key]:
                     LOG.warning(
