@@ -72,6 +72,8 @@ _NAMESPACE: Final = uuids.UUID("b6f0c1de-3c6f-4a0e-8a37-5f3a4ad6a9f1")
 _OWNER: Final = ConsumerOwnership("placement-windows", "placement-windows", WINDOW_HOLD)
 """The owner of holds: no project of the cloud, because windows of several projects share a hold."""
 
+_MAX_NAMED_PROVIDERS: Final = 500
+
 
 def hold_uuid(provider: str) -> str:
     """Return the uuid of the hold of a provider."""
@@ -376,6 +378,28 @@ def read_schedule(
         for provider, name, used in conn.execute(_SOME_HOLDS, {"holds": chunk})
     ]
     return TimeSchedule(now, [each for each in amounts if each.consumer not in without], held)
+
+
+def planned_providers(
+    conn: sa.Connection, names: Collection[str], of_providers: Collection[str] | None, limit: int
+) -> list[str]:
+    """Return the uuids of some providers on which windows that have not begun need some classes.
+
+    :param of_providers: the providers that matter; None: all.
+    """
+    query = (
+        sa.select(resource_providers.c.uuid)
+        .distinct()
+        .select_from(planned_allocations)
+        .join(resource_providers, resource_providers.c.id == planned_allocations.c.provider_id)
+        .join(resource_classes, resource_classes.c.id == planned_allocations.c.resource_class_id)
+        .where(resource_classes.c.name.in_(sorted(names)))
+        .limit(limit)
+    )
+    if of_providers is not None:
+        # the statement has a limited length, and a message names few windows
+        query = query.where(resource_providers.c.uuid.in_(sorted(of_providers)[:_MAX_NAMED_PROVIDERS]))
+    return list(conn.execute(query).scalars())
 
 
 def project_amounts(conn: sa.Connection, project_id: str) -> list[TimedAmount]:

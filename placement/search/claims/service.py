@@ -4,6 +4,7 @@ If another client takes the same resources first (a lost race), the service plac
 """
 
 import logging
+import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ from placement.search.claims.availability import (
     members_of,
     place_in_window,
     skylines_in,
+    snapshot_during,
 )
 from placement.search.claims.claim import (
     ClaimScenario,
@@ -46,8 +48,9 @@ from placement.store import allocations, claim_commit, consumers, expiries, rese
 from placement.store.booking_limits import BookingLimits
 from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
-from placement.store.holds import read_schedule
+from placement.store.holds import planned_providers, read_schedule
 from placement.store.time_profile import (
+    AT_ONCE,
     MAX_AHEAD,
     TimeWindow,
     check_window,
@@ -259,6 +262,31 @@ class ClaimService:
         amounts = [each for each in schedule.amounts if each.resource_class in names]
         return overlaps_sentence(amounts, window, are_all=len(providers) < _EXPLAINED)
 
+    def _describe_windows(self, wanted: Sequence[WantedClaim], members: Members) -> str:
+        """Return a sentence with some windows without which claims without an end would have places.
+
+        It is empty if there are no such windows.
+        """
+        possible, names = self._possible_providers(wanted), _wanted_classes(wanted)
+        with self._database.read() as conn:
+            providers = planned_providers(conn, names, possible, _EXPLAINED)
+            if not providers:
+                return ""
+            schedule = read_schedule(conn, {each.consumer for each in wanted}, providers)
+        by_uuid = make_skylines(schedule.amounts, schedule.holds)
+        with self._model.recent_view(_RECENT) as view:
+            skylines = skylines_in(view.snapshot, by_uuid)
+            roots = {view.snapshot.providers[each].root_id for each in skylines}
+            empty = snapshot_during(view.snapshot, roots, skylines, NEVER)
+            budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
+            with suppress(BudgetExhausted):
+                world = ClaimScenario.from_members(empty, members, wanted)
+                if isinstance(place_claims(world, wanted, budget, self._rng), UnplacedClaim):
+                    return ""
+        amounts = [each for each in schedule.amounts if each.resource_class in names]
+        always = TimeWindow(AT_ONCE, math.inf)
+        return overlaps_sentence(amounts, always, are_all=len(providers) < _EXPLAINED)
+
     def _possible_providers(self, wanted: Sequence[WantedClaim]) -> set[str] | None:
         """Return the uuids of providers that claims with named hosts may use; None without named hosts."""
         if any(each.only is None for each in wanted):
@@ -421,6 +449,8 @@ class ClaimService:
             return None
         if window is not None:
             refusal.add_overlaps(self._describe_overlaps(some, wanted, window))
+        elif reserved is None:
+            refusal.add_overlaps(self._describe_windows(wanted, members))
         raise refusal
 
     def _window_ahead(self, wanted: Sequence[WantedClaim]) -> TimeWindow | None:

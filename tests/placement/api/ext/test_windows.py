@@ -54,7 +54,12 @@ def test_consumers_without_an_end_respect_a_window_from_its_booking_on(admin: Ad
         f"would exceed the capacity. Other windows and claims overlap this time: {window} from "
         in (read_error(refused)[2])
     )
-    assert post_claims(admin, new_claim("resources=VCPU:3")).status_code == 409
+    answer = post_claims(admin, new_claim("resources=VCPU:3"))
+    assert answer.status_code == 409
+    assert f" Other windows and claims overlap this time: {window} from " in read_error(answer)[2]
+    # windows do not matter to a claim that would not have a place without them
+    assert "overlap" not in post_claims(admin, new_claim("resources=VCPU:9")).text
+    assert window in post_claims(admin, new_claim("resources=VCPU:3", allowed_hosts=[host])).text
     moved = {str(uuid.uuid4()): {"allocations": {host: {"resources": {"VCPU": 3}}}, **OWNED}}
     assert admin("POST", "/allocations", json=moved).status_code == 409
     assert put_allocation(admin, {host: {"VCPU": 2}}).status_code == 204
