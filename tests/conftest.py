@@ -4,8 +4,9 @@ import configparser
 import gc
 import logging
 import shutil
+import zlib
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from importlib.metadata import distribution
@@ -94,12 +95,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "database_server" in metafunc.fixturenames:
         kinds = metafunc.config.getoption("--database") or databases.KINDS
+        late = _late_kind(metafunc.definition, kinds)
         metafunc.parametrize(
             "database_server",
-            [pytest.param(kind, marks=_MARKS.get(kind, [])) for kind in kinds],
+            [
+                pytest.param(
+                    kind, marks=[*_MARKS.get(kind, []), *([pytest.mark.long] if kind == late else [])]
+                )
+                for kind in kinds
+            ],
             indirect=True,
             scope="session",
         )
+
+
+def _late_kind(test: pytest.Item, kinds: Iterable[str]) -> str | None:
+    """Return the kind of database on which a slow test runs only with the long ones.
+
+    A slow test takes seconds on each kind. So it also runs on SQLite and on one of the two servers, which
+    its name chooses, with all other tests.
+    """
+    servers = sorted(set(kinds) & _MARKS.keys())
+    if len(servers) < 2 or test.get_closest_marker("slow") is None:
+        return None
+    return servers[zlib.crc32(test.name.encode()) % len(servers)]
 
 
 @pytest.hookimpl(wrapper=True)
