@@ -216,11 +216,9 @@ def claim_warnings(conf: cfg.ConfigOpts, driver: str) -> Iterator[str]:
     """
     names, classes = split_names(driver), parse_classes(conf).classes
     for engine in sorted(ENGINE_OPTS.keys() - set(names)):
-        chosen = {"guest_names": conf[engine].guest_names}
-        if engine == "podman":
-            chosen["pods"] = conf.podman.pods == "pod"
-        for option in (option for option, is_set in chosen.items() if is_set):
-            yield f"[{engine}] {option} has no effect: add {engine} to [guests] drivers, or remove it"
+        for one in ENGINE_OPTS[engine]:
+            if one.dest != "socket" and conf[engine][one.dest] != one.default:
+                yield f"[{engine}] {one.name} has no effect: add {engine} to [guests] drivers, or remove it"
     if not conf.guests.claim:
         return
     if not {*ENGINE_OPTS, "systemd"} & set(names):

@@ -283,8 +283,7 @@ QOS_CLASS_OPTS: Final = [
         max=10_000,
         help="CPU weight of each VCPU and PCPU that a guest holds (cpu.weight). Guests on the same CPU"
         " share its time by their weights. Default: 1 for BE and all classes with at most its rank, else"
-        " 100. If the rank of a class is not above that of"
-        " BE, its weight cannot be above that of BE.",
+        " 100. If the rank of a class is not above that of BE, its weight cannot be above that of BE.",
     ),
     cfg.BoolOpt(
         "cpu_idle",

@@ -22,7 +22,7 @@ from werkzeug.http import http_date
 from placement import microversion
 from placement.api import context
 from placement.api.service import PlacementService
-from placement.exceptions import InvalidRequest, Unavailable
+from placement.exceptions import Forbidden, InvalidRequest, Unavailable
 from placement.microversion import MIN, Microversion
 from placement.schemas import base
 from placement.search.request import CandidatesRequest
@@ -91,6 +91,14 @@ class ApiRequest:
         :raises placement.exceptions.Forbidden: the policy does not allow the rule.
         """
         self.service.enforcer.authorize(context.caller_of(request.environ), rule, target)
+
+    def allows_project(self, rule: str, project_id: str) -> bool:
+        """Return whether a policy rule allows the caller to see objects of a project."""
+        try:
+            self.authorize(rule, {"project_id": project_id})
+        except Forbidden:
+            return False
+        return True
 
     def check_awaited(self) -> None:
         """Raise an error if the web server says that the client does not need the answer any more.

@@ -83,6 +83,12 @@ class ExtensionTables:
         return define_table(name, *parts, among=self.metadata)
 
 
+def is_same_text(column: sa.ColumnElement[str], text: sa.ColumnElement[str] | str) -> sa.ColumnElement[bool]:
+    """Return the condition that a column has exactly a text, given as it is or as a parameter."""
+    # the length is compared, too, because MariaDB ignores trailing blanks in comparisons
+    return (column == text) & (sa.func.length(column) == sa.func.length(text))
+
+
 def extension_tables() -> list[ExtensionTables]:
     """Return the tables that extensions register."""
     return list(extensions.registered_objects("tables").values())

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from placement.db.batch import KEPT_SIZES, PreparedStatement, StatementAnswer, bind_parameters, bind_values
 from placement.db.database import WriteTransaction
-from placement.db.tables import RESERVATION, ConsumerId, consumers, reservations
+from placement.db.tables import RESERVATION, ConsumerId, consumers, is_same_text, reservations
 from placement.exceptions import ConcurrentUpdate, ConsumerExists
 from placement.store import window_history
 from placement.store.expired import COUNTS
@@ -89,9 +89,7 @@ def find_consumer(conn: sa.Connection, uuid: str) -> ConsumerRow | None:
 
 def is_of_project(project: sa.ColumnElement[str] | str) -> sa.ColumnElement[bool]:
     """Return the condition that consumers belong to a project, given by its id or as a parameter."""
-    # the length is compared, too, because MariaDB ignores trailing blanks in comparisons
-    has_length = sa.func.length(consumers.c.project_id) == sa.func.length(project)
-    return (consumers.c.project_id == project) & has_length
+    return is_same_text(consumers.c.project_id, project)
 
 
 def lock(tx: WriteTransaction, uuids: Collection[str]) -> StatementAnswer:

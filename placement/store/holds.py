@@ -73,6 +73,7 @@ _OWNER: Final = ConsumerOwnership("placement-windows", "placement-windows", WIND
 """The owner of holds: no project of the cloud, because windows of several projects share a hold."""
 
 _MAX_NAMED_PROVIDERS: Final = 500
+"""Maximum number of given providers among which windows are searched for a message."""
 
 
 def hold_uuid(provider: str) -> str:

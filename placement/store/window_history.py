@@ -18,6 +18,7 @@ from placement.db import clock
 from placement.db.batch import PreparedStatement
 from placement.db.database import WriteTransaction
 from placement.db.tables import booked_windows as table
+from placement.db.tables import is_same_text
 from placement.store.time_profile import TimeWindow, WindowMargins
 
 MAX_AGE: Final = 90 * 86_400.0
@@ -120,9 +121,7 @@ def list_past(
     """Return windows that are over, of a project and a group, in the order of uuids, beginning after one."""
     query = sa.select(table).where(_STATES[state]).order_by(table.c.uuid).limit(limit)
     if project_id is not None:
-        # the length is compared, too, because MariaDB ignores trailing blanks in comparisons
-        has_length = sa.func.length(table.c.project_id) == sa.func.length(project_id)
-        query = query.where(table.c.project_id == project_id, has_length)
+        query = query.where(is_same_text(table.c.project_id, project_id))
     if group is not None:
         query = query.where(table.c.claim_group == group)
     if after is not None:

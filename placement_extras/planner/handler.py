@@ -7,6 +7,7 @@ different times. So a guest that is created, deleted or moved in between may be 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from time import thread_time
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from placement import microversion
 from placement.api.call import ApiRequest, api_operation
 from placement.api.paths import EXT
 from placement.db.database import ServiceDatabase
-from placement.exceptions import SEARCH_TOO_LONG, Forbidden, InvalidRequest
+from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
 from placement.microversion import Microversion
 from placement.policies.ext import SHOW_RESERVATION
 from placement.read_model.feed import ModelView, ReadModel
@@ -345,15 +346,8 @@ def count_capacity(call: ApiRequest) -> Response:
 
 
 def _find_maintenance(call: ApiRequest, reservation: str) -> MaintenanceGuests:
-    def is_visible(project_id: str) -> bool:
-        try:
-            call.authorize(SHOW_RESERVATION, {"project_id": project_id})
-        except Forbidden:
-            return False
-        return True
-
     with call.service.database.read() as conn:
-        return read_maintenance(conn, reservation, MAX_HELD, is_visible)
+        return read_maintenance(conn, reservation, MAX_HELD, partial(call.allows_project, SHOW_RESERVATION))
 
 
 def _uncounted_warnings(

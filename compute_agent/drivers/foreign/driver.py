@@ -35,7 +35,7 @@ from compute_agent.drivers.foreign import values
 from compute_agent.drivers.foreign.declared import MAX_MEMORY_MB
 from compute_agent.drivers.foreign.editor import GoalChoice, HostFolders, ValueComparison, ValueEditor
 from compute_agent.drivers.foreign.table import GuestEntry, GuestTable
-from compute_agent.drivers.foreign.values import CPUS, INFINITY, MEMORY_MAX, NODES, Values, own_value
+from compute_agent.drivers.foreign.values import CPUS, INFINITY, MEMORY_MAX, NODES, RATES, Values, own_value
 from compute_agent.drivers.memory_limits import OomScores, OomWatch
 from compute_agent.drivers.undivided import UndividedThreads
 from compute_agent.model import cpuset
@@ -472,7 +472,15 @@ class ForeignDriver(UndividedThreads):
         return partial(values.limit_goals, replace(wanted, idle=wanted.idle and self._can_idle(guest)))
 
     def _io_choice(self, wanted: BlockIo | None) -> GoalChoice:
-        return partial(values.io_goals, wanted or BlockIo(), self._folders.block_devices)
+        goal = wanted or BlockIo()
+
+        def choose_goals(present: Values, noted: Values) -> Values:
+            # Only rates depend on the devices, which are listed at each call.
+            has_rates = goal.rates or not noted.keys().isdisjoint(RATES)
+            there = self._folders.block_devices if has_rates else frozenset[str]()
+            return values.io_goals(goal, there, present, noted)
+
+        return choose_goals
 
     def _differing_score(self, guest: Guest, wanted: MemoryLimits) -> int | None:
         """The ``oom_score_adj`` of the guest if the agent would change it; None if not."""

@@ -106,7 +106,7 @@ def read_texts(group: GuestCgroup) -> Texts:
     :raises DriverError: a file cannot be read.
     """
     try:
-        return {file: group.io_text(file) for file in (*FILES.values(), IDLE_FILE)}
+        return {file: group.io_text(file) for file in {*FILES.values(), IDLE_FILE}}
     except OSError as error:
         raise DriverError(f"the control group {group.folder} cannot be read: {error}") from error
 

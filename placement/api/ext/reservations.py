@@ -13,7 +13,6 @@ from placement.api.call import ApiRequest, api_operation, mount_prefix
 from placement.api.ext.claims import claim_service
 from placement.api.paths import EXT
 from placement.db.database import WriteTransaction
-from placement.exceptions import Forbidden
 from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
 from placement.schemas.base import canonical_uuid
@@ -84,7 +83,7 @@ def list_some(call: ApiRequest) -> Response:
         # a caller without a project gets the empty list of a project that does not exist
         project_id = (
             None
-            if _allows_project(call, rules.LIST_RESERVATIONS, _ANY_PROJECT)
+            if call.allows_project(rules.LIST_RESERVATIONS, _ANY_PROJECT)
             else call.project_id or _ANY_PROJECT
         )
     if project_id is not None:
@@ -130,11 +129,11 @@ def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
         found = store.find_reservation(conn, uuid)
         held = [] if found is None else store.held_amounts(conn, [found])
     # 404 instead of 403, because 403 would show that the reservation exists
-    if found is None or not _allows_project(call, rules.SHOW_RESERVATION, found.project_id):
+    if found is None or not call.allows_project(rules.SHOW_RESERVATION, found.project_id):
         raise store.no_reservation(uuid)
     (document,) = _reservation_documents(call, [found], held)
     # guests of other projects are for callers that may see every project
-    if document["degraded"] and _allows_project(call, rules.LIST_RESERVATIONS, _ANY_PROJECT):
+    if document["degraded"] and call.allows_project(rules.LIST_RESERVATIONS, _ANY_PROJECT):
         with call.service.database.read() as conn:
             guests = find_guests(conn, found, {each["provider"] for each in document["degraded"]})
         document["guests"] = [_guest_document(each) for each in guests]
@@ -156,7 +155,7 @@ def update(call: ApiRequest, reservation_uuid: str) -> Response:
     change, generation = schemas.change_of(body), body["generation"]
     written = store.change_reservation(call.service.database, known, generation, change, booking_limits(call))
     # the right to change a reservation does not include the right to see it
-    if not _allows_project(call, rules.SHOW_RESERVATION, written.reservation.project_id):
+    if not call.allows_project(rules.SHOW_RESERVATION, written.reservation.project_id):
         raise store.no_reservation(known)
     return call.json_answer({"reservation": _written_document(call, written)})
 
@@ -187,15 +186,6 @@ def _known_uuid(uuid: str) -> str:
     if canonical is None:
         raise store.no_reservation(uuid)
     return canonical
-
-
-def _allows_project(call: ApiRequest, rule: str, project_id: str) -> bool:
-    """Return whether a rule allows the caller to see reservations of a project."""
-    try:
-        call.authorize(rule, {"project_id": project_id})
-    except Forbidden:
-        return False
-    return True
 
 
 def _release_due(call: ApiRequest) -> None:

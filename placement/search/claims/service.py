@@ -48,7 +48,7 @@ from placement.store import allocations, claim_commit, consumers, expiries, rese
 from placement.store.booking_limits import BookingLimits
 from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
-from placement.store.holds import planned_providers, read_schedule
+from placement.store.holds import TimeSchedule, planned_providers, read_schedule
 from placement.store.time_profile import (
     AT_ONCE,
     MAX_AHEAD,
@@ -258,18 +258,16 @@ class ClaimService:
         """Return a sentence with timed amounts of other consumers that overlap a window."""
         with self._database.read() as conn:
             schedule = read_schedule(conn, {each.consumer for each in wanted}, providers)
-        names = _wanted_classes(wanted)
-        amounts = [each for each in schedule.amounts if each.resource_class in names]
-        return overlaps_sentence(amounts, window, are_all=len(providers) < _EXPLAINED)
+        return _name_amounts(schedule, providers, wanted, window)
 
     def _describe_windows(self, wanted: Sequence[WantedClaim], members: Members) -> str:
         """Return a sentence with some windows without which claims without an end would have places.
 
         It is empty if there are no such windows.
         """
-        possible, names = self._possible_providers(wanted), _wanted_classes(wanted)
+        possible = self._possible_providers(wanted)
         with self._database.read() as conn:
-            providers = planned_providers(conn, names, possible, _EXPLAINED)
+            providers = planned_providers(conn, _wanted_classes(wanted), possible, _EXPLAINED)
             if not providers:
                 return ""
             schedule = read_schedule(conn, {each.consumer for each in wanted}, providers)
@@ -283,9 +281,7 @@ class ClaimService:
                 world = ClaimScenario.from_members(empty, members, wanted)
                 if isinstance(place_claims(world, wanted, budget, self._rng), UnplacedClaim):
                     return ""
-        amounts = [each for each in schedule.amounts if each.resource_class in names]
-        always = TimeWindow(AT_ONCE, math.inf)
-        return overlaps_sentence(amounts, always, are_all=len(providers) < _EXPLAINED)
+        return _name_amounts(schedule, providers, wanted, TimeWindow(AT_ONCE, math.inf))
 
     def _possible_providers(self, wanted: Sequence[WantedClaim]) -> set[str] | None:
         """Return the uuids of providers that claims with named hosts may use; None without named hosts."""
@@ -609,6 +605,15 @@ class ClaimService:
 def _wanted_classes(wanted: Iterable[WantedClaim]) -> set[str]:
     """Return the resource classes of all requests of claims."""
     return {name for each in wanted for request in each.all_requests for name in request.total_amounts}
+
+
+def _name_amounts(
+    schedule: TimeSchedule, providers: Sequence[str], wanted: Sequence[WantedClaim], window: TimeWindow
+) -> str:
+    """Return a sentence with the timed amounts of a schedule of some providers that overlap a window."""
+    names = _wanted_classes(wanted)
+    amounts = [each for each in schedule.amounts if each.resource_class in names]
+    return overlaps_sentence(amounts, window, are_all=len(providers) < _EXPLAINED)
 
 
 def _overlapping_providers(
