@@ -36,7 +36,8 @@ _MANY: Final = 10_000
 """Maximum number of rows in memory at the same time when a whole table is read."""
 # the number limits the memory: values of deleted providers are kept until it is reached
 _MAX_SHARED: Final = 100_000
-"""Maximum number of distinct values that are kept for sharing; when it is exceeded, all of them are dropped.
+"""Maximum number of distinct values that are kept for sharing; when it is exceeded, all of them are
+dropped.
 """
 # the limit is low: most updates have few pairs, and each pair is a further alternative for the query planner
 _MAX_PAIRS: Final = 64

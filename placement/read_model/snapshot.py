@@ -30,7 +30,8 @@ provider follows the prefix."""
 Distances = Mapping[tuple[int, int], int]
 """Distances of NUMA nodes in units of the ACPI SLIT, by the ids of two providers in ascending order."""
 Range = tuple[float, float] | None
-"""The lowest and the highest number that providers have for an attribute; None if no provider has a number.
+"""The lowest and the highest number that providers have for an attribute; None if no provider has a
+number.
 """
 # above this share of changed trees, sorting all trees is faster than inserting them into sorted columns
 _ANEW_SHARE: Final = 0.1
