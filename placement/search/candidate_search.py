@@ -461,11 +461,11 @@ def find_candidates(
     """Return each candidate of a request once; candidates with the same provider set are adjacent.
 
     :param strategy: ``depth-first`` yields all candidates of a root before those of the next root.
-    ``breadth-first`` yields one candidate of each root before a second candidate of any root. Candidates that
-    differ only in equal providers and groups may come after all other candidates of all roots.
+        ``breadth-first`` yields one candidate of each root before a second candidate of any root. Candidates
+        that differ only in equal providers and groups may come after all other candidates of all roots.
     :param max_candidates: a maximum number of candidates, which applies in addition to the limit of the
         request.
-    :param randomize: choose the candidates within the limit at random: the roots come in random order, one
+    :param randomize: choose the candidates within the limit at random. The roots come in random order, one
         candidate of each root at a time, and the candidates of each root come in random order.
     :param budget: limits of the search. When the budget is spent (see :attr:`SearchBudget.ended`), the
         candidates found so far are returned.

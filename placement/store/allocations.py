@@ -62,8 +62,7 @@ def replace(tx: WriteTransaction, claims: Sequence[ConsumerClaim]) -> None:
 
     :raises InvalidRequest: a provider or a resource class does not exist.
     :raises ConcurrentUpdate: a generation in a claim is not the current generation of its consumer.
-    :raises Conflict: a provider has no inventory of a claimed class, or too little of the
-        class is free.
+    :raises Conflict: a provider has no inventory of a claimed class, or too little of the class is free.
     """
     # buckets are locked before any check, because data that is read under the locks stays valid until the
     # commit

@@ -78,8 +78,7 @@ class BookingLimits:
     ) -> None:
         """Refuse a new or longer reservation if the project would exceed its limits on amounts.
 
-        :param others: all other amounts of the project. ``own`` has the amounts of the
-            reservation.
+        :param others: all other amounts of the project. ``own`` has the amounts of the reservation.
         :raises Conflict: the message has the option, the limit, the present and the wanted value.
         """
         for name in sorted({each.resource_class for each in own}):

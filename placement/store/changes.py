@@ -78,8 +78,8 @@ class ChangeCursor:
     def counters_before(self, now: Mapping[int, int], history: str) -> dict[int, int]:
         """Return the full counters at the cursor, for each bucket that has changed since the cursor.
 
-        :raises Gone: the current counters are lower than those of the cursor, for instance
-            after a restore, or the database has another history.
+        :raises Gone: the current counters are lower than those of the cursor, for instance after a restore,
+            or the database has another history.
         """
         if (self.epoch, self.history) != (now[EPOCH], crc32(history.encode())):
             raise too_old("the database has another history or epoch, as after a restore or a failover")

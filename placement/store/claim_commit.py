@@ -301,8 +301,7 @@ def commit_claims(
         choice. Providers without amounts are not locked, so a change of such a provider during the commit may
         go unnoticed.
     :param reservation: the reservation from which all amounts are taken.
-    :param expiring: the number of seconds after which an unconfirmed claim expires, by uuid
-        of the consumer.
+    :param expiring: the number of seconds after which an unconfirmed claim expires, by uuid of the consumer.
     :returns: the times at which these claims expire, by uuid of the consumer.
     :raises ConcurrentUpdate: a generation in a claim is not the current generation of its consumer.
     :raises Conflict: the named reservation does not exist, or cannot serve the claims.

@@ -90,8 +90,8 @@ def check_generations(claims: Iterable[ConsumerClaim], locked: LockedConsumers) 
     An expired consumer counts as missing. A claim for the uuid of an expired consumer has to wait until the
     service has released the expired allocations (:func:`placement.store.reservations.write_with_room`).
 
-    :raises ConcurrentUpdate: a generation is wrong; the message has the wrong and
-        the current generation. ConsumerExists if the consumer has to be released first.
+    :raises ConcurrentUpdate: a generation is wrong; the message has the wrong and the current generation.
+        ConsumerExists if the consumer has to be released first.
     :raises Conflict: the consumer is a pending window or a hold.
     """
     pending = {each.consumer for each in locked.planned}

@@ -94,8 +94,7 @@ def check_capacity(
     :param supplies: inventories and usage of the existing providers, by uuid of the provider.
     :param class_ids: the ids of the existing resource classes, by name.
     :raises InvalidRequest: there is no such provider, or no such class.
-    :raises Conflict: a provider has no inventory of a claimed class, or too little of the
-        class is free.
+    :raises Conflict: a provider has no inventory of a claimed class, or too little of the class is free.
     """
     # names are checked before capacities, because a wrong request is reported before a conflict
     for claim in claims:

@@ -40,8 +40,8 @@ class ConsumerGroup:
     def allows_hosts(self, hosts: Collection[int], present: Mapping[int, int]) -> bool:
         """Return whether another member may be on these hosts.
 
-        :param present: the number of other members at each host, by the id of the host's
-            root; a missing host has 0.
+        :param present: the number of other members at each host, by the id of the host's root; a missing host
+            has 0.
         """
         # without other members, affinity restricts nothing
         if self.policy is GroupPolicy.AFFINITY:
@@ -54,8 +54,8 @@ class ConsumerGroup:
     def host_preference(self, hosts: Collection[int], present: Mapping[int, int], size: int) -> float:
         """Return a score from 0 to 1 for placing another member on these hosts; 1 is best.
 
-        :param present: the number of other members at each host, by the id of the host's
-            root; a missing host has 0.
+        :param present: the number of other members at each host, by the id of the host's root; a missing host
+            has 0.
         :param size: the number of other members; a member on several hosts counts once.
         """
         # max() is needed, because a member on several hosts is beside the members on all of them

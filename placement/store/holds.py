@@ -115,8 +115,7 @@ class TimedChange:
         capacity.
 
         :param supplies: the supplies without the amounts of all claimants and holds.
-        :raises CapacityExceeded: at some instant the claimed amounts exceed the
-            capacity.
+        :raises CapacityExceeded: at some instant the claimed amounts exceed the capacity.
         """
         names = {class_id: name for name, class_id in class_ids.items()}
         untimed = [
@@ -144,8 +143,8 @@ def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: Lo
 
     The caller has locked the consumers, and the buckets of all providers of the claims and of the holdings.
 
-    :raises HoldRefusal: a provider would have too many timed amounts, or another
-        consumer has the uuid of a hold.
+    :raises HoldRefusal: a provider would have too many timed amounts, or another consumer has the uuid of a
+        hold.
     """
     claimants = {*locked.consumers, *(claim.consumer for claim in claims)}
     providers = sorted(

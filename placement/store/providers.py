@@ -88,8 +88,7 @@ def read_locked(tx: WriteTransaction, uuid: str) -> ProviderRow:
 def check_generation(row: ProviderRow, given: int) -> None:
     """Refuse a write of traits or aggregates with another generation than the provider's current one.
 
-    :raises ConcurrentUpdate: the generation differs. Clients compare the words of
-        this message.
+    :raises ConcurrentUpdate: the generation differs. Clients compare the words of this message.
     """
     if row.generation != given:
         # the message differs from that for inventories, as in OpenStack Placement

@@ -229,8 +229,8 @@ def check_amounts(amounts: Iterable[TimedAmount], now: float) -> None:
 
     The check limits the peak, not the hold, because a hold may grow up to the peak when a claim is released.
 
-    :raises HoldRefusal: there are more than :data:`MAX_TIMED_AMOUNTS`, or the peak is
-        too large for a database column.
+    :raises HoldRefusal: there are more than :data:`MAX_TIMED_AMOUNTS`, or the peak is too large for a
+        database column.
     """
     for (provider, name), some in by_key(amounts).items():
         if len(some) > MAX_TIMED_AMOUNTS:
@@ -249,8 +249,7 @@ def check_amounts(amounts: Iterable[TimedAmount], now: float) -> None:
 def check_window(window: TimeWindow, now: float) -> TimeWindow:
     """Return the part of a requested window that lies in the future.
 
-    :raises InvalidRequest: the window is over, or its start is too far in the future
-        or in the past.
+    :raises InvalidRequest: the window is over, or its start is too far in the future or in the past.
     """
     if window.starts_at > now + MAX_AHEAD:
         raise InvalidRequest(
@@ -273,8 +272,7 @@ def check_window(window: TimeWindow, now: float) -> TimeWindow:
 def overlaps_sentence(amounts: Iterable[TimedAmount], window: TimeWindow, *, are_all: bool = True) -> str:
     """Return a sentence that names the windows and claims that overlap a window; empty if none overlaps it.
 
-    :param are_all: whether ``amounts`` has all amounts, so that the sentence may count the
-        unnamed ones.
+    :param are_all: whether ``amounts`` has all amounts, so that the sentence may count the unnamed ones.
     """
     overlapping = {
         (each.window.ends_at, each.consumer): each for each in amounts if each.window.has_overlap(window)

@@ -134,8 +134,8 @@ def make_skylines(
 ) -> dict[str, dict[str, TimeSkyline]]:
     """Compute the skylines of amounts, by uuid of the provider and by resource class.
 
-    :param spend: a function that is called with the number of amounts of each skyline; its
-        exception ends the work.
+    :param spend: a function that is called with the number of amounts of each skyline; its exception ends the
+        work.
     """
     counted = dict(holds)
     found: dict[str, dict[str, TimeSkyline]] = {}

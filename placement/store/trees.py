@@ -94,11 +94,9 @@ class PresentProvider:
 def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[str, int]:
     """Write the described state of all providers of a tree; return their new generations by uuid.
 
-    :raises InvalidRequest: the providers are not one tree, or a resource class or
-        trait does not exist.
+    :raises InvalidRequest: the providers are not one tree, or a resource class or trait does not exist.
     :raises ConcurrentUpdate: a provider has another name, parent or generation than the client knows.
-    :raises Conflict: the name of a new provider is taken, or an inventory to be removed is
-        in use.
+    :raises Conflict: the name of a new provider is taken, or an inventory to be removed is in use.
     """
     # first the checks that need neither database nor lock
     by_uuid = {each.uuid: each for each in wanted}
@@ -146,8 +144,8 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
 def _check_names(wanted: Sequence[ProviderDescription]) -> None:
     """Check that no two providers have the same uuid or name.
 
-    :raises InvalidRequest: two providers have the same uuid, the same name, or names
-        that MariaDB does not distinguish.
+    :raises InvalidRequest: two providers have the same uuid, the same name, or names that MariaDB does not
+        distinguish.
     """
     names_seen: dict[str, ProviderDescription] = {}
     uuids_seen: set[str] = set()
@@ -255,8 +253,7 @@ def _refuse_taken(wanted: Sequence[ProviderDescription], taken: Mapping[str, str
 def _check_generation(wanted: ProviderDescription, row: ProviderRow) -> None:
     """Refuse a description with another generation than the provider's current one.
 
-    :raises ConcurrentUpdate: the client gives another generation than the current
-        one.
+    :raises ConcurrentUpdate: the client gives another generation than the current one.
     """
     if wanted.generation != row.generation:
         given = "none" if wanted.generation is None else wanted.generation
