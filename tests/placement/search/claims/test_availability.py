@@ -3,7 +3,7 @@
 import math
 import random
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 
@@ -23,6 +23,7 @@ from placement.search.claims.availability import (
     during_window,
     find_free,
     skylines_in,
+    times_by_way,
 )
 from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.host_times import HostTimes
@@ -122,8 +123,19 @@ def skylines_of(
 def found(
     snapshot: ModelSnapshot, amounts: list[TimedAmount], wanted: WantedClaim, span: StartSpan, limit: int = 20
 ) -> list[FreeWindow]:
-    answers = find_free(snapshot, skylines_of(snapshot, amounts), wanted, span, SearchBudget())
-    return list(islice(answers, limit))
+    return list(islice(free_windows(snapshot, amounts, wanted, span, SearchBudget()), limit))
+
+
+def free_windows(
+    snapshot: ModelSnapshot,
+    amounts: list[TimedAmount],
+    wanted: WantedClaim,
+    span: StartSpan,
+    budget: SearchBudget,
+) -> Iterator[FreeWindow]:
+    skylines = skylines_of(snapshot, amounts)
+    ways = times_by_way(snapshot, skylines, wanted, span.duration, budget)
+    return find_free(snapshot, skylines, wanted, span, budget, ways)
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -241,8 +253,8 @@ def test_the_price_of_a_search_is_bounded() -> None:
     snapshot = build(*(Spec(f"cn{number}", inventories={"VCPU": 4}) for number in range(200)))
     with pytest.raises(BudgetExhausted):
         list(
-            find_free(
-                snapshot, {}, make_wanted("resources=VCPU:1"), StartSpan(0, 99, 4), SearchBudget(seconds=0.0)
+            free_windows(
+                snapshot, [], make_wanted("resources=VCPU:1"), StartSpan(0, 99, 4), SearchBudget(seconds=0.0)
             )
         )
 
