@@ -1,5 +1,6 @@
 """The body of ``POST /ext/v1/claims``."""
 
+import math
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
@@ -24,7 +25,7 @@ from placement.search.claims.scores import ATTRIBUTE, CRITERIA
 from placement.store import reservations
 from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, GroupPolicy
-from placement.store.time_profile import AT_ONCE, TimeWindow
+from placement.store.time_profile import AT_ONCE, MAX_AHEAD, TimeWindow
 
 # this is a low limit, because the search may try each claim with each choice of the earlier claims
 MAX_CLAIMS: Final = 64
@@ -40,6 +41,8 @@ MAX_CRITERIA: Final = 32
 """Maximum number of criteria in an order."""
 MAX_SECONDS: Final = 7 * 86_400.0
 """Maximum number of seconds until an unconfirmed claim expires."""
+MAX_MIN_DURATION: Final = int(MAX_AHEAD)
+"""Maximum number of seconds that a preemptible claim lasts at least."""
 GROUP_NAME: Final = "^[A-Za-z0-9._:@+-]+$"
 GROUP_MEANING: Final = "a name of letters, digits and any of . _ : @ + -"
 GROUP: Final = "group"
@@ -112,12 +115,19 @@ class _ClaimSchema(OwnedSchema, explanation.TopologySchema):
     expires_in = NumberField(1, MAX_SECONDS, load_default=None, allow_none=False)
 
 
+class _PreemptibleSchema(StrictSchema):
+    """The seconds that preemptible claims last at least, whatever is promised to others."""
+
+    min_duration = IntegerField(1, MAX_MIN_DURATION, required=True)
+
+
 class ClaimsBody(StrictSchema):
     """Claims; either all of them are written, or none is."""
 
     claims = ArrayField(ObjectField(_ClaimSchema), min_items=1, max_items=MAX_CLAIMS, required=True)
     dry_run = BooleanField(load_default=False)
     ends_at = time_field()
+    preemptible = ObjectField(_PreemptibleSchema, load_default=None)
     reservation = UuidField(load_default=None, allow_none=False)
 
 
@@ -148,13 +158,24 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
                 f"The consumer {each['consumer_uuid']} cannot have the type of reservations: only POST"
                 " /ext/v1/reservations creates consumers of this type."
             )
-    if body["ends_at"] is None:
+    preemptible = body["preemptible"]
+    if preemptible is not None and body["reservation"] is not None:
+        raise InvalidRequest(
+            "A claim from a reservation cannot be preemptible: its room is not promised to others."
+        )
+    given = next((name for name in ("ends_at", "preemptible") if body[name] is not None), None)
+    if given is None:
         return [_wanted_claim(each, forms) for each in body["claims"]]
     if any(each["expires_in"] is not None for each in body["claims"]):
-        raise InvalidRequest("A claim may have either expires_in or ends_at, but not both.")
+        raise InvalidRequest(f"A claim may have either expires_in or {given}, but not both.")
     # the claims begin with their creation
-    window = TimeWindow(AT_ONCE, parse_time(body["ends_at"], "ends_at"))
-    return [replace(_wanted_claim(each, forms), window=window) for each in body["claims"]]
+    ends_at = math.inf if body["ends_at"] is None else parse_time(body["ends_at"], "ends_at")
+    window = TimeWindow(AT_ONCE, ends_at)
+    min_duration = None if preemptible is None else preemptible["min_duration"]
+    return [
+        replace(_wanted_claim(each, forms), window=window, min_duration=min_duration)
+        for each in body["claims"]
+    ]
 
 
 def _wanted_claim(claim: dict[str, Any], forms: RequestForms) -> WantedClaim:

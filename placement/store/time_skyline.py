@@ -108,6 +108,15 @@ class TimeSkyline:
                 return self.times[index]
         return math.inf
 
+    def rises_within(self, begin: float, end: float) -> list[float]:
+        """Return the times from ``begin`` up to ``end``, without it, at which the sum grows."""
+        first, last = bisect_left(self.times, begin), bisect_left(self.times, end)
+        return [
+            self.times[index]
+            for index in range(first, last)
+            if self.sums[index] > (self.sums[index - 1] if index else 0)
+        ]
+
     def next_end(self, time: float) -> float:
         """Return the first time after ``time`` at which the sum falls; infinity if there is none."""
         for index in range(bisect_right(self.times, time), len(self.times)):

@@ -134,7 +134,7 @@ def find_free(
         for each in wanted.all_requests
     ]
     due: list[tuple[float, float, int]] = []
-    waiting = [(span.begin, root) for root in sorted(_allowed_roots(snapshot, wanted, budget))]
+    waiting = [(span.begin, root) for root in sorted(allowed_roots(snapshot, wanted, budget))]
 
     def add_start(after: float, root: int, until: float) -> None:
         start = min([each.first_start(root, after, until) for each in ways])
@@ -199,7 +199,7 @@ def _place_tightly(
 ) -> list[PlacedClaim]:
     start = window.starts_at
     times = HostTimes(snapshot, skylines, wanted, window.ends_at - start, budget)
-    roots = sorted(_allowed_roots(snapshot, wanted, budget))
+    roots = sorted(allowed_roots(snapshot, wanted, budget))
     # concurrent claims mostly begin at different hosts
     first = rng.randrange(len(roots)) if roots else 0
     rest = chain(islice(roots, first, None), islice(roots, first))
@@ -220,7 +220,7 @@ def _place_tightly(
     return []
 
 
-def _allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBudget) -> set[int]:
+def allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBudget) -> set[int]:
     """Return the roots of hosts that may serve the claim at some time, whatever is free now."""
     found: set[int] = set()
     for request in wanted.all_requests:

@@ -38,6 +38,7 @@ from placement.search.claims.claim import (
     without_allocations,
 )
 from placement.search.claims.host_times import Skylines
+from placement.search.claims.longest_stay import StaySpan, place_longest, prolong_stay
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
 from placement.search.claims.scores import ATTRIBUTE
@@ -53,7 +54,6 @@ from placement.store.time_profile import (
     AT_ONCE,
     MAX_AHEAD,
     TimeWindow,
-    check_window,
     iso_time,
     overlaps_sentence,
 )
@@ -410,7 +410,8 @@ class ClaimService:
         # reserved amounts are read before the view: if another claim takes reserved amounts in between, the
         # write fails and is repeated
         reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
-        window = self._window_ahead(wanted)
+        span = self._span_ahead(wanted)
+        window = None if span is None else span.shortest
         # within a reservation nothing depends on other windows
         is_timed = window is not None and reserved is None
         own = self._skylines_without(wanted, held) if is_timed else {}
@@ -426,16 +427,20 @@ class ClaimService:
                 wanted = [
                     replace(each, only=roots if each.only is None else roots & each.only) for each in wanted
                 ]
-            elif window is not None:
+            elif span is not None:
                 skylines = {**skylines, **skylines_in(snapshot, own)}
                 if found := self._place_in_window(
-                    view, snapshot, skylines, wanted, window, end - thread_time()
+                    view, snapshot, skylines, wanted, span, end - thread_time()
                 ):
                     return found
-                snapshot = during_window(snapshot, skylines, window)
+                untimed = snapshot
+                snapshot = during_window(untimed, skylines, span.shortest)
             placed = self._place_in(view, snapshot, members, wanted, end - thread_time())
             if not isinstance(placed, UnplacedClaim):
-                return placed
+                if span is None or wanted[0].min_duration is None:
+                    return placed
+                budget = SearchBudget(end - thread_time(), yield_lock=view.yield_after(self._check_awaited))
+                return prolong_stay(untimed, skylines, members, placed, span, budget, self._rng)
             if reserved is not None:
                 raise reservation_refusal(wanted, placed, reserved)
             budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
@@ -449,14 +454,13 @@ class ClaimService:
             refusal.add_overlaps(self._describe_windows(wanted, members))
         raise refusal
 
-    def _window_ahead(self, wanted: Sequence[WantedClaim]) -> TimeWindow | None:
-        """Return the part of the window of the claims that lies in the future; None if they have no end."""
-        # all claims of a call have the same window
-        window = wanted[0].window
-        if window is None:
+    def _span_ahead(self, wanted: Sequence[WantedClaim]) -> StaySpan | None:
+        """Return the possible times of the claims from now on; None if they have no end."""
+        # all claims of a call have the same times
+        if wanted[0].window is None:
             return None
         with self._database.read() as conn:
-            return check_window(window, expiries.server_time(conn))
+            return StaySpan.from_wanted(wanted[0], expiries.server_time(conn))
 
     def _skylines_without(
         self, wanted: Sequence[WantedClaim], held: Sequence[allocations.Allocation]
@@ -476,20 +480,26 @@ class ClaimService:
         snapshot: ModelSnapshot,
         skylines: Skylines,
         wanted: Sequence[WantedClaim],
-        window: TimeWindow,
+        span: StaySpan,
         seconds: float,
     ) -> list[PlacedClaim]:
-        """Return the place of a claim for which any host is good enough; empty if all have to be compared.
+        """Return the place of a claim for which only its time matters; empty if all have to be compared.
 
         :raises InvalidRequest: the search takes too long.
         """
         (one, *others) = wanted
         if others or one.order or one.group or one.alternates:
             return []
+        if one.min_duration is not None:
+            return self._within_budget(
+                view,
+                seconds,
+                lambda budget: place_longest(snapshot, skylines, one, span, budget, self._rng),
+            )
         return self._within_budget(
             view,
             seconds,
-            lambda budget: place_in_window(snapshot, skylines, one, window, budget, self._rng),
+            lambda budget: place_in_window(snapshot, skylines, one, span.shortest, budget, self._rng),
         )
 
     def _place_in(
