@@ -82,8 +82,8 @@ class CreateClaim(command.Lister):
 
     The table has a line for each resource provider. Lines with the number 0 are the claim; lines with numbers
     from 1 on are alternates. The column "score" is filled if the claim has an order, and "expires_at" if it
-    expires or has an end. A dry run claims nothing, so its columns "consumer", "generation" and "expires_at" are empty. If
-    no host has room, the command shows the reasons.
+    expires or has an end. A dry run claims nothing, so its columns "consumer", "generation" and "expires_at"
+    are empty. If no host has room, the command shows the reasons.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -135,8 +135,8 @@ class CreateClaim(command.Lister):
             dest="min_duration",
             metavar="<seconds>",
             type=int,
-            help="Make a claim that ends when its room is promised to somebody else, or at --ends-at, and lasts"
-            " at least this number of seconds; it gets the host where it may stay longest",
+            help="Make a claim that lasts at least this number of seconds, and ends when its room is promised"
+            " to others, or at --ends-at. It gets the host where it may stay longest",
         )
         parser.add_argument("--dry-run", action="store_true", help="Show the claim without making it")
         return parser

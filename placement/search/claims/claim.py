@@ -43,7 +43,7 @@ class WantedClaim:
     - ``expires_in``: seconds until the claim expires, unless a client confirms it.
     - ``window``: the time of the allocations; None means from now on, without an end.
     - ``min_duration``: seconds that a preemptible claim lasts at least; it ends when its room is promised to
-      somebody else, at the end of ``window`` at the latest. None means that the claim is not preemptible.
+      others, at the end of ``window`` at the latest. None means that the claim is not preemptible.
     """
 
     consumer: str

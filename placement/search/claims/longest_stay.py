@@ -1,6 +1,6 @@
 """Places preemptible claims where they may stay longest.
 
-A *preemptible* claim uses room that is promised to somebody else from some time on. It begins now, and ends
+A *preemptible* claim uses room that is promised to others from some time on. It begins now, and ends
 when the room is needed, but it lasts at least a given time. A *stay* is the window of such a claim.
 
 A stay that fits until some end also fits until each earlier end. Only instants at which timed amounts begin,
@@ -74,7 +74,7 @@ class StaySpan:
         return cls(now, now + min_duration, last)
 
     @property
-    def shortest(self) -> TimeWindow:
+    def shortest_window(self) -> TimeWindow:
         """The shortest stay."""
         return TimeWindow(self.begin, self.min_end)
 

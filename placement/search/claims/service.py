@@ -411,7 +411,7 @@ class ClaimService:
         # write fails and is repeated
         reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
         span = self._span_ahead(wanted)
-        window = None if span is None else span.shortest
+        window = None if span is None else span.shortest_window
         # within a reservation nothing depends on other windows
         is_timed = window is not None and reserved is None
         own = self._skylines_without(wanted, held) if is_timed else {}
@@ -434,7 +434,7 @@ class ClaimService:
                 ):
                     return found
                 untimed = snapshot
-                snapshot = during_window(untimed, skylines, span.shortest)
+                snapshot = during_window(untimed, skylines, span.shortest_window)
             placed = self._place_in(view, snapshot, members, wanted, end - thread_time())
             if not isinstance(placed, UnplacedClaim):
                 if span is None or wanted[0].min_duration is None:
@@ -499,7 +499,7 @@ class ClaimService:
         return self._within_budget(
             view,
             seconds,
-            lambda budget: place_in_window(snapshot, skylines, one, span.shortest, budget, self._rng),
+            lambda budget: place_in_window(snapshot, skylines, one, span.shortest_window, budget, self._rng),
         )
 
     def _place_in(
