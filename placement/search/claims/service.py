@@ -409,7 +409,9 @@ class ClaimService:
     ) -> list[PlacedClaim] | None:
         # reserved amounts are read before the view: if another claim takes reserved amounts in between, the
         # write fails and is repeated
-        reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
+        source, reserved = None, None
+        if reservation is not None:
+            source, reserved = self._reserved_amounts(reservation, wanted)
         window = self._window_ahead(wanted)
         # within a reservation nothing depends on other windows
         is_timed = window is not None and reserved is None
@@ -421,10 +423,15 @@ class ClaimService:
             self._check_names(view, wanted)
             # a consumer may use the amounts that it holds now, because its new claim replaces them
             snapshot = without_allocations(view.snapshot, held) if held else view.snapshot
-            if reserved is not None:
+            if source is not None and reserved is not None:
                 snapshot, roots = within_reservation(snapshot, reserved)
                 wanted = [
-                    replace(each, only=roots if each.only is None else roots & each.only) for each in wanted
+                    replace(
+                        each,
+                        only=roots if each.only is None else roots & each.only,
+                        on_end=each.on_end or source.on_end,
+                    )
+                    for each in wanted
                 ]
             elif window is not None:
                 skylines = {**skylines, **skylines_in(snapshot, own)}
@@ -526,8 +533,8 @@ class ClaimService:
 
     def _reserved_amounts(
         self, reservation: str, wanted: Sequence[WantedClaim]
-    ) -> list[allocations.Allocation]:
-        """Return the allocations of the reservation.
+    ) -> tuple[reservations.CapacityReservation, list[allocations.Allocation]]:
+        """Return the reservation and its allocations.
 
         :raises Conflict: the reservation does not serve all owners and groups of the claims.
         """
@@ -541,7 +548,9 @@ class ClaimService:
             if found is None or not found.serves_claim(each.owner.project_id, group):
                 raise reservations.unusable_reservation(reservation, each.owner.project_id)
             found.refuse_time(each.window)
-        return held
+        # this line is for the type checker: there is at least one claim
+        assert found is not None
+        return found, held
 
     def _find_reserved(
         self, reservation: str
@@ -642,4 +651,11 @@ def _takes_any_place(wanted: WantedClaim) -> bool:
 
 def _consumer_claim(wanted: WantedClaim, choice: HostChoice) -> ConsumerClaim:
     resources = {provider.uuid: amounts for provider, amounts in choice.resources}
-    return ConsumerClaim(wanted.consumer, resources, wanted.generation, wanted.owner, window=wanted.window)
+    return ConsumerClaim(
+        wanted.consumer,
+        resources,
+        wanted.generation,
+        wanted.owner,
+        window=wanted.window,
+        on_end=wanted.end_action,
+    )
