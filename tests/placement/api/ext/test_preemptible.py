@@ -69,9 +69,10 @@ def test_the_host_is_chosen_where_the_room_stays_free_longest(admin: Admin, host
 def test_a_preemptible_claim_always_has_an_end(admin: Admin, host: str) -> None:
     (claimed,) = claim(admin, 1)
     assert seconds(claimed["ends_at"]) == pytest.approx(time.time() + YEAR, abs=60)
+    assert claimed["on_end"] == "evict"
     latest = after(2 * HOUR)
-    (limited,) = claim(admin, 1, ends_at=latest)
-    assert limited["ends_at"] == latest
+    (limited,) = claim(admin, 1, ends_at=latest, on_end="notify")
+    assert (limited["ends_at"], limited["on_end"]) == (latest, "notify")
 
 
 def test_claims_of_one_call_get_a_common_end(admin: Admin, url: str, host: str) -> None:
