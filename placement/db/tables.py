@@ -213,6 +213,8 @@ reservations = define_table(
     # seconds after starts_at and before expires_at in which a window holds its amounts, but no claim uses it
     sa.Column("lead_time", sa.Integer, nullable=False, server_default="0"),
     sa.Column("cleaning_time", sa.Integer, nullable=False, server_default="0"),
+    # what happens to guests at the end: an EndAction
+    sa.Column("on_end", sa.String(16), nullable=False, server_default="none"),
 )
 
 planned_allocations = define_table(
@@ -231,7 +233,8 @@ booked_windows = define_table(
     sa.Column("project_id", sa.String(255), nullable=False),
     sa.Column("user_id", sa.String(255), nullable=False),
     sa.Column("claim_group", sa.String(255), nullable=True),
-    # these four columns have the values of the reservation
+    # these five columns have the values of the reservation
+    sa.Column("on_end", sa.String(16), nullable=False, server_default="none"),
     sa.Column("starts_at", sa.Double, nullable=False),
     sa.Column("expires_at", sa.Double, nullable=False),
     sa.Column("lead_time", sa.Integer, nullable=False),
@@ -260,6 +263,10 @@ claim_expiries = define_table(
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
     # whether the claim ends at that time in any case; otherwise a client may confirm it
     sa.Column("is_final", sa.Boolean, nullable=False, server_default=sa.false()),
+    # seconds from the end of the claim to expires_at
+    sa.Column("cleaning_time", sa.Integer, nullable=False, server_default="0"),
+    # what happens to guests at the end: an EndAction
+    sa.Column("on_end", sa.String(16), nullable=False, server_default="none"),
 )
 
 change_buckets = define_table(

@@ -350,7 +350,7 @@ def commit_claims(
     join_groups(tx, {each.consumer: each.group.name for each in joining})
     # the end of a window is a part of its reservation
     ends = {
-        claim.consumer: claim.window.ends_at
+        claim.consumer: expiries.ClaimEnd(claim.window.ends_at, claim.cleaning_time, claim.on_end)
         for claim in claims
         if claim.window is not None and claim.owner.consumer_type != RESERVATION
     }

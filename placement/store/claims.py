@@ -11,7 +11,7 @@ from typing import Final
 from placement.exceptions import Conflict, InvalidRequest
 from placement.read_model.provider import Inventory
 from placement.store.consumers import ConsumerOwnership, Generation
-from placement.store.time_profile import TimeWindow
+from placement.store.time_profile import EndAction, TimeWindow
 
 Resources = Mapping[str, int]
 ByProvider = Mapping[str, Resources]
@@ -34,7 +34,7 @@ class ConsumerClaim:
     :data:`~placement.store.consumers.ANY_GENERATION` means that any generation is right (before microversion
     1.28). ``in_any_portions`` marks the remaining amounts of a reservation, for which min_unit, max_unit and
     step_size do not matter. ``window`` is the time of the allocations; None means from now on, without an
-    end.
+    end. Its last ``cleaning_time`` seconds come after the end of the claim, for which ``on_end`` is meant.
     """
 
     consumer: str
@@ -44,6 +44,8 @@ class ConsumerClaim:
     # the value is True for the rest of a reservation, which may not be a multiple of the step size
     in_any_portions: bool = False
     window: TimeWindow | None = None
+    cleaning_time: int = 0
+    on_end: EndAction = EndAction.NONE
 
     @property
     def takes_anything(self) -> bool:

@@ -41,6 +41,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from heapq import nsmallest
 from typing import Final
 
@@ -69,6 +70,14 @@ _LAST: Final = 253_402_300_799.0
 
 AT_ONCE: Final = 0.0
 """The start of a claim that begins at the moment when it is written."""
+
+
+class EndAction(StrEnum):
+    """An action on a guest at the end of its claim, besides the release of its allocations."""
+
+    NONE = "none"
+    NOTIFY = "notify"
+    EVICT = "evict"
 
 
 class HoldRefusal(Conflict):

@@ -20,7 +20,7 @@ from placement.db.batch import PreparedStatement
 from placement.db.database import WriteTransaction
 from placement.db.tables import booked_windows as table
 from placement.db.tables import is_same_text
-from placement.store.time_profile import TimeWindow, WindowMargins
+from placement.store.time_profile import EndAction, TimeWindow, WindowMargins
 
 MAX_AGE: Final = 90 * 86_400.0
 """Seconds for which the history keeps a window after the window's end."""
@@ -42,12 +42,12 @@ class PastState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PastWindow:
-    """A window that is over; times are in seconds since 1970.
+class WindowRecord:
+    """A window in the history; times are in seconds since 1970.
 
     ``held`` is the time for which the amounts were promised, including the margins. ``resources`` has the
     promised amounts by resource class. ``ended_at`` is the time at which the window was deleted; None if it
-    lasted until its end.
+    lasts until its end.
     """
 
     uuid: str
@@ -57,43 +57,34 @@ class PastWindow:
     held: TimeWindow
     margins: WindowMargins
     resources: Mapping[str, int]
-    ended_at: float | None
+    on_end: EndAction = EndAction.NONE
+    ended_at: float | None = None
 
 
-def note_booking(
-    tx: WriteTransaction,
-    uuid: str,
-    owner: tuple[str, str],
-    group: str | None,
-    held: TimeWindow,
-    margins: WindowMargins,
-    resources: Mapping[str, int],
-    now: float,
-) -> None:
+def note_booking(tx: WriteTransaction, window: WindowRecord, now: float) -> None:
     """Record a new window in the history, and delete old rows; the caller has locked the bucket of expiries.
 
-    :param owner: the project and the user.
     :param now: the present time by the clock of the database.
     """
-    project_id, user_id = owner
     old = [
         *tx.conn.execute(_too_old, {"before": now - MAX_AGE}).scalars(),
-        *tx.conn.execute(_too_many, {"project": project_id, "kept": MAX_KEPT, "now": now}).scalars(),
+        *tx.conn.execute(_too_many, {"project": window.project_id, "kept": MAX_KEPT, "now": now}).scalars(),
     ]
     if old:
         tx.conn.execute(sa.delete(table).where(table.c.uuid.in_(old)))
     tx.conn.execute(
         sa.insert(table).values(
-            uuid=uuid,
-            project_id=project_id,
-            user_id=user_id,
-            claim_group=group,
-            starts_at=held.starts_at,
-            expires_at=held.ends_at,
-            lead_time=margins.lead,
-            cleaning_time=margins.cleaning,
-            resources=json.dumps(resources, sort_keys=True),
-            ended_at=held.ends_at,
+            uuid=window.uuid,
+            project_id=window.project_id,
+            user_id=window.user_id,
+            claim_group=window.group,
+            starts_at=window.held.starts_at,
+            expires_at=window.held.ends_at,
+            lead_time=window.margins.lead,
+            cleaning_time=window.margins.cleaning,
+            on_end=window.on_end,
+            resources=json.dumps(window.resources, sort_keys=True),
+            ended_at=window.held.ends_at,
         )
     )
 
@@ -103,6 +94,11 @@ def note_end(tx: WriteTransaction, uuid: str, expires_at: float) -> None:
     tx.conn.execute(
         sa.update(table).where(table.c.uuid == uuid).values(expires_at=expires_at, ended_at=expires_at)
     )
+
+
+def note_end_action(tx: WriteTransaction, uuid: str, on_end: EndAction) -> None:
+    """Change what happens at the end of a window."""
+    tx.conn.execute(sa.update(table).where(table.c.uuid == uuid).values(on_end=on_end))
 
 
 def note_deletion(tx: WriteTransaction, uuid: str) -> None:
@@ -122,7 +118,7 @@ def list_past(
     group: str | None,
     after: str | None,
     limit: int,
-) -> list[PastWindow]:
+) -> list[WindowRecord]:
     """Return past windows of a project and a group, in the order of uuids from ``after`` on."""
     query = sa.select(table).where(_STATES[state]).order_by(table.c.uuid).limit(limit)
     if project_id is not None:
@@ -132,7 +128,7 @@ def list_past(
     if after is not None:
         query = query.where(table.c.uuid > after)
     return [
-        PastWindow(
+        WindowRecord(
             row.uuid,
             row.project_id,
             row.user_id,
@@ -140,6 +136,7 @@ def list_past(
             TimeWindow(row.starts_at, row.expires_at),
             WindowMargins(row.lead_time, row.cleaning_time),
             json.loads(row.resources),
+            EndAction(row.on_end),
             row.ended_at if row.ended_at < row.expires_at else None,
         )
         for row in conn.execute(query)

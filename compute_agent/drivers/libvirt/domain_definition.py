@@ -242,7 +242,7 @@ class DomainDefinition:
 
     @property
     def own_pins(self) -> frozenset[Pin]:
-        """Those pins of the definition that the agent wrote and that are unchanged since."""
+        """The pins of the definition that the agent wrote, and that have not changed since."""
         return frozenset(
             (role, cpus)
             for role, cpus in self.pins.items()

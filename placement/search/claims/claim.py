@@ -20,7 +20,7 @@ from placement.search.request import CandidatesRequest
 from placement.store.allocations import Allocation
 from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, Members, hosts_of, members_by_host, size
-from placement.store.time_profile import TimeWindow
+from placement.store.time_profile import EndAction, TimeWindow
 
 Order = tuple[tuple[str, float], ...]
 """Criteria with their weights, see :mod:`placement.search.claims.scores`; each criterion occurs once."""
@@ -43,6 +43,9 @@ class WantedClaim:
     - ``topology``: how dedicated CPUs and memory are split over zones; None does not split them.
     - ``expires_in``: seconds until the claim expires, unless a client confirms it.
     - ``window``: the time of the allocations; None means from now on, without an end.
+    - ``min_duration``: seconds that a preemptible claim lasts at least; it ends when its room is promised to
+      others, at the end of ``window`` at the latest. None means that the claim is not preemptible.
+    - ``on_end``: what happens at the end of the window; None leaves it to the reservation of the claim.
     """
 
     consumer: str
@@ -63,6 +66,8 @@ class WantedClaim:
     topology: TopologyPolicy | None = None
     expires_in: float | None = None
     window: TimeWindow | None = None
+    min_duration: float | None = None
+    on_end: EndAction | None = None
 
     @classmethod
     def without_consumer(
@@ -75,6 +80,11 @@ class WantedClaim:
     def names_hosts(self) -> bool:
         """Return whether the claim names hosts, so that otherwise equivalent hosts are different."""
         return bool(self.only or self.avoid)
+
+    @property
+    def end_action(self) -> EndAction:
+        """Return what happens at the end of the claim."""
+        return EndAction.NONE if self.window is None or self.on_end is None else self.on_end
 
     @property
     def all_requests(self) -> tuple[CandidatesRequest, ...]:
