@@ -19,8 +19,7 @@ from compute_agent.report.transport import UNTYPED_MICROVERSION, PlacementTransp
 _ATTRIBUTES_SINCE: Final = (1, 8)
 _TREES_SINCE: Final = (1, 11)
 _EXPIRIES_SINCE: Final = (1, 14)
-"""The versions of the API below ``/ext/v1`` since which it has attributes, whole trees and expiring claims.
-"""
+"""The first versions of the API ``/ext/v1`` that have attributes, whole trees and expiring claims."""
 
 _NO_TYPE: Final = "unknown"
 

@@ -27,9 +27,10 @@ _NAMESPACE: Final = uuid.UUID("0a1c6f4e-52f7-5d0b-9d3e-6a0f8f7c1b55")
 
 
 class BadDeclarationError(ValueError):
-"""A declared value cannot be used, and without it the subject cannot be a guest. The text names the
-key.
-"""
+    """A declared value cannot be used, and without it the subject cannot be a guest.
+
+    The text of the error names the key.
+    """
 
 
 @dataclass(frozen=True, slots=True)
