@@ -9,6 +9,7 @@ CHANGE_ATTRIBUTES: Final = "placement:ext:resource_providers:attributes:update"
 CHANGES: Final = "placement:ext:changes:list"
 CLAIM: Final = "placement:ext:claims:create"
 CONFIRM: Final = "placement:ext:claims:update"
+LIST_CLAIMS: Final = "placement:ext:claims:list"
 SHOW_CLAIM: Final = "placement:ext:claims:show"
 FIND_WINDOWS: Final = "placement:ext:availability:find"
 EXPLAIN: Final = "placement:ext:explanations:explain"
@@ -31,6 +32,7 @@ RULES: Final = [
     define_rule(CHANGE_ATTRIBUTES, "Replace the attributes of a resource provider.", ("PUT", _ATTRIBUTES)),
     define_rule(CHANGES, "List the changes since a cursor.", ("GET", "/ext/v1/changes")),
     define_rule(CLAIM, "Find candidates and claim them in one call.", ("POST", "/ext/v1/claims")),
+    define_rule(LIST_CLAIMS, "List the claims that end on a host.", ("GET", "/ext/v1/claims")),
     define_rule(CONFIRM, "Confirm a claim that would expire.", ("PUT", "/ext/v1/claims/{consumer_uuid}")),
     define_rule(SHOW_CLAIM, "Show when a claim expires.", ("GET", "/ext/v1/claims/{consumer_uuid}")),
     define_rule(

@@ -1,10 +1,12 @@
 """The body of ``POST /ext/v1/claims``."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
+from placement import microversion
 from placement.exceptions import InvalidRequest
+from placement.microversion import Microversion
 from placement.schemas import explanation
 from placement.schemas.base import (
     ArrayField,
@@ -19,12 +21,14 @@ from placement.schemas.base import (
 )
 from placement.schemas.request_form import RequestForms
 from placement.schemas.resource_provider import ATTRIBUTE_NAME
+from placement.schemas.terms import Params, load_query, since_version
 from placement.search.claims.claim import Order, WantedClaim
 from placement.search.claims.scores import ATTRIBUTE, CRITERIA
 from placement.store import reservations
 from placement.store.consumers import ConsumerOwnership
+from placement.store.expiries import EndMarker
 from placement.store.groups import ConsumerGroup, GroupPolicy
-from placement.store.time_profile import AT_ONCE, TimeWindow
+from placement.store.time_profile import AT_ONCE, EndAction, TimeWindow
 
 # this is a low limit, because the search may try each claim with each choice of the earlier claims
 MAX_CLAIMS: Final = 64
@@ -40,6 +44,8 @@ MAX_CRITERIA: Final = 32
 """Maximum number of criteria in an order."""
 MAX_SECONDS: Final = 7 * 86_400.0
 """Maximum number of seconds until an unconfirmed claim expires."""
+MAX_PAGE: Final = 1000
+"""Maximum number of claims that end in one answer."""
 GROUP_NAME: Final = "^[A-Za-z0-9._:@+-]+$"
 GROUP_MEANING: Final = "a name of letters, digits and any of . _ : @ + -"
 GROUP: Final = "group"
@@ -57,6 +63,16 @@ def time_field() -> StringField:
         load_default=None,
         allow_none=False,
     )
+
+
+def end_action_field() -> StringField:
+    """Return an optional field for what happens at the end of a claim."""
+    return StringField(choices=[each.value for each in EndAction], load_default=None, allow_none=False)
+
+
+def parse_end_action(text: str | None) -> EndAction | None:
+    """Return what shall happen at the end of a claim; None if a body does not tell."""
+    return None if text is None else EndAction(text)
 
 
 def parse_time(text: str, field: str) -> float:
@@ -118,7 +134,45 @@ class ClaimsBody(StrictSchema):
     claims = ArrayField(ObjectField(_ClaimSchema), min_items=1, max_items=MAX_CLAIMS, required=True)
     dry_run = BooleanField(load_default=False)
     ends_at = time_field()
+    on_end = end_action_field()
     reservation = UuidField(load_default=None, allow_none=False)
+
+
+class _EndingQuery(StrictSchema):
+    """The parameters of ``GET /ext/v1/claims``."""
+
+    root = UuidField(required=True, metadata=since_version(microversion.INITIAL))
+    limit = StringField(
+        pattern="^[1-9][0-9]{0,3}$",
+        meaning="a number from 1 to 9999",
+        metadata=since_version(microversion.INITIAL),
+    )
+    marker = StringField(
+        pattern=r"^[0-9]{1,12}(\.[0-9]{1,17})?_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$",
+        meaning="the marker of a link to the next page",
+        metadata=since_version(microversion.INITIAL),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EndingPage:
+    """A page of claims that end: the root of their host, the end and consumer before it, and its limit."""
+
+    root: str
+    after: EndMarker
+    limit: int
+
+
+def parse_ending(params: Params, version: Microversion) -> EndingPage:
+    """Return the page that a query string of ``GET /ext/v1/claims`` asks for.
+
+    :raises InvalidRequest: the query string is wrong; the message names the error.
+    """
+    values = load_query(_EndingQuery, params, version)
+    time, _, consumer = values.get("marker", "0_").partition("_")
+    # a limit above the maximum is no error, so that clients need not know the maximum
+    limit = min(MAX_PAGE, int(values.get("limit", MAX_PAGE)))
+    return EndingPage(values["root"], (float(time), consumer), limit)
 
 
 class ConfirmationBody(StrictSchema):
@@ -148,13 +202,19 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
                 f"The consumer {each['consumer_uuid']} cannot have the type of reservations: only POST"
                 " /ext/v1/reservations creates consumers of this type."
             )
+    on_end = parse_end_action(body["on_end"])
     if body["ends_at"] is None:
+        if on_end not in (None, EndAction.NONE):
+            raise InvalidRequest(
+                f"on_end: {on_end} needs ends_at, because claims without it have no end. Give ends_at, or"
+                " leave on_end out."
+            )
         return [_wanted_claim(each, forms) for each in body["claims"]]
     if any(each["expires_in"] is not None for each in body["claims"]):
         raise InvalidRequest("A claim may have either expires_in or ends_at, but not both.")
     # the claims begin with their creation
     window = TimeWindow(AT_ONCE, parse_time(body["ends_at"], "ends_at"))
-    return [replace(_wanted_claim(each, forms), window=window) for each in body["claims"]]
+    return [replace(_wanted_claim(each, forms), window=window, on_end=on_end) for each in body["claims"]]
 
 
 def _wanted_claim(claim: dict[str, Any], forms: RequestForms) -> WantedClaim:

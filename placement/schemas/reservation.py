@@ -13,6 +13,8 @@ from placement.schemas.claim import (
     GROUP_MEANING,
     GROUP_NAME,
     OwnedSchema,
+    end_action_field,
+    parse_end_action,
     parse_owned,
     parse_time,
     time_field,
@@ -40,8 +42,9 @@ _STATES: Final = (*ReservationState, DEGRADED, *PastState)
 
 
 class _EndingSchema(StrictSchema):
-    """The expiry of a reservation, which a body gives by one of two fields."""
+    """The expiry of a reservation, which a body gives by one of two fields, and the end of its claims."""
 
+    on_end = end_action_field()
     expires_at = time_field()
     expires_in = NumberField(0, MAX_SECONDS, load_default=None, allow_none=False)
 
@@ -123,12 +126,12 @@ def change_of(body: dict[str, Any]) -> ReservationChange:
     :raises InvalidRequest: there is none, or the body has both of the fields for the end.
     """
     has_end = body["expires_at"] is not None or body["expires_in"] is not None
-    if not has_end and body["allocations"] is None:
-        raise InvalidRequest("One of expires_at, expires_in and allocations is needed.")
+    if not has_end and body["allocations"] is None and body["on_end"] is None:
+        raise InvalidRequest("One of expires_at, expires_in, allocations and on_end is needed.")
     kept = None
     if body["allocations"] is not None:
         kept = {uuid: each["resources"] for uuid, each in body["allocations"].items()}
-    return ReservationChange(end_of(body) if has_end else None, kept)
+    return ReservationChange(end_of(body) if has_end else None, kept, parse_end_action(body["on_end"]))
 
 
 def end_of(body: dict[str, Any]) -> ReservationEnd:
@@ -169,7 +172,7 @@ def maintenance_window(body: dict[str, Any], window: TimeWindow | None) -> TimeW
     :raises InvalidRequest: the body also asks for a place, or has no start.
     """
     places = ("query", "flavor", "allowed_hosts", "excluded_hosts", "order", "group", "topology")
-    fields = (*places, "lead_time", "cleaning_time")
+    fields = (*places, "lead_time", "cleaning_time", "on_end")
     if given := [name for name in fields if body.get(name)]:
         raise InvalidRequest(f"A reservation with maintenance_of takes a whole host, without {given[0]}.")
     if window is None:

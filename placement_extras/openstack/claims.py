@@ -45,6 +45,7 @@ RESERVATION_COLUMNS: Final = (
     "expires_at",
     "lead_time",
     "cleaning_time",
+    "on_end",
     "state",
     "degraded",
     "allocations",
@@ -130,6 +131,11 @@ class CreateClaim(command.Lister):
             help="Time when the claim ends in any case, such as 2026-12-24T18:00:00Z (UTC); a claim from a"
             " reservation with a start needs it",
         )
+        _add_on_end(
+            parser,
+            "What happens to the guest at --ends-at: nothing, an event, or an eviction by the agent of its"
+            " host (default: the value of the reservation, or none)",
+        )
         parser.add_argument("--dry-run", action="store_true", help="Show the claim without making it")
         return parser
 
@@ -148,7 +154,7 @@ class CreateClaim(command.Lister):
         elif parsed_args.policy is not None:
             raise exceptions.CommandError("--policy needs a group: give its name with --group.")
         body: dict[str, Any] = {"claims": [claim], "dry_run": parsed_args.dry_run}
-        body |= _given_fields(parsed_args, "reservation", "ends_at")
+        body |= _given_fields(parsed_args, "reservation", "ends_at", "on_end")
         try:
             (claimed,) = request_extension(self, "POST", _CLAIMS, json=body)["claims"]
         except exceptions.Conflict as error:
@@ -231,6 +237,7 @@ class CreateReservation(command.ShowOne):
             " (default: now)",
         )
         _add_margins(parser)
+        _add_on_end(parser, f"{_ON_END_HELP} (default: none)")
         parser.add_argument("--uuid", metavar="<uuid>", help="UUID of the reservation (default: a new one)")
         parser.add_argument(
             "--group",
@@ -246,7 +253,9 @@ class CreateReservation(command.ShowOne):
         body = {
             **_request_fields(self, parsed_args, needs_source=host is None),
             **_expiry_fields(parsed_args),
-            **_given_fields(parsed_args, "uuid", "group", "starts_at", "lead_time", "cleaning_time"),
+            **_given_fields(
+                parsed_args, "uuid", "group", "starts_at", "lead_time", "cleaning_time", "on_end"
+            ),
         }
         if host is not None:
             # the service refuses a query, a flavor or hosts beside it, with a reason
@@ -303,21 +312,25 @@ class ShowReservation(command.ShowOne):
 
 
 class SetReservation(command.ShowOne):
-    """Change the time when a reservation expires."""
+    """Change the time when a reservation expires, or what happens at the end of claims from it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
         parser = _with_uuid(super().get_parser(prog_name))
-        _add_expiry(parser)
+        _add_expiry(parser, is_required=False)
+        _add_on_end(parser, f"{_ON_END_HELP} (default: as before)")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
-        """Write the time with the current generation."""
+        """Write the changes with the current generation."""
+        changes = {**_expiry_fields(parsed_args), **_given_fields(parsed_args, "on_end")}
+        if not changes:
+            raise exceptions.CommandError("Nothing to change: give --until, --for or --on-end.")
         path = f"{_RESERVATIONS}/{parsed_args.uuid}"
         generation = send_request(self, "GET", path)["reservation"]["generation"]
         return _reservation_columns(
             self,
-            send_request(self, "PUT", path, json={"generation": generation, **_expiry_fields(parsed_args)}),
+            send_request(self, "PUT", path, json={"generation": generation, **changes}),
         )
 
 
@@ -489,8 +502,18 @@ def _add_expires_in(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--expires-in", metavar="<seconds>", type=float, help=what)
 
 
-def _add_expiry(parser: argparse.ArgumentParser) -> None:
-    end = parser.add_mutually_exclusive_group(required=True)
+def _add_on_end(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--on-end", choices=("none", "notify", "evict"), help=what)
+
+
+_ON_END_HELP: Final = (
+    "What happens to guests at the end of claims that take from the reservation from now on, and name no"
+    " action: nothing, an event, or an eviction by the agent of the host"
+)
+
+
+def _add_expiry(parser: argparse.ArgumentParser, *, is_required: bool = True) -> None:
+    end = parser.add_mutually_exclusive_group(required=is_required)
     end.add_argument(
         "--for", dest="seconds", metavar="<seconds>", type=float, help="Seconds until the reservation expires"
     )
@@ -509,7 +532,9 @@ def _add_margins(parser: argparse.ArgumentParser) -> None:
 
 
 def _expiry_fields(parsed_args: argparse.Namespace) -> dict[str, Any]:
-    return {"expires_at": parsed_args.until} if parsed_args.until else {"expires_in": parsed_args.seconds}
+    if parsed_args.until:
+        return {"expires_at": parsed_args.until}
+    return {} if parsed_args.seconds is None else {"expires_in": parsed_args.seconds}
 
 
 def _reservation_columns(

@@ -16,6 +16,7 @@ from placement.db.database import WriteTransaction
 from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
 from placement.schemas.base import canonical_uuid
+from placement.schemas.claim import parse_end_action
 from placement.search.claims.degradation import DegradationCause, PromisingProviders, find_causes
 from placement.store import reservations as store
 from placement.store.allocations import Allocation
@@ -24,9 +25,9 @@ from placement.store.consumers import ConsumerOwnership
 from placement.store.holds import read_schedule
 from placement.store.maintenances import HostGuest, book_maintenance, find_guests
 from placement.store.reservations import CapacityReservation, ReservationEnd, WrittenReservation
-from placement.store.time_profile import WindowMargins, iso_time
+from placement.store.time_profile import EndAction, WindowMargins, iso_time
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
-from placement.store.window_history import PastState, PastWindow, list_past
+from placement.store.window_history import PastState, WindowRecord, list_past
 
 blueprint = Blueprint("ext_reservations", __name__)
 
@@ -65,8 +66,10 @@ def create_reservation(call: ApiRequest) -> Response:
     # the transaction fills this list; it may run several times, and the last run counts
     made: list[WrittenReservation] = []
 
+    on_end = parse_end_action(body["on_end"]) or EndAction.NONE
+
     def make_written(tx: WriteTransaction) -> None:
-        made[:] = [store.make_reservation(tx, uuid, body["group"], end, starts_at, limits, margins)]
+        made[:] = [store.make_reservation(tx, uuid, body["group"], end, starts_at, limits, margins, on_end)]
 
     claim_service(call).claim_places([wanted], also=make_written)
     (written,) = made
@@ -224,7 +227,7 @@ def _reservation_documents(
     return documents
 
 
-def _past_document(window: PastWindow, state: PastState) -> dict[str, Any]:
+def _past_document(window: WindowRecord, state: PastState) -> dict[str, Any]:
     usable = window.margins.usable_window(window.held)
     return {
         "uuid": window.uuid,
@@ -236,6 +239,7 @@ def _past_document(window: PastWindow, state: PastState) -> dict[str, Any]:
         "expires_at": iso_time(usable.ends_at),
         "lead_time": window.margins.lead,
         "cleaning_time": window.margins.cleaning,
+        "on_end": window.on_end,
         "state": state,
         "degraded": [],
         "allocations": {},
@@ -271,6 +275,7 @@ def _reservation_document(
         "expires_at": iso_time(reservation.usable.ends_at),
         "lead_time": reservation.lead_time,
         "cleaning_time": reservation.cleaning_time,
+        "on_end": reservation.on_end,
         "state": reservation.state,
         "degraded": [asdict(each) for each in causes],
         "allocations": by_provider,

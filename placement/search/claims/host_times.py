@@ -1,6 +1,6 @@
-"""Starts of windows that sums of each host do not exclude, so that few windows have to be placed.
+"""Finds the starts of windows that sums per host do not exclude, so that few windows have to be placed.
 
-The placement of claims decides about the rest, see :mod:`placement.search.claims.availability`.
+The placement of claims tests these starts (:mod:`placement.search.claims.availability`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_SKYLINES: Final[SkylinesByClass] = {}
 
 @dataclass(frozen=True, slots=True)
 class ClassNeed:
-    """The total amount of a class that a request needs, and the largest part that one provider gives."""
+    """The total amount of a class that a request needs, and the largest amount from one provider."""
 
     resource_class: str
     total: int
@@ -33,9 +33,9 @@ class ClassNeed:
 
 
 class HostTimes:
-    """Starts that sums of each host do not exclude, for the request of a claim.
+    """Finds the starts at which the sums of a host leave enough room for the request of a claim.
 
-    Classes of sharing providers exclude nothing.
+    Classes that sharing providers have exclude no start.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class HostTimes:
     def first_start(self, root: int, after: float, until: float) -> float:
         """Return the first start from ``after`` on that is not excluded.
 
-        A result above ``until`` only means that all earlier ones are excluded.
+        A result above ``until`` only means that no start up to ``until`` is possible.
         """
         self._budget.spend()
         limits = self._limits_of(root)
@@ -77,7 +77,7 @@ class HostTimes:
         return start
 
     def tight_end(self, root: int, start: float) -> float:
-        """Return until when the request may stay from a start on, as far as single providers tell."""
+        """Return the time until which the request fits from a start on, according to the single providers."""
         limits = self._limits_of(root)
         if limits is None:
             return math.inf
@@ -129,7 +129,7 @@ def _class_needs(wanted: WantedClaim, shared: Container[str]) -> list[ClassNeed]
 
 @dataclass(frozen=True, slots=True)
 class _ClassLimit:
-    """The providers of a host with one class: their skylines, free amounts without timed ones, and maxima."""
+    """The providers of a host with one class: skylines, free untimed amounts, and largest portions."""
 
     need: ClassNeed
     skylines: Sequence[TimeSkyline]
@@ -140,7 +140,7 @@ class _ClassLimit:
     def from_providers(
         cls, members: Iterable[Provider], skylines: Skylines, need: ClassNeed
     ) -> _ClassLimit | None:
-        """Return the limit; None if the host never has room."""
+        """Return the limit; None if the host can never have enough."""
         name, timed, free, units = need.resource_class, list[TimeSkyline](), list[int](), list[int]()
         for each in members:
             skyline = skylines.get(each.id, NO_SKYLINES).get(name, NO_SKYLINE)
@@ -168,8 +168,9 @@ class _ClassLimit:
 
 
 _HostLimits = tuple[list[tuple[TimeSkyline, int]], list[_ClassLimit]]
-"""Skylines of classes that one provider of a host has, with the largest sums beside the request; and limits
-of classes that several providers have."""
+"""The limits of a host: for each class of one provider, its skyline and the largest sum that leaves room for
+the request; and the limits of classes that several providers have.
+"""
 
 
 def _gives_enough(need: ClassNeed, rooms: Sequence[int]) -> bool:

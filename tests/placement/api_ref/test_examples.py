@@ -37,6 +37,7 @@ VARYING = {
     "findWindows": ("windows.0.starts_at", "windows.0.ends_at"),
     "getExtensions": ("version.release",),
     "listChanges": ("cursor",),
+    "listClaims": ("now",),
     "showClaim": ("claim.expires_at", "claim.expires_in"),
 }
 IN_PART = {"listResourceClasses": "resource_classes"}
@@ -69,6 +70,7 @@ PARSERS = {
     "listAllocationCandidates": queries.parse_candidates,
     "showUsages": queries.parse_usages,
     "listReservations": reservation.parse_list,
+    "listClaims": claim.parse_ending,
     "listChanges": changes.parse_following,
     "showTree": tree.parse_show,
 }

@@ -17,6 +17,7 @@ ADMIN_OR_SERVICE = [
     "placement:ext:capacity:count",
     "placement:ext:changes:list",
     "placement:ext:claims:create",
+    "placement:ext:claims:list",
     "placement:ext:claims:show",
     "placement:ext:claims:update",
     "placement:ext:availability:find",
