@@ -225,7 +225,8 @@ class ClaimEnds(AgentLoop):
             return {}
         views = {view.guest.uuid: view for view in self._pipeline.guest_views()}
         return {
-            uuid: f"its claim ended at {time_text(note.claim.ends_at)}; {self._advice(note, views[uuid])}"
+            uuid: f"its claim ended at {time_text(note.claim.ends_at)};"
+            f" {self._remedy_text(note, views[uuid])}"
             for uuid, note in self._store.notes.items()
             if note.claim.ends_at <= now and uuid in views and views[uuid].migration is None
         }
@@ -343,7 +344,7 @@ class ClaimEnds(AgentLoop):
     # For the thread of this object
 
     @property
-    def _rules(self) -> EndRules:
+    def _end_rules(self) -> EndRules:
         conf = self._in_force.current
         return EndRules(float(conf.options.guests.end_notice), conf.settings.evict_grace)
 
@@ -356,7 +357,7 @@ class ClaimEnds(AgentLoop):
         running = {view.guest.uuid: view for view in self._pipeline.guest_views() if view.migration is None}
         self._failures = {uuid: it for uuid, it in self._failures.items() if uuid in running}
         self._read_before_eviction(running)
-        now, rules = self._database_time(), self._rules
+        now, rules = self._database_time(), self._end_rules
         # A server without the list may have answered meanwhile.
         if now is None:
             return
@@ -373,7 +374,7 @@ class ClaimEnds(AgentLoop):
         now = self._database_time()
         if self._evicting:
             return _EVICTION_WAIT
-        due = None if now is None else next_time(self._store.notes.values(), self._rules, now, READ_AHEAD)
+        due = None if now is None else next_time(self._store.notes.values(), self._end_rules, now, READ_AHEAD)
         return _MAX_WAIT if now is None or due is None else min(due - now, _MAX_WAIT)
 
     def _warn_unread(self) -> None:
@@ -396,7 +397,7 @@ class ClaimEnds(AgentLoop):
             for uuid, note in self._store.notes.items()
             if uuid in running and self._can_evict(running[uuid])
         ]
-        if now is None or not needs_read(notes, self._rules, now, last, READ_AHEAD):
+        if now is None or not needs_read(notes, self._end_rules, now, last, READ_AHEAD):
             return
         self._tried = self._clock()
         answer = run_aside(READ_THREAD, partial(self._read_again, self._in_force.current.client))
@@ -447,7 +448,7 @@ class ClaimEnds(AgentLoop):
                     "The claim of guest %s ended at %s, and the guest still runs: %s",
                     guest,
                     end,
-                    self._advice(note, view),
+                    self._remedy_text(note, view),
                     reason=f"on_end: {note.claim.on_end}",
                 )
                 self._keep_stage(note, EndStage.OVER)
@@ -489,7 +490,7 @@ class ClaimEnds(AgentLoop):
                     outcome=EventOutcome.FAILED,
                 )
 
-    def _advice(self, note: EndNote, view: GuestView) -> str:
+    def _remedy_text(self, note: EndNote, view: GuestView) -> str:
         """The state of a guest after the end of its claim, and what to do."""
         uuid = note.guest_uuid
         stop = f"stop it (compute-agent guest evict {uuid}), or claim again for it"
