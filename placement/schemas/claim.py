@@ -1,5 +1,6 @@
 """The body of ``POST /ext/v1/claims``."""
 
+import math
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -28,7 +29,7 @@ from placement.store import reservations
 from placement.store.consumers import ConsumerOwnership
 from placement.store.expiries import EndMarker
 from placement.store.groups import ConsumerGroup, GroupPolicy
-from placement.store.time_profile import AT_ONCE, EndAction, TimeWindow
+from placement.store.time_profile import AT_ONCE, MAX_AHEAD, EndAction, TimeWindow
 
 # this is a low limit, because the search may try each claim with each choice of the earlier claims
 MAX_CLAIMS: Final = 64
@@ -44,6 +45,8 @@ MAX_CRITERIA: Final = 32
 """Maximum number of criteria in an order."""
 MAX_SECONDS: Final = 7 * 86_400.0
 """Maximum number of seconds until an unconfirmed claim expires."""
+MAX_MIN_DURATION: Final = int(MAX_AHEAD)
+"""Maximum number of seconds that a preemptible claim lasts at least."""
 MAX_PAGE: Final = 1000
 """Maximum number of claims that end in one answer."""
 GROUP_NAME: Final = "^[A-Za-z0-9._:@+-]+$"
@@ -128,12 +131,19 @@ class _ClaimSchema(OwnedSchema, explanation.TopologySchema):
     expires_in = NumberField(1, MAX_SECONDS, load_default=None, allow_none=False)
 
 
+class _PreemptibleSchema(StrictSchema):
+    """The seconds that preemptible claims last at least, whatever is promised to others."""
+
+    min_duration = IntegerField(1, MAX_MIN_DURATION, required=True)
+
+
 class ClaimsBody(StrictSchema):
     """Claims; either all of them are written, or none is."""
 
     claims = ArrayField(ObjectField(_ClaimSchema), min_items=1, max_items=MAX_CLAIMS, required=True)
     dry_run = BooleanField(load_default=False)
     ends_at = time_field()
+    preemptible = ObjectField(_PreemptibleSchema, load_default=None)
     on_end = end_action_field()
     reservation = UuidField(load_default=None, allow_none=False)
 
@@ -202,8 +212,13 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
                 f"The consumer {each['consumer_uuid']} cannot have the type of reservations: only POST"
                 " /ext/v1/reservations creates consumers of this type."
             )
-    on_end = parse_end_action(body["on_end"])
-    if body["ends_at"] is None:
+    on_end, preemptible = parse_end_action(body["on_end"]), body["preemptible"]
+    if preemptible is not None and body["reservation"] is not None:
+        raise InvalidRequest(
+            "A claim from a reservation cannot be preemptible: its room is not promised to others."
+        )
+    given = next((name for name in ("ends_at", "preemptible") if body[name] is not None), None)
+    if given is None:
         if on_end not in (None, EndAction.NONE):
             raise InvalidRequest(
                 f"on_end: {on_end} needs ends_at, because claims without it have no end. Give ends_at, or"
@@ -211,10 +226,17 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
             )
         return [_wanted_claim(each, forms) for each in body["claims"]]
     if any(each["expires_in"] is not None for each in body["claims"]):
-        raise InvalidRequest("A claim may have either expires_in or ends_at, but not both.")
+        raise InvalidRequest(f"A claim may have either expires_in or {given}, but not both.")
     # the claims begin with their creation
-    window = TimeWindow(AT_ONCE, parse_time(body["ends_at"], "ends_at"))
-    return [replace(_wanted_claim(each, forms), window=window, on_end=on_end) for each in body["claims"]]
+    ends_at = math.inf if body["ends_at"] is None else parse_time(body["ends_at"], "ends_at")
+    window, min_duration = TimeWindow(AT_ONCE, ends_at), None
+    if preemptible is not None:
+        # others need the room at the end of a preemptible claim
+        min_duration, on_end = preemptible["min_duration"], on_end or EndAction.EVICT
+    return [
+        replace(_wanted_claim(each, forms), window=window, min_duration=min_duration, on_end=on_end)
+        for each in body["claims"]
+    ]
 
 
 def _wanted_claim(claim: dict[str, Any], forms: RequestForms) -> WantedClaim:

@@ -83,8 +83,8 @@ class CreateClaim(command.Lister):
 
     The table has a line for each resource provider. Lines with the number 0 are the claim; lines with numbers
     from 1 on are alternates. The column "score" is filled if the claim has an order, and "expires_at" if it
-    expires. A dry run claims nothing, so its columns "consumer", "generation" and "expires_at" are empty. If
-    no host has room, the command shows the reasons.
+    expires or has an end. A dry run claims nothing, so its columns "consumer", "generation" and "expires_at"
+    are empty. If no host has room, the command shows the reasons.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -131,10 +131,18 @@ class CreateClaim(command.Lister):
             help="Time when the claim ends in any case, such as 2026-12-24T18:00:00Z (UTC); a claim from a"
             " reservation with a start needs it",
         )
+        parser.add_argument(
+            "--preemptible",
+            dest="min_duration",
+            metavar="<seconds>",
+            type=int,
+            help="Make a claim that lasts at least this number of seconds, and ends when its room is promised"
+            " to others, or at --ends-at. It gets the host where it may stay longest",
+        )
         _add_on_end(
             parser,
             "What happens to the guest at --ends-at: nothing, an event, or an eviction by the agent of its"
-            " host (default: the value of the reservation, or none)",
+            " host (default: evict for preemptible claims, else the value of the reservation, or none)",
         )
         parser.add_argument("--dry-run", action="store_true", help="Show the claim without making it")
         return parser
@@ -155,6 +163,8 @@ class CreateClaim(command.Lister):
             raise exceptions.CommandError("--policy needs a group: give its name with --group.")
         body: dict[str, Any] = {"claims": [claim], "dry_run": parsed_args.dry_run}
         body |= _given_fields(parsed_args, "reservation", "ends_at", "on_end")
+        if min_duration := _given_fields(parsed_args, "min_duration"):
+            body["preemptible"] = min_duration
         try:
             (claimed,) = request_extension(self, "POST", _CLAIMS, json=body)["claims"]
         except exceptions.Conflict as error:
@@ -166,9 +176,9 @@ class CreateClaim(command.Lister):
                 " consumer with that generation."
             ) from None
         print_warnings(self, claimed.get("warnings", ()))
-        held: TableRow = tuple(
-            claimed[name] for name in ("consumer_uuid", "consumer_generation", "expires_at")
-        )
+        held: TableRow = tuple(claimed[name] for name in ("consumer_uuid", "consumer_generation"))
+        # an earlier service has no ends
+        held += (claimed["expires_at"] or claimed.get("ends_at"),)
         if parsed_args.dry_run:
             print("Dry run: nothing was claimed.", file=self.app.stderr)
             held = None, None, None
@@ -389,6 +399,8 @@ class ListAvailability(command.Lister):
             **given_topology(parsed_args),
             **_given_fields(parsed_args, "duration", "not_before", "deadline", "limit"),
             **_given_fields(parsed_args, "lead_time", "cleaning_time"),
+            # reasons cost the service more than the search does, but a person needs them
+            "explain": True,
         }
         answer = request_extension(self, "POST", _AVAILABILITY, json=body)
         print_warnings(self, answer["warnings"])

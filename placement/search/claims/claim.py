@@ -43,6 +43,8 @@ class WantedClaim:
     - ``topology``: how dedicated CPUs and memory are split over zones; None does not split them.
     - ``expires_in``: seconds until the claim expires, unless a client confirms it.
     - ``window``: the time of the allocations; None means from now on, without an end.
+    - ``min_duration``: seconds that a preemptible claim lasts at least; it ends when its room is promised to
+      others, at the end of ``window`` at the latest. None means that the claim is not preemptible.
     - ``on_end``: what happens at the end of the window; None leaves it to the reservation of the claim.
     """
 
@@ -64,6 +66,7 @@ class WantedClaim:
     topology: TopologyPolicy | None = None
     expires_in: float | None = None
     window: TimeWindow | None = None
+    min_duration: float | None = None
     on_end: EndAction | None = None
 
     @classmethod

@@ -6,6 +6,7 @@ The placement of claims tests these starts (:mod:`placement.search.claims.availa
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -83,6 +84,13 @@ class HostTimes:
             return math.inf
         return min([skyline.fits_until(most, start) for skyline, most in limits[0]], default=math.inf)
 
+    def latest_end(self, root: int, start: float) -> float:
+        """Return until when the sums of a host do not exclude that the request stays from a start on."""
+        limits = self._limits_of(root)
+        others = () if limits is None else limits[1]
+        ends = [each.fits_until(start, self._budget) for each in others]
+        return min([self.tight_end(root, start), *ends])
+
     def _limits_of(self, root: int) -> _HostLimits | None:
         if root not in self._limits:
             self._limits[root] = self._find_limits(root)
@@ -153,18 +161,49 @@ class _ClassLimit:
 
     def first_start(self, start: float, duration: float, until: float, budget: SearchBudget) -> float:
         """Return the first start that the sums of the providers do not exclude."""
+        total: TimeSkyline | None = None
         while start <= until:
             # many providers with many breakpoints each have many ends to try
             budget.spend(len(self.skylines))
-            window = TimeWindow(start, start + duration)
-            rooms = [
-                min(most, free - each.largest_sum(window))
-                for each, free, most in zip(self.skylines, self.free, self.max_units, strict=True)
-            ]
-            if _gives_enough(self.need, rooms):
+            if self._has_room(TimeWindow(start, start + duration)):
                 break
+            # the sum over the providers skips most ends, and hosts with room at once do not need it
+            if total is None:
+                budget.spend(sum(len(each.times) for each in self.skylines))
+                total = self._total_skyline()
             start = whole_milliseconds(min(each.next_end(start) for each in self.skylines))
+            start = total.first_fit(self._most_beside(), start, duration, until)
         return start
+
+    def fits_until(self, start: float, budget: SearchBudget) -> float:
+        """Return until when the sums exclude no stay from a start on; infinity if never."""
+        ends = sorted({time for each in self.skylines for time in each.times if time > start})
+        budget.spend(len(ends))
+        # a longer window never has more room
+        count = bisect_left(ends, True, key=lambda end: not self._has_room(TimeWindow(start, end)))
+        # the last window with room extends to the next breakpoint
+        if count == len(ends):
+            return math.inf
+        return ends[count - 1] if count else start
+
+    def _has_room(self, window: TimeWindow) -> bool:
+        rooms = [
+            min(most, free - each.largest_sum(window))
+            for each, free, most in zip(self.skylines, self.free, self.max_units, strict=True)
+        ]
+        return _gives_enough(self.need, rooms)
+
+    def _total_skyline(self) -> TimeSkyline:
+        """Return the sum of the amounts that take room from the need, over all providers."""
+        parts = zip(self.skylines, self.free, self.max_units, strict=True)
+        # a provider never gives more than its max_unit, and never less than nothing
+        bounded = ((each, free - most, free) for each, free, most in parts if free > 0)
+        return TimeSkyline.total_of(tuple(bounded))
+
+    def _most_beside(self) -> int:
+        """Return the largest total that leaves enough room for the need."""
+        rooms = (min(both) for both in zip(self.free, self.max_units, strict=True))
+        return sum(each for each in rooms if each > 0) - self.need.total
 
 
 _HostLimits = tuple[list[tuple[TimeSkyline, int]], list[_ClassLimit]]

@@ -29,6 +29,7 @@ from placement.search.claims.availability import (
     place_in_window,
     skylines_in,
     snapshot_during,
+    times_by_way,
 )
 from placement.search.claims.claim import (
     ClaimScenario,
@@ -37,7 +38,8 @@ from placement.search.claims.claim import (
     within_reservation,
     without_allocations,
 )
-from placement.search.claims.host_times import Skylines
+from placement.search.claims.host_times import HostTimes, Skylines
+from placement.search.claims.longest_stay import StaySpan, place_longest, prolong_stay
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
 from placement.search.claims.scores import ATTRIBUTE
@@ -53,7 +55,6 @@ from placement.store.time_profile import (
     AT_ONCE,
     MAX_AHEAD,
     TimeWindow,
-    check_window,
     iso_time,
     overlaps_sentence,
 )
@@ -211,12 +212,14 @@ class ClaimService:
         limit: int,
         limits: BookingLimits,
         *,
+        explain: bool = False,
         is_repeated: bool = False,
     ) -> FoundWindows:
         """Return the earliest windows in which the claim of a new consumer fits.
 
         :param limits: the limits on reservations, of which only duration and horizon apply, because the
             search has no project.
+        :param explain: whether a refusal has an explanation if no window could ever suffice.
         :param is_repeated: whether an earlier search found nothing while windows changed.
         :raises InvalidRequest: a resource class, trait or root that the claim names does not exist, no start
             is possible, or the search takes too long to find any window.
@@ -236,10 +239,11 @@ class ClaimService:
                 snapshot = view.snapshot
                 pause = view.yield_after(self._check_awaited)
                 budget = SearchBudget(self._limits.searching, yield_lock=pause)
-                found += islice(find_free(snapshot, skylines, wanted, span, budget), limit)
+                ways = times_by_way(snapshot, skylines, wanted, span.duration, budget)
+                found += islice(find_free(snapshot, skylines, wanted, span, budget, ways), limit)
                 if found:
                     return FoundWindows(found)
-                refusal = self._explain_times(view, skylines, wanted, span)
+                refusal = self._explain_times(view, skylines, wanted, span, ways, explain=explain)
                 ahead = TimeWindow(span.begin, span.last + span.duration)
                 some = _overlapping_providers(view.snapshot, skylines, [wanted], ahead)
         except BudgetExhausted:
@@ -253,7 +257,7 @@ class ClaimService:
             return FoundWindows(found, is_complete=False)
         # the answer is only advice, so one repetition suffices
         if not is_repeated and self._timetable.has_changed(timed):
-            return self.find_windows(wanted, time, limit, limits, is_repeated=True)
+            return self.find_windows(wanted, time, limit, limits, explain=explain, is_repeated=True)
         refusal.add_overlaps(self._describe_overlaps(some, [wanted], ahead))
         return FoundWindows(found, refusal=refusal)
 
@@ -300,14 +304,27 @@ class ClaimService:
             return {each.uuid for each in members_of(snapshot, roots.intersection(snapshot.trees))}
 
     def _explain_times(
-        self, view: ModelView, skylines: Skylines, wanted: WantedClaim, span: StartSpan
+        self,
+        view: ModelView,
+        skylines: Skylines,
+        wanted: WantedClaim,
+        span: StartSpan,
+        ways: Sequence[HostTimes],
+        *,
+        explain: bool,
     ) -> NoCandidate:
         """Return why a claim has no free window: it never fits, or other consumers take all."""
         budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
         # timed amounts leave the most room when none of them is used; without a place in time, the windows
         # remain as the likely reason
         with suppress(BudgetExhausted):
-            if not place_in_window(view.snapshot, skylines, wanted, NEVER, budget, self._rng):
+            if not place_in_window(view.snapshot, skylines, wanted, NEVER, budget, self._rng, ways):
+                if not explain:
+                    return NoCandidate(
+                        "No host has room for the request at any time, even without all windows and claims"
+                        " that end. With 'explain', the answer has the reasons.",
+                        None,
+                    )
                 empty = during_window(view.snapshot, skylines, NEVER)
                 return claim_refusal(
                     [wanted], UnplacedClaim(0, ClaimScenario.from_members(empty, {}, [wanted])), budget
@@ -422,7 +439,8 @@ class ClaimService:
         source, reserved = None, None
         if reservation is not None:
             source, reserved = self._reserved_amounts(reservation, wanted)
-        window = self._window_ahead(wanted)
+        span = self._span_ahead(wanted)
+        window = None if span is None else span.shortest_window
         # within a reservation nothing depends on other windows
         is_timed = window is not None and reserved is None
         own = self._skylines_without(wanted, held) if is_timed else {}
@@ -443,16 +461,20 @@ class ClaimService:
                     )
                     for each in wanted
                 ]
-            elif window is not None:
+            elif span is not None:
                 skylines = {**skylines, **skylines_in(snapshot, own)}
                 if found := self._place_in_window(
-                    view, snapshot, skylines, wanted, window, end - thread_time()
+                    view, snapshot, skylines, wanted, span, end - thread_time()
                 ):
                     return found
-                snapshot = during_window(snapshot, skylines, window)
+                untimed = snapshot
+                snapshot = during_window(untimed, skylines, span.shortest_window)
             placed = self._place_in(view, snapshot, members, wanted, end - thread_time())
             if not isinstance(placed, UnplacedClaim):
-                return placed
+                if span is None or wanted[0].min_duration is None:
+                    return placed
+                budget = SearchBudget(end - thread_time(), yield_lock=view.yield_after(self._check_awaited))
+                return prolong_stay(untimed, skylines, members, placed, span, budget, self._rng)
             if reserved is not None:
                 raise reservation_refusal(wanted, placed, reserved)
             budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
@@ -466,14 +488,13 @@ class ClaimService:
             refusal.add_overlaps(self._describe_windows(wanted, members))
         raise refusal
 
-    def _window_ahead(self, wanted: Sequence[WantedClaim]) -> TimeWindow | None:
-        """Return the future part of the window of the claims; None if the claims have no end."""
-        # all claims of a call have the same window
-        window = wanted[0].window
-        if window is None:
+    def _span_ahead(self, wanted: Sequence[WantedClaim]) -> StaySpan | None:
+        """Return the possible times of the claims from now on; None if they have no end."""
+        # all claims of a call have the same times
+        if wanted[0].window is None:
             return None
         with self._database.read() as conn:
-            return check_window(window, expiries.server_time(conn))
+            return StaySpan.from_wanted(wanted[0], expiries.server_time(conn))
 
     def _skylines_without(
         self, wanted: Sequence[WantedClaim], held: Sequence[allocations.Allocation]
@@ -493,20 +514,40 @@ class ClaimService:
         snapshot: ModelSnapshot,
         skylines: Skylines,
         wanted: Sequence[WantedClaim],
-        window: TimeWindow,
+        span: StaySpan,
         seconds: float,
     ) -> list[PlacedClaim]:
-        """Return the placed claim if any host is good enough for it; empty if all hosts have to be compared.
+        """Return the place of a claim for which only its time matters; empty if all have to be compared.
 
         :raises InvalidRequest: the search takes too long.
         """
         (one, *others) = wanted
         if others or one.order or one.group or one.alternates:
             return []
+        if one.min_duration is not None:
+            return self._within_budget(
+                view,
+                seconds,
+                lambda budget: place_longest(snapshot, skylines, one, span, budget, self._rng),
+            )
         return self._within_budget(
             view,
             seconds,
-            lambda budget: place_in_window(snapshot, skylines, one, window, budget, self._rng),
+            lambda budget: place_in_window(
+                snapshot,
+                skylines,
+                one,
+                span.shortest_window,
+                budget,
+                self._rng,
+                times_by_way(
+                    snapshot,
+                    skylines,
+                    one,
+                    span.shortest_window.ends_at - span.shortest_window.starts_at,
+                    budget,
+                ),
+            ),
         )
 
     def _place_in(

@@ -511,6 +511,11 @@ def walk_reservations(shell: Shell) -> None:
         shell(f"resource reservation show {RESERVED}")
     walk_claims_that_expire(shell, f"allocation claim create resources=LLC:2 {whose} --uuid {CLAIMANT}")
     assert shell(f"{ALLOCATION} delete {CLAIMANT}") is None
+    lent = f"allocation claim create resources=LLC:2 {whose} --uuid {CLAIMANT} --preemptible 3600"
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    (row,) = shell(f"{lent} --ends-at {tomorrow:%FT%TZ}")
+    assert (row["resources"], row["expires_at"]) == ("LLC=2", f"{tomorrow:%FT%T}.000Z")
+    assert shell(f"{ALLOCATION} delete {CLAIMANT}") is None
 
 
 def walk_maintenances(shell: Shell, create: str) -> None:
