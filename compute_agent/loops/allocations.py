@@ -236,11 +236,12 @@ class ClaimWatch:
             try:
                 claim = client.expiring_claim(uuid)
                 if claim is not None and not (
-                    self._confirms_claims and self._confirm_claim(client, view, claim)
+                    self._confirms_claims and not claim.is_final and self._confirm_claim(client, view, claim)
                 ):
                     # Placement returns the seconds that are left, so that clocks need not agree.
                     expiring[uuid] = time.time() + claim.seconds
-                    if uuid not in self._expiring:
+                    # compute_agent.loops.claim_ends announces final ends.
+                    if uuid not in self._expiring and not claim.is_final:
                         self._warn_expiry(view, claim)
             except UnavailableError:
                 raise

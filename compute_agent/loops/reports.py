@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.allocations import ClaimWatch, HistoryWatch, allocations_read, hand_over
 from compute_agent.loops.base import ReloadedConfiguration, TreeAddition, pause
+from compute_agent.loops.claim_ends import ClaimEnds
 from compute_agent.loops.guest_claims import GuestClaims
 from compute_agent.loops.root_watch import RootUser, RootWatch
 from compute_agent.model.messages import ConfigError, DriverError
@@ -139,6 +140,7 @@ class ReportLoop:
         history: HistoryWatch | None = None,
         claims: ClaimWatch | None = None,
         guest_claims: GuestClaims | None = None,
+        claim_ends: ClaimEnds | None = None,
         signal: WakeSignal | None = None,
     ) -> None:
         """Prepare the loop.
@@ -155,11 +157,13 @@ class ReportLoop:
             database.
         :param claims: confirms claims that expire, or warns of them.
         :param guest_claims: claims for guests without an allocation; None: the agent claims nothing.
+        :param claim_ends: acts at the ends of claims; None: the agent does nothing then.
         :param signal: wakes the thread; other objects share it.
         """
         self.history = history or HistoryWatch(metrics)
         self.claims = claims or ClaimWatch()
         self._guest_claims = guest_claims
+        self._claim_ends = claim_ends
         self._root = root
         self._root_user = root_user
         self._reporter = reporter
@@ -438,6 +442,11 @@ class ReportLoop:
         return {} if self._guest_claims is None else self._guest_claims.refusal_reasons()
 
     @property
+    def overdue_guests(self) -> Mapping[str, str]:
+        """The guests that still run although their claims have ended: what to do, by uuid."""
+        return {} if self._claim_ends is None else self._claim_ends.overdue_guests()
+
+    @property
     def claimed_guests(self) -> frozenset[str]:
         """The uuids of guests with a claim of the agent, whether they run or not."""
         return frozenset() if self._guest_claims is None else self._guest_claims.claimed_guests()
@@ -495,6 +504,8 @@ class ReportLoop:
             self._guest_claims.settle_claims(self._client)
         # Claims are read last, so that a failure with claims does not affect the allocations that were read.
         self.claims.read_claims(self._client, self._pipeline.guest_views())
+        if self._claim_ends is not None:
+            self._claim_ends.read_ends(self._client)
 
     def _current_holders(self) -> dict[str, ConsumerOwner]:
         """The owners of all consumers with an allocation on this host. Only unknown owners are read again."""

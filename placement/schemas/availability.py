@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from placement.schemas import explanation
-from placement.schemas.base import IntegerField
+from placement.schemas.base import BooleanField, IntegerField
 from placement.schemas.claim import HostsSchema, parse_hosted, parse_time, time_field
 from placement.schemas.request_form import RequestForms
 from placement.schemas.reservation import MAX_MARGIN
@@ -29,6 +29,7 @@ class AvailabilityBody(HostsSchema, explanation.TopologySchema):
     lead_time = IntegerField(0, MAX_MARGIN, load_default=0)
     cleaning_time = IntegerField(0, MAX_MARGIN, load_default=0)
     limit = IntegerField(1, MAX_WINDOWS, load_default=5)
+    explain = BooleanField(load_default=False)
 
 
 def wanted_of(body: dict[str, Any], forms: RequestForms) -> WantedClaim:

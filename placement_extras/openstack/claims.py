@@ -399,6 +399,8 @@ class ListAvailability(command.Lister):
             **given_topology(parsed_args),
             **_given_fields(parsed_args, "duration", "not_before", "deadline", "limit"),
             **_given_fields(parsed_args, "lead_time", "cleaning_time"),
+            # reasons cost the service more than the search does, but a person needs them
+            "explain": True,
         }
         answer = request_extension(self, "POST", _AVAILABILITY, json=body)
         print_warnings(self, answer["warnings"])

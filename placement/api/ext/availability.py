@@ -26,7 +26,9 @@ def find_windows(call: ApiRequest) -> Response:
     """Find the earliest windows in which a request fits; nothing is reserved."""
     body = call.parse_body(_BODY)
     wanted, time = schemas.wanted_of(body, call.service.request_forms), schemas.time_of(body)
-    found = claim_service(call).find_windows(wanted, time, body["limit"], booking_limits(call))
+    found = claim_service(call).find_windows(
+        wanted, time, body["limit"], booking_limits(call), explain=body["explain"]
+    )
     refusal = found.refusal
     return call.json_answer(
         {

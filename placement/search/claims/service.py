@@ -29,6 +29,7 @@ from placement.search.claims.availability import (
     place_in_window,
     skylines_in,
     snapshot_during,
+    times_by_way,
 )
 from placement.search.claims.claim import (
     ClaimScenario,
@@ -37,7 +38,7 @@ from placement.search.claims.claim import (
     within_reservation,
     without_allocations,
 )
-from placement.search.claims.host_times import Skylines
+from placement.search.claims.host_times import HostTimes, Skylines
 from placement.search.claims.longest_stay import StaySpan, place_longest, prolong_stay
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
@@ -211,12 +212,14 @@ class ClaimService:
         limit: int,
         limits: BookingLimits,
         *,
+        explain: bool = False,
         is_repeated: bool = False,
     ) -> FoundWindows:
         """Return the earliest windows in which the claim of a new consumer fits.
 
         :param limits: the limits on reservations, of which only duration and horizon apply, because the
             search has no project.
+        :param explain: whether a refusal has an explanation if no window could ever suffice.
         :param is_repeated: whether an earlier search found nothing while windows changed.
         :raises InvalidRequest: a resource class, trait or root that the claim names does not exist, no start
             is possible, or the search takes too long to find any window.
@@ -236,10 +239,11 @@ class ClaimService:
                 snapshot = view.snapshot
                 pause = view.yield_after(self._check_awaited)
                 budget = SearchBudget(self._limits.searching, yield_lock=pause)
-                found += islice(find_free(snapshot, skylines, wanted, span, budget), limit)
+                ways = times_by_way(snapshot, skylines, wanted, span.duration, budget)
+                found += islice(find_free(snapshot, skylines, wanted, span, budget, ways), limit)
                 if found:
                     return FoundWindows(found)
-                refusal = self._explain_times(view, skylines, wanted, span)
+                refusal = self._explain_times(view, skylines, wanted, span, ways, explain=explain)
                 ahead = TimeWindow(span.begin, span.last + span.duration)
                 some = _overlapping_providers(view.snapshot, skylines, [wanted], ahead)
         except BudgetExhausted:
@@ -253,7 +257,7 @@ class ClaimService:
             return FoundWindows(found, is_complete=False)
         # the answer is only advice, so one repetition suffices
         if not is_repeated and self._timetable.has_changed(timed):
-            return self.find_windows(wanted, time, limit, limits, is_repeated=True)
+            return self.find_windows(wanted, time, limit, limits, explain=explain, is_repeated=True)
         refusal.add_overlaps(self._describe_overlaps(some, [wanted], ahead))
         return FoundWindows(found, refusal=refusal)
 
@@ -300,14 +304,27 @@ class ClaimService:
             return {each.uuid for each in members_of(snapshot, roots.intersection(snapshot.trees))}
 
     def _explain_times(
-        self, view: ModelView, skylines: Skylines, wanted: WantedClaim, span: StartSpan
+        self,
+        view: ModelView,
+        skylines: Skylines,
+        wanted: WantedClaim,
+        span: StartSpan,
+        ways: Sequence[HostTimes],
+        *,
+        explain: bool,
     ) -> NoCandidate:
         """Return why a claim has no free window: it never fits, or other consumers take all."""
         budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
         # timed amounts leave the most room when none of them is used; without a place in time, the windows
         # remain as the likely reason
         with suppress(BudgetExhausted):
-            if not place_in_window(view.snapshot, skylines, wanted, NEVER, budget, self._rng):
+            if not place_in_window(view.snapshot, skylines, wanted, NEVER, budget, self._rng, ways):
+                if not explain:
+                    return NoCandidate(
+                        "No host has room for the request at any time, even without all windows and claims"
+                        " that end. With 'explain', the answer has the reasons.",
+                        None,
+                    )
                 empty = during_window(view.snapshot, skylines, NEVER)
                 return claim_refusal(
                     [wanted], UnplacedClaim(0, ClaimScenario.from_members(empty, {}, [wanted])), budget
@@ -516,7 +533,21 @@ class ClaimService:
         return self._within_budget(
             view,
             seconds,
-            lambda budget: place_in_window(snapshot, skylines, one, span.shortest_window, budget, self._rng),
+            lambda budget: place_in_window(
+                snapshot,
+                skylines,
+                one,
+                span.shortest_window,
+                budget,
+                self._rng,
+                times_by_way(
+                    snapshot,
+                    skylines,
+                    one,
+                    span.shortest_window.ends_at - span.shortest_window.starts_at,
+                    budget,
+                ),
+            ),
         )
 
     def _place_in(
