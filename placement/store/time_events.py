@@ -85,7 +85,7 @@ class TimeEvent:
     on_end: EndAction
 
     @property
-    def id(self) -> str:
+    def event_id(self) -> str:
         """The id, which is the same in each answer with this event."""
         return str(uuids.uuid5(_NAMESPACE, f"{self.kind} {self.consumer} {round(self.instant * 1e6)}"))
 
@@ -104,7 +104,7 @@ class EventPosition:
     consumer: str
 
     @property
-    def order(self) -> tuple[float, int, str]:
+    def sort_key(self) -> tuple[float, int, str]:
         """The key by which events are sorted."""
         return self.instant, _KINDS.index(self.kind), self.consumer
 
@@ -146,8 +146,8 @@ def list_events(
             query = query.where((instant > place) | ((instant == place) & is_behind))
             values |= {"begin": begin, "consumer": consumer}
         for event in _events_of(kind, conn.execute(query, values)):
-            found[event.id] = event
-    return nsmallest(limit, found.values(), key=lambda each: each.position.order)
+            found[event.event_id] = event
+    return nsmallest(limit, found.values(), key=lambda each: each.position.sort_key)
 
 
 def _place_in(kind: TimeEventKind, after: EventPosition) -> tuple[float, str]:
@@ -177,7 +177,7 @@ def note_ended(tx: WriteTransaction, uuids_of_consumers: Collection[str]) -> Non
     tx.conn.execute(sa.insert(ended_claims), [dict(each) for each in ended])
 
 
-def _larger(one: sa.ColumnElement[Any], other: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+def _larger_of(one: sa.ColumnElement[Any], other: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     # the name of this function differs between databases
     return sa.case((one > other, one), else_=other)
 
@@ -194,13 +194,13 @@ _claim_cleaning: Final = sa.select(sa.func.coalesce(sa.func.max(_e.cleaning_time
 _start: Final = _w.starts_at + _w.lead_time
 _end: Final = _w.expires_at - _w.cleaning_time
 # a window may get an end in its cleaning time, which is in the past then
-_end_instant: Final = _larger(_end, _w.end_set_at)
+_end_instant: Final = _larger_of(_end, _w.end_set_at)
 _is_cancelled: Final = _w.ended_at < _start
 _is_deleted: Final = _w.ended_at < _w.expires_at
 _claim_end: Final = _e.expires_at - _e.cleaning_time
 
 
-def _within(instant: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+def _is_within(instant: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
     return (instant >= _since) & (instant < _until)
 
 
@@ -215,7 +215,7 @@ def _window_events(instant: sa.ColumnElement[Any], *conditions: sa.ColumnElement
             _end.label("ends_at"),
             _w.on_end,
         )
-        .where(_within(instant), *conditions)
+        .where(_is_within(instant), *conditions)
         .order_by(instant, _w.uuid)
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )
@@ -238,7 +238,7 @@ def _claim_events(instant: sa.ColumnElement[Any], *conditions: sa.ColumnElement[
             _e.on_end != EndAction.NONE.value,
             _e.expires_at >= _since,
             _e.expires_at < _until + _notice + _claim_cleaning,
-            _within(instant),
+            _is_within(instant),
             *conditions,
         )
         .order_by(instant, consumers.c.uuid)
@@ -258,7 +258,7 @@ def _past_claim_events(instant: sa.ColumnElement[Any], *conditions: sa.ColumnEle
             past.ends_at,
             past.on_end,
         )
-        .where(past.ends_at >= _since, past.ends_at < _until + _notice, _within(instant), *conditions)
+        .where(past.ends_at >= _since, past.ends_at < _until + _notice, _is_within(instant), *conditions)
         .order_by(instant, past.uuid)
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )
@@ -267,13 +267,13 @@ def _past_claim_events(instant: sa.ColumnElement[Any], *conditions: sa.ColumnEle
 # conditions on plain columns, which indexes serve: each contains the rows with instants in the interval
 _starts_near: Final = (_w.starts_at >= _since - _LATE - _lead) & (_w.starts_at < _until + _notice)
 _ends_near: Final = (_w.ended_at >= _since) & (_w.ended_at < _until + _notice + _cleaning)
-_soon: Final = _larger(_start - _notice, _w.booked_at)
-_ends_soon: Final = _larger(_end - _notice, _w.end_set_at)
-_claim_soon: Final = _larger(_claim_end - _notice, _e.booked_at)
-_past_soon: Final = _larger(ended_claims.c.ends_at - _notice, ended_claims.c.booked_at)
+_soon: Final = _larger_of(_start - _notice, _w.booked_at)
+_ends_soon: Final = _larger_of(_end - _notice, _w.end_set_at)
+_claim_soon: Final = _larger_of(_claim_end - _notice, _e.booked_at)
+_past_soon: Final = _larger_of(ended_claims.c.ends_at - _notice, ended_claims.c.booked_at)
 _QUERIES: Final = (
     (TimeEventKind.STARTS_SOON, _window_events(_soon, _starts_near, ~_is_cancelled, _soon < _start)),
-    (TimeEventKind.STARTED, _window_events(_larger(_start, _w.booked_at), _starts_near, ~_is_cancelled)),
+    (TimeEventKind.STARTED, _window_events(_larger_of(_start, _w.booked_at), _starts_near, ~_is_cancelled)),
     (
         TimeEventKind.ENDS_SOON,
         _window_events(_ends_soon, _ends_near, ~_is_deleted, _ends_soon < _end_instant),

@@ -56,7 +56,7 @@ def list_interval(call: ApiRequest) -> Response:
 def event_document(event: TimeEvent) -> dict[str, Any]:
     """Return the document of an event, as answers and notifications show it."""
     return {
-        "id": event.id,
+        "id": event.event_id,
         "kind": event.kind,
         "time": iso_time(event.instant),
         "consumer_uuid": event.consumer,
