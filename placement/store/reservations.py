@@ -35,7 +35,7 @@ from placement.exceptions import (
     InvalidRequest,
     NotFound,
 )
-from placement.store import allocations, claimants, expired, expiries, holds, window_history
+from placement.store import allocations, claimants, expired, expiries, holds, time_events, window_history
 from placement.store import consumers as consumer_store
 from placement.store.booking_limits import BookingLimits
 from placement.store.claims import CapacityExceeded, ConsumerClaim
@@ -706,6 +706,7 @@ def _give_back_expired(tx: WriteTransaction) -> int:
             for query in expired.UUIDS
             for uuid in tx.conn.execute(query.where(consumers.c.uuid.in_(found))).scalars()
         ]
+        time_events.note_ended(tx, found)
         allocations.give_back(tx, found)
     # the counter is incremented in any case, so that workers read the next expiry
     tx.lock_buckets([buckets.RESERVATIONS])
