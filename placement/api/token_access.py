@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 class CannotAsk(Exception):
-    """The Identity service did not answer whether a token is valid, so the caller is unknown."""
+    """The Identity service did not answer whether a token is valid, so the caller stays unknown."""
 
 
 class SignInRefused(Exception):
@@ -17,7 +17,7 @@ class SignInRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TokenAccess:
-    """A token, the seconds for which it stays valid, and its user and project."""
+    """A token with its remaining seconds of validity, its user and its project."""
 
     token: str
     seconds: float

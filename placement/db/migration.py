@@ -1,4 +1,4 @@
-"""Migrations of the schema to the newest revision; only one runs at a time, even if several are started."""
+"""Migrates the schema to the newest revision; several started migrations run one after the other."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,14 +19,15 @@ from placement.exceptions import Unavailable
 LOG = logging.getLogger(__name__)
 
 _LOCKING: Final = ("postgresql", "sqlite")
-"""Databases where a transaction can exclude other migrations: PostgreSQL by an advisory lock, SQLite by its
-write lock."""
+"""Kinds of databases where a transaction can exclude other migrations: PostgreSQL has an advisory lock,
+SQLite its write lock.
+"""
 _LOCK_ID: Final = 0x706C6163  # of PostgreSQL's advisory lock
 # another process may be migrating a large database
 _LOCK_TIMEOUT: Final = 600
 
 EXACT: Final = frozenset({"0001", "0002"})
-"""Revisions of releases that work with no later revision."""
+"""Revisions that belong to releases which work with no later revision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +47,16 @@ class FoundDatabase:
 def find_database(url: str) -> FoundDatabase:
     """Return the state of the database at a URL.
 
-    :raises Unavailable: the database does not answer, or has several revisions.
+    :raises Unavailable: the database does not answer, or records several revisions.
     """
     with _own_connection(url, "AUTOCOMMIT", PoolOptions()) as conn:
         return state_of(conn)
 
 
 def state_of(conn: sa.Connection) -> FoundDatabase:
-    """Return the state of the database of a connection.
+    """Return the state of the database to which a connection leads.
 
-    :raises Unavailable: the database has several revisions.
+    :raises Unavailable: the database records several revisions.
     """
     revisions = read_revisions(conn)
     if len(revisions) > 1:
@@ -78,12 +79,12 @@ def version(url: str) -> str | None:
 
 
 def find_obstacle(found: FoundDatabase) -> str | None:
-    """Return why this version cannot work with a database, and the remedy; None if it can.
+    """Return why this version cannot work with a database, with the remedy; None if it can.
 
-    Revisions are numbers of four digits. Within a thousand, migrations only add something, and each version
-    works with the additions of later ones. So services of two versions may share one database, and an
-    operator may go back to the older version. A migration that removes something begins the next thousand.
-    The same applies to the revisions of each extension's tables.
+    Revisions are numbers of four digits. Migrations between two thousands only add something, and each
+    version works with the additions of later versions. So services of two versions may share one database,
+    and an operator may go back to the older version. A migration that removes something begins the next
+    thousand. The same rules apply to the revisions of each extension's tables.
     """
     reasons = (_branch_obstacle(branch, present) for branch, present in found.branches.items())
     return _core_obstacle(found) or next(filter(None, reasons), None)
@@ -129,10 +130,10 @@ def _branch_obstacle(branch: ExtensionTables, present: str | None) -> str | None
 
 
 def require_schema(url: str) -> str | None:
-    """Return the revision of a database that this version can work with.
+    """Check that this version can work with a database; return the revision of the database.
 
-    :raises Unavailable: the database does not answer, or its schema does not suit; the message has the
-        remedy.
+    :raises Unavailable: the database does not answer, or its schema does not suit this version. The message
+        has the remedy.
     """
     with _own_connection(url, "AUTOCOMMIT", PoolOptions()) as conn:
         found = state_of(conn)
@@ -146,7 +147,7 @@ def require_schema(url: str) -> str | None:
 
 
 def upgrade_schema(url: str, revision: str = "head") -> None:
-    """Migrate the database. A second process waits until the first one has finished.
+    """Migrate the database to a revision. Only one process migrates at a time; a second process waits.
 
     A database that a later version has migrated stays unchanged.
 
@@ -237,7 +238,7 @@ def stamp_revision(url: str, revision: str) -> None:
 
 @contextmanager
 def exclusive_connection(url: str) -> Iterator[sa.Connection]:
-    """Open a transaction for a migration; the whole deployment has only one of these at a time."""
+    """Open the transaction of a migration; only one process of the deployment has such a transaction."""
     # the statements have no time limit, because a migration may rewrite large tables
     options = replace(WHOLE_DATABASE, lock_timeout=_LOCK_TIMEOUT)
     with _own_connection(url, "READ COMMITTED", options) as connection:
@@ -256,7 +257,7 @@ def exclusive_connection(url: str) -> Iterator[sa.Connection]:
 def _own_connection(url: str, isolation_level: str, options: PoolOptions) -> Iterator[sa.Connection]:
     """Open a connection outside of any pool.
 
-    :raises Unavailable: the database does not answer, or locks were not free in time.
+    :raises Unavailable: the database does not answer, or another process held locks for too long.
     """
     source = engine.create_engine(url, isolation_level, options)
     # SQLite itself reports "unable to open database file", without the file, the folder or the reason

@@ -20,7 +20,7 @@ VERSION_TABLE: Final = "alembic_version"
 
 
 def script_location() -> Path:
-    """Return the folder of the migrations, a part of the package wherever it is installed."""
+    """Return the folder of the migrations, which is a part of the installed package."""
     return Path(str(resources.files("placement.db"))) / "migrations"
 
 
@@ -35,7 +35,7 @@ def known_revisions(branch: ExtensionTables | None = None) -> frozenset[str]:
 
 
 def newest_revision(branch: ExtensionTables | None = None) -> str | None:
-    """Return the revision that this version needs, of the core's tables or of an extension's."""
+    """Return the revision that this version needs for the tables of the core or of an extension."""
     return max(known_revisions(branch), default=None)
 
 

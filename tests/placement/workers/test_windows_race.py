@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from datetime import datetime
@@ -42,7 +43,7 @@ def work_randomly(admin: Admin, host: str, seed: int, begin: float, failures: li
     rng = random.Random(seed)
     made: list[str] = []
     for _ in range(ROUNDS):
-        kind, amount, hour = rng.choice("bbcpd"), rng.randint(1, 3), rng.randint(1, 5)
+        kind, amount, hour = rng.choice("bbclpd"), rng.randint(1, 3), rng.randint(1, 5)
         key = str(uuid.uuid4())
         if kind == "b":
             times = {"starts_at": iso(begin + hour * HOUR), "expires_at": iso(begin + (hour + 1) * HOUR)}
@@ -51,6 +52,12 @@ def work_randomly(admin: Admin, host: str, seed: int, begin: float, failures: li
         elif kind == "c":
             wanted = new_claim(f"resources=VCPU:{amount}", consumer_uuid=key)
             answer = post_claims(admin, wanted, ends_at=iso(begin + hour * HOUR))
+        elif kind == "l":
+            wanted, least = new_claim(f"resources=VCPU:{amount}", consumer_uuid=key), time.time() + HOUR / 2
+            answer = post_claims(admin, wanted, preemptible={"min_duration": int(HOUR / 2)})
+            # answers show whole milliseconds
+            if answer.status_code == 201 and answer.json["claims"][0]["ends_at"] < iso(least - 0.001):
+                failures.append(f"l: {answer.text} ends before {iso(least)}")
         elif kind == "p":
             answer = put_allocation(admin, {host: {"VCPU": 1}}, key)
         elif made:
