@@ -32,6 +32,7 @@ from compute_agent.loops.allocations import ClaimWatch, HistoryWatch
 from compute_agent.loops.arrivals import GuestEvents, PreStartHook
 from compute_agent.loops.audit import ConsumerLocations
 from compute_agent.loops.base import AgentLoop, ConfigurationInForce
+from compute_agent.loops.claim_ends import ClaimEnds, EndStore
 from compute_agent.loops.cold_memory import ColdMemoryLoop
 from compute_agent.loops.devices import DeviceSource
 from compute_agent.loops.events import EventLog, OomEvents
@@ -59,7 +60,7 @@ from compute_agent.report.reporter import HostReporter
 from compute_agent.report.root_provider import DisableCause
 from compute_agent.threads import WakeSignal
 from compute_agent.throttling.arbiter import LimitArbiter
-from compute_agent.throttling.evictions import GuestEvictions, GuestEvictor
+from compute_agent.throttling.evictions import MAX_ENDS, GuestEvictions, GuestEvictor
 from compute_agent.throttling.executor import ThrottleExecutor
 from compute_agent.throttling.reclaims import MemoryReclaimer
 from compute_agent.throttling.samplers import GuestReader
@@ -199,6 +200,18 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         # lowest limit.
         limits = LimitArbiter(pipeline)
         guest_claims = GuestClaims(in_force, pipeline, foreign_drivers(driver), ClaimStore(folder), recorder)
+        evictions = GuestEvictions(conf.settings, pipeline, driver, conf.client)
+        claim_ends = ClaimEnds(
+            in_force,
+            pipeline,
+            driver,
+            EndStore(folder),
+            # The allocation ends by itself. A guest that leaves early keeps it until then, because its claim
+            # may be extended meanwhile.
+            GuestEvictor(evictions.stop_guest, evictions.forget_guest, MAX_ENDS),
+            recorder,
+            metrics.registry,
+        )
         reports = ReportLoop(
             HostReporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),
             conf.client,
@@ -230,6 +243,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             history=HistoryWatch(metrics, saved.history, state, recorder),
             claims=ClaimWatch(in_force, recorder),
             guest_claims=guest_claims,
+            claim_ends=claim_ends,
             signal=changed,
         )
         maintenance = MaintenanceMode(saved.maintenance, state, reports, metrics.registry, recorder)
@@ -244,7 +258,6 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             metrics.registry,
             options.host.root,
         )
-        evictions = GuestEvictions(conf.settings, pipeline, driver, conf.client)
         executor = ThrottleExecutor(
             registry,
             limits,
@@ -289,7 +302,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         cpu_use = CpuUse(conf, pipeline, driver)
         late: tuple[AgentLoop, ...] = (
             *(reports, sources, watermarks, interference, oom, cold, reclaimed, cpu_use, fleet),
-            promises,
+            *(promises, claim_ends),
         )
         in_force.set_followers((*early, *late))
         # The start has not failed, so the callbacks that would close the driver are dropped.

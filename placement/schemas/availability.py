@@ -19,7 +19,7 @@ from placement.store.time_profile import WindowMargins
 MAX_DURATION: Final = 10 * 366 * 86_400
 """Maximum duration of a window in seconds: ten years."""
 MAX_WINDOWS: Final = 100
-"""Maximum number of windows in one answer."""
+"""Maximum number of windows that one answer lists."""
 # no other claims are members, so any name serves
 _APART: Final = ConsumerGroup("different-hosts", GroupPolicy.ANTI_AFFINITY, 1)
 """The group of claims that need different hosts."""
@@ -44,6 +44,7 @@ class AvailabilityBody(HostsSchema, explanation.TopologySchema):
     lead_time = IntegerField(0, MAX_MARGIN, load_default=0)
     cleaning_time = IntegerField(0, MAX_MARGIN, load_default=0)
     limit = IntegerField(1, MAX_WINDOWS, load_default=5)
+    explain = BooleanField(load_default=False)
 
 
 def wanted_of(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
@@ -77,12 +78,12 @@ def _trial_claim(asked: dict[str, Any], forms: RequestForms) -> WantedClaim:
 
 
 def margins_of(body: dict[str, Any]) -> WindowMargins:
-    """Return the lead and the cleaning time of a body."""
+    """Return the lead and the cleaning time in a body."""
     return WindowMargins(body["lead_time"], body["cleaning_time"])
 
 
 def time_of(body: dict[str, Any]) -> WantedTime:
-    """Return the time that a body asks for, with the lead and the cleaning time.
+    """Return the time of the window that a body asks for, including the lead and the cleaning time.
 
     :raises InvalidRequest: a date does not exist.
     """

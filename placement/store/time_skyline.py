@@ -9,7 +9,7 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
@@ -35,6 +35,10 @@ class TimeSkyline:
     times: "array[float]"
     sums: "array[int]"
     counted: int = 0
+    #: the parts and the result of the last sum that begins with this skyline
+    _last_total: "list[tuple[TotalParts, TimeSkyline]]" = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def from_amounts(cls, amounts: Iterable[TimedAmount], counted: int = 0) -> "TimeSkyline":
@@ -43,6 +47,35 @@ class TimeSkyline:
         for each in amounts:
             changes[each.starts_at] = changes.get(each.starts_at, 0) + each.used
             changes[each.window.ends_at] = changes.get(each.window.ends_at, 0) - each.used
+        return cls.from_changes(changes, counted)
+
+    @classmethod
+    def total_of(cls, parts: "TotalParts") -> "TimeSkyline":
+        """Return the sum of skylines, each with sums between a lowest and a highest number.
+
+        The result is relative to the sum without timed amounts, so it begins at 0, too.
+
+        :param parts: at least one.
+        """
+        kept = parts[0][0]._last_total
+        # equal questions come with each search, and a changed provider has another skyline
+        for known, total in kept:
+            if known == parts:
+                return total
+        changes: dict[float, int] = {}
+        for skyline, lowest, highest in parts:
+            before = min(max(0, lowest), highest)
+            for time, present in zip(skyline.times, skyline.sums, strict=True):
+                level = lowest if present < lowest else min(present, highest)
+                if level != before:
+                    changes[time] = changes.get(time, 0) + level - before
+                    before = level
+        kept[:] = [(parts, cls.from_changes(changes))]
+        return kept[0][1]
+
+    @classmethod
+    def from_changes(cls, changes: Mapping[float, int], counted: int = 0) -> "TimeSkyline":
+        """Return the skyline of the changes of a sum, by time."""
         times, sums, present = array("d"), array("q"), 0
         for time in sorted(changes):
             # back-to-back windows of equal amounts change nothing
@@ -132,6 +165,8 @@ class TimeSkyline:
         return next(self.falls_after(time), math.inf)
 
 
+TotalParts = tuple[tuple[TimeSkyline, int, int], ...]
+"""Skylines with the lowest and the highest number that each of them adds to a total."""
 NO_SKYLINE: Final = TimeSkyline(array("d"), array("q"))
 """The skyline of a provider and class without timed amounts."""
 SkylinesByClass = Mapping[str, TimeSkyline]

@@ -1,4 +1,4 @@
-"""The resource ``/ext/v1/availability``."""
+"""The resource ``/ext/v1/availability``, which finds free windows."""
 
 import math
 from collections.abc import Iterable
@@ -26,14 +26,14 @@ _BODY: Final = schemas.AvailabilityBody()
     blueprint, "POST", f"{EXT}/availability", rules.FIND_WINDOWS, reads_json=True, writes_json=True
 )
 def find_windows(call: ApiRequest) -> Response:
-    """Find the earliest windows in which a request fits, or several ones together; nothing is reserved."""
+    """Find the earliest windows in which requests fit together, without reserving anything."""
     body = call.parse_body(_BODY)
     wanted, time = schemas.wanted_of(body, call.service.request_forms), schemas.time_of(body)
     service = call.service
     search = WindowSearch(
         service.model, service.database, service.window_timetable, claim_limits(call), call.check_awaited
     )
-    found = search.find_windows(wanted, time, body["limit"], booking_limits(call))
+    found = search.find_windows(wanted, time, body["limit"], booking_limits(call), explain=body["explain"])
     refusal = found.refusal
     return call.json_answer(
         {

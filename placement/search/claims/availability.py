@@ -23,7 +23,7 @@ import heapq
 import math
 import random
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Final
@@ -118,8 +118,26 @@ def usage_during(provider: Provider, here: SkylinesByClass, window: TimeWindow) 
     return used
 
 
+def times_by_way(
+    snapshot: ModelSnapshot, skylines: Skylines, wanted: WantedClaim, duration: float, budget: SearchBudget
+) -> list[HostTimes]:
+    """Return the possible starts of windows for the request of a claim, and then for its fallback.
+
+    They remember the free amounts of hosts, so searches for the same claim should share them.
+    """
+    return [
+        HostTimes(snapshot, skylines, replace(wanted, request=each), duration, budget)
+        for each in wanted.all_requests
+    ]
+
+
 def find_free(
-    snapshot: ModelSnapshot, skylines: Skylines, wanted: WantedClaim, span: StartSpan, budget: SearchBudget
+    snapshot: ModelSnapshot,
+    skylines: Skylines,
+    wanted: WantedClaim,
+    span: StartSpan,
+    budget: SearchBudget,
+    ways: Sequence[HostTimes],
 ) -> Iterator[FreeWindow]:
     """Yield free windows of a claim, the earliest first.
 
@@ -129,13 +147,10 @@ def find_free(
 
     After the end of a free window, its host may have another one.
 
+    :param ways: the result of :func:`times_by_way` for the claim and the duration.
     :raises BudgetExhausted: the budget is spent.
     """
     test = _WindowTest(snapshot, skylines, wanted, span, budget)
-    ways = [
-        HostTimes(snapshot, skylines, replace(wanted, request=each), span.duration, budget)
-        for each in wanted.all_requests
-    ]
     due: list[tuple[float, float, int]] = []
     waiting = [(span.begin, root) for root in sorted(allowed_roots(snapshot, wanted, budget))]
 
@@ -177,35 +192,34 @@ def place_in_window(
     window: TimeWindow,
     budget: SearchBudget,
     rng: random.Random,
+    ways: Sequence[HostTimes],
 ) -> list[PlacedClaim]:
     """Return the placed claim in a window, on one of the tightest of some hosts; empty if no host has room.
 
     The claim must have no order, no group and no alternates, so that any host is good enough. Its fallback is
     served only if its request has no place at any host.
 
+    :param ways: the result of :func:`times_by_way` for the claim and the duration of the window.
     :raises BudgetExhausted: the budget is spent.
     """
-    for request in wanted.all_requests:
-        one = replace(wanted, request=request, fallback=None)
-        if found := _place_tightly(snapshot, skylines, one, window, budget, rng):
-            return [replace(each, wanted=wanted) for each in found]
-    return []
-
-
-def _place_tightly(
-    snapshot: ModelSnapshot,
-    skylines: Skylines,
-    wanted: WantedClaim,
-    window: TimeWindow,
-    budget: SearchBudget,
-    rng: random.Random,
-) -> list[PlacedClaim]:
-    start = window.starts_at
-    times = HostTimes(snapshot, skylines, wanted, window.ends_at - start, budget)
     roots = sorted(allowed_roots(snapshot, wanted, budget))
     # concurrent claims mostly begin at different hosts
     first = rng.randrange(len(roots)) if roots else 0
-    rest = chain(islice(roots, first, None), islice(roots, first))
+    for request, times in zip(wanted.all_requests, ways, strict=True):
+        one = replace(wanted, request=request, fallback=None)
+        for chosen in _tight_hosts(times, chain(roots[first:], roots[:first]), window.starts_at):
+            here = snapshot_during(snapshot, chosen, skylines, window)
+            budget.spend(len(here))
+            world = ClaimScenario.from_members(here, {}, [one])
+            placed = place_claims(world, [one], budget, rng)
+            if not isinstance(placed, UnplacedClaim):
+                return [replace(each, wanted=wanted) for each in placed]
+    return []
+
+
+def _tight_hosts(times: HostTimes, roots: Iterable[int], start: float) -> Iterator[Sequence[int]]:
+    """Yield some hosts that may have room from a start on; of neighbours, the tightest come first."""
+    rest = iter(roots)
     while some := list(islice(rest, _CONSIDERED)):
         tight = sorted(
             (times.tight_end(root, start), root)
@@ -213,14 +227,7 @@ def _place_tightly(
             if times.first_start(root, start, start) <= start
         )
         for begin in range(0, len(tight), _PLACED_AT_ONCE):
-            chosen = [root for _, root in tight[begin : begin + _PLACED_AT_ONCE]]
-            here = snapshot_during(snapshot, chosen, skylines, window)
-            budget.spend(len(here))
-            world = ClaimScenario.from_members(here, {}, [wanted])
-            placed = place_claims(world, [wanted], budget, rng)
-            if not isinstance(placed, UnplacedClaim):
-                return placed
-    return []
+            yield [root for _, root in tight[begin : begin + _PLACED_AT_ONCE]]
 
 
 def allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBudget) -> set[int]:

@@ -161,12 +161,18 @@ class _ClassLimit:
 
     def first_start(self, start: float, duration: float, until: float, budget: SearchBudget) -> float:
         """Return the first start that the sums of the providers do not exclude."""
+        total: TimeSkyline | None = None
         while start <= until:
             # many providers with many breakpoints each have many ends to try
             budget.spend(len(self.skylines))
             if self._has_room(TimeWindow(start, start + duration)):
                 break
+            # the sum over the providers skips most ends, and hosts with room at once do not need it
+            if total is None:
+                budget.spend(sum(len(each.times) for each in self.skylines))
+                total = self._total_skyline()
             start = whole_milliseconds(min(each.next_end(start) for each in self.skylines))
+            start = total.first_fit(self._most_beside(), start, duration, until)
         return start
 
     def fits_until(self, start: float, budget: SearchBudget) -> float:
@@ -186,6 +192,18 @@ class _ClassLimit:
             for each, free, most in zip(self.skylines, self.free, self.max_units, strict=True)
         ]
         return _gives_enough(self.need, rooms)
+
+    def _total_skyline(self) -> TimeSkyline:
+        """Return the sum of the amounts that take room from the need, over all providers."""
+        parts = zip(self.skylines, self.free, self.max_units, strict=True)
+        # a provider never gives more than its max_unit, and never less than nothing
+        bounded = ((each, free - most, free) for each, free, most in parts if free > 0)
+        return TimeSkyline.total_of(tuple(bounded))
+
+    def _most_beside(self) -> int:
+        """Return the largest total that leaves enough room for the need."""
+        rooms = (min(both) for both in zip(self.free, self.max_units, strict=True))
+        return sum(each for each in rooms if each > 0) - self.need.total
 
 
 _HostLimits = tuple[list[tuple[TimeSkyline, int]], list[_ClassLimit]]

@@ -24,6 +24,7 @@ from placement.search.claims.availability import (
     place_in_window,
     skylines_in,
     snapshot_during,
+    times_by_way,
 )
 from placement.search.claims.claim import (
     ClaimScenario,
@@ -358,7 +359,21 @@ class ClaimService:
         return self._within_budget(
             view,
             seconds,
-            lambda budget: place_in_window(snapshot, skylines, one, span.shortest_window, budget, self._rng),
+            lambda budget: place_in_window(
+                snapshot,
+                skylines,
+                one,
+                span.shortest_window,
+                budget,
+                self._rng,
+                times_by_way(
+                    snapshot,
+                    skylines,
+                    one,
+                    span.shortest_window.ends_at - span.shortest_window.starts_at,
+                    budget,
+                ),
+            ),
         )
 
     def _place_in(

@@ -19,6 +19,7 @@ from placement.search.claims.availability import (
     during_window,
     find_free,
     place_in_window,
+    times_by_way,
 )
 from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.claim_overlaps import (
@@ -28,7 +29,7 @@ from placement.search.claims.claim_overlaps import (
     overlapping_providers,
     possible_providers,
 )
-from placement.search.claims.host_times import Skylines
+from placement.search.claims.host_times import HostTimes, Skylines
 from placement.search.claims.joint_windows import JointWindow, find_joint
 from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal
@@ -112,12 +113,14 @@ class WindowSearch:
         limit: int,
         limits: BookingLimits,
         *,
+        explain: bool = False,
         is_repeated: bool = False,
     ) -> FoundWindows:
         """Return the earliest windows in which the claims of new consumers fit together.
 
         :param limits: the limits on reservations, of which only duration and horizon apply, because the
             search has no project.
+        :param explain: whether a refusal has an explanation if no window could ever suffice.
         :param is_repeated: whether an earlier search found nothing while windows changed.
         :raises InvalidRequest: a resource class, trait or root that a claim names does not exist, no start
             is possible, or the search takes too long to find any window.
@@ -137,10 +140,15 @@ class WindowSearch:
                 snapshot = view.snapshot
                 pause = view.yield_after(self._check_awaited)
                 budget = SearchBudget(self._limits.searching, yield_lock=pause)
-                found += islice(_find_each(snapshot, skylines, wanted, span, budget), limit)
+                ways = (
+                    times_by_way(snapshot, skylines, wanted[0], span.duration, budget)
+                    if len(wanted) == 1
+                    else ()
+                )
+                found += islice(_find_each(snapshot, skylines, wanted, span, budget, ways), limit)
                 if found:
                     return FoundWindows(found)
-                refusal = self._explain_times(view, skylines, wanted, span)
+                refusal = self._explain_times(view, skylines, wanted, span, ways, explain=explain)
                 ahead = TimeWindow(span.begin, span.last + span.duration)
                 some = overlapping_providers(view.snapshot, skylines, wanted, ahead)
         except BudgetExhausted:
@@ -154,32 +162,60 @@ class WindowSearch:
             return FoundWindows(found, is_complete=False)
         # the answer is only advice, so one repetition suffices
         if not is_repeated and self._timetable.has_changed(timed):
-            return self.find_windows(wanted, time, limit, limits, is_repeated=True)
+            return self.find_windows(wanted, time, limit, limits, explain=explain, is_repeated=True)
         refusal.add_overlaps(describe_overlaps(self._database, some, wanted, ahead))
         return FoundWindows(found, refusal=refusal)
 
     def _explain_times(
-        self, view: ModelView, skylines: Skylines, wanted: Sequence[WantedClaim], span: StartSpan
+        self,
+        view: ModelView,
+        skylines: Skylines,
+        wanted: Sequence[WantedClaim],
+        span: StartSpan,
+        ways: Sequence[HostTimes],
+        *,
+        explain: bool,
     ) -> NoCandidate:
-        """Return why claims have no free window: they never have places, or windows and claims take all."""
+        """Return why claims have no free window: they never fit, or other consumers take all.
+
+        :param ways: the host times of a single claim.
+        """
         budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
-        # timed amounts leave the most room when none of them is used; with places in such a time, the windows
+        # timed amounts leave the most room when none of them is used; without a place in time, the windows
         # remain as the likely reason
         with suppress(BudgetExhausted):
-            (one, *others) = wanted
-            if others or not place_in_window(view.snapshot, skylines, one, NEVER, budget, self._rng):
-                empty = during_window(view.snapshot, skylines, NEVER)
-                world = ClaimScenario.from_members(empty, {}, wanted)
-                unplaced = (
-                    place_claims(world, wanted, budget, self._rng) if others else UnplacedClaim(0, world)
+            unplaced = self._never_placed(view.snapshot, skylines, wanted, ways, budget)
+            if unplaced is not None and explain:
+                return claim_refusal(wanted, unplaced, budget)
+            if unplaced is not None:
+                return NoCandidate(
+                    "No host has room for the request at any time, even without all windows and claims"
+                    " that end. With 'explain', the answer has the reasons.",
+                    None,
                 )
-                if isinstance(unplaced, UnplacedClaim):
-                    return claim_refusal(wanted, unplaced, budget)
         until = iso_time(span.last + span.duration)
         return NoCandidate(
             f"No window of {span.duration:g} seconds is free between {iso_time(span.begin)} and {until}.",
             None,
         )
+
+    def _never_placed(
+        self,
+        snapshot: ModelSnapshot,
+        skylines: Skylines,
+        wanted: Sequence[WantedClaim],
+        ways: Sequence[HostTimes],
+        budget: SearchBudget,
+    ) -> UnplacedClaim | None:
+        """Return the claim that has no place even without timed amounts; None if all have places."""
+        is_alone = len(wanted) == 1
+        # few hosts are read for a single claim
+        if is_alone and place_in_window(snapshot, skylines, wanted[0], NEVER, budget, self._rng, ways):
+            return None
+        empty = during_window(snapshot, skylines, NEVER)
+        world = ClaimScenario.from_members(empty, {}, wanted)
+        placed = UnplacedClaim(0, world) if is_alone else place_claims(world, wanted, budget, self._rng)
+        return placed if isinstance(placed, UnplacedClaim) else None
 
 
 def _find_each(
@@ -188,10 +224,11 @@ def _find_each(
     wanted: Sequence[WantedClaim],
     span: StartSpan,
     budget: SearchBudget,
+    ways: Sequence[HostTimes],
 ) -> Iterator[JointWindow]:
-    """Yield the windows of claims; those of a single claim come host by host."""
+    """Yield the windows of claims; those of a single claim, with its host times, come host by host."""
     if len(wanted) > 1:
         yield from find_joint(snapshot, skylines, wanted, span, budget)
         return
-    for each in find_free(snapshot, skylines, wanted[0], span, budget):
+    for each in find_free(snapshot, skylines, wanted[0], span, budget, ways):
         yield JointWindow((each.choice,), each.starts_at, each.free_until)

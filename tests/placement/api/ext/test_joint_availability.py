@@ -62,8 +62,10 @@ def test_margins_are_free_around_a_joint_window(admin: Admin, hosts: list[str]) 
 
 def test_claims_that_never_fit_together_are_explained(admin: Admin, hosts: list[str]) -> None:
     assert put_allocation(admin, {hosts[0]: {"VCPU": 1}}).status_code == 204
-    found = find(admin, asked(8, count=2))
+    found = find(admin, asked(8, count=2), explain=True)
     assert (found["windows"], found["explanation"]["hosts"]) == ([], 2)
+    found = find(admin, asked(8, count=2))
+    assert (found["explanation"], "at any time" in found["reason"]) == (None, True)
     window = booked(admin, 8, 1, 9, allowed_hosts=[hosts[1]])
     times = {"not_before": after(2 * HOUR), "deadline": after(8 * HOUR)}
     found = find(admin, asked(7), asked(8), **times)

@@ -1,6 +1,7 @@
 """The earliest free windows, compared with each start that whole seconds allow."""
 
 import math
+from collections.abc import Iterator
 from itertools import islice
 
 import pytest
@@ -13,6 +14,7 @@ from placement.search.claims.availability import (
     FreeWindow,
     StartSpan,
     find_free,
+    times_by_way,
 )
 from placement.search.claims.claim import WantedClaim
 from placement.search.claims.host_times import HostTimes
@@ -36,8 +38,19 @@ from tests.placement.search.snapshots import Spec, build, name_to_uuid
 def found(
     snapshot: ModelSnapshot, amounts: list[TimedAmount], wanted: WantedClaim, span: StartSpan, limit: int = 20
 ) -> list[FreeWindow]:
-    answers = find_free(snapshot, skylines_of(snapshot, amounts), wanted, span, SearchBudget())
-    return list(islice(answers, limit))
+    return list(islice(free_windows(snapshot, amounts, wanted, span, SearchBudget()), limit))
+
+
+def free_windows(
+    snapshot: ModelSnapshot,
+    amounts: list[TimedAmount],
+    wanted: WantedClaim,
+    span: StartSpan,
+    budget: SearchBudget,
+) -> Iterator[FreeWindow]:
+    skylines = skylines_of(snapshot, amounts)
+    ways = times_by_way(snapshot, skylines, wanted, span.duration, budget)
+    return find_free(snapshot, skylines, wanted, span, budget, ways)
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -140,8 +153,8 @@ def test_the_price_of_a_search_is_bounded() -> None:
     snapshot = build(*(Spec(f"cn{number}", inventories={"VCPU": 4}) for number in range(200)))
     with pytest.raises(BudgetExhausted):
         list(
-            find_free(
-                snapshot, {}, make_wanted("resources=VCPU:1"), StartSpan(0, 99, 4), SearchBudget(seconds=0.0)
+            free_windows(
+                snapshot, [], make_wanted("resources=VCPU:1"), StartSpan(0, 99, 4), SearchBudget(seconds=0.0)
             )
         )
 
