@@ -59,7 +59,7 @@ class PreemptibleRoom:
     schedule: TimeSchedule
 
     @property
-    def shortened(self) -> list[TimedAmount]:
+    def shortened_amounts(self) -> list[TimedAmount]:
         """The timed amounts as if all these claims ended then."""
         return shorten_amounts(self.schedule.amounts, self.claims, self.ends_at)
 

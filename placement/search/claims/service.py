@@ -349,7 +349,7 @@ class ClaimService:
         seconds: float,
     ) -> list[PlacedClaim]:
         """Return the place of a window for which preemptible claims have to end; empty if there is none."""
-        shortened = make_skylines(lent.shortened, lent.schedule.holds)
+        shortened = make_skylines(lent.shortened_amounts, lent.schedule.holds)
         skylines = {**skylines, **skylines_in(snapshot, shortened)}
         during = during_window(snapshot, skylines, span.shortest_window)
         placed = self._place_in(view, during, {}, wanted, seconds)
