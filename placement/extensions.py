@@ -1,4 +1,4 @@
-"""Extension points (seams) at which packages outside of the core add parts to the service.
+"""Extension points (seams) through which packages outside of the core add parts to the service.
 
 The core does not import ``placement_extras``. A seam is a group of entry points of installed distributions;
 the core loads the objects that are registered there. Without any extension, the service is the Placement API

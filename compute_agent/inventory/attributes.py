@@ -58,7 +58,8 @@ REPORT_DUE: Final = "agent.report_due"
 
 # A provider can have 256 attributes, and other programs need some of them.
 _MAX_DISTANCES: Final = 200
-"""Maximum number of NUMA nodes for which distances are reported. A host with more nodes reports no distances.
+"""Maximum number of NUMA nodes for which distances are reported. A host with more nodes reports no
+distances.
 """
 _OURS: Final = frozenset(
     {

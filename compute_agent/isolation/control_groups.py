@@ -38,7 +38,8 @@ _GUEST_PREFIXES: Final = ("machine-", "guest-")
 """Names of the groups of domains and of process guests, including guests that the agent does not know."""
 
 MAX_GROUPS: Final = 4000
-"""Maximum number of host groups that are listed. A user with a delegated group may make any number below it.
+"""Maximum number of host groups that are listed. A user with a delegated group may make any number
+below it.
 """
 
 _UNIT: Final = re.compile(r"[^/]+\.(?:slice|scope|service)")

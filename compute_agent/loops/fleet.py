@@ -305,11 +305,11 @@ class FleetTrouble(StrEnum):
     """The reasons why a host does not follow its fleet, as labels of the metric."""
 
     SOURCE = "source"
-    """The source of the settings cannot be read."""
+    """The agent cannot read the source of the settings."""
     REVISION = "revision"
-    """The new revision is refused, or the stored revision cannot be used."""
+    """The agent refuses the new revision, or cannot use the stored revision."""
     GUESTS = "guests"
-    """Guests do not have the settings of the revision in force."""
+    """Some guests do not have the settings of the revision in force."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""Reports the host to Placement, reads allocations, and tries again at growing intervals after failures."""
+"""Reports the host to Placement, and reads allocations.
+
+After failures it tries again at growing intervals.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +125,7 @@ class ReportMetrics:
 
 
 class ReportLoop:
-    """Reports the host each ``interval`` seconds, at once when woken, and earlier after a failure."""
+    """Reports the host each ``interval`` seconds, at once when it is woken, and earlier after a failure."""
 
     def __init__(
         self,
@@ -303,7 +306,7 @@ class ReportLoop:
     def _report_host(self) -> ReportOutcome:
         """Report the tree of the host.
 
-        If it needs a reshape that only a command may start, report nothing.
+        If the report needs a reshape that only a command may start, report nothing.
         """
         tree = self._pipeline.host_state.tree
         if tree != self._derived:

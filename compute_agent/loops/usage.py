@@ -171,7 +171,7 @@ MIN_CHANGE: Final = 0.05
 """Cores by which the mean use of a guest changes before it is reported again."""
 
 MAX_SECONDS: Final = 300.0
-"""Maximum number of seconds between two reads; a mean over a longer time hides peaks."""
+"""Maximum number of seconds between two readings, because a mean over a longer time hides peaks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,8 +125,10 @@ WANTED_ROUNDS: Final = 2
 """Counters are read in this number of rounds after a request; then the thread waits for the next request."""
 
 ASKED_SECONDS, MAX_ASKED_SECONDS = 1.0, 10.0
-"""Lower and upper bound, in seconds, of a caller's wait for a reading. Between these bounds, the wait is two
-times the length of the last round."""
+"""Lower and upper bound, in seconds, of a caller's wait for a reading.
+
+Between these bounds, the wait is two times the length of the last round.
+"""
 
 GUESTS_SECONDS: Final = 5.0
 """Minimum number of seconds between two comparisons of the list of guests while no one uses the values."""

@@ -25,7 +25,8 @@ from compute_agent.pipeline.host_state import HostState, memory_nodes
 from compute_agent.pipeline.metrics import AgentMetrics
 
 KEPT_SECONDS: Final = 60.0
-"""Seconds within which the process of an expected guest must exist; after that, the start counts as failed.
+"""Seconds within which the process of an expected guest must exist; after that, the start counts as
+failed.
 """
 
 STARTING_SECONDS: Final = 600.0

@@ -34,7 +34,8 @@ _VERSION: Final = 1
 """Version of the content of the file."""
 
 GONE_SECONDS: Final = 600.0
-"""Seconds after which the settings of a guest that left this host are removed. A hard reboot takes less time.
+"""Seconds after which the settings of a guest that left this host are removed. A hard reboot takes less
+time.
 """
 
 MANUAL_SOURCES: Final = (SettingSource.BY_HAND, SettingSource.FLEET)

@@ -1,9 +1,9 @@
-"""Claims of the agent for guests without an allocation: their amounts, and the notes of them. Pure functions.
+"""Claims of the agent for guests without an allocation: their amounts, and notes about them. Pure functions.
 
-A *note* is made on disk before the claim, and stays until the allocation is given back. So after a crash at
-any point the agent still finds the allocations that it may have claimed. An allocation is the agent's if a
-note has its owner, its type and its amounts, and if it is on this host only. The agent changes and gives back
-no other allocation.
+The agent writes a *note* to disk before it claims, and keeps the note until it gives the allocation back. So
+after a crash at any point the agent still finds the allocations that it may have claimed. An allocation
+counts as the agent's if a note has its owner, its type and its amounts, and if it is on this host only. The
+agent neither changes nor gives back any other allocation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compute_agent.model.messages import full_name, is_uuid
 from compute_agent.report.history import ConsumerOwner
 
 CLAIM_TYPE: Final = "HOST_GUEST"
-"""The type of the consumers that the agent makes. Nova and people use others."""
+"""The consumer type of the consumers for which the agent claims. Nova and people use others."""
 
 _VERSION: Final = 1
 

@@ -42,8 +42,9 @@ _FIRST_PAUSE: Final = 0.1
 """Seconds between the first two attempts to delete an allocation; each further pause is twice as long."""
 
 _MAX_PAUSE: Final = 60.0
-"""The longest pause, in seconds. With a longer pause, the agent would notice the end of an outage of
-Placement late."""
+"""The longest pause, in seconds. With a longer pause, the agent would notice late that Placement answers
+again.
+"""
 
 
 EVICTION_THREAD: Final = ThreadSpec(
@@ -71,7 +72,7 @@ repeated.
 
 
 class UsualStop(Protocol):
-    """The function that makes a guest leave. A metric may bring another function in its place."""
+    """The function that makes a guest leave. A metric may replace this function by another one."""
 
     def __call__(self, uuid: str, grace: float | None = None) -> None:
         """Make a guest leave within ``grace`` seconds. None stands for ``[qos] evict_grace``."""

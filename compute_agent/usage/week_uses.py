@@ -17,7 +17,8 @@ VERSION: Final = 1
 
 # Half an hour, so that the mean of an hour does not come from one burst after a restart of the agent.
 MIN_SECONDS: Final = 1800.0
-"""Minimum number of measured seconds of an hour. The mean of an hour with fewer measured seconds is dropped.
+"""Minimum number of measured seconds of an hour. The mean of an hour with fewer measured seconds is
+dropped.
 """
 
 NEW_SHARE: Final = 0.5

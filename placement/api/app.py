@@ -54,7 +54,10 @@ BLUEPRINTS: Final = (
 
 
 class _NoSessions(SessionInterface):
-    """Says that the API has no sessions. Without this class, Flask would make a signer for each request."""
+    """Tells Flask that the API has no sessions.
+
+    Without this class, Flask would make a signer for each request.
+    """
 
     _shared = NullSession()
 
@@ -63,14 +66,14 @@ class _NoSessions(SessionInterface):
 
 
 class ApiFlask(Flask):
-    """Flask, without the work of each request that no handler of this API needs."""
+    """Flask without the work per request that no handler of this API needs."""
 
     session_interface = _NoSessions()
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function unchanged.
+        """Return the function unchanged, because no handler of this API is a coroutine.
 
-        Flask would check each time whether it is a coroutine; ours never is.
+        Flask itself would check this for each call.
         """
         return func
 

@@ -24,7 +24,7 @@ from placement.maintenance.heal import heal_database
 from placement.maintenance.sync import incomplete_owner, sync
 
 FINDINGS: Final = 3
-"""The exit status if the command has found contradictions in the database."""
+"""The exit status of a command that has found contradictions in the database."""
 
 
 def add_audit_arguments(parser: ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def add_heal_arguments(parser: ArgumentParser) -> None:
 
 
 def audit_database(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """List the contradictions in the database; the exit status is 3 if there are any."""
+    """List the contradictions in the database; the exit status is 3 if any exist."""
     with open_database(conf) as database, database.read() as conn:
         findings = find_contradictions(conn)
     if arguments.format == "json":
@@ -56,7 +56,7 @@ def audit_database(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 
 def repair_database(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Repair contradictions without losing an allocation; the exit status is 3 if some remain."""
+    """Repair contradictions without losing an allocation; the exit status is 3 if any remain."""
     with open_database(conf) as database:
         healed = heal_database(database, incomplete_owner(conf), dry_run=arguments.dry_run)
     if arguments.format == "json":
@@ -99,11 +99,11 @@ def _print_findings(nothing: str, findings: Sequence[DatabaseFinding]) -> None:
 
 # OpenStack documents this exit status for the command
 _INVALID_COUNT: Final = 127
-"""The exit status for a wrong ``--max-count``."""
+"""The exit status for an invalid ``--max-count``."""
 
 
 def db_sync(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Bring the schema of the database up to date."""
+    """Migrate the schema of the database to the newest revision."""
     before = migration.version(conf.placement_database.connection)
     for said in sync(conf, arguments.version or "head"):
         print(said)
@@ -120,7 +120,7 @@ def db_sync(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 
 def db_version(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Show the revision of the database."""
+    """Show the revision of the database's schema."""
     found = migration.find_database(conf.placement_database.connection)
     reason = adoption.explain_adoption(found.revision, found.record)
     print(found.revision or ("none: run 'placement-manage db sync'" if reason is None else "none"))
@@ -146,7 +146,7 @@ def db_online_data_migrations(conf: cfg.ConfigOpts, arguments: Namespace) -> int
 
 
 def db_renew_epoch(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Make every running worker read all content again, which is necessary after a restore or manual SQL."""
+    """Make every running worker read the database again, which is necessary after a restore or manual SQL."""
     with open_database(conf) as database:
         database.write(lambda tx: tx.renew_epoch())
     print("Every worker reads everything again before its next answer.")
@@ -201,7 +201,7 @@ def build_parser() -> ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0 after success, 1 after an error, 2 for a wrong command line.
 
-    ``audit`` and ``heal`` end with 3 if something is (still) wrong in the database.
+    ``audit`` and ``heal`` return 3 if there are contradictions in the database, or if some remain.
     """
     arguments = build_parser().parse_args(argv)
     try:

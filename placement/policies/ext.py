@@ -1,4 +1,4 @@
-"""The rules of ``/ext/v1``, the API that OpenStack Placement does not have."""
+"""The policy rules of ``/ext/v1``, the API that OpenStack Placement does not have."""
 
 from typing import Final
 

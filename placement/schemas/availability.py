@@ -17,11 +17,11 @@ from placement.store.time_profile import WindowMargins
 MAX_DURATION: Final = 10 * 366 * 86_400
 """Maximum duration of a window in seconds: ten years."""
 MAX_WINDOWS: Final = 100
-"""Maximum number of windows in one answer."""
+"""Maximum number of windows that one answer lists."""
 
 
 class AvailabilityBody(HostsSchema, explanation.TopologySchema):
-    """A request for candidates, with the duration and the possible times of a window."""
+    """The body: a request for candidates, with the duration and the possible times of a window."""
 
     duration = IntegerField(1, MAX_DURATION, required=True)
     not_before = time_field()
@@ -33,7 +33,7 @@ class AvailabilityBody(HostsSchema, explanation.TopologySchema):
 
 
 def wanted_of(body: dict[str, Any], forms: RequestForms) -> WantedClaim:
-    """Return a trial claim of a new reservation for the request of a body.
+    """Return a trial claim of a new reservation that asks for what the body asks for.
 
     :param forms: the registered forms of requests, such as flavors.
     :raises InvalidRequest: the query, the flavor or the topology is wrong.
@@ -43,12 +43,12 @@ def wanted_of(body: dict[str, Any], forms: RequestForms) -> WantedClaim:
 
 
 def margins_of(body: dict[str, Any]) -> WindowMargins:
-    """Return the lead and the cleaning time of a body."""
+    """Return the lead and the cleaning time in a body."""
     return WindowMargins(body["lead_time"], body["cleaning_time"])
 
 
 def time_of(body: dict[str, Any]) -> WantedTime:
-    """Return the time that a body asks for, with the lead and the cleaning time.
+    """Return the time of the window that a body asks for, including the lead and the cleaning time.
 
     :raises InvalidRequest: a date does not exist.
     """

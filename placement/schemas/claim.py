@@ -33,16 +33,16 @@ from placement.store.time_profile import AT_ONCE, MAX_AHEAD, EndAction, TimeWind
 
 # this is a low limit, because the search may try each claim with each choice of the earlier claims
 MAX_CLAIMS: Final = 64
-"""Maximum number of claims in one call."""
+"""Maximum number of claims that one call makes."""
 MAX_ALTERNATES: Final = 100
-"""Maximum number of alternates (further choices) of a claim."""
+"""Maximum number of alternative choices (alternates) of a claim."""
 MAX_ROOTS: Final = 1024
-"""Maximum number of hosts that a claim allows or excludes."""
+"""Maximum number of hosts that a claim names as allowed or as excluded."""
 MAX_WEIGHT: Final = 1000.0
 """Maximum weight of a criterion; the minimum is its negative."""
 # this is a limit, because the answer has a score for each criterion of each alternate of each claim
 MAX_CRITERIA: Final = 32
-"""Maximum number of criteria in an order."""
+"""Maximum number of criteria in the order of a claim."""
 MAX_SECONDS: Final = 7 * 86_400.0
 """Maximum number of seconds until an unconfirmed claim expires."""
 MAX_MIN_DURATION: Final = int(MAX_AHEAD)
@@ -52,7 +52,7 @@ MAX_PAGE: Final = 1000
 GROUP_NAME: Final = "^[A-Za-z0-9._:@+-]+$"
 GROUP_MEANING: Final = "a name of letters, digits and any of . _ : @ + -"
 GROUP: Final = "group"
-"""The name of the criterion of soft group policies."""
+"""The name of the criterion that soft group policies add."""
 
 
 _TIME: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z$"
@@ -91,7 +91,7 @@ def parse_time(text: str, field: str) -> float:
 
 
 class _GroupSchema(StrictSchema):
-    """The group that a consumer joins, with the policy: on the same hosts as other members, or on others."""
+    """The group that a consumer joins, with its policy: the same host as other members, or other hosts."""
 
     name = StringField(required=True, min_length=1, max_length=255, pattern=GROUP_NAME, meaning=GROUP_MEANING)
     policy = StringField(required=True, choices=[each.value for each in GroupPolicy])
@@ -99,14 +99,14 @@ class _GroupSchema(StrictSchema):
 
 
 class HostsSchema(explanation.VersionedSchema, explanation.AskingSchema):
-    """A query or a flavor, with the possible hosts."""
+    """A query or a flavor, with the allowed and the excluded hosts."""
 
     allowed_hosts = ArrayField(UuidField(), min_items=1, max_items=MAX_ROOTS, load_default=None)
     excluded_hosts = ArrayField(UuidField(), max_items=MAX_ROOTS, load_default=list)
 
 
 class OwnedSchema(HostsSchema):
-    """A query or a flavor, with the owner of the allocations, possible hosts, and the order of choices."""
+    """A query or a flavor, with the owner of the allocations, possible hosts, and criteria of the choice."""
 
     project_id = StringField(required=True, min_length=1, max_length=255)
     user_id = StringField(required=True, min_length=1, max_length=255)
@@ -121,7 +121,7 @@ class OwnedSchema(HostsSchema):
 
 
 class _ClaimSchema(OwnedSchema, explanation.TopologySchema):
-    """The claim of one consumer, described as in ``PUT /allocations/{consumer_uuid}``."""
+    """The claim of one consumer, with the fields of ``PUT /allocations/{consumer_uuid}``."""
 
     consumer_uuid = UuidField(required=True)
     consumer_generation = IntegerField(required=True, allow_none=True)
@@ -138,7 +138,7 @@ class _PreemptibleSchema(StrictSchema):
 
 
 class ClaimsBody(StrictSchema):
-    """Claims; either all of them are written, or none is."""
+    """A body with several claims, of which either all are written or none."""
 
     claims = ArrayField(ObjectField(_ClaimSchema), min_items=1, max_items=MAX_CLAIMS, required=True)
     dry_run = BooleanField(load_default=False)
@@ -186,14 +186,14 @@ def parse_ending(params: Params, version: Microversion) -> EndingPage:
 
 
 class ConfirmationBody(StrictSchema):
-    """The body of ``PUT /ext/v1/claims/{consumer_uuid}``: the claim stays, or expires after some seconds."""
+    """The body of ``PUT /ext/v1/claims/{consumer_uuid}``: the claim becomes permanent, or expires later."""
 
     consumer_generation = IntegerField(0, required=True)
     expires_in = NumberField(1, MAX_SECONDS, load_default=None)
 
 
 def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
-    """Return the claims of a body.
+    """Convert a body to claims.
 
     :param forms: the registered forms of requests, such as flavors.
     :raises InvalidRequest: a query, a flavor, a group or an order is wrong, or a consumer is named twice or
@@ -258,7 +258,7 @@ def parse_owned(
     consumer_type: str,
     group: ConsumerGroup | None = None,
 ) -> WantedClaim:
-    """Return the claim of a new consumer with this uuid and type.
+    """Convert one claim of a body to a claim of a new consumer with this uuid and type.
 
     :raises InvalidRequest: the field ``query``, ``flavor`` or ``order`` of the claim is wrong.
     """
@@ -270,7 +270,7 @@ def parse_owned(
 def parse_hosted(
     body: dict[str, Any], forms: RequestForms, consumer: str, owner: ConsumerOwnership
 ) -> WantedClaim:
-    """Return the claim of a new consumer for the request and the hosts of a body.
+    """Convert the request and the hosts of a body to the claim of a new consumer.
 
     :raises InvalidRequest: the field ``query`` or ``flavor`` of the body is wrong.
     """
@@ -300,7 +300,7 @@ def _parse_group(given: dict[str, Any] | None) -> ConsumerGroup | None:
 
 
 def _parse_order(given: dict[str, float], group: ConsumerGroup | None) -> Order:
-    """Return the order of a body; a soft policy adds its criterion, with a weight of 1 by default."""
+    """Return the order in a body; a soft group policy adds its criterion, by default with the weight 1."""
     for name, weight in given.items():
         # a negative weight prefers low numbers, which is only useful for attributes
         if weight < 0 and not name.startswith(ATTRIBUTE):

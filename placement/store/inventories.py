@@ -193,9 +193,7 @@ def remove_some(
     """Delete some inventories of a locked provider, given by the ids of their resource classes.
 
     :param said_before: text at the beginning of the error message.
-    :raises Conflict: an inventory is in use.
-
-    Clients depend on the message and the code of this error.
+    :raises Conflict: an inventory is in use. Clients depend on the message and the code of this error.
     """
     # an early return for the common case, in which a client only changes amounts
     if not going:

@@ -1,4 +1,4 @@
-"""Commands of ``openstack`` that claim and reserve, which osc-placement does not have."""
+"""Commands of ``openstack`` for claims, reservations and free windows, which osc-placement does not have."""
 
 import argparse
 import uuid
@@ -32,7 +32,7 @@ _RESERVATIONS: Final = "/ext/v1/reservations"
 _AVAILABILITY: Final = "/ext/v1/availability"
 _PAGE_SIZE: Final = 1000  # reservations in an answer, the maximum of the service
 _CONFLICT_TEXT: Final = "consumer generation conflict"
-"""Text of the service's error for a wrong generation."""
+"""Text in the service's error for a wrong generation."""
 _GENERATIONS_VERSION: Final = "1.28"
 """First microversion that shows allocations together with the generation of their consumer."""
 RESERVATION_COLUMNS: Final = (
@@ -50,22 +50,22 @@ RESERVATION_COLUMNS: Final = (
     "degraded",
     "allocations",
 )
-"""Columns of a reservation."""
+"""The columns of a reservation."""
 _LISTED_COLUMNS: Final = (
     *("uuid", "project_id", "group", "expires_at", "resources"),
     *("starts_at", "state", "degraded"),
 )
-"""Columns of the list of reservations."""
+"""The columns of the list of reservations."""
 CLAIM_COLUMNS: Final = (
     *("#", "host", "resource_provider", "resources", "score"),
     *("consumer", "generation", "expires_at"),
 )
-"""Columns of a claim and of its alternates."""
+"""The columns of a claim and of its alternates (further choices)."""
 AVAILABILITY_COLUMNS: Final = (
     *("starts_at", "ends_at", "free_until"),
     *("host", "root_provider", "resources"),
 )
-"""Columns of a free window."""
+"""The columns of a free window."""
 
 TableRow = tuple[Any, ...]
 
@@ -209,7 +209,7 @@ class ConfirmClaim(command.ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
-        """Confirm with the given or the current generation."""
+        """Confirm the claim with the given generation or, without one, the current generation."""
         generation = parsed_args.generation
         if generation is None:
             held = send_request(self, "GET", f"/allocations/{parsed_args.uuid}", version=_GENERATIONS_VERSION)
@@ -325,7 +325,7 @@ class SetReservation(command.ShowOne):
     """Change the time when a reservation expires, or what happens at the end of claims from it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
+        """Send the new time, with the current generation of the reservation."""
         parser = _with_uuid(super().get_parser(prog_name))
         _add_expiry(parser, is_required=False)
         _add_on_end(parser, f"{_ON_END_HELP} (default: as before)")
@@ -369,7 +369,7 @@ class ListAvailability(command.Lister):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
+        """Find the windows; if there are none, fail with the reason."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         _add_place_arguments(parser)
         add_topology(parser)
@@ -393,7 +393,7 @@ class ListAvailability(command.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
-        """Find windows; without any, fail with the reason."""
+        """Return those of the named options that the user has given, as fields of a body."""
         body = {
             **_place_fields(self, parsed_args),
             **given_topology(parsed_args),
@@ -497,12 +497,12 @@ def _place_fields(
 
 
 def _given_fields(parsed_args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return the options that were given, out of the options with these names, as fields of a body."""
+    """Return those of the named options that the user has given, as fields of a body."""
     return {name: getattr(parsed_args, name) for name in names if getattr(parsed_args, name) is not None}
 
 
 def _place_rows(choice: Mapping[str, Any], names: HostNames) -> list[TableRow]:
-    """Return host, provider, amounts and score for each provider of a claim or an alternate."""
+    """Return host, provider, amounts and score for each provider of a choice."""
     total = None if choice["score"] is None else choice["score"]["total"]
     return [
         (names.host_name(provider), provider, amounts_text(each["resources"]), total)

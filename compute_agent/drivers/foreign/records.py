@@ -1,7 +1,7 @@
 """Records of the values that guests had before the agent changed them, one small file for each guest.
 
-A record, ``UUID.json``, is written before the first change of a value, so a crash between the two loses no
-value. A record counts for one boot: what the agent sets ends with the boot.
+The agent writes a record, ``UUID.json``, before it first changes a value, so a crash between the two loses no
+value. A record is valid for one boot, because the agent's settings end with the boot.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class ValueRecords:
         return found
 
     def uuid_of_run(self, run: str) -> str:
-        """The uuid of the guest that the agent has changed in this run; empty if it has changed nothing."""
+        """The uuid of the guest that the agent has changed in this run; empty if there is no such guest."""
         return next((record.guest_uuid for record in self.all_records() if record.run == run), "")
 
     def all_records(self) -> list[ValueRecord]:
@@ -96,7 +96,7 @@ class ValueRecords:
         return list(self._records.values())
 
     def save(self, record: ValueRecord) -> None:
-        """Write a record, durably; an empty one is removed.
+        """Write a record durably; if it is empty, remove it instead.
 
         :raises OSError: it cannot be written.
         """

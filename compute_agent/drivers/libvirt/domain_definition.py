@@ -1,4 +1,4 @@
-"""The pins, limits and block I/O settings in a domain's definition, and which of them the agent wrote.
+"""The pins, limits and block I/O settings in a domain's definition, with a note of the agent's own.
 
 The XML format is that of https://libvirt.org/formatdomain.html. The agent notes its own values in the
 metadata of the definition, in a namespace of its own. Pins are noted by the number of a guest CPU, by I/O
@@ -73,7 +73,7 @@ class DomainBlockIo:
         return found if self.weight is None else found | {WEIGHT: self.weight}
 
     def with_items(self, items: Mapping[str, Item]) -> DomainBlockIo:
-        """A copy of the settings, with new values for the given items."""
+        """A copy of the settings with new values for these items."""
         rates = {item: value for item, value in items.items() if isinstance(value, DeviceRates)}
         weight = items.get(WEIGHT, self.weight)
         return DomainBlockIo(
@@ -242,7 +242,7 @@ class DomainDefinition:
 
     @property
     def own_pins(self) -> frozenset[Pin]:
-        """The pins of the definition that the agent wrote and that were not changed since."""
+        """The pins of the definition that the agent wrote, and that have not changed since."""
         return frozenset(
             (role, cpus)
             for role, cpus in self.pins.items()
@@ -252,7 +252,7 @@ class DomainDefinition:
     def demanded_pins(self, host: frozenset[int]) -> dict[ThreadRole, frozenset[int]]:
         """The pins of other programs, by role, except pins to all CPUs of the ``host``.
 
-        ``<vcpu cpuset>`` is not a pin: it is the default of threads without a pin.
+        ``<vcpu cpuset>`` is not a pin, but the default of threads without a pin.
         """
         own = self.own_pins
         return {
@@ -269,7 +269,8 @@ class DomainDefinition:
     def limits_within(self, wanted: CpuLimits) -> CpuLimits:
         """The agent's ``wanted`` limits, restricted by limits that another program wrote into the definition.
 
-        Foreign shares take precedence over the agent's weight. Of two quotas the lower one applies.
+        Foreign shares take precedence over the agent's weight. If both the agent and another program have a
+        quota, the lower one applies.
         """
         quotas = [quota for quota in (wanted.quota, self.quota) if quota is not None]
         weight = None if self.has_foreign_shares else wanted.weight
@@ -281,7 +282,7 @@ class DomainDefinition:
     def other_pins(self, settings: CpuSettings, host: frozenset[int]) -> dict[ThreadRole, frozenset[int]]:
         """The pins to write, by role, so that the definition matches ``settings``.
 
-        Pins that another program demands stay: the CPUs in ``settings`` were chosen within them.
+        Pins that another program demands stay, because the CPUs in ``settings`` were chosen within them.
 
         :param host: all CPUs of the host. Other CPUs are ignored.
         """
@@ -438,7 +439,7 @@ def _read_pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
 
 
 def _iothread_numbers(root: ElementTree.Element) -> list[int]:
-    """The numbers of the I/O threads. libvirt gives the lowest free numbers to threads without an id."""
+    """The numbers of the I/O threads; libvirt gives the lowest free numbers to threads without an id."""
     numbers = [int(thread.get("id", 0)) for thread in root.iterfind("iothreadids/iothread")]
     missing = int(root.findtext("iothreads") or 0) - len(numbers)
     free = (number for number in itertools.count(1) if number not in numbers)

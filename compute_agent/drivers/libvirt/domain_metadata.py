@@ -1,4 +1,6 @@
-"""The settings, demands and Nova's metadata in the XML of a domain (https://libvirt.org/formatdomain.html).
+"""Reads settings, demands and Nova's metadata in the XML of a domain.
+
+The format of the XML is described at https://libvirt.org/formatdomain.html.
 
 Every user with the right to define domains may write the content of ``<metadata>``, and libvirt does not
 check it. So this module checks each text before use.
@@ -292,7 +294,7 @@ def parse_constraints(domain_xml: str) -> PlacementConstraints:
 def with_pins(
     constraints: PlacementConstraints, pins: Mapping[ThreadRole, frozenset[int]]
 ) -> PlacementConstraints:
-    """A copy of ``constraints`` with ``pins`` in place of its pins.
+    """A copy of ``constraints`` with other pins.
 
     Pins of I/O threads are left out, because I/O threads get the CPUs of the emulator.
     """

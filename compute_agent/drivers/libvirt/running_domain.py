@@ -144,8 +144,8 @@ class DomainGroup:
     def write_idle(self, has: CpuLimits, wanted: CpuLimits) -> None:
         """Write ``cpu.idle``, and reduce the burst, before libvirt sets weight and quota.
 
-        libvirt has no settings for either. The kernel refuses a weight for an idle group, and a quota below
-        the burst.
+        libvirt has settings neither for idleness nor for the burst. The kernel refuses a weight for an idle
+        group, and a quota below the burst.
 
         :raises OSError: the kernel refuses a value.
         """
@@ -155,7 +155,7 @@ class DomainGroup:
                 self._write_burst(wanted)
 
     def write_burst(self, has: CpuLimits, wanted: CpuLimits) -> None:
-        """Increase the burst, after libvirt has set the quota that must be at least as large.
+        """Increase the burst after libvirt has set the quota, which must be at least as large.
 
         :raises OSError: the kernel refuses the value.
         """
@@ -297,7 +297,7 @@ class RunningDomain:
         return self._group
 
     def pin_rest(self, settings: CpuSettings) -> None:
-        """Pin the threads that libvirt's calls did not pin.
+        """Pin those threads that libvirt's calls did not pin.
 
         Without cgroups libvirt pins no helper threads of QEMU.
 
@@ -336,7 +336,7 @@ class RunningDomain:
         return None
 
     def other_nodes(self, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes that the kernel or libvirt bind the memory to, if they differ from ``wanted``.
+        """The NUMA nodes to which the kernel or libvirt binds the memory, if they differ from ``wanted``.
 
         An empty set means that the memory is not bound. None means that the nodes agree, or that libvirt has
         refused ``wanted`` before.
@@ -370,7 +370,7 @@ class RunningDomain:
         return {tid: cpus for tid, cpus in found.items() if cpus is not None}
 
     def moved_threads(self, host: CpuSet, online: CpuSet) -> dict[int, CpuSet]:
-        """The CPUs of emulator and I/O threads that are not pinned as in the definition, by thread id.
+        """The CPUs of emulator and I/O threads with other pins than in the definition, by thread id.
 
         :param host: all CPUs of the host.
         :param online: the CPUs that are online.

@@ -1,4 +1,4 @@
-"""The watermarks of a configuration: the ``[watermark:NAME]`` sections, and contradictions between them.
+"""Reads the ``[watermark:NAME]`` sections of a configuration, and finds contradictions between them.
 
 ``WatermarkRules`` combines the watermarks with the registry of metrics and the sizes of throttling steps.
 ``WatermarkRules`` also computes the expected effects of actions.
@@ -77,7 +77,7 @@ class GuestSelector:
     max_priority: int | None = None
 
     def selects_guest(self, guest: GuestUsage) -> bool:
-        """Whether the watermark may act on this guest; protected guests are never selected."""
+        """Whether the watermark may act on this guest; it never may act on a protected guest."""
         return (
             not guest.protected
             and (not self.classes or guest.qos_class in self.classes)
@@ -272,7 +272,7 @@ _ESCALATION: Final = {
     WatermarkAction.THROTTLE_DOWN: "throttled",
     WatermarkAction.EVICT: "evicted",
 }
-"""The actions on guests in their order within a section, with words for errors."""
+"""The actions on guests in the order in which a section escalates, with words for errors."""
 
 
 def _check_watermark(watermark: WatermarkSection) -> None:
@@ -414,7 +414,7 @@ def _option_name(watermark: WatermarkSection, action: WatermarkAction) -> str:
 class WatermarkRules:
     """The configuration that decisions of watermarks need.
 
-    ``margin`` is how much more than the excess of usage actions shall free, as a share: 0.1 is a tenth more.
+    ``margin`` is the share of the excess of usage that actions shall free in addition: 0.1 is a tenth more.
     """
 
     registry: MetricRegistry
@@ -445,7 +445,7 @@ class WatermarkRules:
 
     @property
     def limited_evictions(self) -> frozenset[str]:
-        """Names of the watermarks with a maximum number of guests that leave at the same time."""
+        """The names of the watermarks that limit how many guests leave at the same time."""
         return frozenset(one.name for one in self.watermarks if one.evict_at_once is not None)
 
     def of_metric(self, metric: str, action: WatermarkAction) -> list[WatermarkSection]:
@@ -500,7 +500,7 @@ class WatermarkRules:
     ) -> UsageSnapshot:
         """The highest expected usage after a guest's limit rises from ``before`` to ``after``.
 
-        ``after`` None: the guest has no limit any more.
+        If ``after`` is None, the guest has no limit afterwards.
         """
         one = snapshot.guests[guest]
         use = self._guest_consumption(one, knob)

@@ -1,8 +1,8 @@
-"""Sources of metrics from outside the kernel, as configured: a command, or a query of Prometheus.
+"""The sources of metrics from outside the kernel, as configured: a command or a Prometheus query.
 
-Each source has a thread that reads it (``loops.metric_sources``), and rounds use the last value. While a
-source does not answer, its metric has no value. The watermarks of the metric then set no limits, and keep
-existing limits.
+A thread for each source reads it (``loops.metric_sources``), and rounds use the last value. While a source
+does not answer, its metric has no value. The watermarks of the metric then set no limits, and keep existing
+limits.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class MetricSource:
 
     @property
     def lasting_seconds(self) -> float:
-        """The seconds for which a value is valid: within this time, the next read ends or is killed."""
+        """The seconds for which a value is valid; within this time, the next read ends or is killed."""
         return self.interval + self.timeout + 1.0
 
 

@@ -1,4 +1,4 @@
-"""The resource ``/ext/v1/availability``."""
+"""The resource ``/ext/v1/availability``, which finds free windows."""
 
 import math
 from typing import Any, Final
@@ -23,7 +23,7 @@ _BODY: Final = schemas.AvailabilityBody()
     blueprint, "POST", f"{EXT}/availability", rules.FIND_WINDOWS, reads_json=True, writes_json=True
 )
 def find_windows(call: ApiRequest) -> Response:
-    """Find the earliest windows in which a request fits; nothing is reserved."""
+    """Find the earliest windows in which a request fits, without reserving anything."""
     body = call.parse_body(_BODY)
     wanted, time = schemas.wanted_of(body, call.service.request_forms), schemas.time_of(body)
     found = claim_service(call).find_windows(

@@ -68,7 +68,7 @@ def list_ending(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", f"{PATH}/<consumer_uuid>", rules.SHOW_CLAIM)
 def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
-    """Show when a claim expires; answer 404 for a claim that does not expire."""
+    """Show when a claim expires; answer 404 if the claim does not expire."""
     consumer = canonical_uuid(consumer_uuid)
     if consumer is None:
         raise expiries.no_expiry(consumer_uuid)
@@ -88,7 +88,7 @@ def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
 
 @api_operation(blueprint, "PUT", f"{PATH}/<consumer_uuid>", rules.CONFIRM, reads_json=True, writes_json=True)
 def confirm_claim(call: ApiRequest, consumer_uuid: str) -> Response:
-    """Confirm a claim that would expire, or extend its time."""
+    """Make an expiring claim permanent, or extend its time."""
     consumer = canonical_uuid(consumer_uuid)
     if consumer is None:
         raise expiries.no_expiry(consumer_uuid)

@@ -34,7 +34,7 @@ blueprint = Blueprint("ext_reservations", __name__)
 PATH: Final = f"{EXT}/reservations"
 _ONE: Final = f"{PATH}/<reservation_uuid>"
 _ANY_PROJECT: Final = str(uuids.uuid4())
-"""A project that does not exist; a rule that allows the caller this project allows any project."""
+"""The id of a project that does not exist; a rule that allows it to the caller allows any project."""
 _CREATE: Final = schemas.ReservationCreation()
 _UPDATE: Final = schemas.ReservationUpdate()
 
@@ -79,7 +79,10 @@ def create_reservation(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", PATH, None, writes_json=True)
 def list_some(call: ApiRequest) -> Response:
-    """List reservations, sorted by uuid. A caller that may not see all gets those of its project."""
+    """List reservations, sorted by uuid.
+
+    A caller without the right to see all reservations gets those of its project.
+    """
     page = schemas.parse_list(call.query_parameters, call.version)
     project_id = page.project_id
     if project_id is None:
@@ -122,7 +125,10 @@ def _page_document(
 
 @api_operation(blueprint, "GET", _ONE, None, writes_json=True)
 def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
-    """Show a reservation. It is not found if it belongs to a project that the caller may not see."""
+    """Show a reservation.
+
+    The answer is 404 if the reservation belongs to a project that the caller may not see.
+    """
     # the policy is checked before the lookup, so that a caller without any right does not learn which
     # reservations exist
     call.authorize(rules.SHOW_RESERVATION, {"project_id": call.project_id or _ANY_PROJECT})
@@ -192,7 +198,7 @@ def _known_uuid(uuid: str) -> str:
 
 
 def _release_due(call: ApiRequest) -> None:
-    """Begin windows that are due before their reservations are read, because this changes generations."""
+    """Begin windows that are due before reservations are read, because their begin changes generations."""
     with call.service.model.fresh_view():
         pass
 
@@ -204,9 +210,9 @@ def _written_document(call: ApiRequest, written: WrittenReservation) -> dict[str
 def _reservation_documents(
     call: ApiRequest, found: Sequence[CapacityReservation], held: Sequence[Allocation]
 ) -> list[dict[str, Any]]:
-    """Return the documents of reservations, with the causes why they are degraded.
+    """Return the JSON documents of reservations, with the causes of degraded ones.
 
-    :param held: the amounts of these reservations.
+    :param held: the amounts that these reservations hold.
     """
     with call.service.model.fresh_view() as view:
         providers = PromisingProviders.from_snapshot(view.snapshot, {each.provider for each in held})
