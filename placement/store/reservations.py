@@ -400,7 +400,7 @@ def _latest_end(
 
     The end is in seconds since 1970, the cleaning time in seconds.
 
-    :param kept: the amounts that the window shall keep; None: all.
+    :param kept: the amounts that the window shall keep; None means all.
     """
     _, found = _lock_reservation(tx, uuid)
 
@@ -543,7 +543,7 @@ def divided_claims(
     The claims last for the cleaning time of the reservation longer.
 
     :param groups: the names of the groups that the consumers join.
-    :returns: None if the reservation does not hold enough.
+    :returns: The result is None if the reservation does not hold enough.
     :raises Conflict: there is no reservation that serves the claims.
     """
     row, found = locked.consumers.get(reservation), find_reservation(tx.conn, reservation)
