@@ -24,9 +24,10 @@ from compute_agent.model.resource import ThrottleControl
 class GuestTarget:
     """The wanted state of a guest: its CPUs, its allocation and its limits.
 
-    :ivar assignment: the CPUs and NUMA nodes of the guest; None: the agent does not place the guest.
+    :ivar assignment: the CPUs and NUMA nodes of the guest; None means that the agent does not place the
+        guest.
     :ivar online: the online CPUs of the host.
-    :ivar allocation: the allocated amounts by provider and by resource class; None: not known yet.
+    :ivar allocation: the allocated amounts by provider and by resource class; None if not known yet.
     :ivar limits: the temporary limits that throttling has set, by control, in the unit of the control's
         lever.
     :ivar spare: the online CPUs on which the guest may run while all its own CPUs are offline.
@@ -174,7 +175,7 @@ class KernelController(Protocol):
     def describe_drift(self, target: GuestTarget) -> str | None:
         """Describe for the log how the kernel's settings of a guest differ from its target.
 
-        None if they agree.
+        The result is None if they agree.
 
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the settings cannot be read.

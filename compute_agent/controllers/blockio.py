@@ -66,7 +66,7 @@ class BlockIoController(GuestController):
     def describe_drift(self, target: GuestTarget) -> str | None:
         """A text that names the block I/O settings that differ from those of the guest's class.
 
-        None if they agree.
+        The result is None if they agree.
         """
         return self._driver.blockio_drift(target.guest, self._wanted_blockio(target)) or None
 

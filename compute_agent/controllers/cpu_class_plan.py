@@ -352,7 +352,7 @@ class _PlanBuilder:
     ) -> Iterator[tuple[str, str]]:
         """The file names and contents for the lowest and the highest frequency, within the domain's range.
 
-        :param base_khz: the base frequency in kHz; None: not known.
+        :param base_khz: the base frequency in kHz; None if unknown.
         :param bounds: the prefix of the option names, and the wanted lowest and highest frequency.
         :param files: the names of the files for the lowest and the highest frequency.
         """

@@ -111,7 +111,7 @@ class MemoryController(GuestController):
     def describe_drift(self, target: GuestTarget) -> str | None:
         """A text with the NUMA nodes of the guest's memory if they differ from the wanted nodes.
 
-        None if they agree.
+        The result is None if they agree.
         """
         if target.assignment is None or not self._is_bound(target):
             return None
@@ -306,7 +306,7 @@ def memory_limits(
 
     :param share: the limits of the guest's class, as percentages of the memory in the allocation.
     :param overhead_mb: the MiB that the guest may use beyond its allocation.
-    :param pages: the limits of huge pages; None: the agent leaves these limits unchanged.
+    :param pages: the limits of huge pages; None means that the agent leaves these limits unchanged.
     """
     held = sum(amounts.get(name, 0) for amounts in allocation.values() for name in (MEMORY, RECLAIMED_MEMORY))
     if not held:

@@ -172,9 +172,9 @@ class CpuSettings:
 class CpuLimits:
     """The weight and the limits of a guest's CPU time, with the meanings of cgroup v2.
 
-    :ivar weight: ``cpu.weight``, 1 to 10000; the kernel's default is 100. None: the agent leaves the weight
-        unchanged.
-    :ivar quota: the maximum CPU time that the guest gets, in cores; None: no limit.
+    :ivar weight: ``cpu.weight``, 1 to 10000; the kernel's default is 100. None means that the agent leaves
+        the weight unchanged.
+    :ivar quota: the maximum CPU time that the guest gets, in cores; None means no limit.
     :ivar idle: whether the guest gets CPU time only when no other group of the same parent cgroup wants it
         (``cpu.idle``). An idle guest has no weight.
     :ivar burst: unused CPU time, in cores, that the guest may save and later use above its quota
@@ -408,7 +408,7 @@ class MemoryTuning(Protocol):
 
         Memory that cannot be moved stays on its nodes, and the driver logs this.
 
-        :param wanted: the NUMA nodes; empty: all nodes.
+        :param wanted: the NUMA nodes; empty means all nodes.
         :return: whether a value was written.
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the kernel or libvirt does not bind the memory.
@@ -462,7 +462,7 @@ class BlockIoTuning(Protocol):
 
         Values that another program has set do not count as differences.
 
-        :param wanted: the settings; None: the guest should have no values that the agent has set.
+        :param wanted: the settings; None means that the guest should have no values that the agent has set.
         :raises GuestGoneError: the guest has ended.
         """
         ...
@@ -470,7 +470,7 @@ class BlockIoTuning(Protocol):
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
         """Write the values of block I/O that differ from ``wanted``, and read them back.
 
-        :param wanted: the settings; None: the agent removes the values that it has set before.
+        :param wanted: the settings; None means that the agent removes the values that it has set before.
         :return: whether a value was written.
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the kernel or libvirt refuses a value.

@@ -88,9 +88,9 @@ class DriverLock:
     :ivar holder: names this agent in the error message of a second agent that finds the lock taken.
     :ivar what: names the locked guests in that error message.
     :ivar remedy: the option that gives the two agents different guests, for that error message.
-    :ivar lock: the file of the lock; None: there is nothing to lock.
-    :ivar mark: the file of a second lock, in the folder of libvirtd's socket; None: no second lock is needed.
-        The agent goes on without the second lock if it cannot be taken there.
+    :ivar lock: the file of the lock; None means that there is nothing to lock.
+    :ivar mark: the file of a second lock, in the folder of libvirtd's socket; None means that no second lock
+        is needed. The agent goes on without the second lock if it cannot be taken there.
     """
 
     holder: str
@@ -226,7 +226,8 @@ class DriverChoice:
     """The chosen driver.
 
     :ivar name: the name of the driver, or of several drivers with commas between.
-    :ivar notice: a message for the operator about an unusual choice; empty: the choice needs no explanation.
+    :ivar notice: a message for the operator about an unusual choice; empty if the choice needs no
+        explanation.
     """
 
     name: str
@@ -338,7 +339,7 @@ def open_driver(
     """Open the driver with this name.
 
     :param folder: the folder with the records of process guests.
-    :param lock: the lock on the guests; None: the driver only reads, as in a dry run.
+    :param lock: the lock on the guests; None means that the driver only reads, as in a dry run.
     :param host: the name of the host's resource provider.
     :raises DriverError: the driver is not available, or another agent holds the lock on its guests.
     :raises OSError: the folder of records cannot be used.
@@ -357,7 +358,7 @@ def open_drivers(
 
     :param folder: the folder with the records of process guests.
     :param locks: the lock on the guests of each driver, by the name of the driver in the order of the
-        drivers; None: the driver only reads.
+        drivers; None means that the driver only reads.
     :param host: the name of the host's resource provider, of which the driver systemd makes uuids.
     :raises DriverError: a driver is not available, or another agent holds the lock on its guests.
     :raises OSError: the folder of records cannot be used.

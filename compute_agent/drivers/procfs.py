@@ -64,7 +64,7 @@ def is_alive(identity: ProcessIdentity) -> bool:
 def seconds_at_start(pid: int) -> float | None:
     """The start time of a process in seconds since boot, in steps of a clock tick.
 
-    None if there is no such process.
+    The result is None if there is no such process.
     """
     identity = identify_process(pid)
     return None if identity is None else identity.start_time / _TICKS
@@ -138,7 +138,7 @@ def users_of(pid: int) -> frozenset[int]:
 def memory_nodes(pid: int) -> frozenset[int] | None:
     """The NUMA nodes from which the main thread of a process may allocate memory.
 
-    None when the process is gone.
+    The result is None when the process is gone.
     """
     try:
         status = read(f"/proc/{pid}/status")

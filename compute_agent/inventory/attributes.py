@@ -116,7 +116,7 @@ def promise_attributes(broken: str) -> Mapping[str, str]:
 def of_device(node: int | None, path: Sequence[str]) -> Mapping[str, str | float]:
     """The attributes of a PCI device's provider, as far as they are known.
 
-    :param node: the nearest NUMA node with CPUs; None: not known.
+    :param node: the nearest NUMA node with CPUs; None if unknown.
     :param path: the root complex and the bridges above the device.
     """
     way = "/".join(path)

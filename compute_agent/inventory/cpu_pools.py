@@ -34,7 +34,7 @@ Positions = Mapping[str, CpuSet]
 class PoolPart:
     """The CPUs of a pool in one zone.
 
-    :ivar zone: the name of the zone; None: the CPUs are in no zone and belong to the host itself.
+    :ivar zone: the name of the zone; None means that the CPUs are in no zone and belong to the host itself.
     """
 
     pool: str

@@ -37,7 +37,7 @@ _CLASS: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class CacheLoad:
-    """The use of an L3 cache: bandwidths in bytes a second, occupancy and size in bytes; None: unknown."""
+    """The use of an L3 cache: bandwidths in bytes a second, occupancy and size in bytes; None if unknown."""
 
     bandwidth: float | None = None
     occupancy: float | None = None

@@ -62,7 +62,7 @@ class GroupReader:
     def __init__(self, root: Path, find_systemctl: Callable[[], str | None] | None = None) -> None:
         """Use the groups below ``root``.
 
-        ``find_systemctl`` returns the path of systemctl; None: search it on this host.
+        ``find_systemctl`` returns the path of systemctl; None searches it on this host.
         """
         self.root = root
         self._files = SysFiles(root)
@@ -126,7 +126,7 @@ class GroupReader:
 
         For a libvirt domain, it is the group with all its threads.
 
-        Empty if the process has ended or is in the root group.
+        The result is empty if the process has ended or is in the root group.
         """
         for line in (self._files.text(f"proc/{pid}/cgroup") or "").splitlines():
             number, _, path = line.partition("::")

@@ -215,8 +215,8 @@ class IsolationFacts:
     :ivar counts: interrupts since boot, by number of the interrupt; read only if an interrupt needs another
         CPU.
     :ivar owners: uuids of guests by the PCI address of their passthrough device.
-    :ivar loose_processes: the number of host processes in the root group, which cannot be restricted; None:
-        the host has no groups with cpusets.
+    :ivar loose_processes: the number of host processes in the root group, which cannot be restricted; None
+        means that the host has no groups with cpusets.
     :ivar partitioned: the CPUs of cpuset partitions, from which the kernel keeps other work.
     :ivar possible: the CPUs that the host can ever have. A control group with all of them has no mask.
     """

@@ -310,7 +310,7 @@ def allocations_read(
     """Read the allocations on this host's providers; return the changes, or None if nothing changed.
 
     :param offering: the uuids of this host's providers with inventories.
-    :param listing: the allocations that a report has just read; None: they are read here.
+    :param listing: the allocations that a report has just read; None means that they are read here.
     :param watch: decides whether a missing allocation is lost, or only missing in an older copy of the
         database. None means that each missing allocation is lost.
     :raises PlacementError: Placement does not answer, or refuses a request.

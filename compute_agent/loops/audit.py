@@ -156,8 +156,8 @@ _NOVA_REMEDIES: Final = {
 class AuditOutcome:
     """A difference between guests and allocations that an audit found, and the outcome of its repair.
 
-    :ivar remedy: the switch, option or command that repairs the difference; empty: there is no repair.
-    :ivar outcome: the outcome of the repair as text; empty: no repair was tried.
+    :ivar remedy: the switch, option or command that repairs the difference; empty if there is no repair.
+    :ivar outcome: the outcome of the repair as text; empty if no repair was tried.
     """
 
     finding: AuditFinding

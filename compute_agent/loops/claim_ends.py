@@ -181,8 +181,9 @@ class ClaimEnds(AgentLoop):
         # The lock is for the notes and for the times of reads, which two threads change.
         self._lock = threading.Lock()
         self._offset: float | None = None
-        """The time of the database minus monotonic seconds; None: nothing was read since the start, or the
-        server does not list claims."""
+        """The time of the database minus monotonic seconds; None means that nothing was read since the start,
+        or the server does not list claims.
+        """
         self._asked = 0.0
         """The time of the request with the newest answer, in monotonic seconds."""
         self._seen: frozenset[str] = frozenset()

@@ -59,7 +59,7 @@ class _CollectorAnswer:
 
     :ivar classes: the resource classes of which the collector measures amounts.
     :ivar told: the measured amounts, by resource class and by name of the host, NUMA node or cache.
-    :ivar trouble: the failure of the collector as text; empty: no failure.
+    :ivar trouble: the failure of the collector as text; empty means no failure.
     """
 
     classes: frozenset[str] = frozenset()

@@ -316,10 +316,10 @@ class FleetTrouble(StrEnum):
 class _FleetState:
     """The state of the fleet on this host.
 
-    :ivar group: the name of the group of hosts; empty: the host has no fleet.
+    :ivar group: the name of the group of hosts; empty if the host has no fleet.
     :ivar revision: the stored revision; None without a stored revision.
     :ivar overruled: options of the revision for which the host's own configuration files have another value.
-    :ivar trouble: the reason as text why the host does not follow its fleet; empty: the host follows it.
+    :ivar trouble: the reason as text why the host does not follow its fleet; empty if the host follows it.
     :ivar reasons: the kinds of trouble for which the host does not follow its fleet.
     """
 

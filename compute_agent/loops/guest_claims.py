@@ -169,9 +169,9 @@ class GuestClaims:
         self._checked: dict[str, int] = {}
         """The main process of each guest with a claim that fits the guest's wishes, by uuid of the guest."""
         self._since: float | None = None
-        """The time of the first claims in seconds since boot; None: there were no claims so far."""
+        """The time of the first claims in seconds since boot; None means that there were no claims so far."""
         self._failure = ""
-        """The reason why notes cannot be written; empty: the last one was written."""
+        """The reason why notes cannot be written; empty if the last one was written."""
         for name in sorted({note.driver for note in store.notes.values()} - drivers.keys()):
             LOG.warning(
                 "The agent does not give back its claims for guests of driver %s, because [guests] drivers"

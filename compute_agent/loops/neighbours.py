@@ -91,7 +91,7 @@ def cache_loads(
     """The use of each cache, by cache id. Bandwidths are means over the time between two readings.
 
     :param sizes: the sizes of caches in bytes, as far as known.
-    :param max_bandwidth: the bandwidth of the memory of each cache, in bytes a second; None: unknown.
+    :param max_bandwidth: the bandwidth of the memory of each cache, in bytes a second; None if unknown.
     """
     if now is None:
         return {}

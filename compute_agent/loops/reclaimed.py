@@ -238,7 +238,7 @@ class ReclaimLoop:
             only for guests on reclaimed CPUs, and a metric of memory only for guests on reclaimed memory. The
             metric of oversold capacity never counts, because a smaller offer raises the metric, so it says
             nothing about the offer.
-        :param cause: the signal of another guest that was the cause; empty: the metric was the cause.
+        :param cause: the signal of another guest that was the cause; empty if the metric was the cause.
         """
         registry = self._conf.settings.rules.registry
         if metric not in registry:

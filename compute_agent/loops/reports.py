@@ -152,15 +152,16 @@ class ReportLoop:
         :param max_pause: maximum number of seconds between two reports after failures.
         :param locate: reads the CPUs on which guests may run, for reshapes.
         :param causes: for each cause that can keep new guests away: whether it is active at the start.
-        :param root: finds the root provider; None: the root is the agent's own.
+        :param root: finds the root provider; None means that the root is the agent's own.
         :param root_user: makes the agent work below the root provider that ``root`` finds.
         :param additions: objects that add something, such as offers, to the provider tree of each report, in
             this order.
         :param history: decides whether guests have lost allocations, or Placement has an older copy of its
             database.
         :param claims: confirms claims that expire, or warns of them.
-        :param guest_claims: claims for guests without an allocation; None: the agent claims nothing.
-        :param claim_ends: acts at the ends of claims; None: the agent does nothing then.
+        :param guest_claims: claims for guests without an allocation; None means that the agent claims
+            nothing.
+        :param claim_ends: acts at the ends of claims; None means that the agent does nothing then.
         :param signal: wakes the thread; other objects share it.
         """
         self.history = history or HistoryWatch(metrics)

@@ -102,9 +102,9 @@ class WatermarkLoop:
         """Prepare the loop, and pass the limits that a former agent saved to the arbiter.
 
         :param root: the folder that contains ``proc``, usually ``/``.
-        :param cache: reads the counters of caches; None: caches are not measured.
-        :param cache_allotments: the allotments of caches and bandwidth; None: caches and bandwidth cannot be
-            limited.
+        :param cache: reads the counters of caches; None means that caches are not measured.
+        :param cache_allotments: the allotments of caches and bandwidth; None means that caches and bandwidth
+            cannot be limited.
         :param read_source: returns the last value of a metric from a source outside the kernel, by its name.
         :param read_oversold: returns the amount of a reclaimed class that guests hold beyond the present
             offers.

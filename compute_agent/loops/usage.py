@@ -267,7 +267,7 @@ def holds_of_rest_alone(view: GuestView, rest: str, own: Set[str]) -> bool:
 class _MemoryHeld:
     """The memory that a guest uses.
 
-    :ivar mib: the memory of the host that the guest uses, in MiB; None: unknown.
+    :ivar mib: the memory of the host that the guest uses, in MiB; None if unknown.
     :ivar swapped: the part of the guest's memory that is in swap, in MiB.
     :ivar parts: the part of the guest's memory on each NUMA node, from 0 to 1.
     """

@@ -166,7 +166,7 @@ class CpuSets:
         :param held: the dedicated CPUs of the guest.
         :param online: the online CPUs of the host.
         :param reach: the CPUs that the guest may have: those of its pools or, if the guest has no pool, the
-            CPUs outside of all pools. None if the host has no pools.
+            CPUs outside of all pools. The result is None if the host has no pools.
         """
         # An offline CPU is reported only as offline, although it is also missing in the dedicated set.
         gone, offline = held & online - self.dedicated, held - online
@@ -269,9 +269,9 @@ class CpuPool:
     :ivar shared_cpus: the number of shared CPUs, all of one NUMA node.
     :ivar per_node: whether the pool has these numbers of CPUs on each NUMA node.
     :ivar max_cpus: maximum number of CPUs on which floating members may run, including idle dedicated CPUs
-        that the pool borrows. None: the pool does not borrow.
-    :ivar classes: the classes of guests that the pool admits; empty: all.
-    :ivar max_guests: maximum number of guests in the pool at a time; None: any number.
+        that the pool borrows. None means that the pool does not borrow.
+    :ivar classes: the classes of guests that the pool admits; empty means all.
+    :ivar max_guests: maximum number of guests in the pool at a time; None means any number.
     """
 
     name: str

@@ -49,7 +49,8 @@ class StoredSample:
 def to_samples(before: MonitorReading | None, now: MonitorReading, time: float) -> Iterator[StoredSample]:
     """Compute the samples to store from the reading ``now``.
 
-    :param before: the reading from which the last samples were stored; None: no samples were stored before.
+    :param before: the reading from which the last samples were stored; None means that no samples were stored
+        before.
     :param time: the time at which the reading ``now`` was taken, in seconds since the epoch.
     """
     # Rates are means over the whole time since the last samples, and not the rates of the last round.

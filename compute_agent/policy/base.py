@@ -156,7 +156,7 @@ class ProviderDemand:
         empty, the CPUs that belong to no pool.
     :ivar pcpu: the amount of PCPU that the guest has of the provider.
     :ivar vcpu: the amount of VCPU that the guest has of the provider.
-    :ivar pool: the name of the pool to which the provider belongs; empty: none.
+    :ivar pool: the name of the pool to which the provider belongs; empty if there is none.
     :ivar around: on a host with pools, all CPUs of the zone. Dedicated CPUs that a running guest has in the
         zone but outside of ``cpus`` still serve the demand.
     """

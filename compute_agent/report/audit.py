@@ -59,9 +59,9 @@ class MovedGuest:
     """A running guest of this host that no longer has the allocations that the agent remembers.
 
     :ivar before: the guest's former allocation on this host, held by its own consumer or by ``migration``;
-        None: not known.
+        None if unknown.
     :ivar own: the present allocation of the guest's own consumer on this host.
-    :ivar migration: the consumer of the guest's migration, as found before; empty: none.
+    :ivar migration: the consumer of the guest's migration, as found before; empty if there is none.
     :ivar owner: the owner of the guest's consumer; None if the consumer holds nothing anywhere.
     :ivar suitable: the consumers with a claim that contains the CPUs on which the guest runs.
     """
@@ -216,14 +216,14 @@ class AuditedGuest:
 
     :ivar vcpus: the number of guest CPUs.
     :ivar location: the CPUs on which the guest runs.
-    :ivar dedicated: the number of guest CPUs that have dedicated CPUs according to the flavor; None: not
-        known.
+    :ivar dedicated: the number of guest CPUs that have dedicated CPUs according to the flavor; None if
+        unknown.
     :ivar extra_cpu: whether the emulator threads get a dedicated CPU of their own, if any guest CPU is
         dedicated.
     :ivar resources: the amounts of the flavor by resource class, without CPUs.
     :ivar refusal: the reason why the guest has no CPUs; empty if it has some.
     :ivar stray: a text about CPUs that the guest holds outside the present CPU sets.
-    :ivar migration: the consumer that holds the guest's CPUs during a migration; empty: none.
+    :ivar migration: the consumer that holds the guest's CPUs during a migration; empty if there is none.
     :ivar held: the CPUs that no other guest should use.
     :ivar known: the guest's allocation, as the agent remembers it.
     :ivar dedicated_vcpus: the guest CPUs that the mask of the flavor names as dedicated.
@@ -274,9 +274,9 @@ class HealOptions:
 
     :ivar heal: create missing allocations of guests.
     :ivar delete: delete allocations that have had no guest for ``min_age`` seconds.
-    :ivar confirmed: the consumers of which allocations may be deleted; None: all consumers.
+    :ivar confirmed: the consumers of which allocations may be deleted; None means all consumers.
     :ivar dry_run: report the repairs without making them.
-    :ivar consumers: the consumers to check; empty: all.
+    :ivar consumers: the consumers to check; empty means all.
     """
 
     heal: bool = False
@@ -376,7 +376,7 @@ def _overlapping_cpus(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> st
 def _kind_differences(guest: AuditedGuest) -> str:
     """A text with the guest CPUs on dedicated CPUs, if they differ from the flavor's mask.
 
-    Empty if they agree.
+    The result is empty if they agree.
     """
     if not guest.dedicated_vcpus or not guest.held or guest.dedicated_vcpus == guest.pinned_vcpus:
         return ""
@@ -406,7 +406,7 @@ def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) 
     the guest's allocation, up to the number of guest CPUs. Without an allocation the number comes from the
     CPUs on which the guest runs.
 
-    :param holds: the amounts that the consumer holds, by resource class; None: no allocation.
+    :param holds: the amounts that the consumer holds, by resource class; None means no allocation.
     """
     # An isolated emulator thread gets a dedicated CPU in addition to those of the guest CPUs.
     extra = int(guest.extra_cpu)
@@ -475,7 +475,7 @@ def decide_creation(
     :param project_id: the project of the owner; empty if not known.
     :param user_id: the user of the owner; empty if not known.
     :param typed: whether Placement knows consumer types.
-    :param consumer_type: the type of the consumer; None: not known.
+    :param consumer_type: the type of the consumer; None if unknown.
     """
     if record.ours:
         return "not needed: it has an allocation by now"

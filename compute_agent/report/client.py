@@ -21,8 +21,8 @@ _ATTRIBUTES_SINCE: Final = (1, 8)
 _TREES_SINCE: Final = (1, 11)
 _EXPIRIES_SINCE: Final = (1, 14)
 _ENDS_SINCE: Final = (1, 21)
-"""The first versions of the API ``/ext/v1`` that have attributes, whole trees, expiring claims, and the list of
-claims that end.
+"""The first versions of the API ``/ext/v1`` that have attributes, whole trees, expiring claims, and the list
+of claims that end.
 """
 
 _MAX_PAGES: Final = 16

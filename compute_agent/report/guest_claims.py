@@ -34,7 +34,7 @@ class ClaimNote:
     """A claim that the agent has made, or is about to make.
 
     :ivar key: the key by which the program that runs the guest knows it.
-    :ivar former: the amounts before a change that may not be done yet; empty: there is none.
+    :ivar former: the amounts before a change that may not be done yet; empty if there is none.
     """
 
     guest_uuid: str
@@ -60,7 +60,7 @@ def claimed_amounts(settings: GuestSettings, dedicated_classes: Iterable[str], m
     """The amounts to claim for a guest.
 
     :param dedicated_classes: the classes of guests that get dedicated CPUs.
-    :param memory_mb: the memory in MiB; 0: none.
+    :param memory_mb: the memory in MiB; 0 if there is none.
     """
     if settings.qos_class in dedicated_classes:
         # The emulator threads then have a CPU of their own.

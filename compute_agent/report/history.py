@@ -82,7 +82,7 @@ class PlacementHistory:
     """The state of Placement's database as the agent has seen it.
 
     :ivar generations: the generations of the providers, as last seen.
-    :ivar older: the finding that the database is an older copy; None: it is not.
+    :ivar older: the finding that the database is an older copy; None means that it is not.
     :ivar holders: the owners of guests with allocations, by consumer. An older copy may lack these consumers.
     """
 

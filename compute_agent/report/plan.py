@@ -94,10 +94,10 @@ def settle_inventory(
 
     :param name: the resource class.
     :param derived: the inventory as the agent derives it from the host.
-    :param has: the present inventory in Placement; None: Placement has no such inventory.
+    :param has: the present inventory in Placement; None means that Placement has no such inventory.
     :param written: the values that the agent may have written last.
     :param configured: the classes and fields that an option of the ini file sets.
-    :param ratio_elsewhere: the allocation ratio of the class on other providers of the host; None: none has
+    :param ratio_elsewhere: the allocation ratio of the class on other providers of the host; None if none has
         it.
     """
     if has is None:
@@ -332,8 +332,8 @@ def plan_actions(
 ) -> tuple[Action, ...]:
     """The actions that make ``reported`` equal to ``derived``, in an order in which each can succeed.
 
-    Empty if nothing differs. Inventories, traits and providers of other programs stay. If the server does not
-    know a standard trait, its os-traits is older than the agent's, and the trait is left out.
+    The result is empty if nothing differs. Inventories, traits and providers of other programs stay. If the
+    server does not know a standard trait, its os-traits is older than the agent's, and the trait is left out.
 
     :param derived: the host's tree.
     :param reported: the providers in Placement, by uuid.
@@ -495,7 +495,7 @@ def plan_deletions(
 
     A provider with a child of another program stays.
 
-    :param derived: the present tree; None: all providers of the agent are deleted.
+    :param derived: the present tree; None means that all providers of the agent are deleted.
     """
     present = {} if derived is None else {node.uuid: node.parent for node in derived.nodes}
     # The actions before the deletions have moved the remaining providers below their new parents.

@@ -171,7 +171,7 @@ class ProviderReader:
     def take_listing(self) -> HoldingsListing | None:
         """The allocations that were read together with the providers, returned once.
 
-        None if there are none.
+        The result is None if there are none.
         """
         listing, self._listing = self._listing, None
         return listing
@@ -448,7 +448,7 @@ class HostReporter:
     def take_listing(self) -> HoldingsListing | None:
         """Return the allocations that were read together with the providers, but only once.
 
-        None if there are none.
+        The result is None if there are none.
         """
         return self.reader.take_listing()
 

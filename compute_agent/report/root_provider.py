@@ -44,8 +44,8 @@ class RootSearch:
 
     :ivar name: the name of the hypervisor.
     :ivar own: the uuid of the agent's own root.
-    :ivar beside: whether the ini file declares a nova-compute; None: the search decides.
-    :ivar last: the root that the last search found; None: none.
+    :ivar beside: whether the ini file declares a nova-compute; None means that the search decides.
+    :ivar last: the root that the last search found; None if there is none.
     """
 
     name: str
@@ -59,7 +59,7 @@ class RootOwner:
     """The owner of the root provider.
 
     :ivar beside: whether nova-compute is the owner.
-    :ivar novas: nova-compute's root; None: not found so far.
+    :ivar novas: nova-compute's root; None if not found so far.
     :ivar known: whether the owner is certain. Until then, the agent cannot recognise allocations of this
         host.
     """
@@ -77,8 +77,8 @@ def root_keeper(beside: bool) -> str:
 def owner_of(shape: str | None, last: NovaRoot | None = None, decided: bool = True) -> RootOwner:
     """The owner of the root, from ``[compute] provider_tree`` and the last search.
 
-    :param shape: the value of the option; None: not set.
-    :param last: nova-compute's root, as found last; None: none.
+    :param shape: the value of the option; None if not set.
+    :param last: nova-compute's root, as found last; None if there is none.
     :param decided: whether a search has finished.
     """
     if shape == BESIDE or (shape is None and last is not None):

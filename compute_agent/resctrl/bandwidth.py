@@ -275,7 +275,7 @@ def choose_codec(
     """The codec for the hardware of a mount; None if bandwidth cannot be controlled.
 
     :param memory_bandwidth_gbps: the bandwidth of a domain that is 100 %, in 10^9 bytes a second, for
-        hardware with absolute values; None: not known.
+        hardware with absolute values; None if unknown.
     """
     if platform.mb is None:
         return None

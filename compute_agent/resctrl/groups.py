@@ -118,7 +118,8 @@ def write_schemata(
 ) -> None:
     """Write bandwidths and masks to the schemata of a group, and read them back.
 
-    :param codec: recognises bandwidths that the kernel rounds; None: bandwidth cannot be controlled.
+    :param codec: recognises bandwidths that the kernel rounds; None means that bandwidth cannot be
+        controlled.
     :raises ResctrlError: the kernel refuses a value; EIO: the file shows other values afterwards.
     """
     if not wanted:

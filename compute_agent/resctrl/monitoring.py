@@ -315,8 +315,8 @@ class CounterFiles:
     ) -> None:
         """Keep at most ``keep`` files open; all others are opened for each reading.
 
-        :param keep: the maximum number of files that stay open; None: half of the process's limit.
-        :param place: moves the thread near each cache that is read; None: the thread is not moved.
+        :param keep: the maximum number of files that stay open; None means half of the process's limit.
+        :param place: moves the thread near each cache that is read; None means that the thread is not moved.
         """
         self._files = files
         self._spare = descriptors_to_keep() if keep is None else keep

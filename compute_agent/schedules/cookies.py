@@ -22,7 +22,8 @@ from compute_agent.schedules.run_notes import CookieLender, RunNote, RunNotes, n
 class CookieGuest:
     """A guest with the cookies of its threads, by thread id; 0 stands for no cookie.
 
-    :ivar group: the group with which the guest should share a cookie; empty: the guest should have no cookie.
+    :ivar group: the group with which the guest should share a cookie; empty if the guest should have no
+        cookie.
     :ivar preserved: whether the guest keeps its present cookies.
     """
 

@@ -239,7 +239,7 @@ class MetricSampler:
         """Prepare measurements.
 
         :param root: the folder that contains ``proc``; paths of guests' cgroups are not below it.
-        :param cache: reads the counters of caches; None: caches are not measured.
+        :param cache: reads the counters of caches; None means that caches are not measured.
         :param read_source: returns the last value of a metric from outside the kernel, by its name.
         :param read_oversold: returns the oversold amount of a reclaimed resource class.
         """

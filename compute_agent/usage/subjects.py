@@ -186,7 +186,7 @@ def open_allotments(
 ) -> CacheControlAllotments | None:
     """Allotments of caches and bandwidth on the resctrl mount that the agent controls.
 
-    None if no controller uses resctrl, or if the file system of resctrl cannot be read.
+    The result is None if no controller uses resctrl, or if the file system of resctrl cannot be read.
     """
     controller = find_controller(controllers, ResctrlController)
     if controller is None:

@@ -43,7 +43,7 @@ _MAX_CORES: Final = 1e6
 class WeekUse:
     """The mean CPU use of a guest by hour of the week, in cores.
 
-    :ivar hours: the use of each hour; None: not known yet.
+    :ivar hours: the use of each hour; None if not known yet.
     :ivar seen: the end of the last hour that counted, in seconds since the epoch.
     """
 

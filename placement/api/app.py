@@ -25,7 +25,16 @@ from placement.api import (
     usages,
     versions,
 )
-from placement.api.ext import attributes, availability, changes, claims, explanations, reservations, trees
+from placement.api.ext import (
+    attributes,
+    availability,
+    changes,
+    claims,
+    explanations,
+    reservations,
+    time_events,
+    trees,
+)
 from placement.api.ext import root as ext
 
 # placement.server has this size limit of a body; the constant applies the same limit to other WSGI servers
@@ -47,6 +56,7 @@ BLUEPRINTS: Final = (
     claims.blueprint,
     reservations.blueprint,
     availability.blueprint,
+    time_events.blueprint,
     attributes.blueprint,
     changes.blueprint,
     trees.blueprint,

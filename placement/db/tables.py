@@ -235,14 +235,17 @@ booked_windows = define_table(
     sa.Column("claim_group", sa.String(255), nullable=True),
     # these five columns have the values of the reservation
     sa.Column("on_end", sa.String(16), nullable=False, server_default="none"),
-    sa.Column("starts_at", sa.Double, nullable=False),
+    sa.Column("starts_at", sa.Double, nullable=False, index=True),
     sa.Column("expires_at", sa.Double, nullable=False),
-    sa.Column("lead_time", sa.Integer, nullable=False),
-    sa.Column("cleaning_time", sa.Integer, nullable=False),
+    sa.Column("lead_time", sa.Integer, nullable=False, index=True),
+    sa.Column("cleaning_time", sa.Integer, nullable=False, index=True),
     # the promised amounts by resource class, as JSON
     sa.Column("resources", sa.Text, nullable=False),
     # expires_at, or the time of a deletion before it
     sa.Column("ended_at", sa.Double, nullable=False, index=True),
+    # when the window was booked, and when it got its end
+    sa.Column("booked_at", sa.Double, nullable=False, server_default="0"),
+    sa.Column("end_set_at", sa.Double, nullable=False, server_default="0"),
     sa.Index("ix_booked_windows_project_id_ended_at", "project_id", "ended_at"),
 )
 
@@ -263,10 +266,23 @@ claim_expiries = define_table(
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
     # whether the claim ends at that time in any case; otherwise a client may confirm it
     sa.Column("is_final", sa.Boolean, nullable=False, server_default=sa.false()),
+    # when a claim that ends was written
+    sa.Column("booked_at", sa.Double, nullable=False, server_default="0"),
     # seconds from the end of the claim to expires_at
-    sa.Column("cleaning_time", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("cleaning_time", sa.Integer, nullable=False, server_default="0", index=True),
     # what happens to guests at the end: an EndAction
     sa.Column("on_end", sa.String(16), nullable=False, server_default="none"),
+)
+
+ended_claims = define_table(
+    "ended_claims",
+    # what time events need of a claim with an on_end after its release; the consumer is gone
+    sa.Column("uuid", sa.String(36), primary_key=True),
+    sa.Column("project_id", sa.String(255), nullable=False),
+    sa.Column("consumer_type", sa.String(255), nullable=True),
+    sa.Column("booked_at", sa.Double, nullable=False),
+    sa.Column("ends_at", sa.Double, nullable=False, index=True),
+    sa.Column("on_end", sa.String(16), nullable=False),
 )
 
 change_buckets = define_table(

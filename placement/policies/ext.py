@@ -19,6 +19,7 @@ RESERVE: Final = "placement:ext:reservations:create"
 MAINTAIN_HOST: Final = "placement:ext:reservations:create:maintenance"
 CHANGE_RESERVATION: Final = "placement:ext:reservations:update"
 DELETE_RESERVATION: Final = "placement:ext:reservations:delete"
+LIST_TIME_EVENTS: Final = "placement:ext:time_events:list"
 TREE: Final = "placement:ext:trees:show"
 WRITE_TREE: Final = "placement:ext:trees:update"
 
@@ -68,6 +69,12 @@ RULES: Final = [
     ),
     define_rule(CHANGE_RESERVATION, "Change when a reservation expires.", ("PUT", _RESERVATION)),
     define_rule(DELETE_RESERVATION, "Release a reservation.", ("DELETE", _RESERVATION)),
+    define_rule(
+        LIST_TIME_EVENTS,
+        "List starts and ends of reservations and of claims.",
+        ("GET", "/ext/v1/time_events"),
+        check=ADMIN_OR_PROJECT_READER_OR_SERVICE,
+    ),
     define_rule(
         TREE,
         "Show all resource providers of a tree, with inventories, traits, aggregates and attributes.",

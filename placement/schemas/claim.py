@@ -55,14 +55,17 @@ GROUP: Final = "group"
 """The name of the criterion that soft group policies add."""
 
 
-_TIME: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z$"
+TIME_FORM: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z$"
+
+
+TIME_MEANING: Final = "a time in UTC such as 2026-12-24T18:00:00Z"
 
 
 def time_field() -> StringField:
     """Return an optional field for a time in UTC."""
     return StringField(
-        pattern=_TIME,
-        meaning="a time in UTC such as 2026-12-24T18:00:00Z",
+        pattern=TIME_FORM,
+        meaning=TIME_MEANING,
         load_default=None,
         allow_none=False,
     )

@@ -102,6 +102,7 @@ _end_insertion: Final = PreparedStatement(
         expires_at=sa.bindparam("expires_at", type_=sa.Double),
         cleaning_time=sa.bindparam("cleaning_time", type_=sa.Integer),
         on_end=sa.bindparam("on_end", type_=sa.String),
+        booked_at=clock.ServerNow(),
         is_final=sa.true(),
     )
 )

@@ -35,7 +35,7 @@ from placement.exceptions import (
     InvalidRequest,
     NotFound,
 )
-from placement.store import allocations, claimants, expired, expiries, holds, window_history
+from placement.store import allocations, claimants, expired, expiries, holds, time_events, window_history
 from placement.store import consumers as consumer_store
 from placement.store.booking_limits import BookingLimits
 from placement.store.claims import CapacityExceeded, ConsumerClaim
@@ -400,7 +400,7 @@ def _latest_end(
 
     The end is in seconds since 1970, the cleaning time in seconds.
 
-    :param kept: the amounts that the window shall keep; None: all.
+    :param kept: the amounts that the window shall keep; None means all.
     """
     _, found = _lock_reservation(tx, uuid)
 
@@ -543,7 +543,7 @@ def divided_claims(
     The claims last for the cleaning time of the reservation longer.
 
     :param groups: the names of the groups that the consumers join.
-    :returns: None if the reservation does not hold enough.
+    :returns: The result is None if the reservation does not hold enough.
     :raises Conflict: there is no reservation that serves the claims.
     """
     row, found = locked.consumers.get(reservation), find_reservation(tx.conn, reservation)
@@ -706,6 +706,7 @@ def _give_back_expired(tx: WriteTransaction) -> int:
             for query in expired.UUIDS
             for uuid in tx.conn.execute(query.where(consumers.c.uuid.in_(found))).scalars()
         ]
+        time_events.note_ended(tx, found)
         allocations.give_back(tx, found)
     # the counter is incremented in any case, so that workers read the next expiry
     tx.lock_buckets([buckets.RESERVATIONS])

@@ -85,6 +85,8 @@ def note_booking(tx: WriteTransaction, window: WindowRecord, now: float) -> None
             on_end=window.on_end,
             resources=json.dumps(window.resources, sort_keys=True),
             ended_at=window.held.ends_at,
+            booked_at=now,
+            end_set_at=now,
         )
     )
 
@@ -92,7 +94,9 @@ def note_booking(tx: WriteTransaction, window: WindowRecord, now: float) -> None
 def note_end(tx: WriteTransaction, uuid: str, expires_at: float) -> None:
     """Record a changed end of a window, which includes its cleaning time."""
     tx.conn.execute(
-        sa.update(table).where(table.c.uuid == uuid).values(expires_at=expires_at, ended_at=expires_at)
+        sa.update(table)
+        .where(table.c.uuid == uuid)
+        .values(expires_at=expires_at, ended_at=expires_at, end_set_at=clock.ServerNow())
     )
 
 

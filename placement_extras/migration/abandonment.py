@@ -24,6 +24,7 @@ from placement.db.tables import (
     claim_expiries,
     consumer_groups,
     consumers,
+    ended_claims,
     planned_allocations,
     provider_attributes,
     reservations,
@@ -240,6 +241,7 @@ _LOST_NOTES: Final = {
     consumer_groups.name: "groups of claims: OpenStack Placement has none, so {} consumers leave theirs",
     claim_expiries.name: "claims that expire or end: OpenStack Placement has none, so up to {} claims become"
     " permanent",
+    ended_claims.name: "history of claims: OpenStack Placement has none, so {} of them are forgotten",
     booked_windows.name: "history of windows: OpenStack Placement has none, so {} of them are forgotten",
     provider_attributes.name: "attributes of resource providers: OpenStack Placement has none, so {} are"
     " lost",

@@ -32,9 +32,9 @@ CHANGES: Final = frozenset(
 class ContainerState:
     """A container, or a pod with the process of its infra container.
 
-    :ivar pid: the process id of its main process; 0: it does not run.
-    :ivar image: the id of its image; empty: it has none (``podman run --rootfs``).
-    :ivar pod: the id of its pod; empty: it is in none, or the engine is Docker.
+    :ivar pid: the process id of its main process; 0 if it does not run.
+    :ivar image: the id of its image; empty if it has none (``podman run --rootfs``).
+    :ivar pod: the id of its pod; empty if it is in none, or the engine is Docker.
     :ivar is_infra: whether it is the infra container of its pod, which the engine adds.
     :ivar is_pod: whether name and labels are those of the pod.
     :ivar members: the ids of the running containers of a pod.

@@ -37,8 +37,8 @@ class BadDeclarationError(ValueError):
 class DeclaredSettings:
     """The declared settings of a guest.
 
-    :ivar guest_uuid: the uuid; empty: it is made from names.
-    :ivar memory_mb: the memory to claim in MiB; 0: not declared.
+    :ivar guest_uuid: the uuid; empty if it is made from names.
+    :ivar memory_mb: the memory to claim in MiB; 0 if not declared.
     :ivar declared: the values of settings, by setting.
     :ivar problems: sentences about keys that have no effect.
     """

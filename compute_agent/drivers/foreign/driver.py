@@ -63,7 +63,7 @@ KILL_SECONDS: Final = 10.0
 class PeerHint:
     """A hint that the state of a service or a container may have changed.
 
-    :ivar key: its key in the table; empty: any may have changed.
+    :ivar key: its key in the table; empty if any may have changed.
     :ivar is_new: whether it may be another one than before.
     """
 
@@ -114,7 +114,7 @@ class ForeignDriver(UndividedThreads):
     ) -> None:
         """Begin without a peer.
 
-        :param folders: the folders of the host; None: the usual ones.
+        :param folders: the folders of the host; None means the usual ones.
         :param look_interval: the time in seconds between two lists of all guests.
         :param lock: called before each connection; raises DriverError if another agent manages the guests.
         :param look_only: whether the driver changes nothing.
@@ -154,7 +154,7 @@ class ForeignDriver(UndividedThreads):
     def outage_reasons(self) -> Mapping[str, str]:
         """The reason why the peer does not answer, by the name of this driver; empty if it answers.
 
-        Empty if the program answers.
+        The result is empty if the program answers.
         """
         return {self.name: reason} if (reason := self.outage_reason) else {}
 

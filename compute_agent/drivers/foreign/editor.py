@@ -88,7 +88,8 @@ class ValueComparison:
 class ValueReading:
     """The values of a guest, read at a time in seconds of the monotonic clock.
 
-    :ivar texts: the contents of the files of its group by their names; None: the file does not exist.
+    :ivar texts: the contents of the files of its group by their names; None means that the file does not
+        exist.
     """
 
     guest_uuid: str

@@ -53,7 +53,7 @@ _RATE_KEYS: Final[Mapping[str, str]] = dict(zip(RATES, ("rbps", "wbps", "riops",
 IDLE_FILE: Final = "cpu.idle"
 
 Texts = Mapping[str, str | None]
-"""The contents of the files of a group by their names; None: the file does not exist."""
+"""The contents of the files of a group by their names; None means that the file does not exist."""
 
 _NO_QUOTA: Final = f"max {PERIOD}"
 _MIN_QUOTA: Final = 1000
@@ -68,7 +68,7 @@ _QUOTA_TOLERANCE: Final = 0.01
 def differing_files(values: Values, texts: Texts, whole: Values) -> list[str]:
     """The names of those ``values`` for which the kernel has other values.
 
-    :param texts: the contents of the files by their names; None: the file does not exist.
+    :param texts: the contents of the files by their names; None means that the file does not exist.
     :param whole: all CPUs and all NUMA nodes, by name; it is used for empty sets.
     """
     return [name for name, value in values.items() if not _value_agrees(name, value, texts, whole)]

@@ -29,13 +29,13 @@ class ValueRecord:
     """The values of a guest's own.
 
     :ivar name: the name of the service or of the container.
-    :ivar run: the run of the guest to which the values belong; empty: they belong to each run, because the
+    :ivar run: the run of the guest to which the values belong; empty if they belong to each run, because the
         program that owns the group keeps them.
     :ivar values: the values before the agent's writes, by name.
     :ivar kept: the properties that were set at run time before, by a file that has to stay.
     :ivar scored: whether the agent has set ``oom_score_adj``, which was 0 before.
-    :ivar score: the last ``oom_score_adj`` that the agent has set; None: it has set none, or an older agent
-        has noted none.
+    :ivar score: the last ``oom_score_adj`` that the agent has set; None means that it has set none, or an
+        older agent has noted none.
     """
 
     guest_uuid: str

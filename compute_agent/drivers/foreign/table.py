@@ -63,7 +63,7 @@ def group_members(groups: Path, folder: Path) -> list[int]:
 class GuestEntry:
     """A guest with its processes.
 
-    :ivar memory_mb: the memory to claim for it in MiB, as it is declared; 0: not declared.
+    :ivar memory_mb: the memory to claim for it in MiB, as it is declared; 0 if not declared.
     """
 
     guest: Guest

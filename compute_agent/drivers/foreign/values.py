@@ -141,7 +141,7 @@ def node_goal(nodes: frozenset[int], whole: frozenset[int], present: Values, not
 
     A guest that may use all nodes of the host gets its own nodes back.
 
-    :param nodes: the wanted nodes; empty: any.
+    :param nodes: the wanted nodes; empty means any.
     :param whole: the nodes of the host that have memory.
     """
     return {NODES: own_value(NODES, present, noted) if not nodes or nodes >= whole else nodes}

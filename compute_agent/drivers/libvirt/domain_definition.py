@@ -52,7 +52,7 @@ class DomainBlockIo:
     An item is ``weight``, ``dev:PATH`` for a device of the host, or ``disk:TARGET`` for one of the domain's
     disks.
 
-    :ivar weight: the weight of the whole domain; None: the XML has no such element.
+    :ivar weight: the weight of the whole domain; None means that the XML has no such element.
     :ivar rates: the rates by item, for devices with limits and for all disks.
     :ivar foreign: the items of disks that have kinds of limits that the agent never sets.
     """
@@ -107,7 +107,8 @@ def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str
     """The items of block I/O to set on a domain so that its settings match ``wanted``.
 
     :param has: the present settings of the domain.
-    :param wanted: the settings that the domain should have; None: the agent's own values are removed.
+    :param wanted: the settings that the domain should have; None means that the agent's own values are
+        removed.
     :param own: the items that the agent has written before.
     """
     goal: dict[str, Item] = {}
@@ -197,7 +198,8 @@ Pins = Mapping[ThreadRole, frozenset[int] | None]
 class MemoryBinding:
     """The element ``<numatune><memory>`` of a domain: its NUMA nodes and its mode.
 
-    :ivar mode: ``strict``, ``preferred``, ``interleave`` or ``restrictive``; empty: the memory is not bound.
+    :ivar mode: ``strict``, ``preferred``, ``interleave`` or ``restrictive``; empty if the memory is not
+        bound.
     """
 
     mode: str = ""
@@ -215,17 +217,17 @@ class DomainDefinition:
 
     :ivar persistent: whether the domain has a definition. Without a definition, the settings are those of the
         running domain.
-    :ivar shares: the CPU shares (``<cputune><shares>``); None: the definition has no such value.
+    :ivar shares: the CPU shares (``<cputune><shares>``); None means that the definition has no such value.
     :ivar noted: the shares that the agent wrote, by its note.
-    :ivar quota: the quota of the whole domain in cores; None: no limit.
+    :ivar quota: the quota of the whole domain in cores; None means no limit.
     :ivar binding: the NUMA nodes of the memory.
     :ivar pins: the CPUs of each guest CPU, each I/O thread and the emulator.
     :ivar pinned: the roles that the definition pins. Threads of all other roles have the CPUs of ``<vcpu
         cpuset>``.
-    :ivar own: the pins that the agent wrote, by its note; None: all pins count as the agent's.
+    :ivar own: the pins that the agent wrote, by its note; None means that all pins count as the agent's.
     :ivar blockio: the settings of block I/O.
     :ivar own_items: the items of block I/O, and ``soft_limit``, that the agent wrote.
-    :ivar soft_limit: the memory in KiB above which the kernel slows the domain down; None: no limit.
+    :ivar soft_limit: the memory in KiB above which the kernel slows the domain down; None means no limit.
     """
 
     persistent: bool = False

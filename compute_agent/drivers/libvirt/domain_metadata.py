@@ -182,7 +182,7 @@ def read_devices(root: ElementTree.Element) -> frozenset[str]:
 def _read_address(source: ElementTree.Element) -> str:
     """A PCI address such as ``0000:81:00.0`` from an element with hexadecimal attributes.
 
-    Empty if the address cannot be read.
+    The result is empty if the address cannot be read.
     """
     numbers = []
     for name, limit in _ADDRESS_LIMITS.items():
@@ -380,7 +380,7 @@ def _with_specs(resources: Mapping[str, int], specs: Mapping[str, str]) -> dict[
 def _dedicated_count(specs: Mapping[str, str], vcpus: int, own: frozenset[int] | None) -> int | None:
     """The number of guest CPUs that have dedicated host CPUs.
 
-    None if the mask of a ``mixed`` flavor cannot be read.
+    The result is None if the mask of a ``mixed`` flavor cannot be read.
 
     :param vcpus: the number of guest CPUs of the flavor.
     :param own: the dedicated guest CPUs of a ``mixed`` flavor.
@@ -397,7 +397,7 @@ def _dedicated_count(specs: Mapping[str, str], vcpus: int, own: frozenset[int] |
 def _dedicated_vcpus(specs: Mapping[str, str], vcpus: int) -> frozenset[int] | None:
     """The numbers of the dedicated guest CPUs of a ``mixed`` flavor, empty for other policies.
 
-    None if the mask cannot be read.
+    The result is None if the mask cannot be read.
     """
     if specs.get("hw:cpu_policy") != "mixed":
         return frozenset()

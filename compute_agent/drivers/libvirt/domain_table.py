@@ -56,7 +56,7 @@ class _ExpectedProcess:
     """A domain with an announced start.
 
     :ivar guest: the guest as it will start; its pid is 0 until the process is found.
-    :ivar owner: the user of its process; empty: the user that libvirtd uses for domains without a label.
+    :ivar owner: the user of its process; empty means the user that libvirtd uses for domains without a label.
     :ivar older: the pids that existed at the announcement. None of these is the process of the domain.
     :ivar until: the time of the monotonic clock, in seconds, after which the agent no longer expects the
         start.

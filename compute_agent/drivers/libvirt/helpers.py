@@ -235,7 +235,7 @@ class HelperPins:
     ) -> int:
         """Pin the helper tasks to ``cpus``; return how many changed.
 
-        :param only: the ids of the threads to move; None: all.
+        :param only: the ids of the threads to move; None means all.
         :param is_final: whether the cgroups of the domain already allow ``cpus``. Only in this case a failed
             move is remembered.
         """

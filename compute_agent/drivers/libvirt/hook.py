@@ -100,7 +100,7 @@ def state(hooks: Path, socket: Path | None = None) -> HookState:
     executable.
 
     :param hooks: libvirt's folder of hooks.
-    :param socket: the agent's socket; None: the hook is never reported as installed.
+    :param socket: the agent's socket; None means that the hook is never reported as installed.
     :raises OSError: the folder cannot be read.
     """
     path = hook_path(hooks)

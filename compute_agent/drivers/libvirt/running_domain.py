@@ -240,14 +240,15 @@ class RunningDomain:
     :ivar source: the inactive XML that ``definition`` was read from; empty after the agent changed the
         definition.
     :ivar binding: the present binding of its memory to NUMA nodes.
-    :ivar refused: the NUMA nodes to which libvirt refused to bind its memory; None: there was no refusal.
+    :ivar refused: the NUMA nodes to which libvirt refused to bind its memory; None means that there was no
+        refusal.
     :ivar unreported: whether the agent pinned its threads in the kernel and libvirt may not know these pins
         yet.
     :ivar blockio: its present block I/O settings.
-    :ivar soft_limit: its present soft limit of memory in KiB; None: no limit.
-    :ivar refused_soft_limit: libvirt's reason for a refused soft limit; empty: there was no refusal.
-    :ivar refused_blockio: the block I/O settings that libvirt refused, with its reason; None: there was no
-        refusal.
+    :ivar soft_limit: its present soft limit of memory in KiB; None means no limit.
+    :ivar refused_soft_limit: libvirt's reason for a refused soft limit; empty if there was no refusal.
+    :ivar refused_blockio: the block I/O settings that libvirt refused, with its reason; None means that there
+        was no refusal.
     :ivar number: the id that libvirt gave this run; empty if not known.
     :ivar settled: the helper tasks that could not be moved to the CPUs wanted.
     """
@@ -534,7 +535,7 @@ class DomainTuning:
     def set_soft_limit(self, kib: int | None, persistent: bool) -> None:
         """Set the soft limit of memory of the running domain, or in its definition.
 
-        :param kib: the limit in KiB; None: no limit.
+        :param kib: the limit in KiB; None means no limit.
         :param persistent: whether the definition is changed and not the running domain.
         """
         limit = UNLIMITED_KIB if kib is None else kib

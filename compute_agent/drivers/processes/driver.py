@@ -48,7 +48,8 @@ class ProcessDriver(UndividedThreads):
         """Take over the guests recorded in ``folder`` that still run, and forget the guests that have ended.
 
         :param folder: the folder of records, made if absent.
-        :param groups: the delegated group, below which each guest gets a group; None: guests have no groups.
+        :param groups: the delegated group, below which each guest gets a group; None means that guests have
+            no groups.
         :param look_only: whether the driver changes nothing on disk.
         :raises UnsafeFileError: other users may write to the folder.
         :raises OSError: the folder cannot be used.
@@ -259,7 +260,7 @@ class ProcessDriver(UndividedThreads):
     def _move_to_group(self, record: ProcessRecord, source: GuestCgroup | None = None) -> ProcessRecord:
         """Move the processes of a guest into its own group.
 
-        :param source: the group from which all processes move; None: only the main process and its
+        :param source: the group from which all processes move; None means only the main process and its
             descendants move.
         :return: the record with the new group; unchanged where guests have no groups.
         :raises OSError: a process cannot be moved.
@@ -442,7 +443,7 @@ class ProcessDriver(UndividedThreads):
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """The limits of the guest's group and processes if they differ from ``wanted``.
 
-        None if they agree.
+        The result is None if they agree.
         """
         record = self._table.running_record(guest.uuid)
         pids, wanted = _guest_processes(record)[0], self._scores.without_refused(guest, wanted)

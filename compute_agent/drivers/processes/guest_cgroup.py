@@ -37,7 +37,7 @@ def pending_writes(
 ) -> list[tuple[str, str]]:
     """The lines to write so that the group has the ``wanted`` block I/O settings, as pairs of file and line.
 
-    :param wanted: the settings that the guest should have; None: the kernel's defaults.
+    :param wanted: the settings that the guest should have; None means the kernel's defaults.
     :param noted: the files that the agent has written before.
     """
     # Other files are not read, because any value in them is another program's.
@@ -154,7 +154,7 @@ def limit_cpu(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> boo
 def other_nodes(group: GuestCgroup | None, wanted: frozenset[int]) -> frozenset[int] | None:
     """The NUMA nodes of the group if they differ from ``wanted``; None if they agree or cannot be set.
 
-    :param wanted: the NUMA nodes; empty: all nodes that the group could have.
+    :param wanted: the NUMA nodes; empty means all nodes that the group could have.
     """
     has = None if group is None else group.memory_nodes()
     if group is None or has is None or has == wanted:

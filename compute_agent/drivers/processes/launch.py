@@ -46,7 +46,7 @@ def adoptable_group(
 ) -> tuple[GuestCgroup, ProcessIdentity]:
     """The cgroup v2 group in a folder, and its oldest process, which becomes the main process of the guest.
 
-    :param groups: the delegated group with the groups of all guests; None: guests have no groups.
+    :param groups: the delegated group with the groups of all guests; None means that guests have no groups.
     :param guests: the uuids of all present guests.
     :raises DriverError: the folder is not a group, is empty, or contains the system, the agent or another
         guest.

@@ -428,7 +428,7 @@ class ProcessTable:
     def _reap_child(self, guest_uuid: str) -> int | None:
         """Read the exit status of a guest that is a child of this process.
 
-        None if it is no child, or runs.
+        The result is None if it is no child, or runs.
         """
         # The call is locked, because the second of two threads that call Popen.poll() at once gets None.
         with self._lock:

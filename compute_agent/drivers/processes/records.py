@@ -233,7 +233,7 @@ class ProcessRecord:
     :ivar adopted: whether another program started the guest. The other program is its parent and reads its
         exit status.
     :ivar log: the path of the file with the guest's output.
-    :ivar cgroup: the path of the guest's own cgroup v2 group; empty: the guest has no group of its own.
+    :ivar cgroup: the path of the guest's own cgroup v2 group; empty if the guest has no group of its own.
     :ivar whole_group: whether the guest lives until the last process of its group ends. If not, it ends with
         its main process.
     :ivar limits: the cgroup files, and ``oom_score_adj``, that the agent has written.

@@ -71,7 +71,8 @@ class SystemdDriver(ForeignDriver):
     def leave_groups(self, find_inner: Callable[[str], str]) -> None:
         """Leave out services in which a guest of another driver has its group.
 
-        :param find_inner: returns the name of such a guest, from the folder of a group; empty: there is none.
+        :param find_inner: returns the name of such a guest, from the folder of a group; empty if there is
+            none.
         """
         self._units.find_inner = find_inner
 

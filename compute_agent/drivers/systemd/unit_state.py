@@ -60,7 +60,7 @@ class UnitState:
     """The state of a service.
 
     :ivar files: the unit file and its drop-ins, in the order in which systemd applies them.
-    :ivar group: the path of the control group below the root of all groups; empty: it has none.
+    :ivar group: the path of the control group below the root of all groups; empty if it has none.
     :ivar values: the values of the properties that the agent may set.
     """
 

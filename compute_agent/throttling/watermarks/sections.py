@@ -89,20 +89,23 @@ class GuestSelector:
 class WatermarkSection:
     """One section ``[watermark:NAME]``.
 
-    :ivar throttle_down: usage above which guests are limited; None: the section limits no guests.
-    :ivar throttle_up: usage below which limits are raised again; None: the section raises no limits.
-    :ivar evict: usage above which guests are evicted; None: the section evicts no guests.
-    :ivar disable_scheduling: usage above which new guests are kept away; None: the section never does so.
-    :ivar reclaim: usage above which unused memory is reclaimed; None: the section reclaims no memory.
+    :ivar throttle_down: usage above which guests are limited; None means that the section limits no guests.
+    :ivar throttle_up: usage below which limits are raised again; None means that the section raises no
+        limits.
+    :ivar evict: usage above which guests are evicted; None means that the section evicts no guests.
+    :ivar disable_scheduling: usage above which new guests are kept away; None means that the section never
+        does so.
+    :ivar reclaim: usage above which unused memory is reclaimed; None means that the section reclaims no
+        memory.
     :ivar for_samples: number of successive rounds with usage above a threshold before the section acts.
     :ivar cool_down: seconds without usage above a threshold before limits are raised.
     :ivar preview: whether actions are only reported, and not carried out.
     :ivar selector: the guests on which the section acts.
     :ivar scheduled: thresholds that replace the usual thresholds in periods of the week.
     :ivar external: whether the metric comes from outside the kernel; see :class:`WatermarkMetric`.
-    :ivar steps: the sizes of steps by which the section changes limits; None: the sizes in ``[qos]``.
-    :ivar order: the order in which guests are acted on; None: the order of the metric.
-    :ivar evict_grace: seconds that an evicted guest has to end; None: ``[qos] evict_grace``.
+    :ivar steps: the sizes of steps by which the section changes limits; None means the sizes in ``[qos]``.
+    :ivar order: the order in which guests are acted on; None means the order of the metric.
+    :ivar evict_grace: seconds that an evicted guest has to end; None means ``[qos] evict_grace``.
     :ivar evict_at_once: maximum number of guests that leave at the same time; None for no maximum. It applies
         only if the amount that an eviction frees cannot be computed.
     """

@@ -43,7 +43,7 @@ MAX_QUERY: Final = 4000
 class MetricSource:
     """One section ``[metric:NAME]``: a command, or a query of Prometheus.
 
-    :ivar command: the words of the command; empty: the source is a query.
+    :ivar command: the words of the command; empty if the source is a query.
     :ivar promql: the query that the Prometheus server at ``url`` answers.
     :ivar interval: seconds from the start of one read to the start of the next.
     :ivar timeout: maximum duration of one read of the metric, in seconds.

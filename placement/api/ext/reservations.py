@@ -84,16 +84,7 @@ def list_some(call: ApiRequest) -> Response:
     A caller without the right to see all reservations gets those of its project.
     """
     page = schemas.parse_list(call.query_parameters, call.version)
-    project_id = page.project_id
-    if project_id is None:
-        # a caller without a project gets the empty list of a project that does not exist
-        project_id = (
-            None
-            if call.allows_project(rules.LIST_RESERVATIONS, _ANY_PROJECT)
-            else call.project_id or _ANY_PROJECT
-        )
-    if project_id is not None:
-        call.authorize(rules.LIST_RESERVATIONS, {"project_id": project_id})
+    project_id = visible_project(call, rules.LIST_RESERVATIONS, page.project_id)
     if page.state in set(PastState):
         with call.service.database.read() as conn:
             past = list_past(conn, PastState(page.state), project_id, page.group, page.marker, page.limit + 1)
@@ -109,6 +100,20 @@ def list_some(call: ApiRequest) -> Response:
     # states depend on the clock and on providers, so a page is filtered after it is read: its price is
     # limited, and it may have fewer reservations than its limit
     return call.json_answer(_page_document(page, shown, has_more=len(found) > page.limit))
+
+
+def visible_project(call: ApiRequest, rule: str, project_id: str | None) -> str | None:
+    """Return the project of a list: the given one, or else that of a caller that may not see all; None: all.
+
+    :raises placement.exceptions.Forbidden: the policy does not allow the rule for this project.
+    """
+    if project_id is None:
+        if call.allows_project(rule, _ANY_PROJECT):
+            return None
+        # a caller without a project gets the empty list of a project that does not exist
+        project_id = call.project_id or _ANY_PROJECT
+    call.authorize(rule, {"project_id": project_id})
+    return project_id
 
 
 def _page_document(

@@ -20,6 +20,7 @@ from placement.schemas import (
     inventory,
     reservation,
     resource_provider,
+    time_events,
     tree,
 )
 from placement.schemas import query as queries
@@ -38,6 +39,7 @@ VARYING = {
     "getExtensions": ("version.release",),
     "listChanges": ("cursor",),
     "listClaims": ("now",),
+    "listTimeEvents": ("now",),
     "showClaim": ("claim.expires_at", "claim.expires_in"),
 }
 IN_PART = {"listResourceClasses": "resource_classes"}
@@ -71,6 +73,7 @@ PARSERS = {
     "showUsages": queries.parse_usages,
     "listReservations": reservation.parse_list,
     "listClaims": claim.parse_ending,
+    "listTimeEvents": time_events.parse_events,
     "listChanges": changes.parse_following,
     "showTree": tree.parse_show,
 }

@@ -58,7 +58,12 @@ ADMIN_OR_SERVICE = [
 ]
 RESHAPE = "placement:reshaper:reshape"
 MAINTENANCE = "placement:ext:reservations:create:maintenance"
-FOR_READERS = ["placement:ext:reservations:list", "placement:ext:reservations:show", "placement:usages"]
+FOR_READERS = [
+    "placement:ext:reservations:list",
+    "placement:ext:reservations:show",
+    "placement:ext:time_events:list",
+    "placement:usages",
+]
 
 OURS, THEIRS = "0f1c", "77ab"
 CALLERS = {
