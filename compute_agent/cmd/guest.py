@@ -243,8 +243,8 @@ class GuestVerify(AgentLister):
 class GuestSet(_OneGuest):
     """Set or unset settings of a running guest of any driver.
 
-    Settings from this command override the settings from the domain, its flavor and rules. They stay until
-    you unset them, or until the guest has left the host for good.
+    Settings from this command override the settings from the domain, its flavor and rules. Settings from this
+    command stay until you unset them, or until the guest has left the host for good.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -20,8 +20,8 @@ FLAVOR_SETTINGS: Final = (
 """The default of the option ``flavor_settings``."""
 
 IMAGE_SETTINGS: Final = ("hw_cpu_thread_policy", "hw_emulator_threads_policy")
-"""The default of the option ``image_settings``. It has only harmless settings, because tenants can set
-properties of their images.
+"""The default of the option ``image_settings``. The default contains only harmless settings, because tenants
+can set properties of their images.
 """
 
 GUESTS_OPTS: Final = [

@@ -242,7 +242,7 @@ def no_reservation(uuid: str) -> NotFound:
 class WrittenReservation:
     """A reservation at the end of a transaction, with its allocations.
 
-    It is read in the transaction, because it may expire before a later read.
+    The transaction reads the reservation, because the reservation may expire before a later read.
     """
 
     reservation: CapacityReservation
