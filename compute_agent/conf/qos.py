@@ -455,8 +455,9 @@ def _has_options(conf: cfg.ConfigOpts, section: str, options: Iterable[Any]) -> 
 
 
 def _options_of(section: str) -> list[Any] | None:
-    """The options that a section may have. The result is None for a section that is neither [qos] nor in a
-    family.
+    """The options that a section may have.
+
+    The result is None for a section that is neither [qos] nor in a family.
 
     :raises cfg.Error: the name of the section is incomplete or misspelt.
     """

@@ -71,8 +71,9 @@ class PartitionTarget:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """The contents of a control group's cpuset files. A content of None means that the kernel has no such
-    file.
+    """The contents of a control group's cpuset files.
+
+    A content of None means that the kernel has no such file.
 
     :ivar passed: the exclusive CPUs that the group really gets from its ancestors
         (``cpuset.cpus.exclusive.effective``).

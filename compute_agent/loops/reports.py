@@ -210,8 +210,9 @@ class ReportLoop:
         self._thread.wake()
 
     def switch_scheduling(self, cause: DisableCause, off: bool) -> None:
-        """Keep new guests away from this host for a cause, or withdraw this cause. Any thread may call this
-        method.
+        """Keep new guests away from this host for a cause, or withdraw this cause.
+
+        Any thread may call this method.
 
         The thread of reports changes the trait in Placement at once, or when Placement answers again.
         """

@@ -183,7 +183,10 @@ class _CounterReading:
 
 
 class HostUseReader:
-    """Measures the CPU use of the host and its guests between two reads. Only one thread may use this object."""
+    """Measures the CPU use of the host and its guests between two reads.
+
+    Only one thread may use this object.
+    """
 
     def __init__(
         self,

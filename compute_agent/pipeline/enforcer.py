@@ -50,8 +50,9 @@ class ExpectedGuest:
 
 
 class ExpectedGuests:
-    """The guests that are about to start. Only the worker of the pipeline uses this object, under the
-    pipeline's lock.
+    """The guests that are about to start.
+
+    Only the worker of the pipeline uses this object, under the pipeline's lock.
     """
 
     def __init__(self, cache: GuestCache, now: Callable[[], float] = time.monotonic) -> None:
@@ -112,8 +113,9 @@ _OUTCOMES: Final = {True: "was changed", False: "is as it should be"}
 
 
 class GuestEnforcer:
-    """Runs controllers for pending changes, and finds drift of the kernel. Only the worker of the pipeline
-    uses this object.
+    """Runs controllers for pending changes, and finds drift of the kernel.
+
+    Only the worker of the pipeline uses this object.
     """
 
     def __init__(

@@ -223,8 +223,9 @@ class ResolutionInput:
 
 
 class GuestClassifier:
-    """Resolves the settings of guests, and reports each problem once. Only the worker of the pipeline uses
-    this object.
+    """Resolves the settings of guests, and reports each problem once.
+
+    Only the worker of the pipeline uses this object.
     """
 
     def __init__(self, manual: ManualSettings, recorder: EventRecorder) -> None:

@@ -45,8 +45,9 @@ Limits = Mapping[str, Mapping[ThrottleControl, float]]
 
 
 class GuestLifecycle:
-    """Keeps the guests in the cache equal to the guests that the driver reports. Only the worker of the
-    pipeline uses this object.
+    """Keeps the guests in the cache equal to the guests that the driver reports.
+
+    Only the worker of the pipeline uses this object.
     """
 
     def __init__(

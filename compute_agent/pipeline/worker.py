@@ -63,8 +63,9 @@ LOG = logging.getLogger(__name__)
 
 
 class GuestOverview:
-    """Sets metrics and logs warnings about the guests in the cache. Only the worker of the pipeline uses this
-    object.
+    """Sets metrics and logs warnings about the guests in the cache.
+
+    Only the worker of the pipeline uses this object.
     """
 
     def __init__(self, cache: GuestCache, driver: RunningGuests, metrics: AgentMetrics) -> None:

@@ -85,8 +85,9 @@ class ConflictError(PlacementError):
 
 
 class ConcurrentUpdateError(ConflictError):
-    """Another program has changed the provider since the agent read it (409). The caller has to read the
-    provider again.
+    """Another program has changed the provider since the agent read it (409).
+
+    The caller has to read the provider again.
     """
 
 

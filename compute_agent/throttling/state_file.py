@@ -187,8 +187,9 @@ class ThrottlingFile:
 def merge_former(
     state: ThrottlingState, watermarks: WatermarkState | None, interference: InterferenceState | None
 ) -> ThrottlingState:
-    """The state in which the parts of a former release replace those of this file. A part that is None is
-    missing.
+    """The state in which the parts of a former release replace those of this file.
+
+    A part that is None is missing.
 
     The former parts are newer, because this release removes them when it starts. If the former release has
     left only the part on watermarks, no guest was limited for interference. The cases of ``state`` are then
