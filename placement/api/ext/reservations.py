@@ -191,7 +191,7 @@ def _project_check(call: ApiRequest, rule: str) -> store.ProjectCheck:
 
     :raises Forbidden: the rule does not even allow the caller its own project.
     """
-    # this check precedes the lookup, so that a caller without any right does not learn which reservations exist
+    # this check precedes the lookup: a caller without any right does not learn which reservations exist
     call.authorize(rule, {"project_id": call.project_id or _ANY_PROJECT})
     return lambda project_id: call.allows_project(rule, project_id)
 
