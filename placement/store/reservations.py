@@ -64,6 +64,15 @@ _AT_ONCE: Final = 100
 """Maximum number of expired consumers that one transaction releases."""
 
 
+ProjectCheck = Callable[[str], bool]
+"""Returns whether a caller may change reservations of a project."""
+
+
+def any_project(_: str) -> bool:
+    """Return that a caller may change reservations of any project."""
+    return True
+
+
 class ReservationState(StrEnum):
     """The state of a reservation that has not expired.
 
@@ -338,9 +347,10 @@ def _change_locked(
     generation: int,
     change: ReservationChange,
     limits: BookingLimits,
+    may_change: ProjectCheck,
 ) -> WrittenReservation:
     # locks the consumer before the bucket, as every transaction does
-    row, found = _lock_reservation(tx, uuid)
+    row, found = _lock_reservation(tx, uuid, may_change)
     consumer_store.check_generation(row, generation)
     end, window = change.end, None
     if found.starts_at is not None:
@@ -378,12 +388,14 @@ def change_reservation(
     generation: int,
     change: ReservationChange,
     limits: BookingLimits = NO_LIMITS,
+    may_change: ProjectCheck = any_project,
 ) -> WrittenReservation:
     """Change a reservation in a separate transaction; the generation of the reservation increases by one.
 
     The cleaning time of a window then begins at the new end.
 
-    :raises NotFound: the reservation does not exist.
+    :param may_change: returns whether the caller may change reservations of a project.
+    :raises NotFound: no reservation that the caller may change has this uuid.
     :raises ConcurrentUpdate: ``generation`` is not the current generation.
     :raises InvalidRequest: the new end is in the past, or not after the start of the window, or the
         reservation does not hold the amounts that it should keep.
@@ -391,7 +403,9 @@ def change_reservation(
         later end exceeds a limit.
     """
     try:
-        return write_with_room(database, lambda tx: _change_locked(tx, uuid, generation, change, limits))
+        return write_with_room(
+            database, lambda tx: _change_locked(tx, uuid, generation, change, limits, may_change)
+        )
     except CapacityExceeded as refusal:
         # the refused transaction is over, so this one reads the amounts before it
         latest, others, cleaning = database.write(lambda tx: _latest_end(tx, uuid, change.kept))
@@ -448,13 +462,13 @@ def _latest_end(
     return latest, others, found.cleaning_time
 
 
-def delete(tx: WriteTransaction, uuid: str) -> None:
+def delete(tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_project) -> None:
     """Release all allocations that a reservation still has.
 
-    :raises NotFound: there is no such reservation.
+    :raises NotFound: there is no such reservation that the caller may change.
     """
     # the consumer with this uuid may be no reservation any more
-    _lock_reservation(tx, uuid)
+    _lock_reservation(tx, uuid, may_change)
     allocations.delete(tx, uuid)
 
 
@@ -527,17 +541,18 @@ def held_amounts(
 
 
 def _lock_reservation(
-    tx: WriteTransaction, uuid: str
+    tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_project
 ) -> tuple[consumer_store.ConsumerRow, CapacityReservation]:
     """Lock the consumer of a reservation until the transaction ends.
 
-    :raises NotFound: there is no such reservation.
+    :raises NotFound: there is no such reservation that the caller may change.
     """
     rows = consumer_store.rows(consumer_store.lock(tx, [uuid]))
     # checked under the lock of the consumer, so that no other transaction ends the reservation after the
     # check
     found = find_reservation(tx.conn, uuid) if rows else None
-    if found is None:
+    # another project may have made a reservation with the uuid of a deleted one
+    if found is None or not may_change(found.project_id):
         raise no_reservation(uuid)
     return rows[0], found
 
