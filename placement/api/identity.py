@@ -9,7 +9,6 @@ import logging
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.util import find_spec
@@ -21,6 +20,7 @@ from keystonemiddleware import auth_token
 from oslo_config import cfg
 
 from placement import outage
+from placement.api.token_access import CannotAsk, SignInRefused, TokenAccess
 from placement.exceptions import Unavailable
 from placement.optional_packages import missing_package
 
@@ -42,24 +42,6 @@ def set_defaults() -> None:
     """Give keystonemiddleware's options default time limits (entry point ``oslo.config.opts.defaults``)."""
     for _, options in auth_token.AUTH_TOKEN_OPTS:
         cfg.set_defaults(options, http_connect_timeout=_TIMEOUT, http_request_max_retries=_RETRIES)
-
-
-class CannotAsk(Exception):
-    """The Identity service did not answer whether a token is valid, so the caller stays unknown."""
-
-
-class SignInRefused(Exception):
-    """The Identity service has no user with this name and secret, or the user has no role in the project."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenAccess:
-    """A token with its remaining seconds of validity, its user and its project."""
-
-    token: str
-    seconds: float
-    user: str
-    project: str
 
 
 class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library has no types

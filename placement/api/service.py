@@ -18,7 +18,7 @@ from oslo_config import cfg
 
 from placement.api.context import RequestContext
 from placement.conf.reservations import limited_classes
-from placement.db import migration
+from placement.db import migration, schema_revisions
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import PoolOptions
 from placement.exceptions import Unavailable
@@ -249,7 +249,7 @@ class PlacementService:
             present = migration.require_schema(url)
             # usable even if a newer release has migrated it, so that two releases of the service can share a
             # database
-            if present != migration.newest_revision():
+            if present != schema_revisions.newest_revision():
                 LOG.warning(
                     "The database is at revision %s, which a later version of this service made; upgrade"
                     " this service, too",

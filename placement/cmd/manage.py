@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Final
 
-from alembic.util.exc import CommandError
 from oslo_config import cfg
 from sqlalchemy import exc
 
@@ -211,9 +210,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         command: Command = arguments.command
         return command(conf, arguments)
     except (ServiceError, cfg.Error, ValueError) as error:
-        print(f"placement-manage: {error}", file=sys.stderr)
-    # Alembic raises this error for a revision that does not exist
-    except CommandError as error:
         print(f"placement-manage: {error}", file=sys.stderr)
     # the text is no URL, or names a driver that is not installed
     except (exc.ArgumentError, ImportError) as error:

@@ -22,7 +22,6 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Final
 
-import requests
 import sqlalchemy as sa
 from oslo_config import cfg
 
@@ -145,6 +144,9 @@ def fetch_text(url: str) -> str:
     :raises requests.RequestException: the service gives no answer.
     :raises TimeoutError: the answer takes too long.
     """
+    # the import takes longer than most other commands of the program
+    import requests
+
     deadline = time.monotonic() + _SECONDS
     content = b""
     with requests.Session() as session:

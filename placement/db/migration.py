@@ -4,21 +4,15 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib import resources
-from pathlib import Path
 from typing import Final
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import exc
 
 from placement.db import adoption, buckets, engine, errors, migration_lock, sqlite_file
 from placement.db.batch import StatementBatch
 from placement.db.engine import WHOLE_DATABASE, PoolOptions
+from placement.db.schema_revisions import known_revisions, newest_revision, read_revisions
 from placement.db.tables import ExtensionTables, change_buckets, extension_tables, resource_providers
 from placement.exceptions import Unavailable
 
@@ -34,36 +28,6 @@ _LOCK_TIMEOUT: Final = 600
 
 EXACT: Final = frozenset({"0001", "0002"})
 """Revisions that belong to releases which work with no later revision."""
-
-
-def script_location() -> Path:
-    """Return the folder of the migrations, which is a part of the installed package."""
-    return Path(str(resources.files("placement.db"))) / "migrations"
-
-
-def _alembic_config(connection: sa.Connection | None = None, branch: ExtensionTables | None = None) -> Config:
-    config = Config()
-    # configparser interpolates values, so a percent sign in a path has to be doubled
-    config.set_main_option("script_location", str(script_location()).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    if branch is not None:
-        config.set_main_option("version_locations", str(branch.revisions).replace("%", "%%"))
-        for separator in ("path_separator", "version_path_separator"):  # the second is of Alembic before 1.16
-            config.set_main_option(separator, "os")
-        config.attributes["version_table"] = branch.version_table
-    return config
-
-
-@cache
-def newest_revision(branch: ExtensionTables | None = None) -> str | None:
-    """Return the revision that this version needs for the tables of the core or of an extension."""
-    return ScriptDirectory.from_config(_alembic_config(branch=branch)).get_current_head()
-
-
-@cache
-def _known_revisions(branch: ExtensionTables | None = None) -> frozenset[str]:
-    scripts = ScriptDirectory.from_config(_alembic_config(branch=branch))
-    return frozenset(script.revision for script in scripts.walk_revisions())
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +58,7 @@ def state_of(conn: sa.Connection) -> FoundDatabase:
 
     :raises Unavailable: the database records several revisions.
     """
-    revisions = MigrationContext.configure(conn).get_current_heads()
+    revisions = read_revisions(conn)
     if len(revisions) > 1:
         raise Unavailable(
             f"The table alembic_version of the database has {len(revisions)} rows ({', '.join(revisions)}),"
@@ -102,13 +66,8 @@ def state_of(conn: sa.Connection) -> FoundDatabase:
             "backup"
             " into an empty database."
         )
-    branches = {each: _revision_of(conn, each) for each in extension_tables()}
+    branches = {each: next(iter(read_revisions(conn, each)), None) for each in extension_tables()}
     return FoundDatabase(next(iter(revisions), None), adoption.find_record(conn), branches)
-
-
-def _revision_of(conn: sa.Connection, branch: ExtensionTables) -> str | None:
-    options = {"version_table": branch.version_table}
-    return next(iter(MigrationContext.configure(conn, opts=options).get_current_heads()), None)
 
 
 def version(url: str) -> str | None:
@@ -137,7 +96,7 @@ def _core_obstacle(found: FoundDatabase) -> str | None:
         return reason
     if present == ours:
         return None
-    if present is None or present in _known_revisions():
+    if present is None or present in known_revisions():
         state = "has no schema yet" if present is None else f"is at revision {present}"
         return f"The database {state}, this version needs {ours}: run 'placement-manage db sync'."
     if ours is None or not adoption.is_ours(present) or present < ours:
@@ -156,7 +115,7 @@ def _core_obstacle(found: FoundDatabase) -> str | None:
 
 def _branch_obstacle(branch: ExtensionTables, present: str | None) -> str | None:
     ours = newest_revision(branch)
-    if present is None or (present != ours and present in _known_revisions(branch)):
+    if present is None or (present != ours and present in known_revisions(branch)):
         state = "are not there yet" if present is None else f"are at revision {present}"
         return (
             f"The tables of {branch.name} {state}, this version needs {ours}: run 'placement-manage db sync'."
@@ -209,15 +168,25 @@ def bring_up(conn: sa.Connection, revision: str = "head") -> None:
     present = state_of(conn)
     _bring_up_core(conn, revision, present)
     for branch, before in present.branches.items() if revision == "head" else ():
-        if before is None or before in _known_revisions(branch):
-            command.upgrade(_alembic_config(conn, branch), "head")
+        if before is None or before in known_revisions(branch):
+            _run_scripts(conn, "head", before, branch)
         elif (reason := _branch_obstacle(branch, before)) is not None:
             raise Unavailable(reason)
 
 
+def _run_scripts(
+    conn: sa.Connection, revision: str, before: str | None, branch: ExtensionTables | None = None
+) -> None:
+    if revision == "head" and before == newest_revision(branch):
+        return
+    from placement.db import schema_scripts
+
+    schema_scripts.upgrade_tables(conn, revision, branch)
+
+
 def _bring_up_core(conn: sa.Connection, revision: str, present: FoundDatabase) -> None:
     before = present.revision
-    if before is not None and before not in _known_revisions():
+    if before is not None and before not in known_revisions():
         if (reason := _core_obstacle(present)) is not None:
             raise Unavailable(reason)
         LOG.info(
@@ -225,7 +194,7 @@ def _bring_up_core(conn: sa.Connection, revision: str, present: FoundDatabase) -
             before,
         )
         return
-    command.upgrade(_alembic_config(conn), revision)
+    _run_scripts(conn, revision, before)
     missing = buckets.missing_buckets(_listed_buckets(conn))
     if missing:
         _add_buckets(conn, missing)
@@ -262,7 +231,9 @@ def stamp_revision(url: str, revision: str) -> None:
         present = state_of(conn)
         if present.revision in adoption.REVISIONS and (reason := find_obstacle(present)) is not None:
             raise Unavailable(reason)
-        command.stamp(_alembic_config(conn), revision)
+        from placement.db import schema_scripts
+
+        schema_scripts.stamp_tables(conn, revision)
 
 
 @contextmanager

@@ -204,8 +204,8 @@ def find_reservation(conn: sa.Connection, uuid: str) -> CapacityReservation | No
 
 
 def _reservation_of(row: Sequence[Any]) -> CapacityReservation:
-    *fields, on_end, is_movable = row
-    return CapacityReservation(*fields, EndAction(on_end), bool(is_movable))
+    *_, on_end, is_movable = row
+    return replace(CapacityReservation(*row), on_end=EndAction(on_end), is_movable=bool(is_movable))
 
 
 def list_reservations(

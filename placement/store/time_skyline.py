@@ -8,7 +8,7 @@ questions about many windows, each faster than a sum over all amounts.
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -154,12 +154,15 @@ class TimeSkyline:
             if self.sums[index] > (self.sums[index - 1] if index else 0)
         ]
 
+    def falls_after(self, time: float) -> Iterator[float]:
+        """Yield the times after ``time`` at which the sum falls, in ascending order."""
+        for index in range(max(1, bisect_right(self.times, time)), len(self.times)):
+            if self.sums[index] < self.sums[index - 1]:
+                yield self.times[index]
+
     def next_end(self, time: float) -> float:
         """Return the first time after ``time`` at which the sum decreases; infinity if it never does."""
-        for index in range(bisect_right(self.times, time), len(self.times)):
-            if index and self.sums[index] < self.sums[index - 1]:
-                return self.times[index]
-        return math.inf
+        return next(self.falls_after(time), math.inf)
 
 
 TotalParts = tuple[tuple[TimeSkyline, int, int], ...]

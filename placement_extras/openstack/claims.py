@@ -65,7 +65,7 @@ AVAILABILITY_COLUMNS: Final = (
     *("starts_at", "ends_at", "free_until"),
     *("host", "root_provider", "resources"),
 )
-"""The columns of a free window."""
+"""Columns of a free window; of several consumers, each one has a line."""
 
 TableRow = tuple[Any, ...]
 
@@ -255,6 +255,13 @@ class CreateReservation(command.ShowOne):
             help="Name of a group of claims. With this option, only claims of the group can use the"
             " reservation",
         )
+        parser.add_argument(
+            "--fixed",
+            dest="movable",
+            action="store_const",
+            const=False,
+            help="Never move the window to another host before its start",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
@@ -264,7 +271,7 @@ class CreateReservation(command.ShowOne):
             **_request_fields(self, parsed_args, needs_source=host is None),
             **_expiry_fields(parsed_args),
             **_given_fields(
-                parsed_args, "uuid", "group", "starts_at", "lead_time", "cleaning_time", "on_end"
+                parsed_args, "uuid", "group", "starts_at", "lead_time", "cleaning_time", "on_end", "movable"
             ),
         }
         if host is not None:
@@ -366,6 +373,9 @@ class ListAvailability(command.Lister):
     A flavor in options or in a file replaces the query. To book a window, give its start to --from of
     "openstack resource reservation create", its end to --until, and its host to --allowed-host. An empty
     "free_until" means that nothing is planned afterwards.
+
+    With --count, several consumers with this request fit together, and each window has a line for each of
+    them.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -386,6 +396,14 @@ class ListAvailability(command.Lister):
             metavar="<time>",
             help="Latest end (UTC; default: any end, with a start in 366 days)",
         )
+        parser.add_argument(
+            "--count", metavar="<number>", type=int, help="Number of consumers that fit together (default: 1)"
+        )
+        parser.add_argument(
+            "--different-hosts",
+            action="store_true",
+            help="Find a host of its own for each of --count consumers",
+        )
         _add_margins(parser)
         parser.add_argument(
             "--limit", metavar="<number>", type=int, help="Maximum number of windows (default: 5)"
@@ -393,10 +411,15 @@ class ListAvailability(command.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
-        """Return those of the named options that the user has given, as fields of a body."""
+        """Find windows; without any, fail with the reason."""
+        asked = {**_place_fields(self, parsed_args), **given_topology(parsed_args)}
+        if parsed_args.count is not None:
+            claims = [{**asked, "count": parsed_args.count}]
+            asked = {"claims": claims, "different_hosts": parsed_args.different_hosts}
+        elif parsed_args.different_hosts:
+            raise exceptions.CommandError("--different-hosts needs the number of consumers: give --count.")
         body = {
-            **_place_fields(self, parsed_args),
-            **given_topology(parsed_args),
+            **asked,
             **_given_fields(parsed_args, "duration", "not_before", "deadline", "limit"),
             **_given_fields(parsed_args, "lead_time", "cleaning_time"),
             # reasons cost the service more than the search does, but a person needs them
@@ -412,11 +435,12 @@ class ListAvailability(command.Lister):
         rows = [
             (
                 *(each[name] for name in ("starts_at", "ends_at", "free_until")),
-                names.host_name(each["root_provider_uuid"]),
-                each["root_provider_uuid"],
-                amounts_text(_sum_amounts(some["resources"] for some in each["allocations"].values())),
+                names.host_name(choice["root_provider_uuid"]),
+                choice["root_provider_uuid"],
+                amounts_text(_sum_amounts(some["resources"] for some in choice["allocations"].values())),
             )
             for each in answer["windows"]
+            for choice in each.get("claims", [each])
         ]
         return AVAILABILITY_COLUMNS, rows
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -243,6 +244,23 @@ def allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBu
     return found.difference(snapshot.by_uuid[each] for each in wanted.avoid if each in snapshot.by_uuid)
 
 
+def free_until(
+    snapshot: ModelSnapshot, skylines: Skylines, choices: Iterable[HostChoice], start: float
+) -> float:
+    """Return until when choices that are possible at a start stay possible together; infinity if always."""
+    taken = Counter[tuple[int, str]]()
+    for choice in choices:
+        for provider, amounts in choice.resources:
+            for name, amount in amounts.items():
+                taken[provider.id, name] += amount
+    ends = [math.inf]
+    for (provider_id, name), total in taken.items():
+        if (skyline := skylines.get(provider_id, NO_SKYLINES).get(name)) is not None:
+            most = snapshot.providers[provider_id].free(name) + skyline.counted - total
+            ends.append(skyline.fits_until(most, start))
+    return min(ends)
+
+
 class _WindowTest:
     """Tests whether a claim fits at a host in a window, by placing the claim there."""
 
@@ -284,7 +302,7 @@ class _WindowTest:
                 self._failed.add(state)
             return None
         choice = placed[0].choice
-        return FreeWindow(choice, start, self._free_until(choice, start))
+        return FreeWindow(choice, start, free_until(self._snapshot, self._skylines, [choice], start))
 
     def next_end(self, root: int, time: float) -> float:
         """Return the first end after ``time`` of an amount of the host or of a sharing provider."""
@@ -294,16 +312,6 @@ class _WindowTest:
             for skyline in self._skylines.get(each, NO_SKYLINES).values()
         )
         return whole_milliseconds(min(ends, default=math.inf))
-
-    def _free_until(self, choice: HostChoice, start: float) -> float:
-        ends = [math.inf]
-        for chosen, amounts in choice.resources:
-            provider = self._snapshot.providers[chosen.id]
-            for name, skyline in self._skylines.get(chosen.id, NO_SKYLINES).items():
-                if name in amounts:
-                    most = provider.free(name) + skyline.counted - amounts[name]
-                    ends.append(skyline.fits_until(most, start))
-        return min(ends)
 
     def _state_of(self, root: int, window: TimeWindow) -> Hashable:
         """Return a key of everything that decides about a host in a window.

@@ -6,26 +6,21 @@ If another client takes the same resources first (a lost race), the service repe
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import replace
 from time import thread_time
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from placement.db.batch import StatementBatch
 from placement.db.database import ServiceDatabase, WriteTransaction
-from placement.exceptions import Conflict, InvalidRequest, NoCandidate, Unavailable
+from placement.exceptions import InvalidRequest, NoCandidate, Unavailable
 from placement.read_model.feed import ModelView, ReadModel
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.availability import (
     NEVER,
-    FreeWindow,
-    StartSpan,
     during_window,
-    find_free,
-    members_of,
     place_in_window,
     skylines_in,
     snapshot_during,
@@ -38,99 +33,37 @@ from placement.search.claims.claim import (
     within_reservation,
     without_allocations,
 )
-from placement.search.claims.host_times import HostTimes, Skylines
+from placement.search.claims.claim_overlaps import (
+    MAX_EXPLAINED,
+    RECENT,
+    ClaimLimits,
+    check_claim_names,
+    describe_overlaps,
+    name_amounts,
+    overlapping_providers,
+    possible_providers,
+    wanted_classes,
+)
+from placement.search.claims.host_times import Skylines
 from placement.search.claims.longest_stay import StaySpan, place_longest, prolong_stay
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
-from placement.search.claims.scores import ATTRIBUTE
 from placement.search.claims.timetable import WindowTimetable
 from placement.search.claims.window_moves import MovedPlaces, MoveSearch, hosts_without_windows
-from placement.search.host_filter import named_roots
-from placement.search.request import check_names
 from placement.store import allocations, claim_commit, consumers, expiries, reservations
-from placement.store.booking_limits import BookingLimits
 from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
-from placement.store.holds import TimeSchedule, planned_providers, read_schedule
+from placement.store.holds import planned_providers, read_schedule
 from placement.store.time_profile import (
     AT_ONCE,
-    MAX_AHEAD,
     TimeWindow,
-    iso_time,
-    overlaps_sentence,
 )
-from placement.store.time_skyline import SkylinesByProvider, make_skylines, whole_milliseconds
+from placement.store.time_skyline import SkylinesByProvider, make_skylines
 from placement.store.window_moves import movable_windows
 
 T = TypeVar("T")
 
 LOG = logging.getLogger(__name__)
-
-# a message names few windows, and no reader compares the windows of a whole cloud
-_EXPLAINED: Final = 20
-"""Maximum number of providers for which a refusal names the windows."""
-# an outdated snapshot costs only time: the database refuses its choice, and the service chooses again
-_RECENT: Final = 0.1
-"""Maximum age, in seconds, of the snapshot used for a choice that the database confirms."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimLimits:
-    """Limits of one call that places and writes claims.
-
-    ``searching`` is the limit of CPU time for all searches, and ``explaining`` the limit for the reasons of a
-    refusal. The unit of both limits is seconds. ``retries`` is the maximum number of further attempts after
-    lost races.
-    """
-
-    searching: float
-    explaining: float
-    retries: int
-
-
-@dataclass(frozen=True, slots=True)
-class WantedTime:
-    """The ``duration`` of a wanted window, in seconds, and the range of its start.
-
-    None as a bound stands for the present or for the latest possible start.
-    """
-
-    duration: float
-    not_before: float | None = None
-    deadline: float | None = None
-
-    def span_at(self, now: float, limits: BookingLimits) -> StartSpan:
-        """Return the possible starts of the window.
-
-        :raises InvalidRequest: there is no possible start.
-        :raises Conflict: a limit excludes every start.
-        """
-        begin = whole_milliseconds(now if self.not_before is None else max(now, self.not_before))
-        last = now + MAX_AHEAD
-        if self.deadline is not None:
-            # sums of floats differ from the decimal numbers of a body by less than a microsecond
-            last = min(last, self.deadline - self.duration + 1e-6)
-        if begin > last:
-            raise InvalidRequest(
-                "No window of this duration lies between not_before and deadline, and begins within"
-                f" {MAX_AHEAD / 86_400:.0f} days; the time of the database is {iso_time(now)}."
-            )
-        limits.check_time(TimeWindow(begin, begin + self.duration), now)
-        if limits.max_ahead is not None:
-            last = min(last, now + limits.max_ahead)
-        return StartSpan(begin, last, self.duration)
-
-
-@dataclass(frozen=True, slots=True)
-class FoundWindows:
-    """The free windows that a search has found; if there are none, the refusal has the reason.
-
-    ``is_complete`` is False if the search ran out of time.
-    """
-
-    windows: Sequence[FreeWindow]
-    is_complete: bool = True
-    refusal: NoCandidate | None = None
 
 
 class ClaimService:
@@ -217,83 +150,19 @@ class ClaimService:
             " ([placement] allocation_conflict_retry_count). Please try again."
         )
 
-    def find_windows(
-        self,
-        wanted: WantedClaim,
-        time: WantedTime,
-        limit: int,
-        limits: BookingLimits,
-        *,
-        explain: bool = False,
-        is_repeated: bool = False,
-    ) -> FoundWindows:
-        """Return the earliest windows in which the claim of a new consumer fits.
-
-        :param limits: the limits on reservations, of which only duration and horizon apply, because the
-            search has no project.
-        :param explain: whether a refusal has an explanation if no window could ever suffice.
-        :param is_repeated: whether an earlier search found nothing while windows changed.
-        :raises InvalidRequest: a resource class, trait or root that the claim names does not exist, no start
-            is possible, or the search takes too long to find any window.
-        """
-        found: list[FreeWindow] = []
-        try:
-            concerned = self._possible_providers([wanted])
-            with self._database.read() as conn:
-                now = expiries.server_time(conn)
-            try:
-                span = time.span_at(now, limits)
-            except Conflict as refused:
-                return FoundWindows((), refusal=NoCandidate(refused.detail, None))
-            with self._timetable.fresh_view(concerned, self._check_awaited) as timed:
-                view, skylines = timed.view, timed.skylines
-                self._check_names(view, [wanted])
-                snapshot = view.snapshot
-                pause = view.yield_after(self._check_awaited)
-                budget = SearchBudget(self._limits.searching, yield_lock=pause)
-                ways = times_by_way(snapshot, skylines, wanted, span.duration, budget)
-                found += islice(find_free(snapshot, skylines, wanted, span, budget, ways), limit)
-                if found:
-                    return FoundWindows(found)
-                refusal = self._explain_times(view, skylines, wanted, span, ways, explain=explain)
-                ahead = TimeWindow(span.begin, span.last + span.duration)
-                some = _overlapping_providers(view.snapshot, skylines, [wanted], ahead)
-        except BudgetExhausted:
-            if not found:
-                raise InvalidRequest.too_long(
-                    "No window was found",
-                    self._limits.searching,
-                    "candidates_deadline",
-                    ": name hosts in allowed_hosts, or ask for fewer groups or a nearer deadline.",
-                ) from None
-            return FoundWindows(found, is_complete=False)
-        # the answer is only advice, so one repetition suffices
-        if not is_repeated and self._timetable.has_changed(timed):
-            return self.find_windows(wanted, time, limit, limits, explain=explain, is_repeated=True)
-        refusal.add_overlaps(self._describe_overlaps(some, [wanted], ahead))
-        return FoundWindows(found, refusal=refusal)
-
-    def _describe_overlaps(
-        self, providers: Sequence[str], wanted: Sequence[WantedClaim], window: TimeWindow
-    ) -> str:
-        """Return a sentence that names timed amounts of other consumers that overlap a window."""
-        with self._database.read() as conn:
-            schedule = read_schedule(conn, {each.consumer for each in wanted}, providers)
-        return _name_amounts(schedule, providers, wanted, window)
-
     def _describe_windows(self, wanted: Sequence[WantedClaim], members: Members) -> str:
         """Return a sentence that names some windows which keep claims without an end from being placed.
 
         The sentence is empty if there are no such windows.
         """
-        possible = self._possible_providers(wanted)
+        possible = possible_providers(self._model, wanted)
         with self._database.read() as conn:
-            providers = planned_providers(conn, _wanted_classes(wanted), possible, _EXPLAINED)
+            providers = planned_providers(conn, wanted_classes(wanted), possible, MAX_EXPLAINED)
             if not providers:
                 return ""
             schedule = read_schedule(conn, {each.consumer for each in wanted}, providers)
         by_uuid = make_skylines(schedule.amounts, schedule.holds)
-        with self._model.recent_view(_RECENT) as view:
+        with self._model.recent_view(RECENT) as view:
             skylines = skylines_in(view.snapshot, by_uuid)
             roots = {view.snapshot.providers[each].root_id for each in skylines}
             empty = snapshot_during(view.snapshot, roots, skylines, NEVER)
@@ -302,50 +171,7 @@ class ClaimService:
                 world = ClaimScenario.from_members(empty, members, wanted)
                 if isinstance(place_claims(world, wanted, budget, self._rng), UnplacedClaim):
                     return ""
-        return _name_amounts(schedule, providers, wanted, TimeWindow(AT_ONCE, math.inf))
-
-    def _possible_providers(self, wanted: Sequence[WantedClaim]) -> set[str] | None:
-        """Return the uuids of the providers that the claims may use; None if the claims name no hosts."""
-        if any(each.only is None for each in wanted):
-            return None
-        named = {uuid for each in wanted for uuid in each.only or ()}
-        # without its timed amounts, a provider only seems to have less room, so a recent view suffices
-        with self._model.recent_view(_RECENT) as view:
-            snapshot = view.snapshot
-            roots = {snapshot.by_uuid[each] for each in named if each in snapshot.by_uuid}
-            return {each.uuid for each in members_of(snapshot, roots.intersection(snapshot.trees))}
-
-    def _explain_times(
-        self,
-        view: ModelView,
-        skylines: Skylines,
-        wanted: WantedClaim,
-        span: StartSpan,
-        ways: Sequence[HostTimes],
-        *,
-        explain: bool,
-    ) -> NoCandidate:
-        """Return why a claim has no free window: it never fits, or other consumers take all."""
-        budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
-        # timed amounts leave the most room when none of them is used; without a place in time, the windows
-        # remain as the likely reason
-        with suppress(BudgetExhausted):
-            if not place_in_window(view.snapshot, skylines, wanted, NEVER, budget, self._rng, ways):
-                if not explain:
-                    return NoCandidate(
-                        "No host has room for the request at any time, even without all windows and claims"
-                        " that end. With 'explain', the answer has the reasons.",
-                        None,
-                    )
-                empty = during_window(view.snapshot, skylines, NEVER)
-                return claim_refusal(
-                    [wanted], UnplacedClaim(0, ClaimScenario.from_members(empty, {}, [wanted])), budget
-                )
-        until = iso_time(span.last + span.duration)
-        return NoCandidate(
-            f"No window of {span.duration:g} seconds is free between {iso_time(span.begin)} and {until}.",
-            None,
-        )
+        return name_amounts(schedule, providers, wanted, TimeWindow(AT_ONCE, math.inf))
 
     def _as_if_now(self, placed: list[PlacedClaim]) -> list[PlacedClaim]:
         """Return the placed claims with the expiry times that they would get if they were written at once."""
@@ -437,9 +263,9 @@ class ClaimService:
         After None the current state may still have choices.
         """
         # reading a recent view mostly sends no query; if it is outdated, the transaction refuses the choice
-        with self._model.recent_view(_RECENT) as view:
+        with self._model.recent_view(RECENT) as view:
             try:
-                self._check_names(view, wanted)
+                check_claim_names(view, wanted)
                 # the members of groups are an empty dict, because _takes_any_place() excludes claims of
                 # groups
                 placed = self._place_in(view, view.snapshot, {}, wanted, seconds)
@@ -492,11 +318,11 @@ class ClaimService:
         # within a reservation nothing depends on other windows
         is_timed = window is not None and reserved is None
         own = self._skylines_without(wanted, held) if is_timed else {}
-        concerned = self._possible_providers(wanted) if is_timed else ()
+        concerned = possible_providers(self._model, wanted) if is_timed else ()
         end = thread_time() + seconds
         with self._timetable.fresh_view(concerned, self._check_awaited) as timed:
             view, skylines = timed.view, timed.skylines
-            self._check_names(view, wanted)
+            check_claim_names(view, wanted)
             # a consumer may use the amounts that it holds now, because its new claim replaces them
             snapshot = without_allocations(view.snapshot, held) if held else view.snapshot
             if source is not None and reserved is not None:
@@ -527,11 +353,11 @@ class ClaimService:
                 raise reservation_refusal(wanted, placed, reserved)
             budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
             refusal = claim_refusal(wanted, placed, budget)
-            some = [] if window is None else _overlapping_providers(snapshot, skylines, wanted, window)
+            some = [] if window is None else overlapping_providers(snapshot, skylines, wanted, window)
         if is_timed and (self._timetable.has_changed(timed) or own != self._skylines_without(wanted, held)):
             return None
         if window is not None:
-            refusal.add_overlaps(self._describe_overlaps(some, wanted, window))
+            refusal.add_overlaps(describe_overlaps(self._database, some, wanted, window))
         elif reserved is None:
             refusal.add_overlaps(self._describe_windows(wanted, members))
         raise refusal
@@ -689,52 +515,6 @@ class ClaimService:
         with self._database.read() as conn:
             for each in wanted:
                 consumers.check_generation(consumers.find_consumer(conn, each.consumer), each.generation)
-
-    def _check_names(self, view: ModelView, wanted: Sequence[WantedClaim]) -> None:
-        """Check that all names in the claims exist.
-
-        :raises InvalidRequest: a resource class, trait, root or attribute does not exist.
-        """
-        snapshot = view.snapshot
-        for each in wanted:
-            check_names(each.request, view.names.classes, view.names.traits)
-            # the names are checked here, because an unknown name is an error of the client and no reason for
-            # "no candidate"
-            named_roots(snapshot, each.only or (), "allowed_hosts names")
-            named_roots(snapshot, each.avoid, "excluded_hosts names")
-            for name, _ in each.order:
-                attribute = name.removeprefix(ATTRIBUTE)
-                if attribute != name and snapshot.attribute_range(attribute) is None:
-                    raise InvalidRequest(
-                        f"The order names the attribute {attribute}, but no provider has a number for it."
-                    )
-
-
-def _wanted_classes(wanted: Iterable[WantedClaim]) -> set[str]:
-    """Return the resource classes that the requests of these claims ask for."""
-    return {name for each in wanted for request in each.all_requests for name in request.total_amounts}
-
-
-def _name_amounts(
-    schedule: TimeSchedule, providers: Sequence[str], wanted: Sequence[WantedClaim], window: TimeWindow
-) -> str:
-    """Return a sentence that names the timed amounts of some providers that overlap a window."""
-    names = _wanted_classes(wanted)
-    amounts = [each for each in schedule.amounts if each.resource_class in names]
-    return overlaps_sentence(amounts, window, are_all=len(providers) < _EXPLAINED)
-
-
-def _overlapping_providers(
-    snapshot: ModelSnapshot, skylines: Skylines, wanted: Sequence[WantedClaim], window: TimeWindow
-) -> list[str]:
-    """Return the uuids of some providers with timed amounts of the wanted classes during a window."""
-    names = _wanted_classes(wanted)
-    found = (
-        snapshot.providers[each].uuid
-        for each, here in skylines.items()
-        if any(name in names and skyline.largest_sum(window) for name, skyline in here.items())
-    )
-    return list(islice(found, _EXPLAINED))
 
 
 def _takes_any_place(wanted: WantedClaim) -> bool:

@@ -473,6 +473,14 @@ def walk_reservations(shell: Shell) -> None:
     find = "resource availability list resources=LLC:3 --for 3600"
     (free,) = shell(find)
     assert (free["free_until"], free["resources"]) == (None, "LLC=3")
+    both = shell(f"{find.replace('LLC:3', 'LLC:1')} --count 2 --limit 1")
+    assert [(each["resources"], each["root_provider"]) for each in both] == [
+        ("LLC=1", free["root_provider"])
+    ] * 2
+    with pytest.raises(CommandFailed, match="There is no candidate"):
+        shell(f"{find} --count 2 --different-hosts")
+    with pytest.raises(CommandFailed, match="--different-hosts needs the number"):
+        shell(f"{find} --different-hosts")
     margins = "--lead 600 --cleaning 300"
     (free,) = shell(f"{find} {margins}")
     window = f"--from {free['starts_at']} --until {free['ends_at']} {margins}"
