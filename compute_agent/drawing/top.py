@@ -83,7 +83,7 @@ def _head_lines(seen: AgentSnapshot) -> Iterator[str]:
         *([f"new guests: {new}"] if new else []),
     ]
     yield " | ".join(parts)
-    for what in ("refused", "lost", "stray", "unallocated"):
+    for what in ("refused", "lost", "stray", "unallocated", "overdue"):
         if those := status.get(f"{what}_guests"):
             yield f"{len(those)} {what}: {', '.join(map(str, those))}"
     if seen.trouble:

@@ -38,7 +38,7 @@ from placement.db.tables import (
     is_same_text,
 )
 from placement.store.expired import EXPIRES
-from placement.store.time_profile import MAX_PAST, EndAction
+from placement.store.time_profile import MAX_PAST, EndAction, iso_time
 
 MAX_AGE: Final = 7 * 86_400.0
 """Seconds for which claims are known after their end."""
@@ -88,6 +88,20 @@ class TimeEvent:
     def event_id(self) -> str:
         """The id, which is the same in each answer with this event."""
         return str(uuids.uuid5(_NAMESPACE, f"{self.kind} {self.consumer} {round(self.instant * 1e6)}"))
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the event as answers and notifications show it."""
+        return {
+            "id": self.event_id,
+            "kind": self.kind,
+            "time": iso_time(self.instant),
+            "consumer_uuid": self.consumer,
+            "consumer_type": self.consumer_type,
+            "project_id": self.project_id,
+            "starts_at": None if self.starts_at is None else iso_time(self.starts_at),
+            "ends_at": iso_time(self.ends_at),
+            "on_end": self.on_end,
+        }
 
     @property
     def position(self) -> EventPosition:
