@@ -49,7 +49,7 @@ from placement.search.claims.longest_stay import StaySpan, place_longest, prolon
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
 from placement.search.claims.timetable import WindowTimetable
-from placement.search.claims.window_moves import MovedPlaces, MoveSearch, hosts_without_windows
+from placement.search.claims.window_moves import MovedPlaces, WindowMover, hosts_without_windows
 from placement.store import allocations, claim_commit, consumers, expiries, reservations
 from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
@@ -253,7 +253,7 @@ class ClaimService:
         with suppress(BudgetExhausted), self._timetable.fresh_view(None, self._check_awaited) as timed:
             pause = timed.view.yield_after(self._check_awaited)
             budget = SearchBudget(end - thread_time(), yield_lock=pause)
-            search = MoveSearch(timed.view.snapshot, timed.skylines, schedule, movable, budget, self._rng)
+            search = WindowMover(timed.view.snapshot, timed.skylines, schedule, movable, budget, self._rng)
             return search.find_moves(hosts, wanted, window)
         return None
 

@@ -81,7 +81,7 @@ def hosts_without_windows(
     return list(islice(fitting, MAX_HOSTS))
 
 
-class MoveSearch:
+class WindowMover:
     """Finds moves that make room for one claim in a window.
 
     :param schedule: the timed amounts and holds of the hosts.
