@@ -96,7 +96,7 @@ class MixedHost(Host):
             self.claim(consumer, held)
 
 
-def measure_kinds(name, kinds, guests, seconds, settle=15.0, sections=""):
+def measure_kinds(name, kinds, guests, seconds, settle=75.0, sections=""):
     """The cost of an agent with so many guests of each kind."""
     uuids = {kind: [str(uuid.uuid4()) for _ in range(guests)] for kind in kinds}
     consumers = [one for kind in kinds for one in uuids[kind]]
@@ -133,7 +133,7 @@ def measure_kinds(name, kinds, guests, seconds, settle=15.0, sections=""):
             system.guests("run", uuid=one, command=["sleep", "1000000"])
         found = Waiter(system, consumers)
         found.wait(120)
-        # Until what the starts left to do is done.
+        # Until what the starts left to do is done: the next report reads the owners of new allocations.
         time.sleep(settle)
         pid, calls = system.processes[AGENT].pid, system.count_calls()
         used, since = cpu_seconds(pid), time.monotonic()

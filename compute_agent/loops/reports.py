@@ -438,6 +438,11 @@ class ReportLoop:
         return {} if self._guest_claims is None else self._guest_claims.refusal_reasons()
 
     @property
+    def foreign_claims(self) -> list[str]:
+        """The guests with notes of claims of another host, in words."""
+        return [] if self._guest_claims is None else self._guest_claims.foreign_claims()
+
+    @property
     def claimed_guests(self) -> frozenset[str]:
         """The uuids of guests with a claim of the agent, whether they run or not."""
         return frozenset() if self._guest_claims is None else self._guest_claims.claimed_guests()

@@ -106,16 +106,19 @@ class MeasuringRound:
         self._texts: dict[str, str | None] = {}
         self._closed = False
 
-    def parse_file(self, path: str, parse: Callable[[str], T]) -> T | None:
+    def parse_file(self, path: str, parse: Callable[[str], T], is_short: bool = False) -> T | None:
         """The result of ``parse`` for the text of a file, which is read and parsed once in a round.
 
         None if the file is missing, or if ``parse`` raises ValueError or LookupError. A file may vanish at
         any time, and old kernels do not have all files. After close(), the result is None for a file that was
         not parsed before.
+
+        :param is_short: whether one read(2) returns the whole file, as of most files of a cgroup. This saves
+            a system call for each guest and file.
         """
         key = (path, parse)  # several measures parse one file in different ways
         if key not in self._parsed and not self._closed:
-            self._parsed[key] = self._read_parsed(path, parse)
+            self._parsed[key] = self._read_parsed(path, parse, is_short)
         found: T | None = self._parsed.get(key)
         return found
 
@@ -139,9 +142,9 @@ class MeasuringRound:
         self._closed = True
         self._texts.clear()
 
-    def _read_parsed(self, path: str, parse: Callable[[str], T]) -> T | None:
+    def _read_parsed(self, path: str, parse: Callable[[str], T], is_short: bool) -> T | None:
         if path not in self._texts:
-            self._texts[path] = read_optional(path)
+            self._texts[path] = read_optional(path, is_short)
         text = self._texts[path]
         if text is None:
             return None
@@ -326,8 +329,13 @@ def parse_resident(text: str) -> int:
 def parse_page_cache(text: str) -> int:
     """Bytes of cached files of a cgroup, from its memory.stat; the kernel can reclaim them."""
     # ``file`` includes tmpfs (shmem), which has no disk to be written to and stays until it is deleted.
-    sizes = {name: number for name, _, number in (line.partition(" ") for line in text.splitlines())}
-    return int(sizes["file"]) - int(sizes.get("shmem", 0))
+    # The file has some sixty lines, and each round reads it for each guest.
+    lines = f"\n{text}"
+    _, found, files = lines.partition("\nfile ")
+    if not found:
+        raise ValueError("there is no line file")
+    shared = lines.partition("\nshmem ")[2]
+    return int(files.partition("\n")[0]) - int(shared.partition("\n")[0] or 0)
 
 
 _DIRECTIONS: Final = {"rbytes": "read", "wbytes": "write"}
@@ -386,7 +394,7 @@ def _cpu_seconds(now: MeasuringRound, subject: MeasuredGuest) -> dict[Hashable, 
     """
     # The cgroup comes first, because it also counts processes that have ended since.
     if subject.cgroup:
-        seconds = now.parse_file(f"{subject.cgroup}/cpu.stat", parse_cpu_stat)
+        seconds = now.parse_file(f"{subject.cgroup}/cpu.stat", parse_cpu_stat, is_short=True)
         if seconds is not None:
             return {subject.cgroup: seconds}
     counted: dict[Hashable, float] = {}
@@ -410,9 +418,10 @@ def held_memory(now: MeasuringRound, subject: MeasuredGuest) -> int | None:
     The page cache is not included for a guest with a cgroup.
     """
     if subject.cgroup:
-        held = now.parse_file(f"{subject.cgroup}/memory.current", int)
+        held = now.parse_file(f"{subject.cgroup}/memory.current", int, is_short=True)
         if held is not None:
-            return max(0, held - (now.parse_file(f"{subject.cgroup}/memory.stat", parse_page_cache) or 0))
+            files = now.parse_file(f"{subject.cgroup}/memory.stat", parse_page_cache, is_short=True)
+            return max(0, held - (files or 0))
     # Pages that several processes share count more than once: exact values would need a read of all mappings.
     resident = [now.parse_file(f"{now.root}/proc/{pid}/statm", parse_resident) for pid in subject.pids]
     known = [size for size in resident if size is not None]

@@ -171,7 +171,7 @@ class ForeignDriver(UndividedThreads):
         if not self._listed:
             raise DriverError(self.outage_reason)
         # Processes are checked here, because the table learns of ends only by signals.
-        return [entry.guest for entry in self._table.all_entries() if entry.is_alive]
+        return [entry.guest for entry in self._table.living_entries()]
 
     def listed_guests(self) -> Sequence[Guest]:
         """The same as :meth:`guests`."""
@@ -295,7 +295,7 @@ class ForeignDriver(UndividedThreads):
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
         """The pids of the guest, the main process first."""
-        members = self._table.find_living(guest).running.own_group.process_ids()
+        members = self._table.find_recent(guest).running.own_group.process_ids()
         return [guest.pid, *(pid for pid in members if pid != guest.pid)]
 
     def usage_group(self, guest: Guest) -> str:
@@ -335,12 +335,12 @@ class ForeignDriver(UndividedThreads):
 
     def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
         """Always empty: the agent changes no definition for the next start."""
-        self._table.find_living(guest)
+        self._table.find_recent(guest)
         return ""
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
         """The CPUs that the main thread of the guest may use."""
-        cpus = procfs.thread_affinity(self._table.find_living(guest).running.main.pid)
+        cpus = procfs.thread_affinity(self._table.find_recent(guest).running.main.pid)
         if cpus is None:
             raise GuestGoneError(f"guest {guest} has ended")
         return cpus
@@ -388,11 +388,11 @@ class ForeignDriver(UndividedThreads):
 
     def memory_use(self, guest: Guest) -> int | None:
         """The bytes that the guest uses, page cache included; None without the controller memory."""
-        return self._table.find_living(guest).running.own_group.memory_use()
+        return self._table.find_recent(guest).running.own_group.memory_use()
 
     def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
         """The bytes in huge pages that the guest uses, by page size in KiB."""
-        return memory_limits.huge_page_use(self._table.find_living(guest).running.own_group)
+        return memory_limits.huge_page_use(self._table.find_recent(guest).running.own_group)
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """The limits of the guest if they differ from ``wanted``; None if they agree.
@@ -436,12 +436,16 @@ class ForeignDriver(UndividedThreads):
     # Inner parts: one guest
 
     def _check_running(self, guest: Guest) -> None:
-        self._table.find_living(guest)
+        self._table.find_recent(guest)
 
     def _compare_guest(self, guest: Guest, choose: GoalChoice) -> ValueComparison:
-        self._table.find_living(guest)
+        self._table.find_recent(guest)
         with self._checked_end(guest):
-            return self._editor.compare_guest(guest, choose)
+            found = self._editor.compare_guest(guest, choose)
+        # The group of a guest that has just ended has no values.
+        if found.differing:
+            self._table.find_living(guest)
+        return found
 
     def _apply(self, guest: Guest, choose: GoalChoice) -> bool:
         self._table.find_living(guest)

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.cgroup import GuestCgroup
 from compute_agent.drivers.foreign.kernel_values import FILES, IDLE_FILE, Texts, differing_files
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
+from compute_agent.drivers.foreign.table import READING_SECONDS
 from compute_agent.drivers.foreign.values import CPUS, DEFAULTS, NODES, Values, own_value
 from compute_agent.host.cpus import read_online
 from compute_agent.host.kernel_files import SysFiles
@@ -27,10 +27,6 @@ from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
 
 LOG = logging.getLogger(__name__)
-
-READING_SECONDS: Final = 1.0
-"""The longest age in seconds of a reading that a comparison uses. A round compares all settings of a guest
-within milliseconds, and rounds are further apart."""
 
 
 @dataclass(frozen=True, slots=True)
