@@ -105,6 +105,16 @@ class MeasuringRound:
         self._parsed: dict[tuple[str, Callable[[str], Any]], Any] = {}
         self._texts: dict[str, str | None] = {}
         self._closed = False
+        self._cpu_counters: tuple[Sequence[MeasuredGuest], Mapping[str, Mapping[Hashable, float]]] | None
+        self._cpu_counters = None
+
+    def cpu_counters(self) -> Mapping[str, Mapping[Hashable, float]]:
+        """The CPU times of all guests by uuid and source, read once for the present subjects."""
+        known = self._cpu_counters
+        if known is None or known[0] is not self.subjects:
+            found = {subject.facts.uuid: _cpu_seconds(self, subject) for subject in self.subjects}
+            known = self._cpu_counters = self.subjects, found
+        return known[1]
 
     def parse_file(self, path: str, parse: Callable[[str], T], is_short: bool = False) -> T | None:
         """The result of ``parse`` for the text of a file, which is read and parsed once in a round.
@@ -360,19 +370,18 @@ def guest_cpu_seconds(now: MeasuringRound) -> dict[str, float]:
     For a guest without a cgroup, only the time of its present processes is known. A guest without a readable
     counter is left out.
     """
-    found = {subject.facts.uuid: _cpu_seconds(now, subject) for subject in now.subjects}
-    return {guest: sum(counted.values()) for guest, counted in found.items() if counted}
+    return {guest: sum(counted.values()) for guest, counted in now.cpu_counters().items() if counted}
 
 
 def guest_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> dict[str, float]:
     """CPU use of guests since the round before, in cores by uuid; guests with an unknown use are left out."""
     # The counters are read in the first round, too, because the next round computes the difference from them.
-    last = {subject.facts.uuid: _cpu_seconds(now, subject) for subject in now.subjects}
+    last = now.cpu_counters()
     # A time that does not advance would lead to a division by zero or a negative use.
     if before is None or now.time <= before.time:
         return {}
     # The round before is closed, so this call returns the values that the closed round has kept.
-    first = {subject.facts.uuid: _cpu_seconds(before, subject) for subject in before.subjects}
+    first = before.cpu_counters()
     grown = {guest: _grown_seconds(first.get(guest, {}), counted) for guest, counted in last.items()}
     elapsed = now.time - before.time
     return {guest: seconds / elapsed for guest, seconds in grown.items() if seconds is not None}
@@ -405,7 +414,7 @@ def _cpu_seconds(now: MeasuringRound, subject: MeasuredGuest) -> dict[Hashable, 
     return counted
 
 
-def _grown_seconds(first: dict[Hashable, float], last: dict[Hashable, float]) -> float | None:
+def _grown_seconds(first: Mapping[Hashable, float], last: Mapping[Hashable, float]) -> float | None:
     # A process that began since the round before has no earlier value. A counter that fell belongs to a new
     # cgroup with the same path.
     common = first.keys() & last.keys()

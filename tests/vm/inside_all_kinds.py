@@ -111,6 +111,8 @@ graphroot = "/var/lib/containers/storage"
 CONTAINERD_CONF = 'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n'
 DOCKERD = ("dockerd", "--containerd=/run/containerd/containerd.sock", "--storage-driver=vfs")
 DOCKERD += ("--bridge=none", "--iptables=false", "--ip-masq=false")
+PAUSED = 3
+"""``VIR_DOMAIN_PAUSED`` of libvirt."""
 KERNEL_FILES = ("cpuset.cpus.effective", "cpuset.mems.effective", "cpu.weight", "cpu.idle", "cpu.max")
 KERNEL_FILES += ("memory.max", "memory.high", "memory.low", "memory.min")
 
@@ -274,6 +276,12 @@ class DomainKind(GuestKind):
 
     def stop(self):
         self._domain.destroy()
+
+    def rest(self, rests):
+        """Pause the domain, or let it run."""
+        # A running domain refuses to be resumed.
+        if self._domain.isActive() and rests != (self._domain.state()[0] == PAUSED):
+            (self._domain.suspend if rests else self._domain.resume)()
 
     def tasks(self):
         pid_file = Path("/run/libvirt/qemu/vm.pid")
@@ -482,15 +490,19 @@ def test_limits_by_hand_end_with_the_agent(guests, agent):
 
 @contextlib.contextmanager
 def busy_guests(guests):
-    """A process in each guest that uses all the CPU time that the guest can have."""
+    """Each guest uses all the CPU time that it can have. After that, all rest."""
+    domain, *others = guests
     started = []
+    # The processor of a domain without a program never rests.
+    domain.rest(False)
     try:
-        for guest in guests:
+        for guest in others:
             started.append(subprocess.Popen(["sh", "-c", SPIN]))
             group = GROUPS / procfs.cgroup_path(min(guest.tasks())).strip("/")
             (group / "cgroup.procs").write_text(str(started[-1].pid))
         yield
     finally:
+        domain.rest(True)
         for process in started:
             process.kill()
             process.wait()
@@ -515,28 +527,30 @@ def configure(agent, ini):
 
 
 def test_a_watermark_limits_guests_of_every_kind(guests, agent):
-    # The processor of the domain may rest.
-    busy = [guest for guest in guests if guest.name != "domain"]
     usual = [guest.limit() for guest in guests]
+    # The lowest limit is a tenth of a CPU.
+    lowest = ["10000"] * len(guests)
+    everyone = {guest.uuid for guest in guests}
     hold(guests, VCPU=1)
     configure(agent, INI + WATERMARK)
     wait_for(lambda: all(guest.cpus() == {0} for guest in guests), evidence=agent.log)
-    with busy_guests(busy):
 
-        def told():
-            return f"{call_agent(SOCKET, 'watermark.list')} {agent.log()}"
+    def told():
+        return f"{call_agent(SOCKET, 'watermark.list')} {agent.log()}"
 
-        # The lowest limit is a tenth of a CPU.
-        wait_for(lambda: all(guest.limit() == "10000" for guest in busy), evidence=told)
-        say(f"limited by the watermark: {[(guest.name, guest.limit()) for guest in guests]}")
-        assert throttled_guests() >= {guest.uuid for guest in busy}
+    with busy_guests(guests):
+        wait_for(lambda: [guest.limit() for guest in guests] == lowest, evidence=told)
+        say("limited by the watermark")
+        assert throttled_guests() == everyone
         agent.kill()
-        assert all(guest.limit() == "10000" for guest in busy)
+        assert [guest.limit() for guest in guests] == lowest
         agent.start()
-        wait_for(lambda: throttled_guests() >= {guest.uuid for guest in busy}, evidence=told)
-        assert all(guest.limit() == "10000" for guest in busy)
+        wait_for(lambda: throttled_guests() == everyone, evidence=told)
+        assert [guest.limit() for guest in guests] == lowest
     wait_for(lambda: [guest.limit() for guest in guests] == usual, evidence=told)
+    say("given back below the watermark")
     wait_for(lambda: not throttled_guests(), evidence=told)
+    guests[0].rest(False)
     hold(guests, PCPU=1)
     configure(agent, INI)
     assert_placed(guests, agent)
