@@ -1,1 +1,1 @@
-"""The placement service: inventories, allocations and candidates over REST."""
+"""The placement service, with inventories, allocations and candidates over REST."""

@@ -1,7 +1,7 @@
-"""The exceptions that become errors of the API.
+"""The exceptions that the API answers as errors.
 
-Each class is a kind of error that a client may get. The class determines the HTTP status
-(:mod:`placement.api.errors` has the table). ``code`` is the error code, which answers show from microversion
+Each class is a kind of error that a client may get. The class of an exception determines the HTTP status
+(:mod:`placement.api.errors` has the table). ``code`` is the error code that answers contain from microversion
 1.23 on (API reference, "Error codes").
 """
 
@@ -26,7 +26,7 @@ CANNOT_DELETE_PARENT: Final = "placement.resource_provider.cannot_delete_parent"
 
 
 class ServiceError(Exception):
-    """Base class of all errors; ``str(error)`` is the ``detail`` in the answer."""
+    """Base class of all errors; ``str(error)`` becomes the ``detail`` of the answer."""
 
     def __init__(self, detail: str, code: str = UNDEFINED) -> None:
         super().__init__(detail)
@@ -39,9 +39,9 @@ class InvalidRequest(ServiceError):
 
     @classmethod
     def too_long(cls, failure: str, seconds: float, option: str, advice: str) -> Self:
-        """Return the refusal of a request that takes too long to answer.
+        """Return the error for a request that takes too long.
 
-        :param failure: a main clause that tells which result was not reached.
+        :param failure: a main clause that says which result was not reached.
         :param seconds: the limit of CPU time.
         :param option: the option in ``[api]`` that sets the limit.
         :param advice: the end of the sentence, with its punctuation.
@@ -59,13 +59,16 @@ class NotFound(ServiceError):
 
 
 class Conflict(ServiceError):
-    """The request conflicts with the current state: 409."""
+    """The request contradicts the current state: 409."""
 
     has_overlaps = False
-    """Whether windows, or claims that end, are in the way."""
+    """Whether windows, or claims that end, prevent the write."""
 
     def add_overlaps(self, sentence: str) -> None:
-        """Add a sentence that names windows and claims in the way; an empty one changes nothing."""
+        """Add a sentence that names the windows and claims which prevent the write.
+
+        An empty one adds nothing.
+        """
         self.detail += sentence
         self.has_overlaps = self.has_overlaps or bool(sentence)
 
@@ -90,11 +93,11 @@ class NoCandidate(Conflict):
 
 
 class Gone(ServiceError):
-    """The cursor in the request refers to changes that are not known any more: 410."""
+    """The cursor in the request refers to changes that are no longer known: 410."""
 
 
 RETRY_AFTER: Final = "5"
-"""Seconds after which a client may repeat a refused request, if the length of an outage is unknown."""
+"""Seconds until a client may repeat a refused request, if the length of the outage is unknown."""
 
 
 class Unavailable(ServiceError):

@@ -1,4 +1,4 @@
-"""Extension points (seams) at which packages outside of the core add parts to the service.
+"""Extension points (seams) through which packages outside of the core add parts to the service.
 
 The core does not import ``placement_extras``. A seam is a group of entry points of installed distributions;
 the core loads the objects that are registered there. Without any extension, the service is the Placement API
@@ -27,6 +27,12 @@ _GROUP: Final = "placement.extensions."
 
 
 @cache
+def _all_entry_points() -> Any:  # its type differs between versions of Python
+    # a query for one group also reads the files of all distributions, and a start needs most seams
+    return entry_points()
+
+
+@cache
 def registered_objects(seam: str) -> Mapping[str, Any]:
     """Load the objects that are registered at a seam.
 
@@ -34,5 +40,5 @@ def registered_objects(seam: str) -> Mapping[str, Any]:
     :raises ImportError: an entry point names a module that cannot be imported.
     :raises AttributeError: an entry point names an object that its module does not have.
     """
-    found = {each.name: each for each in entry_points(group=_GROUP + seam)}
+    found = {each.name: each for each in _all_entry_points().select(group=_GROUP + seam)}
     return {name: found[name].load() for name in sorted(found)}

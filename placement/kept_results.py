@@ -16,8 +16,8 @@ _EXPANSION: Final = 64
 class KeptResults(Generic[Result]):
     """A cache that keeps the most recently used results.
 
-    Clients choose the length of arguments, so the total size of the results is limited, and not the number of
-    results.
+    Clients choose the length of arguments, so the limit applies to the total size of the results, not to
+    their number.
 
     :param max_bytes: the maximum total size of all results, by a generous estimate.
     """
@@ -32,7 +32,7 @@ class KeptResults(Generic[Result]):
         return len(self._kept)
 
     def get(self, key: Hashable, make: Callable[[], Result]) -> Result:
-        """Return the cached result for the key, otherwise make it; errors of ``make`` are not cached."""
+        """Return the cached result for the key, or make it; errors of ``make`` are not cached."""
         with self._lock:
             if (known := self._kept.get(key)) is not None:
                 self._kept.move_to_end(key)

@@ -1,4 +1,4 @@
-"""Microversions of the Placement API; constants have the names of the changes.
+"""Microversions of the Placement API, as constants with the names of the changes.
 
 A version is a tuple ``(major, minor)``, so that versions can be compared. Source: "REST API Version History"
 of the OpenStack Placement documentation.

@@ -14,7 +14,7 @@ def how_to_install(extra: str) -> str:
 
 
 def missing_package(wanted: str, package: str, extra: str) -> ValueError:
-    """Return the error for an option that needs a missing package, with the remedy."""
+    """Return the error for an option that needs a missing package, with the command that installs it."""
     return ValueError(
         f"{wanted} needs {package}, which is not installed: leave the option out, or {how_to_install(extra)}"
     )

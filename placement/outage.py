@@ -1,4 +1,4 @@
-"""Outages of peers: one request at a time tries a silent peer, and all other requests are refused at once."""
+"""Outages of a peer: only one request at a time tries the silent peer; all others are refused at once."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from placement.exceptions import Unavailable
 
 
 class PeerOutage(ABC):
-    """Keeps requests from waiting for a peer that accepts connections but does not answer.
+    """Keeps requests from waiting for a peer that accepts connections, but does not answer.
 
     A worker has few threads. If each request waited for the peer until its time limit, no thread would be
     free for requests that do not need the peer, such as health checks.
@@ -30,7 +30,7 @@ class PeerOutage(ABC):
 
     @abstractmethod
     def log_begin(self, error: Exception) -> None:
-        """Log that the peer does not answer any more."""
+        """Log that the peer no longer answers."""
 
     @abstractmethod
     def log_end(self, seconds: float) -> None:
@@ -38,9 +38,9 @@ class PeerOutage(ABC):
 
     @contextmanager
     def attempt_request(self) -> Iterator[None]:
-        """Ask the peer in this context; errors of the peer are raised unchanged.
+        """Query the peer in this context, which does not change the peer's errors.
 
-        :raises Unavailable: the peer did not answer the last request, and another request is trying the peer
+        :raises Unavailable: the peer did not answer the last request, and another request is testing the peer
             now.
         """
         # the attribute is read once, because another thread may begin or end the outage meanwhile, and this

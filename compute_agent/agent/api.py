@@ -194,7 +194,8 @@ class AgentParts(Protocol):
 LOG = logging.getLogger(__name__)
 
 ANNOUNCE_SECONDS: Final = 2.0
-"""The seconds for which the libvirt hook waits for the cache group; then the guest starts without the group.
+"""The seconds for which the libvirt hook waits for the cache group; then the guest starts without the
+group.
 """
 
 ROOT_SECONDS: Final = 10.0

@@ -33,6 +33,7 @@ from compute_agent.loops.allocations import ClaimWatch, HistoryWatch
 from compute_agent.loops.arrivals import GuestEvents, PreStartHook
 from compute_agent.loops.audit import ConsumerLocations
 from compute_agent.loops.base import AgentLoop, ConfigurationInForce
+from compute_agent.loops.claim_ends import ClaimEnds, EndStore
 from compute_agent.loops.cold_memory import ColdMemoryLoop
 from compute_agent.loops.devices import DeviceSource
 from compute_agent.loops.events import EventLog, OomEvents
@@ -60,7 +61,7 @@ from compute_agent.report.reporter import HostReporter
 from compute_agent.report.root_provider import DisableCause
 from compute_agent.threads import WakeSignal
 from compute_agent.throttling.arbiter import LimitArbiter
-from compute_agent.throttling.evictions import GuestEvictions, GuestEvictor
+from compute_agent.throttling.evictions import MAX_ENDS, GuestEvictions, GuestEvictor
 from compute_agent.throttling.executor import ThrottleExecutor
 from compute_agent.throttling.reclaims import MemoryReclaimer
 from compute_agent.throttling.samplers import GuestReader
@@ -199,8 +200,26 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         # All triggers, and the limits that operators set by hand, share one arbiter: it applies a guest's
         # lowest limit.
         limits = LimitArbiter(pipeline)
-        claims = ClaimStore(folder, read_machine_id(Path(options.host.root)))
-        guest_claims = GuestClaims(in_force, pipeline, foreign_drivers(driver), claims, recorder)
+        evictions = GuestEvictions(conf.settings, pipeline, driver, conf.client)
+        claim_ends = ClaimEnds(
+            in_force,
+            pipeline,
+            driver,
+            EndStore(folder),
+            # The allocation ends by itself. A guest that leaves early keeps it until then, because its claim
+            # may be extended meanwhile.
+            GuestEvictor(evictions.stop_guest, evictions.forget_guest, MAX_ENDS),
+            recorder,
+            metrics.registry,
+        )
+        guest_claims = GuestClaims(
+            in_force,
+            pipeline,
+            foreign_drivers(driver),
+            ClaimStore(folder, read_machine_id(Path(options.host.root))),
+            recorder,
+            is_leaving=claim_ends.is_leaving,
+        )
         reports = ReportLoop(
             HostReporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),
             conf.client,
@@ -232,6 +251,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             history=HistoryWatch(metrics, saved.history, state, recorder),
             claims=ClaimWatch(in_force, recorder),
             guest_claims=guest_claims,
+            claim_ends=claim_ends,
             signal=changed,
         )
         maintenance = MaintenanceMode(saved.maintenance, state, reports, metrics.registry, recorder)
@@ -246,7 +266,6 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             metrics.registry,
             options.host.root,
         )
-        evictions = GuestEvictions(conf.settings, pipeline, driver, conf.client)
         executor = ThrottleExecutor(
             registry,
             limits,
@@ -291,7 +310,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         cpu_use = CpuUse(conf, pipeline, driver)
         late: tuple[AgentLoop, ...] = (
             *(reports, sources, watermarks, interference, oom, cold, reclaimed, cpu_use, fleet),
-            promises,
+            *(promises, claim_ends),
         )
         in_force.set_followers((*early, *late))
         # The start has not failed, so the callbacks that would close the driver are dropped.

@@ -129,7 +129,7 @@ _PRESSURES: Final = ("cpu", "memory", "io")
 def unmeasured_metrics(conf: cfg.ConfigOpts, control: ResctrlHandle | None) -> dict[str, str]:
     """For each metric of watermarks that this host cannot measure: the reason and the remedy, in one text.
 
-    :param control: the resctrl mount; None: the host has no usable mount.
+    :param control: the resctrl mount; None means that the host has no usable mount.
     """
     found = {}
     monitoring = control.platform.monitoring if control is not None and control.writable else None

@@ -208,8 +208,8 @@ def derive_tree(
 
     The function writes nothing, so checks of a configuration can call it.
 
-    :param guest_classes: the names of the QoS classes that pools may name. None if the sections of classes
-        are wrong; the tree then has no pools.
+    :param guest_classes: the names of the QoS classes that pools may name. The result is None if the sections
+        of classes are wrong; the tree then has no pools.
     :param platform: the caches and the memory bandwidth of resctrl; None if the tree offers neither.
     :param own_uuid: the uuid of the agent's own root provider; unused if nova-compute owns the root.
     :raises ConfigError: an option is wrong; the error names section and option.
@@ -279,10 +279,10 @@ def build_host_state(
 ) -> HostState:
     """Build the host state from the configuration and the hardware, and log the warnings.
 
-    :param topology: the hardware; None: it is read now.
-    :param root_uuid: the uuid of the agent's own root provider. By default, it is read from the state
-        folder, which is made if it does not exist.
-    :param control: the mount of resctrl; None: the host has no usable mount.
+    :param topology: the hardware; None means that it is read now.
+    :param root_uuid: the uuid of the agent's own root provider. By default, it is read from the state folder,
+        which is made if it does not exist.
+    :param control: the mount of resctrl; None means that the host has no usable mount.
     :param root: the owner of the root provider; by default, the owner that the configuration names.
     :raises ConfigError: the configuration is wrong, or does not fit this host.
     :raises IdentityError: the uuid or the name of the root provider cannot be determined.
@@ -484,7 +484,8 @@ def open_stores(former: FormerStore, folder: Path, locks: Path | None = None) ->
     """Open the stores of a state folder. A store reads its file at the first use.
 
     :param former: the store of the former contents of files.
-    :param locks: the folder with the locks that all agents of the host share; None: no lock is taken.
+    :param locks: the folder with the locks that all agents of the host share; None means that no lock is
+        taken.
     """
     return ControllerStores(
         former,
@@ -506,7 +507,8 @@ def make_controllers(
 ) -> tuple[KernelController, ...]:
     """Make all controllers, in the order in which they act. The agent and a release use the same list.
 
-    :param control: the resctrl mount that the controllers may change; None: there is no cache control.
+    :param control: the resctrl mount that the controllers may change; None means that there is no cache
+        control.
     :param root: the folder with ``sys`` and ``proc``.
     :param drift_counter: takes the name of a controller and returns a function. The controller calls that
         function for each file or mask that another program has changed.

@@ -57,8 +57,8 @@ _VERSION: Final = installed_version()
 def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[str, Any]:
     """The JSON document of a guest for the command line. CPU sets are strings such as ``0-3,8``.
 
-    :param claim_expires: the time, in seconds since the epoch, at which the guest's claim expires; None: no
-        claim.
+    :param claim_expires: the time, in seconds since the epoch, at which the guest's claim expires; None means
+        that no claim.
     """
     assignment = view.assignment
     return {
@@ -478,6 +478,10 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
             for uuid, reason in shown.reports.unclaimed_guests.items()
         ],
         "claims_of_another_host": shown.reports.foreign_claims,
+        "overdue_guests": [
+            f"{full_name(names.get(uuid, ''), uuid)}: {reason}"
+            for uuid, reason in shown.reports.overdue_guests.items()
+        ],
     }
 
 

@@ -178,9 +178,9 @@ def try_configuration(
 ) -> None:
     """Check a configuration on this host: build everything that depends on it, and change nothing.
 
-    :param owner: the owner of the root provider; None: the owner that the configuration names.
-    :param factory: builds the controllers with the driver of a running agent. None: no controller is built,
-        and so none is checked.
+    :param owner: the owner of the root provider; None means the owner that the configuration names.
+    :param factory: builds the controllers with the driver of a running agent. None means that no controller
+        is built, and so none is checked.
     :raises ConfigError: an agent would refuse the configuration.
     :raises OSError: the host cannot be read.
     """

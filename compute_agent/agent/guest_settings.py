@@ -80,7 +80,7 @@ class GuestConfigurator:
         """Set and unset settings of a guest as the configuration of the fleet says.
 
         :param guest: the uuid of the guest.
-        :returns: the reason why the change failed; empty: the change is done.
+        :returns: the reason why the change failed; empty if the change is done.
         """
         try:
             self.change_guest({"guest": guest, "unset": list(unset), **values}, SettingSource.FLEET)

@@ -96,7 +96,7 @@ LOG = logging.getLogger(__name__)
 class HostResctrl:
     """The resctrl mount of this host.
 
-    :ivar control: the mount; None: resctrl is not mounted, or cannot be read.
+    :ivar control: the mount; None means that resctrl is not mounted, or cannot be read.
     :ivar off: the reason why the agent does not control caches; empty if it controls them.
     """
 

@@ -29,7 +29,8 @@ IDENTIFIER: Final = "compute-agent"
 """The program name of the agent's entries in the journal: ``journalctl -t compute-agent``."""
 
 _PRIORITIES: Final = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
-"""Pairs of a log level and the syslog priority for records of at least this level, the highest level first.
+"""Pairs of a log level and the syslog priority for records of at least this level, the highest level
+first.
 """
 
 _DEBUG: Final = 7

@@ -58,7 +58,7 @@ class MaintenanceMode:
     ) -> None:
         """Start with the order that an earlier agent stored.
 
-        :param said: the last order in ``store``; None: ``store`` has no order.
+        :param said: the last order in ``store``; None means that ``store`` has no order.
         """
         self._recorder = recorder or EventRecorder()
         self._said = said
@@ -151,7 +151,7 @@ def causes_kept(state: AgentState, scheduling_off: bool | None, has_watermarks: 
 
     A cause is left out if the state folder contains no information about it.
 
-    :param scheduling_off: whether watermarks kept new guests away when the last agent ended; None: unknown.
+    :param scheduling_off: whether watermarks kept new guests away when the last agent ended; None if unknown.
     :param has_watermarks: whether the configuration has watermarks.
     """
     # Without watermarks no loop would ever end this cause, so it ends at the start.

@@ -60,7 +60,7 @@ class ManualThrottling:
 
         If a watermark has set a stricter limit, that limit stays in force.
 
-        :param cores: the limit in CPUs; None: remove the limit.
+        :param cores: the limit in CPUs; None removes the limit.
         :raises RequestError: the guest is preserved, or cannot be limited.
         :raises TimeoutError: the worker has not answered in time.
         """

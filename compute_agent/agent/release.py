@@ -203,7 +203,7 @@ class HostRelease:
         :param online: the CPUs on which a guest without pins may run.
         :param beside: whether nova-compute owns the root provider. Only the agent's own providers below it
             are released then.
-        :param claims: the notes of the agent's claims; None: there are none.
+        :param claims: the notes of the agent's claims; None if there are none.
         """
         self._driver = driver
         self._controllers = controllers
@@ -411,7 +411,7 @@ class HostRelease:
 
 
 def _reason_to_stay(item: ReleaseItem, open_again: bool) -> str:
-    """The reason why a release leaves a setting unchanged; empty: the release undoes the setting.
+    """The reason why a release leaves a setting unchanged; empty if the release undoes the setting.
 
     :param open_again: whether all other settings were undone, so that new guests may come.
     """

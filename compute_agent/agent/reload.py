@@ -72,7 +72,7 @@ class FileStamp:
 
 
 FileStamps = tuple[tuple[Path, FileStamp | None], ...]
-"""Files with the stamp of each; None: the file is absent."""
+"""Files with the stamp of each; None means that the file is absent."""
 
 
 def emptied_files(before: FileStamps, now: FileStamps) -> list[Path]:
@@ -256,7 +256,7 @@ class ConfigReloader:
         self._in_force = in_force
         self.resctrl = host.resctrl
         self.error = ""
-        """The reason why the configuration in the files is refused; empty: it is in force."""
+        """The reason why the configuration in the files is refused; empty if it is in force."""
         self._waiting: list[str] = []
         """Warnings about changed options that take effect only after a restart of the agent."""
         self._config_warnings = self._warnings_of(host)

@@ -72,7 +72,7 @@ class ReceivedSignals:
         self._queue.put(number)
 
     def get(self, timeout: float) -> int | None:
-        """Wait at most ``timeout`` seconds for the next signal; None: no signal came."""
+        """Wait at most ``timeout`` seconds for the next signal; None means that no signal came."""
         try:
             return self._queue.get(timeout=max(0.0, timeout))
         except queue.Empty:

@@ -61,7 +61,7 @@ class QosClass:
     - ``rank``: guests of a class with a lower rank are limited and evicted first.
     - ``share`` is the share of caches and memory bandwidth.
     - ``memory`` are the limits and protections of memory.
-    - ``cpu_class`` is the name of the class of dedicated CPUs; empty: none.
+    - ``cpu_class`` is the name of the class of dedicated CPUs; empty if there is none.
     - ``isolation`` is the isolation level of dedicated CPUs.
     - ``cpu`` are weight and scheduling of CPU time.
     """

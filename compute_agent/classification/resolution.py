@@ -75,7 +75,7 @@ class ClassificationPolicy:
 
     - ``flavor_settings`` are the settings that flavors may set; ``image_settings`` are the image properties
       that count.
-    - ``known`` are the existing classes; None: names of classes are not checked.
+    - ``known`` are the existing classes; None means that names of classes are not checked.
     - ``follows``: another program (Nova) pins guests to CPUs, so that settings about the choice of CPUs have
       no effect.
     """
@@ -99,7 +99,7 @@ class ResolvedSettings:
     - ``sources`` maps the name of each setting to the text of its source, such as ``flavor`` or ``rule
       night``.
     - ``problems`` are messages about values that cannot be used.
-    - ``rule`` is the name of the matching rule; empty: none.
+    - ``rule`` is the name of the matching rule; empty if there is none.
     """
 
     settings: GuestSettings

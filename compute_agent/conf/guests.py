@@ -137,6 +137,14 @@ GUESTS_OPTS: Final = [
         default="",
         help="User of the claims of the agent. Without a user, claims have the nil uuid.",
     ),
+    cfg.Opt(
+        "end_notice",
+        type=DurationType(),
+        default="10m",
+        help="Time before the end of a claim (ends_at of POST /ext/v1/claims) at which the agent records an"
+        " event, if on_end of the claim is notify or evict. With 0 there is no event before the end. At the"
+        " end the agent always records guests that still run.",
+    ),
     cfg.FloatOpt(
         "stop_timeout",
         default=10.0,

@@ -39,6 +39,7 @@ _OPTIONS: Final = {
     ("guests", "claim_grace"): EXPERIMENTAL,
     ("guests", "claim_project"): EXPERIMENTAL,
     ("guests", "claim_user"): EXPERIMENTAL,
+    ("guests", "end_notice"): EXPERIMENTAL,
     ("guests", "no_room"): EXPERIMENTAL,
     ("qos_class:NAME", "core_scheduling"): EXPERIMENTAL,
     ("qos_class:NAME", "isolation"): EXPERIMENTAL,

@@ -1,4 +1,4 @@
-"""Controllers: each controller sets one kind of kernel settings to the values that the worker wants.
+"""The controllers of the agent: each sets one kind of kernel settings to the values that the worker wants.
 
 Parts:
 
@@ -16,6 +16,6 @@ calls ``describe_drift`` before ``apply``. A dry run calls only ``plan_changes``
 calls only ``release``. The order of controllers is that of ``make_controllers`` in
 :mod:`compute_agent.agent.configured_host`.
 
-A controller changes the settings of a guest through the driver. Files that concern the whole host it writes
-itself. No controller imports another one, and no module of ``pipeline`` imports this package.
+A controller changes the settings of a guest through the driver. The controller itself writes files that
+concern the whole host. No controller imports another one, and no module of ``pipeline`` imports this package.
 """

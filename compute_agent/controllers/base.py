@@ -24,9 +24,10 @@ from compute_agent.model.resource import ThrottleControl
 class GuestTarget:
     """The wanted state of a guest: its CPUs, its allocation and its limits.
 
-    :ivar assignment: the CPUs and NUMA nodes of the guest; None: the agent does not place the guest.
+    :ivar assignment: the CPUs and NUMA nodes of the guest; None means that the agent does not place the
+        guest.
     :ivar online: the online CPUs of the host.
-    :ivar allocation: the allocated amounts by provider and by resource class; None: not known yet.
+    :ivar allocation: the allocated amounts by provider and by resource class; None if not known yet.
     :ivar limits: the temporary limits that throttling has set, by control, in the unit of the control's
         lever.
     :ivar spare: the online CPUs on which the guest may run while all its own CPUs are offline.
@@ -50,7 +51,7 @@ def without_preserved(targets: Iterable[GuestTarget]) -> list[GuestTarget]:
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """One change that a controller would make, for a dry run.
+    """One change that a controller would make, as a dry run shows it.
 
     :ivar where: ``placement``, or the name of the controller.
     :ivar subject: the guest, the CPUs or the host that would change.
@@ -63,7 +64,7 @@ class PlannedChange:
 
 
 FAILED: Final = "failed"
-"""Prefix of the reason in a :class:`ReleaseItem` for a setting that cannot be undone."""
+"""Prefix of the reason in a :class:`ReleaseItem` that cannot be undone."""
 
 PINS: Final = "pins"
 """The kind of release items that bind a guest to CPUs or NUMA nodes.
@@ -74,7 +75,7 @@ A release of the host always removes limits, but removes pins only if the operat
 
 @dataclass(frozen=True, slots=True)
 class ReleaseItem:
-    """One setting that the agent made and that a release can undo.
+    """One setting that the agent has made, and that a release of the host can undo.
 
     :ivar kind: the kind of the setting, such as :data:`PINS`.
     :ivar name: the guest, or the files of the host, that have the setting.
@@ -118,13 +119,13 @@ def items_by_guest(
 
 
 FOREIGN_ROUNDS: Final = 6
-"""The usual ``compare_rounds`` of settings that change only if another program writes them."""
+"""The usual ``compare_rounds`` for settings that change only if another program writes them."""
 
 
 class KernelController(Protocol):
     """The interface of a controller. Only the worker calls a controller.
 
-    A controller keeps no state that it cannot read back from the kernel, because a reload of the
+    A controller keeps no state that it cannot read again from the kernel, because a reload of the
     configuration replaces the controller by a new one.
     """
 
@@ -138,19 +139,20 @@ class KernelController(Protocol):
     """
 
     compare_rounds: int = 1
-    """A periodic comparison leaves the controller out until this number of rounds has passed.
+    """Number of rounds between two periodic comparisons by this controller.
 
-    Above 1 for settings that change only if another program writes them, unlike the places of threads.
+    The number is above 1 for settings that change only if another program writes them. Pins of threads also
+    change without that.
     """
 
     refused: Mapping[str, Sequence[str]]
-    """Messages about requests that the last sync() could not fulfil, by uuid of the guest."""
+    """Messages about requests that the last sync() could not meet, by uuid of the guest."""
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Set values that depend on several guests, such as the partition of a cache.
 
         The worker calls sync() before describe_drift() and apply(), and after a guest came, left or changed.
-        Preserved guests are among the targets, so that other guests do not get their resources.
+        The targets include preserved guests, so that other guests do not get their resources.
 
         :param targets: the targets of all guests.
         :param zones: the resource providers of this host that have zones.
@@ -173,7 +175,7 @@ class KernelController(Protocol):
     def describe_drift(self, target: GuestTarget) -> str | None:
         """Describe for the log how the kernel's settings of a guest differ from its target.
 
-        None if they agree.
+        The result is None if they agree.
 
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the settings cannot be read.
@@ -202,7 +204,7 @@ class KernelController(Protocol):
         ...
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """The settings in the kernel that this agent, or an earlier one, wrote with this controller.
+        """The settings that this agent, or an earlier one, wrote into the kernel with this controller.
 
         Settings that the present configuration does not contain are included: an earlier agent may have had
         another configuration.
@@ -234,14 +236,14 @@ class ControllersInForce(Protocol):
 
 
 class GuestController(KernelController):
-    """A controller of settings that do not depend on other guests."""
+    """A controller for settings that do not depend on other guests."""
 
     acts_early = False
     # The mapping is read-only, because all controllers that never refuse a request share it.
     refused: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Do nothing: this controller sets nothing that several guests share."""
+        """Do nothing, because this controller sets nothing that several guests share."""
         return
 
     def plan_changes(

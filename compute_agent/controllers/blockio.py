@@ -64,9 +64,9 @@ class BlockIoController(GuestController):
         self._resolved = {name: resolve_class(one, self._devices) for name, one in self._classes.items()}
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """A text that names the block I/O settings that differ from the guest's class.
+        """A text that names the block I/O settings that differ from those of the guest's class.
 
-        None if they agree.
+        The result is None if they agree.
         """
         return self._driver.blockio_drift(target.guest, self._wanted_blockio(target)) or None
 

@@ -59,7 +59,7 @@ class CoreCookieController(KernelController):
         cookies: KernelCookies,
         count_drift: Callable[[], object] = lambda: None,
     ) -> None:
-        """Begin with the scopes of the classes of guests.
+        """Start with the scopes that the classes of guests have.
 
         :param scopes: for each class, whether each guest of the class has its own cookie, or all guests of
             the class share one cookie.
@@ -81,7 +81,7 @@ class CoreCookieController(KernelController):
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Create, share and remove cookies.
 
-        If the kernel refuses a cookie for one guest, other guests still get theirs.
+        If the kernel refuses a cookie for one guest, the other guests still get their cookies.
 
         :raises OSError: the notes cannot be written; no cookie is changed then.
         """
@@ -116,7 +116,7 @@ class CoreCookieController(KernelController):
         self._own_problem = problem
 
     def _bring_about(self, guests: Sequence[Guest], groups: Mapping[str, str]) -> None:
-        """Plan and change cookies until nothing is left to change, with a limited number of passes.
+        """Plan and change cookies in a limited number of passes, until no change is left.
 
         :raises OSError: the notes cannot be written.
         :raises NoSiblingsError: no core has two threads online, so there is nothing to separate.
@@ -188,11 +188,11 @@ class CoreCookieController(KernelController):
                 self._count_drift()
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """Always None: sync() has compared the threads of all guests, and corrected them."""
+        """Always None, because sync() has compared and corrected the threads of all guests."""
         return None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Always False: sync() gives cookies to all guests."""
+        """Always False, because sync() gives all guests their cookies."""
         return False
 
     def plan_changes(
@@ -266,7 +266,7 @@ class CoreCookieController(KernelController):
         return {target.guest.uuid: self.group_of(target.guest) for target in without_preserved(targets)}
 
     def group_of(self, guest: Guest) -> str:
-        """A text that names the guests with which a guest may share cores; empty for all guests."""
+        """A text that names the guests with which a guest may share cores; empty if it may share with all."""
         name = guest.settings.qos_class
         scope = self._scopes.get(name, CoreScope.NONE)
         return {CoreScope.GUEST: f"guest {guest.uuid}", CoreScope.CLASS: f"class {name}"}.get(scope, "")
@@ -314,7 +314,7 @@ class CoreCookieController(KernelController):
 
 @contextlib.contextmanager
 def _noted_refusal(uuid: str, failed: dict[str, str]) -> Iterator[None]:
-    """A context. If the kernel refuses a call in its block, note the refusal for the guest in ``failed``."""
+    """If the kernel refuses a call in this context, record the refusal of the guest in ``failed``."""
     try:
         yield
     except CookieError as error:

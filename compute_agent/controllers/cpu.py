@@ -7,8 +7,8 @@ The weight follows the allocation, so that two guests that compete for the same 
 proportion to the CPUs that they hold. Each VCPU and each PCPU counts as much as the kernel's default for a
 group. The default is 100 as ``cpu.weight`` of cgroup v2, and 1024 as ``cpu.shares`` of cgroup v1, which
 equals Nova's 1024 shares a VCPU. Guests with dedicated CPUs have a weight, too, because their emulator
-threads compete on the shared CPUs. A best-effort guest, or one of a lower class, gets a hundredth of that
-weight. A guest with no CPU in its allocation gets the weight of one CPU.
+threads compete on the shared CPUs. The weight of a best-effort guest, or of a guest of a lower class, is a
+hundredth of that weight. A guest with no CPU in its allocation gets the weight of one CPU.
 
 A class may set its own weight for each CPU that a guest holds. A class may also make its guests idle
 (``cpu.idle``), which ranks below all weights.
@@ -59,7 +59,7 @@ class CpusetController(GuestController):
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note the helper tasks of guests that could not be moved when the guests were last pinned."""
+        """Record the helper tasks of guests that could not be moved when the guests were last pinned."""
         found = {}
         for target in without_preserved(targets):
             # A guest that has ended has no helpers.
@@ -70,7 +70,7 @@ class CpusetController(GuestController):
     def describe_drift(self, target: GuestTarget) -> str | None:
         """A text about threads on other CPUs than wanted, or about other pins in the definition.
 
-        None if threads and definition agree with the target.
+        The result is None if threads and definition agree with the target.
         """
         if target.assignment is None:
             return None
@@ -85,7 +85,7 @@ class CpusetController(GuestController):
         return f"{len(misplaced)} threads elsewhere, such as {tid} on CPUs {cpuset.format(cpus)}"
 
     def apply(self, target: GuestTarget) -> bool:
-        """Pin the threads that may run on other CPUs than wanted; return whether there were any."""
+        """Pin those threads that may run on other CPUs than wanted; return whether there were any."""
         # Pinning a domain costs calls of libvirtd, and in most rounds nothing has changed. So the pins are
         # compared first.
         if self.describe_drift(target) is None or target.assignment is None:
@@ -290,7 +290,8 @@ def cpu_weight(allocation: Allocation, per_cpu: int = _PER_CPU) -> int:
 def reclaimed_cores(allocation: Allocation, percent: int | None) -> float | None:
     """The cap in cores of a guest that holds only reclaimed CPUs.
 
-    None if the guest also holds other CPUs, if it holds no reclaimed CPUs, or if ``percent`` is None.
+    The result is None if the guest also holds other CPUs, if it holds no reclaimed CPUs, or if ``percent`` is
+    None.
     """
     held = {name: sum(one.get(name, 0) for one in allocation.values()) for name in CPU_CLASSES}
     reclaimed = held.pop(RECLAIMED_VCPU, 0)

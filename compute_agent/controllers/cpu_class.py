@@ -91,7 +91,7 @@ class FormerStore(Protocol):
         ...
 
     def keep_former_values(self, former: FormerValues) -> None:
-        """Replace all saved content. It is on disk when this method returns.
+        """Replace all saved content. The content is on disk when this method returns.
 
         :raises OSError: the content cannot be saved.
         """
@@ -151,7 +151,7 @@ class KernelFiles:
 
 
 class CpuClassController(KernelController):
-    """Sets governors, frequencies, energy preferences and idle states of all CPUs of the host."""
+    """Sets the governors, frequencies, energy preferences and idle states of all CPUs of the host."""
 
     name = "cpu_class"
     acts_early = False
@@ -249,11 +249,11 @@ class CpuClassController(KernelController):
         return switches
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """Always None: sync() has compared and corrected the files of all CPUs."""
+        """Always None, because sync() has compared and corrected the files of all CPUs."""
         return None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Always False: these files belong to the host and not to a guest, and sync() has written them."""
+        """Always False, because the files belong to the host, and sync() has written them."""
         return False
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
@@ -265,7 +265,7 @@ class CpuClassController(KernelController):
             yield ReleaseItem("CPU classes", "host", detail, self._give_back)
 
     def _give_back(self) -> None:
-        """Write the former content of all files back.
+        """Write the former content of all files again.
 
         :raises DriverError: the kernel refuses a value.
         :raises OSError: the saved content cannot be read or written.
@@ -291,7 +291,7 @@ class CpuClassController(KernelController):
             yield PlannedChange(self.name, named_cpus(frozenset(cpus)) if cpus else "host", change)
 
     def _decide_files(self, targets: Sequence[GuestTarget]) -> tuple[CpuClassPlan, dict[str, FileSetting]]:
-        """Return the plan, and the wanted content of all files: of the plan, and of files to restore."""
+        """Return the plan, and the wanted content of all files, including those to restore."""
         former = self._former_values()
         configured = self._configured
         if not configured.classes and not former.values:
@@ -343,7 +343,7 @@ class CpuClassController(KernelController):
         return pins if rules.cpus - self._offline_cpus() <= seen else pins | seen
 
     def _offline_cpus(self) -> frozenset[int]:
-        """The offline CPUs that may be parked. Empty if parking does not take CPUs offline."""
+        """The offline CPUs that may be parked. The result is empty if parking does not take CPUs offline."""
         rules = self._configured.parking
         if rules is None or rules.mode is not ParkMode.OFFLINE:
             return frozenset()
@@ -355,8 +355,8 @@ class CpuClassController(KernelController):
 
         Content from before the last boot is left out, because a reboot resets all these files.
 
-        An offline CPU that may be parked counts as parked by the agent. So parked CPUs come online again even
-        if the state file was lost.
+        An offline CPU that may be parked counts as a CPU that the agent has parked. So parked CPUs come
+        online again even if the state file was lost.
         """
         boot = kernel_files.read_boot_id(self._files.root)
         former = self._store.former_values
@@ -442,7 +442,7 @@ class ObservedGuests(RunningGuests, CpuTuning, Protocol):
 
 
 def cpu_class_status(controllers: Iterable[KernelController]) -> CpuClassStatus:
-    """The status of controller ``cpu_class``; an empty status if ``controllers`` does not have it."""
+    """The status of the controller ``cpu_class``; an empty status without this controller."""
     found = find_controller(controllers, CpuClassController)
     return CpuClassStatus({}) if found is None else found.status
 

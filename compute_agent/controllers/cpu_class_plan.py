@@ -106,7 +106,7 @@ class FileSetting:
 
 @dataclass(frozen=True, slots=True)
 class CpuClassPlan:
-    """The wanted kernel files of a host.
+    """The wanted content of all kernel files of a host.
 
     :ivar settings: the wanted content by path below the root.
     :ivar frozen: folders in which all files stay unchanged.
@@ -167,7 +167,7 @@ def bind_guest(
 ) -> ClassBinding:
     """The rank of a guest, and the CPU class of its dedicated CPUs.
 
-    The CPU class is the guest's own setting, or that of its QoS class.
+    The CPU class is that of the guest's own setting, or else that of its QoS class.
 
     :param otherwise: the result for guests of a QoS class that is not configured.
     """
@@ -337,7 +337,7 @@ class _PlanBuilder:
                 self._settings[online_file(cpu)] = FileSetting(OFF, frozenset({cpu}), wanted.name)
 
     def without_frequency(self, cpu: int, wanted: CpuClass) -> None:
-        """Note that a CPU has no cpufreq (as in most virtual machines), and which settings it cannot have."""
+        """Record that a CPU has no cpufreq (as in most VMs), and which settings it cannot have."""
         self._classes[wanted.name].add(cpu)
         if wanted.governor or wanted.energy_preference or wanted.min_frequency or wanted.max_frequency:
             self.note_missing(wanted, "governor, frequencies: this kernel has no cpufreq", [cpu])
@@ -352,7 +352,7 @@ class _PlanBuilder:
     ) -> Iterator[tuple[str, str]]:
         """The file names and contents for the lowest and the highest frequency, within the domain's range.
 
-        :param base_khz: the base frequency in kHz; None: not known.
+        :param base_khz: the base frequency in kHz; None if unknown.
         :param bounds: the prefix of the option names, and the wanted lowest and highest frequency.
         :param files: the names of the files for the lowest and the highest frequency.
         """

@@ -1,7 +1,8 @@
 """Controller ``emulator``: moves threads that run no guest CPU away from dedicated CPUs.
 
-The controller is for hosts where another program pins guests. It acts only with ``[isolation] emulator =
-move``, and only on threads that the definition of their domain pins. A release restores these pins.
+The controller is for hosts where another program pins guests. The controller acts only with ``[isolation]
+emulator = move``, and only on threads that are pinned in the definition of their domain. A release restores
+these pins.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class EmulatorController(GuestController):
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note the CPUs that guests hold, and the threads that cannot be moved away from them."""
+        """Record the CPUs that guests hold, and the threads that cannot be moved away from these CPUs."""
         self._held = frozenset[int]().union(
             *(target.assignment.held_cpus for target in targets if target.assignment is not None)
         )
@@ -85,7 +86,7 @@ class EmulatorController(GuestController):
                 yield target.guest.uuid, (f"{tell_misplaced(misplaced)}; {NO_PIN}",)
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """A text about movable threads on dedicated CPUs; None without such threads."""
+        """A text about movable threads on dedicated CPUs; None if there are none."""
         return tell_misplaced(self._find_movable(target)) or None
 
     def apply(self, target: GuestTarget) -> bool:
@@ -102,7 +103,7 @@ class EmulatorController(GuestController):
         return bool(moved)
 
     def describe_change(self, target: GuestTarget, difference: str) -> str:
-        """The threads on dedicated CPUs, and the CPUs that they would get."""
+        """A text with the threads on dedicated CPUs, and the CPUs to which they would be moved."""
         return f"{difference} -> {cpuset.format(self._choose_cpus(target))}"
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
@@ -126,7 +127,8 @@ class EmulatorController(GuestController):
     def _find_movable(self, target: GuestTarget) -> dict[int, CpuSet]:
         """The dedicated CPUs on which each thread that can be moved may run, by thread id.
 
-        Empty if no shared CPU is available, or if an earlier attempt could not move the same threads.
+        The result is empty if no shared CPU is available, or if an earlier attempt could not move the same
+        threads.
         """
         if not self._settings.moves or not self._choose_cpus(target):
             return {}

@@ -94,7 +94,7 @@ def choose_parked(
 
 
 def _spare_domains(topology: HostTopology, cores: Iterable[CpuSet]) -> list[CpuSet]:
-    """The cores that may be parked: the last online core of an L3 cache or of a NUMA node is left out."""
+    """The cores that may be parked, without the last online core of each L3 cache and NUMA node."""
     domains = [cache.cpus for cache in topology.l3_domains]
     # A NUMA node that has only memory has no CPU to keep online.
     domains += [node.cpus for node in topology.numa_nodes if node.cpus]

@@ -158,7 +158,7 @@ class IsolationController(KernelController):
         return frozenset().union(*held)
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """Always None: sync() has compared all masks, and corrected them."""
+        """Always None, because sync() has compared and corrected all masks."""
         return None
 
     def apply(self, target: GuestTarget) -> bool:
@@ -178,7 +178,7 @@ class IsolationController(KernelController):
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
     ) -> Iterator[PlannedChange]:
-        """The changes that sync() would make. Equal changes of several masks are one item."""
+        """The changes that sync() would make. Equal changes of several masks are combined to one item."""
         together: dict[str, list[str]] = defaultdict(list)
         demand = self._make_demand(targets)
         for write in self._isolator.plan_changes(demand):
@@ -249,7 +249,7 @@ class IsolationController(KernelController):
 
 
 def isolation_status(controllers: Iterable[KernelController]) -> IsolationStatus:
-    """The status of controller ``isolation``; an empty status if ``controllers`` does not have it."""
+    """The status of the controller ``isolation``; an empty status without this controller."""
     found = find_controller(controllers, IsolationController)
     return IsolationStatus() if found is None else found.status
 

@@ -1,10 +1,10 @@
 """Controllers ``memory`` and ``memory_limit``: the NUMA nodes of a guest's memory, and its limits.
 
 Controller ``memory`` binds the memory of a guest to the NUMA nodes of the providers of its ``MEMORY_MB``. The
-CPUs of the guest do not matter: the guest may float over CPUs of other nodes, and a node may have no CPUs. If
-the provider tree has no NUMA nodes, the allocation names no node. A guest with dedicated CPUs then gets
-memory of the NUMA nodes of its CPUs, and any other guest gets memory of any node. Huge pages that a guest has
-already taken stay where they are: the kernel chooses their node when the guest starts.
+CPUs of the guest do not decide, because the guest may float over CPUs of other nodes, and a node may have no
+CPUs. If the provider tree has no NUMA nodes, the allocation names no node. A guest with dedicated CPUs then
+gets memory of the NUMA nodes of its CPUs, and any other guest gets memory of any node. Huge pages that a
+guest has already taken stay where they are, because the kernel chooses their node when the guest starts.
 
 If libvirt's hook has announced a domain, the agent binds its memory as soon as its process exists. The reason
 is PCI passthrough: QEMU maps the memory for the IOMMU before the first guest CPU runs. From then on, the
@@ -23,7 +23,8 @@ On a host that offers huge pages, a process guest may use as many pages of each 
 contains (``hugetlb.*.max``).
 
 The kernel would kill a guest for a limit below its current use. So the agent sets the limit only when the
-guest uses less, and the status shows the delay. Limits that another program has set stay.
+guest uses less, and the status shows the delay. The agent does not change limits that another program has
+set.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class MemoryController(GuestController):
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note the guests that do not get the type of memory that they ask for."""
+        """Record the guests that do not get the type of memory for which they ask."""
         found = {target.guest.uuid: self._type_refusal(target) for target in targets}
         self.refused = {uuid: (reason,) for uuid, reason in found.items() if reason}
 
@@ -110,7 +111,7 @@ class MemoryController(GuestController):
     def describe_drift(self, target: GuestTarget) -> str | None:
         """A text with the NUMA nodes of the guest's memory if they differ from the wanted nodes.
 
-        None if they agree.
+        The result is None if they agree.
         """
         if target.assignment is None or not self._is_bound(target):
             return None
@@ -120,7 +121,7 @@ class MemoryController(GuestController):
         return f"memory from NUMA nodes {_nodes_text(has)} in place of {_nodes_text(target.assignment.mems)}"
 
     def apply(self, target: GuestTarget) -> bool:
-        """Bind the guest's memory, or lift its binding; return whether a setting was written."""
+        """Bind the guest's memory, or remove its binding; return whether a setting was written."""
         if target.assignment is None or not self._is_bound(target):
             return False
         return self._driver.bind_memory(target.guest, target.assignment.mems)
@@ -200,7 +201,7 @@ class MemoryLimitController(GuestController):
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
         """Note the guests that use more memory than they may.
 
-        Such guests are reported and not killed.
+        The agent reports such guests, and does not let the kernel kill them.
         """
         found = {target.guest.uuid: tuple(self._limit_refusals(target)) for target in targets}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
@@ -305,7 +306,7 @@ def memory_limits(
 
     :param share: the limits of the guest's class, as percentages of the memory in the allocation.
     :param overhead_mb: the MiB that the guest may use beyond its allocation.
-    :param pages: the limits of huge pages; None: the agent leaves these limits unchanged.
+    :param pages: the limits of huge pages; None means that the agent leaves these limits unchanged.
     """
     held = sum(amounts.get(name, 0) for amounts in allocation.values() for name in (MEMORY, RECLAIMED_MEMORY))
     if not held:

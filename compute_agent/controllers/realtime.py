@@ -113,7 +113,7 @@ class RealtimeController(KernelController):
         self._store.keep_notes({uuid: note for uuid, note in notes.items() if procfs.is_alive(note.main)})
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """Always None: sync() has compared the threads of all guests, and corrected them."""
+        """Always None, because sync() has compared and corrected the threads of all guests."""
         return None
 
     def apply(self, target: GuestTarget) -> bool:
@@ -162,7 +162,7 @@ class RealtimeController(KernelController):
             self._drop_note(guest)
 
     def _plan_lifting(self, guest: Guest) -> dict[int, ThreadSchedule]:
-        """The usual schedule for each thread to which the agent gave a realtime schedule, by thread id.
+        """The usual schedule for each thread with a realtime schedule of the agent, by thread id.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -230,7 +230,7 @@ class RealtimeController(KernelController):
                 self._write(tid, USUAL)
 
     def _is_noted(self, guest: Guest) -> bool:
-        """Whether the agent's note says that it may have set priorities since the guest was started."""
+        """Whether a note says that the agent may have set priorities since the start of the guest."""
         notes = self._store.kept_notes
         # Notes are checked first: usually no guest has one, and identifying a process costs reads of /proc.
         main = procfs.identify_process(guest.pid) if guest.uuid in notes else None
@@ -300,7 +300,7 @@ class RealtimeController(KernelController):
         return read_schedules(self._schedules, self._driver.vcpu_threads(guest))
 
     def priority_of(self, guest: Guest) -> int | None:
-        """The realtime priority that the class of a guest gives it; None: no priority."""
+        """The realtime priority that a guest gets from its class; None if the class has none."""
         return self._priorities.get(guest.settings.qos_class)
 
 

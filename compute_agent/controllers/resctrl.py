@@ -206,8 +206,8 @@ LOG = logging.getLogger(__name__)
 _GROUPS_KIND: Final = "cache and bandwidth"
 
 ATTEMPTS: Final = 4
-"""Maximum number of attempts to plan groups in one sync() if the kernel refuses to make a group. The next
-sync() tries again.
+"""Maximum number of attempts to plan groups in one sync(), in case the kernel refuses to make a group. The
+next sync() tries again.
 """
 
 # Errors of mkdir(2) when no more groups fit. EBUSY: all free RMIDs wait until their data has left the cache.
@@ -244,8 +244,8 @@ class _RoundOutcome:
 class ResctrlController(KernelController):
     """Keeps the groups of one resctrl mount, and the threads of guests in them.
 
-    All state is in the kernel. A copy in memory saves work when nothing has changed. It also shows whether
-    another program has changed a group.
+    All state is in the kernel. A copy in memory saves work if nothing has changed. The copy also shows
+    whether another program has changed a group.
     """
 
     name = "resctrl"
@@ -288,11 +288,10 @@ class ResctrlController(KernelController):
         self.class_groups: Mapping[str, str] | None = None
         """The group of each class at the last sync(); None before the first one."""
         self.refused: Mapping[str, Sequence[str]] = {}
-        """Reasons why requests were not met: by uuid for guests, by the name of the group for classes.
-        """
+        """Reasons why requests were not met, by uuid for guests, and by the group's name for classes."""
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Make and change the groups of classes and guests, and remove the groups of guests that left.
+        """Make and change the groups of classes and guests, and remove the groups of guests that have left.
 
         :raises OSError: the kernel returned an error; all other changes are in effect.
         :raises DriverError: a group could not be made or changed; all other changes are in effect.
@@ -378,7 +377,7 @@ class ResctrlController(KernelController):
     def describe_drift(self, target: GuestTarget) -> str | None:
         """A text about a change that another program made to the guest's group or its threads.
 
-        None if there is no change.
+        The result is None if there is no such change.
         """
         group = self.membership.get(target.guest.uuid)
         if group is None:

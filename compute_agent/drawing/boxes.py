@@ -36,8 +36,9 @@ def cpus_by_role(cpus: frozenset[int], sets: CpuSets) -> Mapping[CpuRole, frozen
 
 
 HOST, PACKAGE, DIE, NUMA, L3, CORE = range(6)
-"""Kinds of boxes, from the outermost to the innermost. Among boxes with the same CPUs, the lower number is
-outside.
+"""Kinds of boxes, from the outermost to the innermost.
+
+Among boxes with the same CPUs, the lower number is outside.
 """
 
 _KINDS: Final = {"performance": "P", "efficiency": "E", "low-power": "LP"}

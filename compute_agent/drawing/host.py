@@ -311,7 +311,7 @@ def tree_lines(
     """The lines of the host's tree for a terminal.
 
     :param sets: the CPUs of the host for dedicated and for shared use.
-    :param guests: the CPUs by name of a guest; None: the CPUs of guests are unknown, so no CPU counts as
+    :param guests: the CPUs by name of a guest; None means the CPUs of guests are unknown, so no CPU counts as
         free.
     :param conditions: the level of isolation and the noise of single CPUs.
     :param devices: lines of text about PCI devices, by NUMA node.

@@ -1,4 +1,4 @@
-"""The interface of drivers: one protocol for each subject, and the types of parameters and results.
+"""The interface of drivers: one protocol for each subject, with the types of parameters and results.
 
 The subjects are guests (:class:`RunningGuests`, :class:`GuestThreads`), CPUs (:class:`CpuTuning`), memory
 (:class:`MemoryTuning`), block I/O (:class:`BlockIoTuning`) and launching (:class:`LaunchSupport`,
@@ -19,16 +19,16 @@ from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import BlockIo
 
 SEPARATOR: Final = ","
-"""Stands between the names of several drivers in the name of their combination."""
+"""The separator between the names of drivers in the name of their combination."""
 
 
 def split_names(name: str) -> tuple[str, ...]:
-    """The names of the drivers in the name of a driver or of a combination; empty for an empty name."""
+    """Split the name of a driver or a combination into the names of drivers; empty for an empty name."""
     return tuple(name.split(SEPARATOR)) if name else ()
 
 
 def join_names(names: Iterable[str]) -> str:
-    """The name of a combination of drivers; of one driver, its own name."""
+    """Join names of drivers to the name of their combination; a single driver keeps its own name."""
     return SEPARATOR.join(names)
 
 
@@ -72,16 +72,16 @@ class RunningGuests(Protocol):
 
     @property
     def outage_reason(self) -> str:
-        """The reason why the daemon of the guests (libvirtd) does not answer; empty if it does."""
+        """The reason why the daemon of the guests (such as libvirtd) does not answer; empty if it answers."""
         ...
 
     def outage_reasons(self) -> Mapping[str, str]:
-        """The reason of ``outage_reason`` of each driver that is away, by the name of the driver."""
+        """For each driver without an answering daemon, its ``outage_reason`` by the name of the driver."""
         ...
 
     @property
     def awaited_drivers(self) -> frozenset[str]:
-        """The names of the drivers that have not listed their guests since the start of the agent."""
+        """The names of those drivers that have not yet listed their guests since the agent started."""
         ...
 
     def guests(self) -> Sequence[Guest]:
@@ -92,16 +92,16 @@ class RunningGuests(Protocol):
         ...
 
     def listed_guests(self) -> Sequence[Guest]:
-        """The guests of all drivers that are not awaited.
+        """The guests of all drivers that have listed their guests.
 
-        Only callers that know what the absence of other guests means may use this list.
+        Only a caller that knows that other guests may be missing may use this list.
 
         :raises DriverError: every driver is awaited.
         """
         ...
 
     def lost_guests(self) -> Mapping[str, str]:
-        """The guests that may run but cannot be managed: a dict from the uuid to the reason and the remedy.
+        """Guests that may run but cannot be managed: a dict from the uuid to the reason with the remedy.
 
         ``guests()`` does not contain lost guests. A lost guest keeps its CPUs and memory as long as it runs
         on this host.
@@ -109,11 +109,11 @@ class RunningGuests(Protocol):
         ...
 
     def watch_guests(self, listener: Listener) -> None:
-        """Call ``listener``, from a thread of the driver, for each later start, end and change of a guest."""
+        """Call ``listener``, from the driver's thread, for each later start, end and change of a guest."""
         ...
 
     def stop(self, guest: Guest, timeout: float) -> None:
-        """Stop the guest: by request, and by force after ``timeout`` seconds.
+        """Ask the guest to stop, and force it to after ``timeout`` seconds.
 
         A guest that has already ended is not an error.
         """
@@ -131,7 +131,7 @@ class GuestThreads(Protocol):
         ...
 
     def usage_group(self, guest: Guest) -> str:
-        """The cgroup v2 folder with the counters of this guest only; empty if there is none."""
+        """The cgroup v2 folder with counters of this guest alone; empty if there is no such folder."""
         ...
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
@@ -153,7 +153,7 @@ class GuestThreads(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CpuSettings:
-    """The CPUs of a guest's threads, as logical CPU numbers of the host.
+    """The CPUs that a guest's threads shall use, as logical CPU numbers of the host.
 
     :ivar vcpu_cpus: the allowed CPUs of each guest CPU, in the order of guest CPU numbers.
     :ivar emulator_cpus: the allowed CPUs of all threads that run no guest CPU.
@@ -164,7 +164,7 @@ class CpuSettings:
 
     @property
     def cpus(self) -> frozenset[int]:
-        """The CPUs that at least one guest CPU may use."""
+        """All CPUs that at least one guest CPU may use."""
         return frozenset().union(*self.vcpu_cpus)
 
 
@@ -172,9 +172,9 @@ class CpuSettings:
 class CpuLimits:
     """The weight and the limits of a guest's CPU time, with the meanings of cgroup v2.
 
-    :ivar weight: ``cpu.weight``, 1 to 10000; the kernel's default is 100. None: the agent leaves the weight
-        unchanged.
-    :ivar quota: the maximum CPU time that the guest gets, in cores; None: no limit.
+    :ivar weight: ``cpu.weight``, 1 to 10000; the kernel's default is 100. None means that the agent leaves
+        the weight unchanged.
+    :ivar quota: the maximum CPU time that the guest gets, in cores; None means no limit.
     :ivar idle: whether the guest gets CPU time only when no other group of the same parent cgroup wants it
         (``cpu.idle``). An idle guest has no weight.
     :ivar burst: unused CPU time, in cores, that the guest may save and later use above its quota
@@ -198,19 +198,19 @@ class CpuTuning(Protocol):
     """Sets and reads the CPU pinning of guests' threads, and the weight and limits of guests' CPU time."""
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """The CPUs of the guest's threads that have other pins than ``settings`` demand.
+        """The threads with other pins than ``settings`` demand: a dict from the thread id to its CPUs.
 
-        A dict from each thread id to the CPUs that the kernel allows to this thread. It is empty if all
-        threads are pinned as ``settings`` say.
+        The CPUs are those that the kernel allows to the thread. The dict is empty if all threads are pinned
+        according to ``settings``.
 
         :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
-        """The difference between ``settings`` and the definition for the next start, in words for the log.
+        """The difference between ``settings`` and the definition for the next start, as text for the log.
 
-        Empty if they agree, or if the guest has no definition.
+        The text is empty if they agree, or if the guest has no definition.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -235,9 +235,9 @@ class CpuTuning(Protocol):
         ...
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """The CPUs that the kernel lets the thread of each guest CPU use, by the number of the guest CPU.
+        """The CPUs that the kernel allows to the thread of each guest CPU, by the number of the guest CPU.
 
-        Empty where the driver cannot tell the threads of guest CPUs from other threads.
+        The dict is empty if the driver cannot distinguish threads of guest CPUs from other threads.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -246,7 +246,7 @@ class CpuTuning(Protocol):
     def emulator_affinity(self, guest: Guest) -> frozenset[int]:
         """The CPUs that at least one thread without a guest CPU may use, such as the emulator's main thread.
 
-        Empty where the driver cannot tell these threads from the threads of guest CPUs.
+        The result is empty if the driver cannot distinguish these threads from the threads of guest CPUs.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -265,17 +265,17 @@ class CpuTuning(Protocol):
     def emulator_threads(self, guest: Guest) -> Mapping[int, frozenset[int]]:
         """The CPUs that the kernel allows to threads without a guest CPU and to helpers, by thread id.
 
-        Helpers are those of ``helper_affinity``. The guest's own threads are missing where the driver cannot
-        tell them from threads of guest CPUs.
+        Helpers are those of ``helper_affinity``. The guest's own threads are left out if the driver cannot
+        distinguish them from threads of guest CPUs.
 
         :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def move_emulator(self, guest: Guest, threads: Collection[int], cpus: frozenset[int]) -> int:
-        """Move some of the threads from ``emulator_threads`` to these CPUs.
+        """Move some of the threads from ``emulator_threads`` to other CPUs.
 
-        Threads stay where they are if ``restore_emulator`` could not move them back.
+        A thread stays on its CPUs if ``restore_emulator`` could not move it back later.
 
         :param threads: the thread ids to move.
         :return: how many threads changed their CPUs.
@@ -285,7 +285,7 @@ class CpuTuning(Protocol):
         ...
 
     def moved_emulator(self, guest: Guest, online: frozenset[int]) -> Mapping[int, frozenset[int]]:
-        """The emulator threads that have other pins than in the definition for the next start.
+        """The emulator threads with pins that differ from the definition for the next start, by thread id.
 
         :param online: the online CPUs of the host.
         :return: the CPUs that the kernel allows, by thread id.
@@ -294,7 +294,7 @@ class CpuTuning(Protocol):
         ...
 
     def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
-        """Undo ``move_emulator``: pin emulator threads to the CPUs in the definition again.
+        """Undo ``move_emulator``: pin emulator threads again to the CPUs in the definition.
 
         :param online: the online CPUs of the host.
         :return: how many threads changed their CPUs.
@@ -311,7 +311,7 @@ class CpuTuning(Protocol):
         ...
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """The kernel's limits if they differ from ``wanted``; None if they agree.
+        """The kernel's limits of the guest's CPU time if they differ from ``wanted``, otherwise None.
 
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: ``wanted`` has a quota, and the guest cannot have one.
@@ -319,7 +319,7 @@ class CpuTuning(Protocol):
         ...
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
-        """Messages for the operator about fields of ``wanted`` that this guest cannot have.
+        """Messages for the operator about those fields of ``wanted`` that this guest cannot have.
 
         ``apply_cpu_limits`` sets all other fields.
 
@@ -328,7 +328,7 @@ class CpuTuning(Protocol):
         ...
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
-        """Write the limits that differ from ``wanted``, and read them back.
+        """Write the limits of CPU time that differ from ``wanted``, and read them back.
 
         :return: whether a value was written.
         :raises GuestGoneError: the guest has ended.
@@ -383,20 +383,20 @@ class MemoryTuning(Protocol):
     """Binds guests' memory to NUMA nodes, limits it, and reports OOM kills."""
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes that the guest's memory is bound to, if they differ from ``wanted``.
+        """The NUMA nodes to which the guest's memory is bound, if they differ from ``wanted``.
 
-        An empty set means that the memory is not bound. None means that the binding is as wanted, or that the
-        memory of this guest cannot be bound.
+        An empty set means that the memory is not bound. The result is None if the binding is as wanted, or if
+        the memory of this guest cannot be bound.
 
         :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
-        """Bind the memory of an announced guest that has a process and runs no guest CPU yet.
+        """Bind the memory of an announced guest that has a process but does not run a guest CPU yet.
 
-        A guest that another program binds keeps its binding. A failure is logged: the guest's memory is bound
-        again when it runs.
+        A guest that another program binds to nodes keeps that binding. A failure is only logged, because the
+        guest's memory is bound again when the guest runs.
 
         :param nodes: the NUMA nodes, at least one.
         :return: whether a value was written.
@@ -406,9 +406,9 @@ class MemoryTuning(Protocol):
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Bind the guest's memory to these NUMA nodes, and read the binding back.
 
-        Memory that cannot be bound stays on its nodes, and the driver logs that.
+        Memory that cannot be moved stays on its nodes, and the driver logs this.
 
-        :param wanted: the NUMA nodes; empty: all nodes.
+        :param wanted: the NUMA nodes; empty means all nodes.
         :return: whether a value was written.
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the kernel or libvirt does not bind the memory.
@@ -416,32 +416,32 @@ class MemoryTuning(Protocol):
         ...
 
     def memory_use(self, guest: Guest) -> int | None:
-        """The bytes in use that count towards ``MemoryLimits.maximum``.
+        """The bytes in use that count towards the limit ``MemoryLimits.maximum``.
 
-        None if the guest cannot have that limit.
+        The result is None if the guest cannot have that limit.
 
         :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
-        """The bytes in use that count towards ``MemoryLimits.huge_pages``, by page size in KiB.
+        """The bytes in use that count towards the limit ``MemoryLimits.huge_pages``, by page size in KiB.
 
         :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
-        """The kernel's limits if they differ from ``wanted``; None if they agree.
+        """The kernel's memory limits of the guest if they differ from ``wanted``, otherwise None.
 
-        A limit that another program has set, or that this guest cannot have, is no difference.
+        A limit that another program has set, or that this guest cannot have, does not count as a difference.
 
         :raises GuestGoneError: the guest has ended.
         """
         ...
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
-        """Write the limits that differ from ``wanted``, and read them back.
+        """Write the memory limits that differ from ``wanted``, and read them back.
 
         :return: whether a value was written.
         :raises GuestGoneError: the guest has ended.
@@ -450,7 +450,7 @@ class MemoryTuning(Protocol):
         ...
 
     def oom_kills(self) -> Sequence[OomKill]:
-        """The OOM kills of all guests since the last call, including kills that ended a guest."""
+        """The OOM kills of all guests since the last call, including those that ended a guest."""
         ...
 
 
@@ -460,9 +460,9 @@ class BlockIoTuning(Protocol):
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
         """A text that names the block I/O values that differ from ``wanted``; empty if none differs.
 
-        Values that another program has set are no difference.
+        Values that another program has set do not count as differences.
 
-        :param wanted: the settings; None: the guest should have no values that the agent has set.
+        :param wanted: the settings; None means that the guest should have no values that the agent has set.
         :raises GuestGoneError: the guest has ended.
         """
         ...
@@ -470,7 +470,7 @@ class BlockIoTuning(Protocol):
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
         """Write the values of block I/O that differ from ``wanted``, and read them back.
 
-        :param wanted: the settings; None: the agent removes the values that it has set before.
+        :param wanted: the settings; None means that the agent removes the values that it has set before.
         :return: whether a value was written.
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the kernel or libvirt refuses a value.
@@ -478,7 +478,7 @@ class BlockIoTuning(Protocol):
         ...
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
-        """Messages for the operator about fields of ``wanted`` that this guest cannot have.
+        """Messages for the operator about those fields of ``wanted`` that this guest cannot have.
 
         :raises GuestGoneError: the guest has ended.
         """
@@ -512,7 +512,7 @@ class FlavorSource(Protocol):
 
     @property
     def host_name(self) -> str:
-        """The host name that the hypervisor reports; empty until the hypervisor has answered once."""
+        """The host name as the hypervisor reports it; empty until the hypervisor has answered once."""
         ...
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
@@ -524,7 +524,7 @@ class FlavorSource(Protocol):
         ...
 
     def inactive_guests(self) -> frozenset[str]:
-        """The uuids of the guests that are defined on this host and do not run now.
+        """The uuids of the guests that are defined on this host but do not run at present.
 
         :raises DriverError: the definitions cannot be listed.
         """
@@ -547,7 +547,7 @@ class ExpectingDriver(Protocol):
         ...
 
     def find_appeared(self) -> tuple[Sequence[Guest], bool]:
-        """The announced guests that got a process since the last call, and whether more guests are expected.
+        """The announced guests that got a process since the last call, and whether more are expected.
 
         :raises DriverError: the processes cannot be identified now.
         """
@@ -555,11 +555,11 @@ class ExpectingDriver(Protocol):
 
 
 class LaunchSupport(Protocol):
-    """States how guests start: by the agent or by another program, with or without an announcement."""
+    """Tells how guests start: by the agent or by another program, and with or without an announcement."""
 
     @property
     def starting_driver(self) -> StartingDriver | None:
-        """The driver itself, if the agent starts its guests; None if another program starts them."""
+        """The driver itself if the agent starts its guests; None if another program does."""
         ...
 
     @property
@@ -569,7 +569,7 @@ class LaunchSupport(Protocol):
 
     @property
     def expecting_driver(self) -> ExpectingDriver | None:
-        """The object that finds guests before they start; None if nothing announces the starts of guests."""
+        """The object that finds guests before they start; None if no program announces starts."""
         ...
 
 
@@ -578,14 +578,14 @@ class GuestDriver(
 ):
     """A driver for one kind of guests, such as domains.
 
-    It implements all protocols of this module. Methods may be called from any thread.
+    A driver implements all protocols of this module. Methods may be called from any thread.
 
     A function that needs only one protocol has a parameter of that type, so that its test can pass a small
     fake.
     """
 
     def close(self) -> None:
-        """Release threads, connections and locks; the guests keep running."""
+        """Release threads, connections and locks; guests continue to run."""
         ...
 
 
@@ -619,20 +619,20 @@ class StartingDriver(GuestDriver, Protocol):
         ...
 
     def release(self, guest: Guest) -> None:
-        """Let the program of a guest from create_guest() run.
+        """Let the program of a guest run after create_guest().
 
         :raises DriverError: the guest has ended.
         """
         ...
 
     def discard(self, guest: Guest) -> None:
-        """Undo create_guest(): end the held process before it runs the guest's program; remove its record."""
+        """Undo create_guest(): end the held process before the guest's program runs; remove its record."""
         ...
 
     def recent_ending(self, guest: Guest, seconds: float) -> str:
-        """The exit status or the signal of a guest that has ended.
+        """The exit status or the signal with which a guest has ended.
 
-        Empty if it still runs or the status is not known.
+        The result is empty if the guest still runs, or if its status is not known.
 
         :param seconds: the longest time to wait for the end of the guest.
         """
@@ -646,7 +646,7 @@ class StartingDriver(GuestDriver, Protocol):
         origin: int | Path,
         declared: Sequence[str] = (),
     ) -> Guest:
-        """Make a running process, or all processes of a cgroup, a guest of the agent.
+        """Adopt a running process, or all processes of a cgroup, as a guest of the agent.
 
         :param origin: the pid of the process, or the folder of the cgroup v2 group.
         :param declared: the names of the settings that the request contained.

@@ -1,7 +1,7 @@
 """The cgroup v2 groups of guests, one for each guest, below a delegated group.
 
-File names and semantics are those of Documentation/admin-guide/cgroup-v2.rst. Methods pass on the kernel's
-errors as OSError.
+File names and semantics are those of Documentation/admin-guide/cgroup-v2.rst. Methods raise the kernel's
+errors unchanged, as OSError.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _WANTED: Final = ("cpuset", "cpu", "memory", "io", "hugetlb")
 _PREFIX: Final = "guest-"
 
 PERIOD: Final = 100_000
-"""The period of ``cpu.max`` in microseconds, over which the kernel counts a quota; also the kernel's default.
+"""The period of ``cpu.max`` in microseconds over which the kernel counts a quota, which is the kernel's
+default.
 """
 
 # Microseconds; the kernel refuses a smaller quota (EINVAL).
@@ -75,7 +76,7 @@ def _quota_cores(quota: str, period: str) -> float | None:
 
 
 def attainable_quota(cores: float | None) -> float | None:
-    """A quota in cores, rounded to microseconds as the kernel stores it.
+    """A quota in cores after rounding to microseconds, as the kernel stores it.
 
     The result can be compared with the value that is read back.
     """
@@ -83,7 +84,7 @@ def attainable_quota(cores: float | None) -> float | None:
 
 
 def limits_agree(has: CpuLimits, wanted: CpuLimits) -> bool:
-    """Whether the limits of a group (``has``) match ``wanted``.
+    """Whether the limits of a group (``has``) are equal to the ``wanted`` limits.
 
     ``wanted`` must contain only limits that the kernel supports.
     """
@@ -97,7 +98,9 @@ def limits_agree(has: CpuLimits, wanted: CpuLimits) -> bool:
 
 
 def burst_microseconds(wanted: CpuLimits) -> int:
-    """The ``cpu.max.burst`` to write, in microseconds: at most the quota, as the kernel demands.
+    """The number to write to ``cpu.max.burst``, in microseconds.
+
+    It is at most the quota, as the kernel demands.
 
     0 without a quota.
     """
@@ -127,7 +130,7 @@ def missing_parts(group: GuestCgroup, wanted: CpuLimits) -> list[str]:
 
 
 class CgroupRoot:
-    """The delegated group, below which each guest gets a group; :meth:`open` checks and prepares it."""
+    """The delegated group, with a group for each guest below it; :meth:`open` checks and prepares it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -136,8 +139,8 @@ class CgroupRoot:
     def open(cls, folder: Path) -> CgroupRoot | None:
         """The group at ``folder``, with its controllers enabled for the groups below it.
 
-        None, after a log line, if the folder is no group of cgroup v2, or the agent may not write to it. None
-        also if other users could put processes into the groups of guests.
+        The result is None, after a log line, if the folder is no group of cgroup v2, or if the agent may not
+        write to it. The result is also None if other users could put processes into the groups of guests.
         """
         try:
             # Another user with write access could put a process into a guest's group. The agent would then
@@ -191,7 +194,7 @@ class CgroupRoot:
                 root.limit_memory(name, whole)
 
     def owner_of(self, folder: Path) -> str:
-        """The uuid of the guest that has this folder as its group or below its group; empty if there is none.
+        """The uuid of the guest with a group that contains this folder; empty if there is none.
 
         :param folder: a path without symbolic links.
         """
@@ -208,7 +211,7 @@ class GuestCgroup:
         self.path = str(folder)
 
     def add(self, pid: int) -> None:
-        """Move a process, with all its threads, into the group.
+        """Move a process with all its threads into the group.
 
         :raises OSError: the process has ended, or the kernel refuses the move.
         """
@@ -223,7 +226,7 @@ class GuestCgroup:
 
         The move is repeated until no new process appears in the other group.
 
-        A process that ends meanwhile is not an error.
+        The function ignores a process that ends meanwhile.
 
         :raises OSError: EBUSY: processes are made faster than they can be moved.
         """
@@ -249,20 +252,26 @@ class GuestCgroup:
         return found
 
     def confine_cpus(self, cpus: frozenset[int]) -> None:
-        """Write ``cpuset.cpus`` if it differs from ``cpus``.
+        """Write ``cpuset.cpus`` of the group if it differs from ``cpus``.
 
-        Without the controller cpuset nothing is written.
+        Without the controller cpuset, the function writes nothing.
 
         :raises OSError: the kernel refuses the CPUs.
         """
         self._write_numbers("cpuset.cpus", cpus)
 
     def allowed_cpus(self) -> frozenset[int] | None:
-        """The content of ``cpuset.cpus`` (empty if it was never set); None without the controller cpuset."""
+        """The content of ``cpuset.cpus``, which is empty if it was never set.
+
+        The result is None without the controller cpuset.
+        """
         return self._read_numbers("cpuset.cpus")
 
     def memory_nodes(self) -> frozenset[int] | None:
-        """The content of ``cpuset.mems`` (empty if it was never set); None without the controller cpuset."""
+        """The content of ``cpuset.mems``, which is empty if it was never set.
+
+        The result is None without the controller cpuset.
+        """
         return self._read_numbers("cpuset.mems")
 
     def possible_nodes(self) -> frozenset[int]:
@@ -273,22 +282,25 @@ class GuestCgroup:
     def bind_memory(self, nodes: frozenset[int]) -> None:
         """Write ``cpuset.mems`` if it differs from ``nodes``; the kernel then moves pages from other nodes.
 
-        To lift a binding, a caller names all nodes: the kernel refuses an empty set (ENOSPC) for a group with
-        processes. Without the controller cpuset nothing is written.
+        A caller that wants to remove a binding names all nodes, because the kernel refuses an empty set for a
+        group with processes (ENOSPC). Without the controller cpuset, the function writes nothing.
 
         :raises OSError: the kernel refuses the nodes.
         """
         self._write_numbers("cpuset.mems", nodes)
 
     def memory_use(self) -> int | None:
-        """The bytes in use (``memory.current``), page cache included; None without the controller memory."""
+        """The bytes of memory in use (``memory.current``), including page cache.
+
+        The result is None without the controller memory.
+        """
         text = self._read("memory.current")
         return None if text is None else int(text)
 
     def memory_limit(self, name: str) -> int | None:
-        """The bytes in a file such as ``memory.max``, :data:`UNLIMITED` for "max".
+        """The number of bytes in a file such as ``memory.max``, or :data:`UNLIMITED` for "max".
 
-        None if the file does not exist.
+        The result is None if the file does not exist.
         """
         text = self._read(name)
         if text is None:
@@ -305,8 +317,8 @@ class GuestCgroup:
     def oom_events(self) -> tuple[int, int] | None:
         """The number of times the group reached its memory limit, and the number of processes killed.
 
-        Both numbers count from the start of the group (``memory.events``). None without the controller
-        memory, or when the group is gone.
+        Both numbers count from the start of the group (``memory.events``). The result is None without the
+        controller memory, or if the group is gone.
         """
         # Read with one read(2) and without a file object, because each round reads this file for each guest.
         try:
@@ -319,7 +331,7 @@ class GuestCgroup:
     def has_file(self, name: str) -> bool:
         """Whether the group has a file of this name.
 
-        That depends on the kernel and the enabled controllers.
+        The kernel and the enabled controllers decide which files exist.
         """
         return os.path.exists(f"{self.path}/{name}")
 
@@ -345,7 +357,7 @@ class GuestCgroup:
         return CpuLimits(int(weight), _quota_cores(quota, period), idle == "1", int(burst) / int(period))
 
     def limit_cpu(self, has: CpuLimits, wanted: CpuLimits) -> None:
-        """Write the values of ``wanted`` that differ from ``has``, which is the result of ``cpu_limits``.
+        """Write those values of ``wanted`` that differ from ``has``, the result of ``cpu_limits``.
 
         :raises OSError: the kernel refuses a value.
         """
@@ -366,7 +378,7 @@ class GuestCgroup:
             self._write(BURST, str(burst))
 
     def share_cpu(self, has: CpuLimits, wanted: CpuLimits) -> None:
-        """Write ``cpu.idle`` if ``wanted`` differs from ``has``.
+        """Write ``cpu.idle`` if the value in ``wanted`` differs from that in ``has``.
 
         :raises OSError: the kernel refuses the value.
         """

@@ -1,14 +1,15 @@
-"""Several drivers as one: each guest belongs to one driver, and orders go to the driver of the guest.
+"""Combines several drivers to one: each guest belongs to one driver, which gets the orders for the guest.
 
-The drivers have an order, which is that of the option. If two drivers report the same uuid, the guest of the
-first driver in this order is managed. The other one counts as a lost guest, with the reason. The same holds
-for two guests that share processes: a process guest without a group of its own may run in the group of a
-service. If the group of a guest is below the group of another driver's guest, the inner one is managed: a
-container that a service runs is the container's driver's.
+The drivers are in the order of the option ``[guests] drivers``. If two drivers report the same uuid, the
+agent manages the guest of the first driver in this order. The guest of the other driver counts as lost, with
+the reason. The same rule applies to two guests that share processes, because a process guest without a group
+of its own may run in the group of a service. If the group of a guest is below the group of another driver's
+guest, the agent manages the inner guest. For example, it manages a container that a service runs through the
+driver of containers.
 
-A driver may be away: its daemon does not answer. The guests of the other drivers are then managed as always.
-A driver that has not listed its guests since the start of the agent is *awaited*. Its guests are not known,
-so :meth:`CombinedDriver.guests` raises an error until no driver is awaited.
+The daemon of a driver may be down. The agent then still manages the guests of the other drivers. A driver
+that has not listed its guests since the start of the agent is called *awaited*. The guests of an awaited
+driver are unknown, so :meth:`CombinedDriver.guests` raises an error while any driver is awaited.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _GROUPS: Final = Path("/sys/fs/cgroup")
 
 
 class CombinedDriver:
-    """A driver that passes each order on to the driver of the guest."""
+    """Passes each order to the driver to which the guest belongs."""
 
     def __init__(self, drivers: Sequence[GuestDriver], groups: Path = _GROUPS) -> None:
         """Combine drivers.
@@ -67,7 +68,7 @@ class CombinedDriver:
 
     @property
     def outage_reason(self) -> str:
-        """The reasons of all drivers that are away; empty if none is."""
+        """The reasons of all drivers with a daemon that does not answer; empty if all answer."""
         away = self.outage_reasons()
         there = [name for name in self._by_name if name not in away]
         if not away:
@@ -108,7 +109,7 @@ class CombinedDriver:
         return self._join_guests({driver.name: driver.guests() for driver in there})
 
     def lost_guests(self) -> Mapping[str, str]:
-        """The lost guests of all drivers, and guests with the uuid of another driver's guest."""
+        """The lost guests of all drivers, including guests with the uuid of another driver's guest."""
         found: dict[str, str] = dict(self._doubles)
         for driver in self.drivers:
             for guest_uuid, reason in driver.lost_guests().items():
@@ -116,7 +117,7 @@ class CombinedDriver:
         return found
 
     def watch_guests(self, listener: Listener) -> None:
-        """Call ``listener`` for the changes that any driver reports of its own guests."""
+        """Call ``listener`` for all changes that drivers report of guests which this object manages."""
         for place, driver in enumerate(self.drivers):
             driver.watch_guests(_OwnChanges(self.drivers[:place], listener, self._groups).pass_on)
 
@@ -125,7 +126,7 @@ class CombinedDriver:
         self._driver_of(guest).stop(guest, timeout)
 
     def close(self) -> None:
-        """Close all drivers, also if one of them fails; the guests keep running."""
+        """Close all drivers, even if one of them fails to close; guests continue to run."""
         with ExitStack() as closing:
             for driver in self.drivers:
                 closing.callback(driver.close)
@@ -262,13 +263,16 @@ class CombinedDriver:
 
     @property
     def starting_driver(self) -> StartingDriver | None:
-        """The first driver through which the agent starts guests; None if there is none."""
+        """The first driver through which the agent can start guests; None if there is none."""
         found = (driver.starting_driver for driver in self.drivers)
         return next((one for one in found if one is not None), None)
 
     @property
     def flavor_source(self) -> FlavorSource | None:
-        """The flavors of the first driver that has them; guests of other drivers have an empty flavor."""
+        """The source of flavors of the first driver that has one.
+
+        Guests of other drivers have an empty flavor.
+        """
         for driver in self.drivers:
             if (source := driver.flavor_source) is not None:
                 return _OwnFlavors(driver.name, source)
@@ -276,7 +280,7 @@ class CombinedDriver:
 
     @property
     def expecting_driver(self) -> ExpectingDriver | None:
-        """The first driver with announced guests; None if there is none."""
+        """The first driver with announcements of starts; None if there is none."""
         found = (driver.expecting_driver for driver in self.drivers)
         return next((one for one in found if one is not None), None)
 
@@ -289,7 +293,7 @@ class CombinedDriver:
         return driver
 
     def _join_guests(self, listed: Mapping[str, Sequence[Guest]]) -> list[Guest]:
-        """Join the guests of several drivers, and note those with the uuid or processes of an earlier one.
+        """Join the guests of several drivers, and record those with the uuid or processes of earlier guests.
 
         :param listed: the guests by the name of the driver, in the order of the drivers.
         """
@@ -327,7 +331,7 @@ class CombinedDriver:
 
 
 class _OwnChanges:
-    """Passes on the changes of a driver, without guests that have the uuid of an earlier driver's guest."""
+    """Passes on the changes of a driver, without guests that have an earlier driver's uuid."""
 
     def __init__(self, earlier: Sequence[GuestDriver], listener: Listener, groups: Path) -> None:
         self._earlier = earlier
@@ -335,10 +339,10 @@ class _OwnChanges:
         self._groups = groups
 
     def pass_on(self, change: GuestChange) -> None:
-        """Call the listener, unless the guest is not managed.
+        """Call the listener if the agent manages the guest.
 
         A driver calls this from its own thread, and may hold a lock. Only drivers earlier in the order are
-        asked, so two drivers never wait for each other.
+        queried, so two drivers never wait for each other.
         """
         # The end of a guest is always passed on: the worker compares the pid.
         if change.kind is ChangeKind.STOPPED or not self._is_taken(change.guest):
@@ -356,13 +360,13 @@ class _OwnChanges:
 
 
 def _kernel_group(groups: Path, pid: int) -> str:
-    """The folder of the control group of a process; empty for the root, or if it cannot be read."""
+    """The folder of a process's control group; empty for the root, or if the group cannot be read."""
     path = procfs.cgroup_path(pid)
     return path and str(groups / path.strip("/"))
 
 
 def _find_inner(guests: Iterable[Guest]) -> Mapping[str, Guest]:
-    """A guest with a group below another guest's group, by the folder of the upper group."""
+    """Return guests with a group below another guest's group, by the folder of the outer group."""
     by_group = {guest.cgroup: guest for guest in guests if guest.cgroup}
     found: dict[str, Guest] = {}
     for folder, guest in by_group.items():
@@ -375,10 +379,11 @@ def _find_inner(guests: Iterable[Guest]) -> Mapping[str, Guest]:
 
 
 def _find_sharing(guest: Guest, others: Iterable[Guest], group_of: Callable[[int], str]) -> Guest | None:
-    """The guest of another driver that has processes of this guest; None if there is none.
+    """Return the guest of another driver that shares processes with this guest; None if there is none.
 
-    Guests with different groups of their own share no process, apart from those of _find_inner(). Otherwise
-    one of the two has no group, and its main process is in the group of the other one.
+    Two guests with different groups of their own share no process, apart from those that _find_inner()
+    returns. In all other cases one of the two guests has no group, and its main process is in the group of
+    the other guest.
 
     :param group_of: _kernel_group() with a cache, because each process is compared with all services.
     """
@@ -394,7 +399,7 @@ def _find_sharing(guest: Guest, others: Iterable[Guest], group_of: Callable[[int
 
 
 class _OwnFlavors:
-    """The flavors of one driver among several."""
+    """The flavors of one driver's guests, among guests of several drivers."""
 
     def __init__(self, name: str, source: FlavorSource) -> None:
         self._name = name
@@ -406,7 +411,7 @@ class _OwnFlavors:
         return self._source.host_name
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
-        """The flavor of a guest; an empty one for guests of another driver."""
+        """The flavor of a guest; a guest of another driver has an empty flavor."""
         return self._source.read_flavor(guest) if guest.driver == self._name else GuestFlavor()
 
     def inactive_guests(self) -> frozenset[str]:

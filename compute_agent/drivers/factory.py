@@ -1,13 +1,13 @@
 """Chooses the drivers of this host, locks their guests against other agents, and opens them.
 
-Without ``[guests] drivers`` the agent uses libvirt where libvirtd is available. libvirtd may be down when the
+Without ``[guests] drivers``, the agent uses libvirt if libvirtd is available. libvirtd may be down when the
 agent starts, and the agent must still manage the running domains later. So a host that had domains keeps the
-driver libvirt, and a host with process guests keeps the driver process, until an operator changes it.
+driver libvirt, and a host with process guests keeps the driver process, until an operator changes the option.
 
-Two agents on a host would give the same CPUs to different guests and undo each other's work. So each agent
-locks the libvirtd or the cgroup of its guests, with a file in a folder that all agents of the host share. An
-agent in a container has a private folder for locks, but it sees the folder of libvirtd's socket. So the agent
-takes a second lock in that folder, if the folder allows it.
+Two agents on one host would give the same CPUs to different guests and undo each other's changes. So each
+agent locks the libvirtd or the cgroup of its guests, with a file in a folder that all agents of the host
+share. An agent in a container has a private folder for locks, but it sees the folder of libvirtd's socket. So
+the agent takes a second lock in that folder, if the folder allows it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SOCKETS: Final = ("libvirt-sock", "virtqemud-sock")
 
 
 def socket_paths(uri: str) -> tuple[Path, ...]:
-    """The UNIX sockets through which the libvirtd of a URI may listen; empty if it is on another host.
+    """The UNIX sockets on which the libvirtd of a URI may listen; empty if the URI names another host.
 
     The rules are those of https://libvirt.org/uri.html and of libvirt's remote driver.
     """
@@ -83,14 +83,14 @@ _MARK: Final = "compute-agent.lock"
 
 @dataclass(slots=True)
 class DriverLock:
-    """The locks of one agent on its guests.
+    """The locks by which one agent excludes others from its guests.
 
     :ivar holder: names this agent in the error message of a second agent that finds the lock taken.
     :ivar what: names the locked guests in that error message.
     :ivar remedy: the option that gives the two agents different guests, for that error message.
-    :ivar lock: the file of the lock; None: there is nothing to lock.
-    :ivar mark: the file of a second lock, in the folder of libvirtd's socket; None: no second lock is needed.
-        The agent goes on without the second lock if it cannot be taken there.
+    :ivar lock: the file of the lock; None means that there is nothing to lock.
+    :ivar mark: the file of a second lock, in the folder of libvirtd's socket; None means that no second lock
+        is needed. The agent goes on without the second lock if it cannot be taken there.
     """
 
     holder: str
@@ -101,7 +101,7 @@ class DriverLock:
     _held: dict[Path, int] = field(default_factory=dict)
 
     def check_locks(self) -> None:
-        """Take each lock that this agent does not hold, and each lock with a file that was removed.
+        """Take each lock that this agent does not hold, and each lock of which the file was removed.
 
         :raises DriverError: another agent holds a lock, or the lock file cannot be made.
         """
@@ -130,7 +130,8 @@ class DriverLock:
     def release(self) -> None:
         """Release the locks.
 
-        The files stay: after a removal, a second agent could hold the old file and a third one a new file.
+        The files of the locks stay, because after a removal one agent could hold the old file and another
+        agent a new file.
         """
         while self._held:
             os.close(self._held.popitem()[1])
@@ -152,7 +153,7 @@ class DriverLock:
 
 
 def libvirt_lock(conf: cfg.ConfigOpts, sockets: Sequence[Path], holder: str) -> DriverLock:
-    """The lock on the domains of ``[libvirt] uri``.
+    """The lock on the domains of the libvirtd at ``[libvirt] uri``.
 
     :param sockets: the paths that libvirtd's socket may have on this host.
     """
@@ -190,7 +191,7 @@ def systemd_lock(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
 
 
 def engine_lock(engine: str, conf: cfg.ConfigOpts, holder: str) -> DriverLock:
-    """The lock on the containers of an engine, by the name of its driver."""
+    """The lock on the containers of an engine, which is given by the name of its driver."""
     return DriverLock(
         holder,
         f"the containers of {engine}",
@@ -200,7 +201,7 @@ def engine_lock(engine: str, conf: cfg.ConfigOpts, holder: str) -> DriverLock:
 
 
 def lock_path(conf: cfg.ConfigOpts) -> Path:
-    """The folder of the lock files. All agents of this host that run as the same user share it."""
+    """The folder of the lock files. All agents that run on this host as the same user share the folder."""
     if conf.lock_path:
         return Path(conf.lock_path)
     if os.geteuid() == 0:
@@ -225,7 +226,8 @@ class DriverChoice:
     """The chosen driver.
 
     :ivar name: the name of the driver, or of several drivers with commas between.
-    :ivar notice: a message for the operator about an unusual choice; empty: the choice needs no explanation.
+    :ivar notice: a message for the operator about an unusual choice; empty if the choice needs no
+        explanation.
     """
 
     name: str
@@ -237,8 +239,8 @@ def choose_driver(
 ) -> DriverChoice:
     """Choose the driver to use.
 
-    The last driver of the host stays unless the option names another one. The agent changes from processes to
-    domains only on a host that has no process guests.
+    The last drivers of the host stay, unless the option names others. The agent changes from processes to
+    domains only on a host without process guests.
 
     :param configured: ``[guests] drivers``; None if it is not set.
     :param usable: whether libvirtd is available.
@@ -288,7 +290,7 @@ def choose_driver(
 
 
 def count_guests(drivers: Iterable[str]) -> Mapping[str, int]:
-    """The numbers of guests by driver, for :func:`choose_driver`; ``drivers`` has one name per guest."""
+    """Count guests by driver for :func:`choose_driver`; ``drivers`` has one name for each guest."""
     return Counter(drivers)
 
 
@@ -301,14 +303,14 @@ def _checked_names(names: Sequence[str]) -> Sequence[str]:
 
 
 def libvirtd_is_usable(uri: str) -> bool:
-    """Whether libvirt-python is installed, and the libvirtd of this URI has its socket on this host."""
+    """Whether libvirt-python is installed, and a libvirtd of this URI has its socket on this host."""
     # find_spec() instead of an import, because the package is imported only when the driver is opened.
     return importlib.util.find_spec("libvirt") is not None and any(map(Path.exists, socket_paths(uri)))
 
 
 @dataclass(frozen=True, slots=True)
 class DriverKind:
-    """The functions that lock and open a driver, and check its limits before it is open.
+    """The functions that lock and open a driver, and that check its limits before it opens.
 
     :ivar lock: makes the lock on the guests, from the options and the name of the agent.
     :ivar open: makes the driver from the options, the folder of records, the lock and the name of the host's
@@ -323,7 +325,7 @@ class DriverKind:
 
 
 def lock_for(name: str, conf: cfg.ConfigOpts, holder: str) -> DriverLock:
-    """The lock on the guests of a driver.
+    """The lock on the guests of the named driver.
 
     :param holder: names this agent in the error message of a second one.
     :raises DriverError: there is no driver of that name.
@@ -334,10 +336,10 @@ def lock_for(name: str, conf: cfg.ConfigOpts, holder: str) -> DriverLock:
 def open_driver(
     name: str, conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None, host: str = ""
 ) -> GuestDriver:
-    """Open the driver of that name.
+    """Open the driver with this name.
 
     :param folder: the folder with the records of process guests.
-    :param lock: the lock on the guests; None: the driver only reads, as in a dry run.
+    :param lock: the lock on the guests; None means that the driver only reads, as in a dry run.
     :param host: the name of the host's resource provider.
     :raises DriverError: the driver is not available, or another agent holds the lock on its guests.
     :raises OSError: the folder of records cannot be used.
@@ -352,11 +354,11 @@ def open_driver(
 def open_drivers(
     conf: cfg.ConfigOpts, folder: Path, locks: Mapping[str, DriverLock | None], host: str = ""
 ) -> GuestDriver:
-    """Open one driver, or several that act as one.
+    """Open one driver, or several drivers that act as one.
 
     :param folder: the folder with the records of process guests.
     :param locks: the lock on the guests of each driver, by the name of the driver in the order of the
-        drivers; None: the driver only reads.
+        drivers; None means that the driver only reads.
     :param host: the name of the host's resource provider, of which the driver systemd makes uuids.
     :raises DriverError: a driver is not available, or another agent holds the lock on its guests.
     :raises OSError: the folder of records cannot be used.
@@ -372,7 +374,7 @@ def open_drivers(
 
 
 def _assign_groups(opened: Iterable[GuestDriver]) -> None:
-    """Let services in which a container that is a guest has its group be no guests."""
+    """Make the driver of services leave out services in which a container that is a guest has its group."""
     engines = [driver for driver in opened if isinstance(driver, ContainerDriver)]
     for driver in opened:
         if isinstance(driver, SystemdDriver) and engines:
@@ -382,13 +384,13 @@ def _assign_groups(opened: Iterable[GuestDriver]) -> None:
 
 
 def foreign_drivers(driver: GuestDriver) -> Mapping[str, ForeignDriver]:
-    """The drivers, by name, of guests that other programs start."""
+    """The drivers, by name, of guests that other programs than the agent start."""
     drivers = driver.drivers if isinstance(driver, CombinedDriver) else (driver,)
     return {one.name: one for one in drivers if isinstance(one, ForeignDriver)}
 
 
 def unlimited_reason(name: str, conf: cfg.ConfigOpts) -> str:
-    """The reason why the CPU use of guests cannot be limited; empty if the agent can limit some guests.
+    """The reason why the agent cannot limit the CPU use of any guest; empty if it can limit some guests.
 
     :param name: the name of the driver, or of several drivers with commas between.
     """
@@ -397,7 +399,7 @@ def unlimited_reason(name: str, conf: cfg.ConfigOpts) -> str:
 
 
 def _groups_folder(conf: cfg.ConfigOpts) -> Path:
-    """The root of all control groups of version 2."""
+    """The folder of the root of all cgroup v2 groups."""
     return Path(conf.host.root) / "sys/fs/cgroup"
 
 
@@ -483,7 +485,7 @@ def _processes_unlimited(conf: cfg.ConfigOpts) -> str:
 
 
 def _without_groups(root: str | None) -> str:
-    """The reason why process guests have no cgroups with a CPU quota; empty if they have."""
+    """The reason why process guests have no cgroups with a CPU quota; empty if they have such cgroups."""
     if not root:
         return "[cgroup] root is not set"
     try:

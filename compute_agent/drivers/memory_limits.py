@@ -1,15 +1,16 @@
-"""Memory limits of guests in cgroup v2, ``oom_score_adj`` of processes (proc(5)), and OOM kills.
+"""Memory limits of guests in cgroup v2, ``oom_score_adj`` of their processes (proc(5)), and OOM kills.
 
-If the agent did not write a file, a value other than the kernel's default belongs to another program and
-stays. The agent notes each file in the guest's record before it writes to it. After that, the agent corrects
-any other value in the file. Limits of huge pages (controller ``hugetlb``) are in bytes, like all others.
+A value other than the kernel's default in a file that the agent did not write belongs to another program, and
+stays. Before the agent writes to a file, it records the file in the guest's record. After that, the agent
+corrects any other value in this file. Limits of huge pages (controller ``hugetlb``) are in bytes, like all
+others.
 
-OOM kills are counted in ``memory.events`` of the guest's group. A guest often ends when the kernel kills one
-of its processes, and the agent then removes its group. So the agent reads the counters a last time before it
-removes a group.
+The kernel counts OOM kills in ``memory.events`` of the guest's group. A guest often ends when the kernel
+kills one of its processes, and the agent then removes its group. So the agent reads the counters a last time
+before it removes a group.
 
 Only its owner may write to the files of a process in /proc. The agent's unit drops CAP_DAC_OVERRIDE, so root
-cannot write them either. With CAP_SETUID a thread can take another user's rights towards file systems alone
+cannot write them either. With CAP_SETUID a thread can take another user's rights for file systems alone
 (setfsuid(2)).
 """
 
@@ -52,7 +53,7 @@ def acting_as_owner(path: str) -> Iterator[None]:
 
 
 class OomWatch:
-    """Compares each guest's counters of OOM kills with their last values, and collects new kills.
+    """Compares each guest's counters of OOM kills with their last values, and so finds new kills.
 
     Methods may be called from any thread.
     """
@@ -63,13 +64,13 @@ class OomWatch:
         self._news: list[OomKill] = []
 
     def begin_counting(self, guest_uuid: str, group: GuestCgroup | None) -> None:
-        """Count OOM kills of a guest from now on; kills before this agent started are not reported again."""
+        """Begin to count the OOM kills of a guest; kills before this agent started are not reported again."""
         if group is not None and (counts := group.oom_events()) is not None:
             with self._lock:
                 self._counted[guest_uuid] = counts
 
     def look_at_group(self, guest: Guest, group: GuestCgroup, last: bool = False) -> None:
-        """Compare the counters of a guest's group with their last values, and note new kills.
+        """Compare the counters of a guest's group with their last values, and record new kills.
 
         :param last: whether the guest has ended, and its group is about to be removed.
         """
@@ -87,7 +88,7 @@ class OomWatch:
                 self._counted.pop(guest.uuid, None)
 
     def take_news(self) -> list[OomKill]:
-        """The OOM kills that were noted since the last call."""
+        """Return the OOM kills that were recorded since the last call."""
         with self._lock:
             found, self._news = self._news, []
         return found
@@ -112,7 +113,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 def differing_limits(
     group: GuestCgroup | None, pids: Iterable[int], wanted: MemoryLimits, noted: Collection[str]
 ) -> dict[str, int]:
-    """The values to write so that the guest has the ``wanted`` limits: bytes, or a score, by file.
+    """The values (bytes or a score) to write, by file, so that the guest has the ``wanted`` limits.
 
     :param group: the guest's own group; None if it has none.
     :param pids: the processes of the guest.
@@ -140,7 +141,7 @@ def differing_limits(
 
 
 def present_limits(group: GuestCgroup | None, pids: Iterable[int], wanted: MemoryLimits) -> MemoryLimits:
-    """The present value of each limit that is set in ``wanted``; None for all other limits."""
+    """The present values of the limits that ``wanted`` sets; all other limits are None."""
     has = {
         name: None if group is None or amount is None else group.memory_limit(name)
         for name, amount in _amounts_by_file(wanted).items()
@@ -170,22 +171,22 @@ def oom_score_adj(pid: int) -> int | None:
 
 
 class OomScores:
-    """Writes ``oom_score_adj``, and remembers the guests for which the kernel has refused it."""
+    """Writes ``oom_score_adj`` of guests, and remembers for which guests the kernel has refused it."""
 
     def __init__(self) -> None:
         self._refused: set[str] = set()
 
     def without_refused(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits:
-        """The limits without ``oom_score_adj`` if the kernel has refused it for this guest.
+        """Remove ``oom_score_adj`` from the limits if the kernel has refused it for this guest.
 
-        So a refused score is not tried again in each round.
+        Otherwise the agent would try the refused score again in each round.
         """
         return replace(wanted, oom_score_adj=None) if guest.uuid in self._refused else wanted
 
     def write(self, guest: Guest, pids: Iterable[int], score: int) -> None:
         """Write the score to all processes of a guest.
 
-        If the kernel denies permission, the call logs a warning and ends.
+        If the kernel denies permission, the function logs a warning and returns.
 
         :raises OSError: any other error.
         """
@@ -212,7 +213,7 @@ class OomScores:
 def huge_page_use(group: GuestCgroup | None) -> dict[int, int]:
     """The bytes in huge pages that a group uses or has reserved, by page size in KiB.
 
-    The larger of the two counts.
+    The result is the larger of the two numbers.
     """
     # Used and reserved pages have separate limits, and the agent sets both limits to the same value. So the
     # larger number has to fit.
@@ -236,7 +237,7 @@ def _pages_file(size_kib: int) -> str:
 
 
 def _amounts_by_file(limits: MemoryLimits, noted: Collection[str] = ()) -> dict[str, int | None]:
-    """The limits in bytes by file; None: leave the file unchanged.
+    """The limits in bytes by file; None means that the agent leaves the file unchanged.
 
     :param noted: the files that the agent has written. Noted limits of huge pages that are no longer wanted
         become "no limit".

@@ -1,7 +1,7 @@
-"""Reclaim of memory of a cgroup by ``memory.reclaim`` (cgroup-v2.rst, since Linux 5.19).
+"""Makes the kernel reclaim memory of a cgroup by ``memory.reclaim`` (cgroup-v2.rst, since Linux 5.19).
 
 The kernel writes back and swaps out the pages that the group has not used for longest. The group has no limit
-afterwards, and gets pages back as it uses them, so nothing has to be undone.
+afterwards, and gets pages back when it uses them, so nothing has to be undone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RECLAIM: Final = "memory.reclaim"
 
 # A write takes as long as the reclaim. 16 MiB take a tenth of a second on a disk of 160 MB/s.
 PIECE: Final = 16 * 2**20
-"""Bytes of one write, so that the time limit is exceeded by little."""
+"""Number of bytes of one write, small enough that the time limit is exceeded only by little."""
 
 
 def reclaim_memory(

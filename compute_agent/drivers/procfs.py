@@ -1,4 +1,4 @@
-"""Processes and threads as /proc shows them (proc(5)): identity, age, affinity, memory nodes, cgroup."""
+"""Reads processes and threads in /proc (proc(5)): identity, age, affinity, memory nodes, cgroup."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def is_alive(identity: ProcessIdentity) -> bool:
 def seconds_at_start(pid: int) -> float | None:
     """The start time of a process in seconds since boot, in steps of a clock tick.
 
-    None if there is no such process.
+    The result is None if there is no such process.
     """
     identity = identify_process(pid)
     return None if identity is None else identity.start_time / _TICKS
@@ -103,7 +103,7 @@ def command_line(pid: int) -> tuple[str, ...]:
 
 
 def all_pids() -> list[int]:
-    """Every process id in this pid namespace."""
+    """The ids of all processes in this pid namespace."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
@@ -138,7 +138,7 @@ def users_of(pid: int) -> frozenset[int]:
 def memory_nodes(pid: int) -> frozenset[int] | None:
     """The NUMA nodes from which the main thread of a process may allocate memory.
 
-    None when the process is gone.
+    The result is None when the process is gone.
     """
     try:
         status = read(f"/proc/{pid}/status")
@@ -169,7 +169,7 @@ def cgroup_path(pid: int) -> str:
 
 
 def thread_affinity(tid: int) -> frozenset[int] | None:
-    """The CPUs that the kernel lets a thread use; None when it is gone."""
+    """The CPUs on which the kernel allows a thread to run; None when the thread is gone."""
     try:
         return frozenset(os.sched_getaffinity(tid))
     except ProcessLookupError:
@@ -177,9 +177,9 @@ def thread_affinity(tid: int) -> frozenset[int] | None:
 
 
 def pin_threads(pid: int, cpus: frozenset[int]) -> int:
-    """Pin all threads of a process to ``cpus``, until no new thread appears.
+    """Pin all threads of a process to ``cpus``, and repeat this until no new thread appears.
 
-    A thread that ends meanwhile is not an error.
+    The function ignores a thread that ends meanwhile.
 
     :return: how many threads had another affinity.
     :raises OSError: EINVAL: none of the CPUs is online and in the process's cpuset.
@@ -204,7 +204,7 @@ def pin_threads(pid: int, cpus: frozenset[int]) -> int:
 
 
 def misplaced_threads(pid: int, cpus: frozenset[int]) -> dict[int, frozenset[int]]:
-    """The present affinity of the threads that have another affinity than ``cpus``, by thread id."""
+    """The threads with another affinity than ``cpus``, as a dict from the thread id to the present CPUs."""
     found = {tid: thread_affinity(tid) for tid in thread_ids(pid)}
     return {tid: has for tid, has in found.items() if has is not None and has != cpus}
 
@@ -236,7 +236,7 @@ def session_members(session: int) -> list[int]:
 
 
 def has_variable(pid: int, name: str, value: str) -> bool:
-    """Whether a process was started with this environment variable and value; False if unreadable."""
+    """Whether a process was started with this value of an environment variable; False if unreadable."""
     try:
         environment = read(f"/proc/{pid}/environ", _MAX_ENVIRONMENT)
     except OSError:

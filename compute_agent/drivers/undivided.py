@@ -1,6 +1,6 @@
-"""The part of a driver for guests without guest CPUs: process guests, services and containers.
+"""The common part of drivers of guests without guest CPUs: process guests, services and containers.
 
-All threads of such a guest are alike. There is no emulator, and there are no helpers outside the guest's own
+All threads of such a guest are equal. There is no emulator, and there are no helpers outside the guest's own
 processes.
 """
 
@@ -13,7 +13,7 @@ from compute_agent.model.guest import Guest
 
 
 class UndividedThreads(abc.ABC):
-    """Answers questions about threads of guest CPUs, emulators and helpers, of which a guest has none.
+    """Answers questions about threads of guest CPUs, emulators and helpers, which the guest does not have.
 
     Each method raises :class:`~compute_agent.model.messages.GuestGoneError` if the guest has ended.
     """

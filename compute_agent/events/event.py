@@ -194,7 +194,7 @@ class EventRecorder:
     ) -> None:
         """Log ``message % args`` with ``log``, and pass it on as an event with printable text.
 
-        :param guest: the guest that the decision concerns; None: the decision concerns the host.
+        :param guest: the guest that the decision concerns; None means the decision concerns the host.
         :param reason: the reason for the decision or its failure.
         """
         self._log_event(log, kind, guest, message, args, reason, outcome)

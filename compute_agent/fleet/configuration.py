@@ -141,7 +141,7 @@ def revision_problems(path: Path, conf: cfg.ConfigOpts) -> list[str]:
 def file_origins(conf: cfg.ConfigOpts) -> dict[Path, str]:
     """The name of the adopted revision in messages, by the path of its file.
 
-    Empty if the host has no group, or no usable revision.
+    The result is empty if the host has no group, or no usable revision.
     """
     fleet = FleetSettings.from_options(conf)
     if fleet is None:

@@ -38,7 +38,7 @@ class FleetRevision:
     """The head of a revision.
 
     :ivar generation: the number of the revision, from 1; later revisions of a group have higher numbers.
-    :ivar expires: the time from which hosts refuse the revision; None: never.
+    :ivar expires: the time from which hosts refuse the revision; None means never.
     :ivar digest: a hash of the whole revision without its signature, in hexadecimal.
     """
 

@@ -36,7 +36,7 @@ _HTTPS: Final = "https"
 class TlsIdentity:
     """The certificates of a connection over HTTPS.
 
-    :ivar cafile: the file with trusted certificates; None: the certificates that the system trusts.
+    :ivar cafile: the file with trusted certificates; None means the certificates that the system trusts.
     :ivar certfile: the file with the agent's own certificate, for servers that ask for a client certificate.
     :ivar keyfile: the file with the private key of ``certfile``.
     """

@@ -41,7 +41,7 @@ class FrequencyDomain:
     :ivar governors: the governors that the kernel offers.
     :ivar preferences: the energy preferences that the driver offers; empty if it offers none.
     :ivar min_khz: the lowest frequency of the hardware.
-    :ivar base_khz: the guaranteed frequency without turbo; None: not known.
+    :ivar base_khz: the guaranteed frequency without turbo; None if unknown.
     :ivar max_khz: the highest frequency of the hardware.
     """
 
@@ -93,7 +93,7 @@ class CpuPower:
 def read_cpu_power(root: Path) -> CpuPower:
     """Read the possible settings of the host with its files below ``root``.
 
-    Empty if the files are missing.
+    The result is empty if the files are missing.
     """
     files = SysFiles(root)
     info = read_cpuinfo(files)

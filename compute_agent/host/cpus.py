@@ -35,7 +35,7 @@ class CpuInfo:
     def first_value(self, *keys: str) -> str | None:
         """The value of a key: of ``keys``, the first that any CPU has counts.
 
-        None if no CPU has any of these keys.
+        The result is None if no CPU has any of these keys.
         """
         values = (record[key] for key in keys for record in self.records.values() if record.get(key))
         return next(values, None)

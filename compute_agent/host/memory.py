@@ -136,7 +136,7 @@ _GPU_NODE: Final = re.compile(r"^Node:\s*([0-9]{1,9})\s*$", re.ASCII | re.MULTIL
 
 @dataclass(frozen=True, slots=True)
 class MemorySpeed:
-    """The speed of memory from the firmware's HMAT, as the kernel shows it; 0: not known.
+    """The speed of memory from the firmware's HMAT, as the kernel shows it; 0 if unknown.
 
     :ivar bandwidth: the bandwidth in MiB/s.
     :ivar latency: the latency in nanoseconds.
@@ -218,7 +218,7 @@ def tell_types(nodes: Iterable[NumaNode], evidence: MemoryEvidence) -> dict[int,
 def _by_speed(node: int, usual: Iterable[int], evidence: MemoryEvidence) -> MemoryType | None:
     """The type of memory that is clearly faster or slower than that of the ``usual`` nodes.
 
-    None if the memory is neither faster nor slower.
+    The result is None if the memory is neither faster nor slower.
     """
     beside = [evidence.speeds.get(other, MemorySpeed()) for other in usual]
     bandwidth = max((speed.bandwidth for speed in beside), default=0)

@@ -112,12 +112,12 @@ class PciDevice:
     :ivar bridges: the addresses of the bridges above the device, the root port first.
     :ivar root_complex: the name of the root complex, such as ``pci0000:80``; empty if the path does not show
         it.
-    :ivar iommu_group: the number of the IOMMU group; None: the IOMMU is off, and no guest can have the
-        device.
-    :ivar driver: the name of the kernel's driver; empty: no driver is bound.
+    :ivar iommu_group: the number of the IOMMU group; None means that the IOMMU is off, and no guest can have
+        the device.
+    :ivar driver: the name of the kernel's driver; empty if no driver is bound.
     :ivar mdev_types: the types of mediated devices that the device can make.
-    :ivar vgpu_type: the number of a virtual function's vGPU type, from NVIDIA's driver; 0: the function has
-        no type yet. None: the driver has no such file.
+    :ivar vgpu_type: the number of a virtual function's vGPU type, from NVIDIA's driver; 0 if the function has
+        no type yet. None means that the driver has no such file.
     :ivar model: the model and serial number of an NVMe controller; empty for other devices.
     """
 
@@ -147,7 +147,7 @@ class PciDevice:
     def path(self) -> tuple[str, ...]:
         """The root complex and the bridges above the device.
 
-        Empty if sysfs does not show the root complex.
+        The result is empty if sysfs does not show the root complex.
         """
         return (self.root_complex, *self.bridges) if self.root_complex else ()
 

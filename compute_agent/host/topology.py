@@ -54,8 +54,8 @@ class CpuCore:
     :ivar id: core_id, which is unique at most within its package.
     :ivar package: the id of its package.
     :ivar kind: the kind of core of a hybrid processor: ``performance``, ``efficiency`` or ``low-power`` on
-        x86, and ``capacity-N`` with the kernel's cpu_capacity elsewhere. None: all cores of the host are of
-        one kind.
+        x86, and ``capacity-N`` with the kernel's cpu_capacity elsewhere. None means that all cores of the
+        host are of one kind.
     """
 
     id: int
@@ -122,7 +122,7 @@ class HostTopology:
     none.
     """
     memory_kib: int = 0
-    """MemTotal of /proc/meminfo in KiB; 0: not known."""
+    """MemTotal of /proc/meminfo in KiB; 0 if unknown."""
     cpu_flags: frozenset[str] = frozenset()
     """The flags (x86) or features (ARM) that all online CPUs have."""
     architecture: str = "unknown"
@@ -191,7 +191,7 @@ class HostTopology:
     def l3_domains(self) -> tuple[CpuCache, ...]:
         """The unified caches of level 3, ordered by id.
 
-        Empty if the machine has no such caches or does not show them.
+        The result is empty if the machine has no such caches or does not show them.
         """
         return tuple(cache for cache in self.caches if cache.level == 3 and cache.type == "unified")
 

@@ -58,7 +58,8 @@ REPORT_DUE: Final = "agent.report_due"
 
 # A provider can have 256 attributes, and other programs need some of them.
 _MAX_DISTANCES: Final = 200
-"""Maximum number of NUMA nodes for which distances are reported. A host with more nodes reports no distances.
+"""Maximum number of NUMA nodes for which distances are reported. A host with more nodes reports no
+distances.
 """
 _OURS: Final = frozenset(
     {
@@ -115,7 +116,7 @@ def promise_attributes(broken: str) -> Mapping[str, str]:
 def of_device(node: int | None, path: Sequence[str]) -> Mapping[str, str | float]:
     """The attributes of a PCI device's provider, as far as they are known.
 
-    :param node: the nearest NUMA node with CPUs; None: not known.
+    :param node: the nearest NUMA node with CPUs; None if unknown.
     :param path: the root complex and the bridges above the device.
     """
     way = "/".join(path)

@@ -27,14 +27,14 @@ from compute_agent.model.messages import ConfigError, is_uuid
 POOL_PREFIX: Final = "CUSTOM_CPU_POOL_"
 
 Positions = Mapping[str, CpuSet]
-"""The CPUs of each pool, by its name."""
+"""The CPUs of each pool, by the name of the pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolPart:
     """The CPUs of a pool in one zone.
 
-    :ivar zone: the name of the zone; None: the CPUs are in no zone and belong to the host itself.
+    :ivar zone: the name of the zone; None means that the CPUs are in no zone and belong to the host itself.
     """
 
     pool: str

@@ -83,7 +83,7 @@ def derive_provider_tree(
     tree has no NUMA nodes, because the root already offers their CPUs and memory. Nova chooses the NUMA node
     of a guest without Placement.
 
-    :param platform: the controls of resctrl; None: resctrl is not available.
+    :param platform: the controls of resctrl; None means that resctrl is not available.
     :param pools: the CPUs of each pool.
     :raises ConfigError: the settings do not fit the host.
     """

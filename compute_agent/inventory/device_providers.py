@@ -61,7 +61,7 @@ class OfferedDevice:
     :ivar card: the address of the physical function if the device is a virtual one; else ``address``.
     :ivar amount: 1, or the number of offered virtual functions or mediated devices.
     :ivar mediated: whether guests get mediated devices that the device makes.
-    :ivar numa_node: the NUMA node of the device, from the kernel; None: not known.
+    :ivar numa_node: the NUMA node of the device, from the kernel; None if unknown.
     :ivar path: the root complex and the bridges above the device.
     """
 

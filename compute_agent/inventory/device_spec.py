@@ -59,7 +59,7 @@ _TRAIT_TAGS: Final = {
 """The keys of an entry that become traits of the device's provider."""
 
 AddressFields = tuple[str, str, str, str]
-"""The domain, bus, slot and function of a PCI address, as the texts in its notation."""
+"""The domain, bus, slot and function of a PCI address, as texts in the notation of PCI addresses."""
 
 
 def address_fields(address: str) -> AddressFields:
@@ -117,13 +117,15 @@ class DeviceSpec:
     :ivar vendor_id: the vendor as four hexadecimal digits in lower case, or ``*`` for any.
     :ivar product_id: the product as four hexadecimal digits in lower case, or ``*`` for any.
     :ivar address: selects devices by their address.
-    :ivar resource_class: the resource class of the devices; empty: a class that names vendor and product.
+    :ivar resource_class: the resource class of the devices; empty means a class that names vendor and
+        product.
     :ivar traits: the traits of the provider of each device.
     :ivar neutrons: whether the devices belong to Neutron, so that the agent offers none of them.
     :ivar managed: whether libvirt binds the VFIO driver to the device; otherwise the operator must have bound
         it.
     :ivar mdev_type: the type of mediated devices that the device offers; empty if it offers itself.
-    :ivar max_instances: the maximum number of mediated devices of a card; None: as many as the driver makes.
+    :ivar max_instances: the maximum number of mediated devices of a card; None means as many as the driver
+        makes.
     :ivar text: the entry as it is written in the ini file.
     """
 
@@ -157,7 +159,7 @@ class DeviceSpec:
         return owner is not None and single == owner.address
 
     def type_of(self, device: PciDevice) -> MdevType | None:
-        """The type of mediated devices that the entry offers for a device; None: it offers none."""
+        """The type of mediated devices that the entry offers for a device; None means it offers none."""
         return next((each for each in device.mdev_types if each.id == self.mdev_type), None)
 
     def class_of(self, device: PciDevice) -> str:

@@ -37,7 +37,7 @@ _CLASS: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class CacheLoad:
-    """The use of an L3 cache: bandwidths in bytes a second, occupancy and size in bytes; None: unknown."""
+    """The use of an L3 cache: bandwidths in bytes a second, occupancy and size in bytes; None if unknown."""
 
     bandwidth: float | None = None
     occupancy: float | None = None
@@ -97,7 +97,7 @@ def neighbour_attributes(
     guests: Iterable[GuestLoad],
     limits: Mapping[str, Sequence[RequestedLimit]],
 ) -> dict[str, str | float]:
-    """The attributes of a host; none without caches and limits.
+    """The attributes of a host; empty without caches and limits.
 
     :param measured_at: the time of the measurement, in seconds since the epoch.
     :param interval: the longest usual time between two measurements, in seconds.

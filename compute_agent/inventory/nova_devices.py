@@ -36,7 +36,7 @@ class NovaDevices:
     """The section ``[pci]`` of nova-compute.
 
     :ivar reports: whether nova-compute reports its devices to Placement.
-    :ivar problems: messages about files and entries that could not be read; empty: all were read.
+    :ivar problems: messages about files and entries that could not be read; empty if all were read.
     """
 
     specs: tuple[DeviceSpec, ...] = ()

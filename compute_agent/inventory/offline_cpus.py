@@ -48,7 +48,7 @@ _CpuGroup = TypeVar("_CpuGroup", CpuPackage, CpuDie, CpuCluster, CpuCore, CpuCac
 def with_parked(topology: HostTopology, memory: HostTopology | None, parkable: CpuSet) -> HostTopology:
     """The topology, with the parked CPUs added: offline CPUs in ``parkable`` that ``memory`` contains.
 
-    :param memory: the remembered topology; None: no topology is remembered.
+    :param memory: the remembered topology; None means that no topology is remembered.
     :param parkable: the CPUs that a power manager may take offline.
     """
     if memory is None:

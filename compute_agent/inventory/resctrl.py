@@ -19,12 +19,13 @@ class CacheDomain:
     """The control over one L3 cache.
 
     :ivar l3_id: the id of the cache. Ids of bandwidth domains may differ from it.
-    :ivar ways: the number of all ways; 0: ways cannot be controlled.
+    :ivar ways: the number of all ways; 0 if ways cannot be controlled.
     :ivar reserved_ways: the ways that are not offered.
     :ivar min_ways: the smallest number of ways that a group may have.
-    :ivar way_kib: the size of a way in KiB; None: not known.
-    :ivar bandwidth_min: the smallest bandwidth limit in percent; None: bandwidth cannot be controlled.
-    :ivar bandwidth_step: the step between limits in percent; None: bandwidth cannot be controlled.
+    :ivar way_kib: the size of a way in KiB; None if unknown.
+    :ivar bandwidth_min: the smallest bandwidth limit in percent; None means that bandwidth cannot be
+        controlled.
+    :ivar bandwidth_step: the step between limits in percent; None means that bandwidth cannot be controlled.
     """
 
     l3_id: int

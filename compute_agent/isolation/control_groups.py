@@ -38,7 +38,8 @@ _GUEST_PREFIXES: Final = ("machine-", "guest-")
 """Names of the groups of domains and of process guests, including guests that the agent does not know."""
 
 MAX_GROUPS: Final = 4000
-"""Maximum number of host groups that are listed. A user with a delegated group may make any number below it.
+"""Maximum number of host groups that are listed. A user with a delegated group may make any number
+below it.
 """
 
 _UNIT: Final = re.compile(r"[^/]+\.(?:slice|scope|service)")
@@ -61,7 +62,7 @@ class GroupReader:
     def __init__(self, root: Path, find_systemctl: Callable[[], str | None] | None = None) -> None:
         """Use the groups below ``root``.
 
-        ``find_systemctl`` returns the path of systemctl; None: search it on this host.
+        ``find_systemctl`` returns the path of systemctl; None searches it on this host.
         """
         self.root = root
         self._files = SysFiles(root)
@@ -125,7 +126,7 @@ class GroupReader:
 
         For a libvirt domain, it is the group with all its threads.
 
-        Empty if the process has ended or is in the root group.
+        The result is empty if the process has ended or is in the root group.
         """
         for line in (self._files.text(f"proc/{pid}/cgroup") or "").splitlines():
             number, _, path = line.partition("::")

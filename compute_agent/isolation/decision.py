@@ -22,7 +22,8 @@ from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 
 MAX_VECTORS: Final = 150
-"""Maximum number of interrupts that a sink gets. An x86 CPU has about 200 vectors, and new devices need some.
+"""Maximum number of interrupts that a sink gets. An x86 CPU has about 200 vectors, and new devices need
+some.
 """
 
 NO_SINK: Final = "no CPU is left for it that no guest holds"

@@ -50,7 +50,8 @@ MASK_PATH: Final = re.compile(
 """The paths of all files with masks that the agent may write."""
 
 _PASSTHROUGH: Final = re.compile(r"vfio-[a-z]+\S*\(([0-9a-f:.]+)\)", re.ASCII)
-"""The action of an interrupt of a device that is passed through to a guest: ``vfio-msix[0](0000:3b:00.0)``.
+"""The action of an interrupt of a device that is passed through to a guest:
+``vfio-msix[0](0000:3b:00.0)``.
 """
 
 _INTERRUPT_FILES: Final = frozenset(
@@ -74,7 +75,8 @@ _STAT: Final = re.compile(
 """Name, flags and start of a thread in /proc/PID/stat (Documentation/filesystems/proc.rst)."""
 
 _NO_AFFINITY: Final = 0x04000000
-"""PF_NO_SETAFFINITY of include/linux/sched.h: a thread that is bound to one CPU, or a worker of workqueues.
+"""PF_NO_SETAFFINITY of include/linux/sched.h: a thread that is bound to one CPU, or a worker of
+workqueues.
 """
 
 _FOLLOWING: Final = ("irq/", "vhost-")
@@ -213,8 +215,8 @@ class IsolationFacts:
     :ivar counts: interrupts since boot, by number of the interrupt; read only if an interrupt needs another
         CPU.
     :ivar owners: uuids of guests by the PCI address of their passthrough device.
-    :ivar loose_processes: the number of host processes in the root group, which cannot be restricted; None:
-        the host has no groups with cpusets.
+    :ivar loose_processes: the number of host processes in the root group, which cannot be restricted; None
+        means that the host has no groups with cpusets.
     :ivar partitioned: the CPUs of cpuset partitions, from which the kernel keeps other work.
     :ivar possible: the CPUs that the host can ever have. A control group with all of them has no mask.
     """

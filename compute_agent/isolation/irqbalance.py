@@ -141,7 +141,7 @@ class _BalancerMemory:
 
     :ivar sent: the banned CPUs that the agent has written last.
     :ivar scanned: the time at which irqbalance will certainly have scanned after that write.
-    :ivar reason: the reason why the agent does not ask irqbalance before the time ``again``; empty:
+    :ivar reason: the reason why the agent does not ask irqbalance before the time ``again``; empty if
         irqbalance answers.
     :ivar seconds: the seconds between two scans of interrupts by irqbalance.
     """

@@ -12,7 +12,7 @@ guests with Placement.
 
 All loops keep three rules:
 
-- A failure ends the round, but not the loop.
+- A failure ends a round of a loop, but not the loop.
 - A stopped loop leaves guests, limits and files as they are.
 - State that must outlive the process is written before it takes effect.
 """

@@ -75,7 +75,7 @@ class HistoryWatch:
         store: HistoryStore | None = None,
         recorder: EventRecorder | None = None,
     ) -> None:
-        """``saved`` is the history that ``store`` stored last; without ``store`` no change is stored."""
+        """``saved`` is the history that ``store`` stored last. Without ``store``, changes are not stored."""
         self._history = saved or PlacementHistory()
         self._store = store
         self._recorder = recorder or EventRecorder()
@@ -153,7 +153,7 @@ class HistoryWatch:
             self._withheld_losses = ()
 
     def status_fields(self) -> dict[str, Any]:
-        """The fields about the history of Placement's database in the output of ``status``."""
+        """The fields of the output of ``status`` about the history of Placement's database."""
         older = self.older_copy
         return {
             "placement_history": "goes on" if older is None else "older",
@@ -213,7 +213,10 @@ class ClaimWatch:
 
     @property
     def first_end(self) -> float | None:
-        """The time at which the next claim expires, in seconds since the epoch; None without such a claim."""
+        """The time at which the first of all claims expires, in seconds since the epoch.
+
+        The result is None if no claim expires.
+        """
         return min(self._expiring.values(), default=None)
 
     def read_claims(self, client: PlacementClient, views: Iterable[GuestView]) -> None:
@@ -236,11 +239,12 @@ class ClaimWatch:
             try:
                 claim = client.expiring_claim(uuid)
                 if claim is not None and not (
-                    self._confirms_claims and self._confirm_claim(client, view, claim)
+                    self._confirms_claims and not claim.is_final and self._confirm_claim(client, view, claim)
                 ):
                     # Placement returns the seconds that are left, so that clocks need not agree.
                     expiring[uuid] = time.time() + claim.seconds
-                    if uuid not in self._expiring:
+                    # compute_agent.loops.claim_ends announces final ends.
+                    if uuid not in self._expiring and not claim.is_final:
                         self._warn_expiry(view, claim)
             except UnavailableError:
                 raise
@@ -306,9 +310,9 @@ def allocations_read(
     """Read the allocations on this host's providers; return the changes, or None if nothing changed.
 
     :param offering: the uuids of this host's providers with inventories.
-    :param listing: the allocations that a report has just read; None: they are read here.
+    :param listing: the allocations that a report has just read; None means that they are read here.
     :param watch: decides whether a missing allocation is lost, or only missing in an older copy of the
-        database; None: each counts as lost.
+        database. None means that each missing allocation is lost.
     :raises PlacementError: Placement does not answer, or refuses a request.
     :raises OSError: the decision about losses cannot be saved.
     """

@@ -2,7 +2,7 @@
 
 libvirt's hook announces the start of a guest, and waits for an answer. The agent makes the cache group of the
 guest before it answers. Then the agent looks for the QEMU process every few milliseconds, and moves the
-process into the group at once. So QEMU creates the threads of guest CPUs within the group.
+process into the group at once. So QEMU creates the threads of guest CPUs inside the group.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MAX_ASKING: Final = 16
 requests while Placement hangs."""
 
 _SOON: Final = 2.0
-"""Most processes appear within this number of seconds after the announcement."""
+"""Seconds after the announcement within which most processes appear."""
 
 
 ANNOUNCEMENTS_THREAD: Final = ThreadSpec(
@@ -89,7 +89,7 @@ class PreStartHook:
         self._asking = threading.BoundedSemaphore(_MAX_ASKING)
         self._last = 0.0
         self._others = False
-        """Whether processes of announced guests are still missing."""
+        """Whether processes of announced guests are still expected."""
         # the value is True while the driver has not answered the latest look.
         self._troubled = False
         self._thread = PeriodicTask(
@@ -287,14 +287,14 @@ class GuestEvents:
                 return GuestStarted(guest, allocation, as_of, since, started, owner)
 
     def _held_something(self, uuid: str) -> bool:
-        """Whether a consumer had an allocation on this host at the last read."""
+        """Whether the consumer had an allocation on this host when allocations were last read."""
         if uuid in self._pipeline.unclaimed_holdings:
             return True
         # The worker has the last known allocations of guests.
         return any(view.guest.uuid == uuid and view.allocation for view in self._pipeline.guest_views())
 
     def _is_news(self, uuid: str, allocation: Allocation) -> bool:
-        """Whether an allocation that was read can be used: it is not empty, and its guest is new.
+        """Whether an allocation that was read can be used: it must not be empty, and its guest must be new.
 
         The allocation of a known guest may have moved to its migration, which only a read of all allocations
         finds.

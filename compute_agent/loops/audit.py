@@ -82,7 +82,7 @@ def by_consumer(locations: Mapping[str, CpuLocation], views: Iterable[GuestView]
 
 
 class ConsumerLocations:
-    """Reads the CPUs on which the host's guests may run, by consumer, at each call."""
+    """Reads at each call the CPUs on which the host's guests may run, by consumer."""
 
     def __init__(self, driver: GuestDriver, pipeline: GuestPipeline) -> None:
         self._driver = driver
@@ -104,8 +104,8 @@ def from_affinities(
     """Derive the dedicated and shared CPUs that guests use from the CPU sets of their threads.
 
     If a thread may run on dedicated CPUs only, these CPUs belong to its guest. If threads of two guests are
-    bound to a CPU, it belongs to neither guest. Threads that may also run on other CPUs, such as emulator
-    threads, count as floating.
+    bound to the same CPU, it belongs to neither guest. Threads that may also run on other CPUs, such as
+    emulator threads, count as floating.
 
     :param affinities: the different CPU sets of the threads of each guest, by uuid.
     """
@@ -156,8 +156,8 @@ _NOVA_REMEDIES: Final = {
 class AuditOutcome:
     """A difference between guests and allocations that an audit found, and the outcome of its repair.
 
-    :ivar remedy: the switch, option or command that repairs the difference; empty: there is no repair.
-    :ivar outcome: the outcome of the repair as text; empty: no repair was tried.
+    :ivar remedy: the switch, option or command that repairs the difference; empty if there is no repair.
+    :ivar outcome: the outcome of the repair as text; empty if no repair was tried.
     """
 
     finding: AuditFinding

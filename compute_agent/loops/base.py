@@ -49,7 +49,7 @@ class AgentLoop(Protocol):
         ...
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Use another configuration from the next round on. Any thread may call it."""
+        """Use another configuration, beginning with the next round. Any thread may call it."""
         ...
 
     def stop(self) -> None:
@@ -101,7 +101,7 @@ class ConfigurationInForce:
         return self.current.controllers
 
     def set_followers(self, loops: Sequence[AgentLoop]) -> None:
-        """Set the loops to which reload() passes each new configuration, in this order."""
+        """Set the loops to which reload() passes each new configuration, in the given order."""
         self._followers = tuple(loops)
 
     def reload(self) -> None:
@@ -111,7 +111,7 @@ class ConfigurationInForce:
 
 
 class WakeReport(Protocol):
-    """Requests a report to Placement. Any thread may call this, and the call returns at once."""
+    """Requests a report to Placement. Any thread may call this function, which returns at once."""
 
     def __call__(self) -> None:
         """Wake the thread of reports."""
@@ -134,7 +134,7 @@ FIRST_PAUSE: Final = 1.0
 _SPREAD: Final = 0.1
 """An interval is randomly shorter or longer by up to this part, so that reports of hosts drift apart."""
 _LEAST: Final = 0.5
-"""After a failure, the pause is at least this part of the full pause; its length is random."""
+"""The smallest part of the full pause that the random pause after a failure may have."""
 
 
 def pause(failures: int, interval: float, longest: float, draw: Callable[[], float]) -> float:

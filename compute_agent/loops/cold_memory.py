@@ -1,6 +1,6 @@
 """Finds cold memory: memory that guests do not need, which ``[capacity] memory`` offers to other guests.
 
-A probe asks the kernel to reclaim a little memory of a guest, and watches whether the guest then waits for
+A probe makes the kernel reclaim a little memory of a guest, and checks whether the guest then waits for
 memory.
 """
 
@@ -38,7 +38,9 @@ PAUSE: Final = 6.0
 """Seconds between two rounds."""
 
 ROUND_SECONDS: Final = 2.0
-"""After this time of a round no further guest is probed. The next round begins with the remaining guests."""
+"""Seconds of a round after which no further guest is probed. The next round begins with the remaining
+guests.
+"""
 
 COLD_MEMORY_THREAD: Final = ThreadSpec(
     "cold-memory",

@@ -1,4 +1,4 @@
-"""Calls collectors, and offers the amounts that they measure. Installed packages bring the collectors.
+"""Calls collectors, and offers the amounts that they have measured. Installed packages bring the collectors.
 
 A collector that hangs blocks only its own thread, and its values expire. But collectors run in the process of
 the agent: a collector that uses all memory, or never releases the interpreter's lock, stops the agent.
@@ -59,7 +59,7 @@ class _CollectorAnswer:
 
     :ivar classes: the resource classes of which the collector measures amounts.
     :ivar told: the measured amounts, by resource class and by name of the host, NUMA node or cache.
-    :ivar trouble: the failure of the collector as text; empty: no failure.
+    :ivar trouble: the failure of the collector as text; empty means no failure.
     """
 
     classes: frozenset[str] = frozenset()
@@ -232,7 +232,7 @@ class CollectorLoops:
 
     @property
     def _current_classes(self) -> Mapping[str, CollectedClasses]:
-        """The amounts of the present collectors. Collectors that a reload has removed are left out."""
+        """The amounts of the present collectors. Collectors that a reload has removed are not included."""
         runners = self.runners
         return {name: one for name, one in self.known.items() if name in runners}
 
@@ -365,13 +365,13 @@ def _find_misplaced(tree: ProviderTree, classes: frozenset[str], heard: _Collect
 
 
 def with_kept(tree: ProviderTree, names: Sequence[str], state_path: Path, now: float) -> ProviderTree:
-    """Return the provider tree without the amounts that an agent withholds at its start by its saved file."""
+    """Return the provider tree without the amounts that an agent withholds at its start, from its file."""
     kept = (_kept_file(state_path).peek_content() or {}) if names else {}
     return withhold_classes(tree, {name: one for name, one in kept.items() if name in names}, now)
 
 
 def withhold_classes(tree: ProviderTree, known: Mapping[str, CollectedClasses], now: float) -> ProviderTree:
-    """Return the provider tree with the collectors' classes withheld, except for current offers."""
+    """Return the provider tree in which the collectors' classes are withheld, except for current offers."""
     more: dict[str, dict[str, int]] = {}
     for one in known.values():
         for node, resource_class in _provided_classes(tree, one.classes):

@@ -22,7 +22,7 @@ from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failure
 LOG = logging.getLogger(__name__)
 
 MAX_PENDING: Final = 1000
-"""Maximum number of events in memory while no event can be written; further events are lost."""
+"""Maximum number of events that are kept in memory while none can be written; further events are lost."""
 
 RETRY_SECONDS: Final = 30.0
 """Seconds between a failed write of events and the next attempt."""
@@ -54,14 +54,14 @@ class EventLog:
             keep=self._finish_writing,
         )
         self._retry_due = 0.0
-        """The monotonic second of the next attempt after a failure; new events wait for it, too."""
+        """The monotonic second of the next attempt after a failure, for which new events also wait."""
         self._lost = Counter(
             "compute_agent_events_lost",
             "Events that could not be kept, as their file could not be written.",
             registry=registry,
         )
         self.trouble = ""
-        """The reason why events cannot be written now; empty if writing works."""
+        """The reason why events cannot be written now; empty if they can."""
 
     def add(self, event: AgentEvent) -> None:
         """Queue an event without waiting. Any thread may call it."""
@@ -215,7 +215,7 @@ class OomEvents:
         """Do nothing: no option changes this loop."""
 
     def list_rows(self) -> list[dict[str, Any]]:
-        """Rows with the last kills, the oldest first, for ``status``."""
+        """Rows for ``status`` with the last kills, the oldest first."""
         return list(self._recent)
 
     def report_kills(self) -> None:

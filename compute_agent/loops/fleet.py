@@ -305,21 +305,21 @@ class FleetTrouble(StrEnum):
     """The reasons why a host does not follow its fleet, as labels of the metric."""
 
     SOURCE = "source"
-    """The source of the settings cannot be read."""
+    """The agent cannot read the source of the settings."""
     REVISION = "revision"
-    """The new revision is refused, or the stored revision cannot be used."""
+    """The agent refuses the new revision, or cannot use the stored revision."""
     GUESTS = "guests"
-    """Guests do not have the settings of the revision in force."""
+    """Some guests do not have the settings of the revision in force."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FleetState:
     """The state of the fleet on this host.
 
-    :ivar group: the name of the group of hosts; empty: the host has no fleet.
+    :ivar group: the name of the group of hosts; empty if the host has no fleet.
     :ivar revision: the stored revision; None without a stored revision.
     :ivar overruled: options of the revision for which the host's own configuration files have another value.
-    :ivar trouble: the reason as text why the host does not follow its fleet; empty: the host follows it.
+    :ivar trouble: the reason as text why the host does not follow its fleet; empty if the host follows it.
     :ivar reasons: the kinds of trouble for which the host does not follow its fleet.
     """
 

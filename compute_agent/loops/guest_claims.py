@@ -69,7 +69,7 @@ class ClaimableGuests(Protocol):
     """A driver of guests that other programs start."""
 
     def wanted_memory(self, guest: Guest) -> int:
-        """The memory to claim for a guest in MiB; 0: none."""
+        """The memory to claim for a guest in MiB, or 0 if it wants none."""
         ...
 
     def subject_key(self, guest: Guest) -> str:
@@ -77,7 +77,7 @@ class ClaimableGuests(Protocol):
         ...
 
     def is_gone(self, key: str, guest_uuid: str) -> bool:
-        """Whether a guest that does not run will not come back under this uuid.
+        """Whether a guest that does not run will never come back under this uuid.
 
         :raises DriverError: the program that runs the guests does not answer.
         """
@@ -145,7 +145,10 @@ def _report_damage(path: Path, error: Exception) -> None:
 
 
 class GuestClaims:
-    """The claims of the agent. The thread of reports settles them; any thread may read the refusals."""
+    """The claims of the agent.
+
+    The thread of reports calls the methods that claim; any thread may read the refusals.
+    """
 
     def __init__(
         self,
@@ -155,10 +158,13 @@ class GuestClaims:
         store: ClaimStore,
         recorder: EventRecorder,
         clock: Callable[[], float] = time.monotonic,
+        is_leaving: Callable[[str], bool] = lambda uuid: False,
     ) -> None:
-        """Begin with the notes of the last agent.
+        """Start with the notes of the last agent.
 
         :param drivers: the drivers with guests for which the agent claims, by name.
+        :param is_leaving: tells whether a guest is evicted at the end of a claim. The agent does not claim
+            for such a guest.
         """
         self._in_force = in_force
         self._pipeline = pipeline
@@ -166,15 +172,16 @@ class GuestClaims:
         self._store = store
         self._recorder = recorder
         self._clock = clock
+        self._is_leaving = is_leaving
         self._refusals: Mapping[str, ClaimRefusal] = {}
         self._gone: dict[str, float] = {}
         """The time at which a guest was first found gone, by uuid."""
         self._checked: dict[str, int] = {}
-        """The main process of each guest with a claim that fits its wishes, by uuid."""
+        """The main process of each guest with a claim that fits the guest's wishes, by uuid of the guest."""
         self._since: float | None = None
-        """The time of the first claims in seconds since boot; None: there were no claims so far."""
+        """The time of the first claims in seconds since boot; None means that there were no claims so far."""
         self._failure = ""
-        """The reason why notes cannot be written; empty: the last one was written."""
+        """The reason why notes cannot be written; empty if the last one was written."""
         if store.foreign:
             LOG.warning(
                 "The state folder has claims of another host, such as that of guest %s (%d in all), and the"
@@ -223,8 +230,8 @@ class GuestClaims:
     def settle_claims(self, client: PlacementClient) -> None:
         """Give back the claims of guests that are gone, and claim for guests without an allocation.
 
-        A note that cannot be written costs a claim and no report, because reports confirm the claims of other
-        guests.
+        If a note cannot be written, the guest gets no claim, but the report continues, because reports
+        confirm the claims of other guests.
 
         :raises UnavailableError: Placement does not answer.
         """
@@ -265,7 +272,10 @@ class GuestClaims:
         return float(self._in_force.current.options.guests.claim_grace)
 
     def _is_over(self, note: ClaimNote) -> bool:
-        """Whether a guest is gone for good. A program that does not answer leaves the claim as it is."""
+        """Whether a guest is gone for good.
+
+        If a program does not answer, the claim of its guest stays unchanged.
+        """
         driver = self._drivers.get(note.driver)
         try:
             return driver is not None and driver.is_gone(note.key, note.guest_uuid)
@@ -315,11 +325,14 @@ class GuestClaims:
         return True
 
     def _find_wish(self, view: GuestView) -> ClaimNote | None:
-        """The note of a claim that the guest needs now; None if it needs none."""
+        """The note of the claim that a guest needs now; None if it needs no claim."""
         guest, options = view.guest, self._in_force.current.options.guests
         driver = self._drivers.get(guest.driver)
         known, refusal = self._store.notes.get(guest.uuid), self._refusals.get(guest.uuid)
         if driver is None or view.allocation is None or view.migration is not None:
+            return None
+        # With another claim, the guest would not be evicted.
+        if not view.allocation and self._is_leaving(guest.uuid):
             return None
         # The allocation is not a claim of the agent, or it fits.
         if view.allocation and (known is None or self._checked.get(guest.uuid) == guest.pid):
@@ -342,7 +355,7 @@ class GuestClaims:
     def _adjust_claim(
         self, client: PlacementClient, view: GuestView, wish: ClaimNote, known: ClaimNote
     ) -> None:
-        """Change the claim of a guest if it does not fit.
+        """Change the claim of a guest if it does not fit the guest's wishes.
 
         :param wish: the note that the claim should have.
         :param known: the present note. After a crash, the claim may be the one before a change, or after it.
@@ -418,7 +431,7 @@ class GuestClaims:
             raise
 
     def _note_success(self, view: GuestView) -> None:
-        """Note that this run of a guest needs no other claim."""
+        """Record that this run of a guest needs no other claim."""
         self._refusals = {uuid: it for uuid, it in self._refusals.items() if uuid != view.guest.uuid}
         self._checked[view.guest.uuid] = view.guest.pid
 
@@ -451,7 +464,7 @@ class GuestClaims:
         return self._since is not None and start is not None and start >= self._since
 
     def _note_refusal(self, view: GuestView, reason: str) -> bool:
-        """Note that a guest gets no claim; return whether it is the first refusal of this run."""
+        """Record that a guest gets no claim; return whether this is the first refusal in this run."""
         guest, last = view.guest, self._refusals.get(view.guest.uuid)
         is_first = last is None or last.pid != guest.pid
         pause = _FIRST_PAUSE if last is None or is_first else min(2 * last.pause, _MAX_PAUSE)

@@ -58,7 +58,7 @@ class _SourceRunner:
         )
 
     def start(self) -> None:
-        """Start the thread; a second call changes nothing."""
+        """Start the thread; further calls have no effect."""
         self._thread.start()
 
     def stop(self) -> None:

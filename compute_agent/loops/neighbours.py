@@ -20,7 +20,7 @@ from compute_agent.throttling.triggers import InterferenceTrigger
 class NeighbourReporter:
     """Adds attributes to a report: the cache use of the host and its guests, and the limits of guests.
 
-    The values change once in an interval. Bandwidths are means over the interval. Any thread may use the
+    The values change only once in an interval. Bandwidths are means over the interval. Any thread may use the
     object.
     """
 
@@ -53,7 +53,7 @@ class NeighbourReporter:
         self._lacks_rates = False
 
     def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
-        """Return the tree. If these reports are on, the agent's first provider has the attributes."""
+        """Return the tree. If these reports are enabled, the agent's first provider has the attributes."""
         options = self._in_force.current.options.compute
         interval = options.neighbours_interval
         if not interval:
@@ -91,7 +91,7 @@ def cache_loads(
     """The use of each cache, by cache id. Bandwidths are means over the time between two readings.
 
     :param sizes: the sizes of caches in bytes, as far as known.
-    :param max_bandwidth: the bandwidth of the memory of each cache, in bytes a second; None: unknown.
+    :param max_bandwidth: the bandwidth of the memory of each cache, in bytes a second; None if unknown.
     """
     if now is None:
         return {}

@@ -145,7 +145,7 @@ class ReclaimEstimator:
         self._file.save(dump(self.zones), now)
 
     def count_blame(self, provider: str, cause: str) -> None:
-        """Count that a provider's offer was too large: a guest on it was throttled or evicted.
+        """Count that the offer of a provider was too large, because a guest on it was throttled or evicted.
 
         ``provider`` is the uuid. ``cause`` is the metric or signal because of which the guest was throttled
         or evicted.
@@ -153,7 +153,10 @@ class ReclaimEstimator:
         self._blamed.append((provider, cause))
 
     def list_offers(self, now: float) -> dict[str, int]:
-        """The offered amounts by uuid of the provider. Offers from readings that are too old are left out."""
+        """The offered amounts by uuid of the provider.
+
+        Offers based on readings that are too old are left out.
+        """
         known = {uuid: one for uuid, one in dict(self.zones).items() if _is_of_now(one, now)}
         return {uuid: one.offer.published for uuid, one in known.items()}
 
@@ -288,7 +291,10 @@ class ReclaimEstimator:
 
 
 def _is_of_now(zone: ZoneState, now: float) -> bool:
-    """Whether the readings behind an offer are recent. After a start they may come from a former agent."""
+    """Whether the readings behind an offer are recent.
+
+    After a start of the agent, the readings may come from a former agent.
+    """
     # If the readings are too old, guests and capacity may have changed, so the estimate cannot be used.
     return not estimate_use(zone.history, {}, 0.0, EstimateLimits(), now).untold
 

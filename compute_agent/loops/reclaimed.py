@@ -212,8 +212,8 @@ class ReclaimLoop:
     def read_oversold(self, resource_class: str) -> OversoldCapacity | None:
         """The amount of a reclaimed class that guests hold beyond the present offers, in cores or bytes.
 
-        None if nothing is offered, or if no measurement is recent. The offer has expired then, so it cannot
-        be too small.
+        The result is None if nothing is offered, or if no measurement is recent. The offer has expired then,
+        so it cannot be too small.
         """
         found = [one for one in self._active_estimators if one.resource.name == resource_class]
         if self._settings.mode != ACT or not found:
@@ -236,9 +236,9 @@ class ReclaimLoop:
         :param guest: the uuid of the guest that was throttled or evicted.
         :param metric: the metric because of which the guest was throttled or evicted. A metric of CPUs counts
             only for guests on reclaimed CPUs, and a metric of memory only for guests on reclaimed memory. The
-            metric of oversold capacity never counts: a smaller offer raises it, so it says nothing about the
-            offer.
-        :param cause: the signal of another guest that was the cause; empty: the metric was the cause.
+            metric of oversold capacity never counts, because a smaller offer raises the metric, so it says
+            nothing about the offer.
+        :param cause: the signal of another guest that was the cause; empty if the metric was the cause.
         """
         registry = self._conf.settings.rules.registry
         if metric not in registry:

@@ -1,4 +1,7 @@
-"""Reports the host to Placement, reads allocations, and tries again at growing intervals after failures."""
+"""Reports the host to Placement, and reads allocations.
+
+After failures it tries again at growing intervals.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.allocations import ClaimWatch, HistoryWatch, allocations_read, hand_over
 from compute_agent.loops.base import ReloadedConfiguration, TreeAddition, pause
+from compute_agent.loops.claim_ends import ClaimEnds
 from compute_agent.loops.guest_claims import GuestClaims
 from compute_agent.loops.root_watch import RootUser, RootWatch
 from compute_agent.model.messages import ConfigError, DriverError
@@ -121,7 +125,7 @@ class ReportMetrics:
 
 
 class ReportLoop:
-    """Reports the host each ``interval`` seconds, at once when woken, and earlier after a failure."""
+    """Reports the host each ``interval`` seconds, at once when it is woken, and earlier after a failure."""
 
     def __init__(
         self,
@@ -139,6 +143,7 @@ class ReportLoop:
         history: HistoryWatch | None = None,
         claims: ClaimWatch | None = None,
         guest_claims: GuestClaims | None = None,
+        claim_ends: ClaimEnds | None = None,
         signal: WakeSignal | None = None,
     ) -> None:
         """Prepare the loop.
@@ -147,19 +152,22 @@ class ReportLoop:
         :param max_pause: maximum number of seconds between two reports after failures.
         :param locate: reads the CPUs on which guests may run, for reshapes.
         :param causes: for each cause that can keep new guests away: whether it is active at the start.
-        :param root: finds the root provider; None: the root is the agent's own.
+        :param root: finds the root provider; None means that the root is the agent's own.
         :param root_user: makes the agent work below the root provider that ``root`` finds.
         :param additions: objects that add something, such as offers, to the provider tree of each report, in
             this order.
         :param history: decides whether guests have lost allocations, or Placement has an older copy of its
             database.
         :param claims: confirms claims that expire, or warns of them.
-        :param guest_claims: claims for guests without an allocation; None: the agent claims nothing.
+        :param guest_claims: claims for guests without an allocation; None means that the agent claims
+            nothing.
+        :param claim_ends: acts at the ends of claims; None means that the agent does nothing then.
         :param signal: wakes the thread; other objects share it.
         """
         self.history = history or HistoryWatch(metrics)
         self.claims = claims or ClaimWatch()
         self._guest_claims = guest_claims
+        self._claim_ends = claim_ends
         self._root = root
         self._root_user = root_user
         self._reporter = reporter
@@ -299,7 +307,7 @@ class ReportLoop:
     def _report_host(self) -> ReportOutcome:
         """Report the tree of the host.
 
-        If it needs a reshape that only a command may start, report nothing.
+        If the report needs a reshape that only a command may start, report nothing.
         """
         tree = self._pipeline.host_state.tree
         if tree != self._derived:
@@ -443,6 +451,11 @@ class ReportLoop:
         return [] if self._guest_claims is None else self._guest_claims.foreign_claims()
 
     @property
+    def overdue_guests(self) -> Mapping[str, str]:
+        """The guests that still run although their claims have ended: what to do, by uuid."""
+        return {} if self._claim_ends is None else self._claim_ends.overdue_guests()
+
+    @property
     def claimed_guests(self) -> frozenset[str]:
         """The uuids of guests with a claim of the agent, whether they run or not."""
         return frozenset() if self._guest_claims is None else self._guest_claims.claimed_guests()
@@ -500,6 +513,8 @@ class ReportLoop:
             self._guest_claims.settle_claims(self._client)
         # Claims are read last, so that a failure with claims does not affect the allocations that were read.
         self.claims.read_claims(self._client, self._pipeline.guest_views())
+        if self._claim_ends is not None:
+            self._claim_ends.read_ends(self._client)
 
     def _current_holders(self) -> dict[str, ConsumerOwner]:
         """The owners of all consumers with an allocation on this host. Only unknown owners are read again."""

@@ -42,7 +42,8 @@ samples."""
 
 GUEST_SECONDS: Final = 15.0
 """Seconds between two measurements of guests while the host is far below all thresholds. A measurement takes
-two rounds, because rates need two reads."""
+two rounds, because a rate needs two readings.
+"""
 
 WATERMARKS_THREAD: Final = ThreadSpec(
     "watermarks",
@@ -78,7 +79,7 @@ class WatermarkStatus:
 
 
 class WatermarkLoop:
-    """Runs rounds of watermarks while a watermark is configured, or a limit of watermarks is in force."""
+    """Runs rounds of watermarks while a watermark is configured or a limit of watermarks is in force."""
 
     def __init__(
         self,
@@ -101,9 +102,9 @@ class WatermarkLoop:
         """Prepare the loop, and pass the limits that a former agent saved to the arbiter.
 
         :param root: the folder that contains ``proc``, usually ``/``.
-        :param cache: reads the counters of caches; None: caches are not measured.
-        :param cache_allotments: the allotments of caches and bandwidth; None: caches and bandwidth cannot be
-            limited.
+        :param cache: reads the counters of caches; None means that caches are not measured.
+        :param cache_allotments: the allotments of caches and bandwidth; None means that caches and bandwidth
+            cannot be limited.
         :param read_source: returns the last value of a metric from a source outside the kernel, by its name.
         :param read_oversold: returns the amount of a reclaimed class that guests hold beyond the present
             offers.
@@ -189,7 +190,7 @@ class WatermarkLoop:
 
     @property
     def _is_owed(self) -> bool:
-        """Whether a limit, an eviction or the switch of scheduling is in force and has to be undone later."""
+        """Whether a limit, an eviction or the switch of scheduling is in force that must be undone later."""
         state = self._trigger.state
         return bool(state.throttles or state.evictions or state.scheduling_off)
 
@@ -383,7 +384,7 @@ class InterferenceLoop:
         self._keep_limits()
 
     def _warn_missing_signals(self, sample: GuestSamples) -> None:
-        """Log when a signal has no value for any guest although guests use CPU time, and when that ends."""
+        """Log when a signal has no value for any guest that uses CPU time, and when it has one again."""
         if not any((one.cpu or 0.0) >= MIN_CPU for one in sample.readings.values()):
             return  # idle guests have no values of signals, which is no fault
         signals = {watch.signal.name: watch.signal for watch in self._conf.settings.watches}

@@ -171,7 +171,7 @@ MIN_CHANGE: Final = 0.05
 """Cores by which the mean use of a guest changes before it is reported again."""
 
 MAX_SECONDS: Final = 300.0
-"""Maximum number of seconds between two reads; a mean over a longer time hides peaks."""
+"""Maximum number of seconds between two readings, because a mean over a longer time hides peaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ def holds_of_rest_alone(view: GuestView, rest: str, own: Set[str]) -> bool:
 class _MemoryHeld:
     """The memory that a guest uses.
 
-    :ivar mib: the memory of the host that the guest uses, in MiB; None: unknown.
+    :ivar mib: the memory of the host that the guest uses, in MiB; None if unknown.
     :ivar swapped: the part of the guest's memory that is in swap, in MiB.
     :ivar parts: the part of the guest's memory on each NUMA node, from 0 to 1.
     """

@@ -59,8 +59,9 @@ this set, it therefore always returns the actual binding.
 """
 
 SECOND_LOOK: Final = 0.3
-"""Seconds after which a promise that seems broken is checked again, because the agent may just be placing the
-guest."""
+"""Seconds after which a promise that seems broken is checked again, because the agent may be placing the
+guest just now.
+"""
 
 
 @dataclass(frozen=True, slots=True)

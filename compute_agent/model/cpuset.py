@@ -22,8 +22,8 @@ Parser = Callable[[str], frozenset[int]]
 MAX_CPU: Final = 65535
 """Highest CPU number that is accepted.
 
-It is above NR_CPUS of all kernels, and low enough that a typing error, such as 0-99999999, does not fill the
-memory.
+The limit is above NR_CPUS of all kernels, and low enough that a typing error, such as 0-99999999, does not
+fill the memory.
 """
 
 _PART: Final = re.compile(r"(\^?)\s*([0-9]+)(?:\s*-\s*([0-9]+))?", re.ASCII)
@@ -98,7 +98,7 @@ def parse_mask(text: str) -> frozenset[int]:
 
 
 def format_mask(cpus: Iterable[int]) -> str:
-    """The mask of ``cpus`` in the kernel's format, such as ``ff,ffffffff``, without leading zeros."""
+    """The mask of ``cpus`` in the kernel's format without leading zeros, such as ``ff,ffffffff``."""
     digits = f"{sum(1 << cpu for cpu in set(cpus)):x}"
     digits = digits.zfill(-(-len(digits) // 8) * 8)
     words = [digits[index : index + 8] for index in range(0, len(digits), 8)]
@@ -166,7 +166,7 @@ class CpuSets:
         :param held: the dedicated CPUs of the guest.
         :param online: the online CPUs of the host.
         :param reach: the CPUs that the guest may have: those of its pools or, if the guest has no pool, the
-            CPUs outside of all pools. None if the host has no pools.
+            CPUs outside of all pools. The result is None if the host has no pools.
         """
         # An offline CPU is reported only as offline, although it is also missing in the dedicated set.
         gone, offline = held & online - self.dedicated, held - online
@@ -208,7 +208,7 @@ class NamedFrequency(enum.StrEnum):
 
 
 class ParkMode(enum.StrEnum):
-    """How the agent parks idle dedicated cores: offline, by a governor, or in a deep idle state."""
+    """How the agent parks idle dedicated cores: takes them offline, sets a governor, or a deep idle state."""
 
     OFFLINE = "offline"
     GOVERNOR = "governor"
@@ -216,7 +216,10 @@ class ParkMode(enum.StrEnum):
 
 
 Bound = int | NamedFrequency | None
-"""A limit of a frequency, in kHz or by name; None leaves the present limit unchanged."""
+"""A limit of a frequency, in kHz or by name.
+
+None leaves the present limit unchanged.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,9 +272,9 @@ class CpuPool:
     :ivar shared_cpus: the number of shared CPUs, all of one NUMA node.
     :ivar per_node: whether the pool has these numbers of CPUs on each NUMA node.
     :ivar max_cpus: maximum number of CPUs on which floating members may run, including idle dedicated CPUs
-        that the pool borrows. None: the pool does not borrow.
-    :ivar classes: the classes of guests that the pool admits; empty: all.
-    :ivar max_guests: maximum number of guests in the pool at a time; None: any number.
+        that the pool borrows. None means that the pool does not borrow.
+    :ivar classes: the classes of guests that the pool admits; empty means all.
+    :ivar max_guests: maximum number of guests in the pool at a time; None means any number.
     """
 
     name: str

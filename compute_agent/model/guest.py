@@ -27,11 +27,11 @@ class GuestCell:
 class PlacementConstraints:
     """The demands in a guest's definition. If a policy cannot meet them, it leaves the guest on its CPUs.
 
-    :ivar nodes: NUMA nodes of the host from which all memory of the guest must come; empty: any node.
+    :ivar nodes: NUMA nodes of the host from which all memory of the guest must come; empty means any node.
     :ivar cells: groups of guest CPUs, each with the NUMA nodes from which its memory must come.
     :ivar pins: pairs of the number of a guest CPU and the host CPUs that it may use. A guest CPU without an
         entry may use any host CPU.
-    :ivar emulator: host CPUs that all other threads may use; empty: any CPU.
+    :ivar emulator: host CPUs that all other threads may use; empty means any CPU.
     """
 
     nodes: frozenset[int] = frozenset()
@@ -82,7 +82,7 @@ class CpuAssignment:
     :ivar emulator_cpus: host CPUs that all other threads may use.
     :ivar dedicated: CPUs that no other guest gets. CPUs of guest CPUs come first, in the order of guest CPUs.
     :ivar withheld: the part of ``dedicated`` that stays empty, because a sibling thread is in use.
-    :ivar mems: NUMA nodes for the memory; empty: any node.
+    :ivar mems: NUMA nodes for the memory; empty means any node.
     :ivar given: another program has placed the guest, possibly against its allocation. Other guests may use
         the same CPUs.
     """
@@ -161,14 +161,15 @@ class Guest:
     :ivar settings: all settings, as the worker of the pipeline has resolved them.
     :ivar cgroup: path of the guest's own cgroup v2 folder; empty if the guest shares a group with others.
     :ivar details: further facts of the driver by name, for messages only.
-    :ivar dedicated: the number of guest CPUs that the flavor wants dedicated; 0: none, or unknown.
+    :ivar dedicated: the number of guest CPUs that the flavor wants dedicated; 0 if there are none, or if the
+        number is unknown.
     :ivar constraints: demands of the guest's definition.
     :ivar dedicated_vcpus: numbers of the dedicated guest CPUs, if only some are dedicated.
     :ivar declared: settings that the driver found in the guest's definition; ``declared_by`` is their source.
     :ivar declared_problems: sentences about declared values that have no effect.
     :ivar setting_sources: the source of each setting as text, by setting.
     :ivar setting_problems: sentences about values of settings that have no effect.
-    :ivar rule: name of the rule that matches; empty: none.
+    :ivar rule: name of the rule that matches; empty if there is none.
     :ivar devices: addresses of the host's PCI devices that the guest has, and uuids of mediated devices; None
         if they are not known.
     """

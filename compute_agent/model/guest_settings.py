@@ -108,10 +108,10 @@ class GuestSettings:
     :ivar vcpus: the number of guest CPUs.
     :ivar qos_class: name of the guest's QoS class.
     :ivar priority: within a class, guests of a lower priority are throttled and evicted first.
-    :ivar resctrl: annotation with shares of cache and memory bandwidth; empty: the shares of the class.
-    :ivar blockio_class: name of the class of block I/O; empty: none.
+    :ivar resctrl: annotation with shares of cache and memory bandwidth; empty means the shares of the class.
+    :ivar blockio_class: name of the class of block I/O; empty if there is none.
     :ivar memory_type: the type of memory that the guest gets.
-    :ivar cpu_class: name of the CPU class of the guest's dedicated CPUs; empty: that of the QoS class.
+    :ivar cpu_class: name of the CPU class of the guest's dedicated CPUs; empty means that of the QoS class.
     :ivar spread: whether the dedicated CPUs are on as many cores as possible; only with thread policy
         ``prefer``.
     :ivar preserve: whether the agent leaves the guest as it is.

@@ -48,7 +48,7 @@ class ResourceClass:
     :ivar exclusive: whether a consumer has its amount alone, so that the class cannot be overcommitted.
     :ivar cpu: whether amounts are CPUs, which the agent assigns.
     :ivar stock_name: the custom class that is used instead on an OpenStack Placement that does not know this
-        class; empty: all releases know it.
+        class; empty means all releases know it.
     """
 
     name: str
@@ -108,7 +108,7 @@ GUEST_DISKS: Final = "guest"
 
 @dataclass(frozen=True, slots=True)
 class DeviceRates:
-    """Limits of a guest's I/O on one device, in bytes and operations a second; None: no limit."""
+    """Limits of a guest's I/O on one device, in bytes and operations a second; None means no limit."""
 
     read_bytes: int | None = None
     write_bytes: int | None = None
@@ -134,10 +134,10 @@ class DeviceRates:
 class BlockIo:
     """Settings of block I/O of one guest.
 
-    :ivar weight: weight relative to other guests; None: the kernel's default.
+    :ivar weight: weight relative to other guests; None means the kernel's default.
     :ivar rates: limits on each device in ``devices``.
     :ivar latency_us: target latency on each device in ``devices``, in microseconds. The kernel slows other
-        guests down to reach the target. None: no target.
+        guests down to reach the target. None means no target.
     :ivar devices: devices of the host, as ``MAJOR:MINOR``.
     :ivar own_disks: whether the settings apply to the guest's own disks, too.
     """
@@ -180,7 +180,7 @@ class BlockIoClass:
 class MemoryShare:
     """Settings of memory of a class of guests. Amounts are percent of a guest's allocation of ``MEMORY_MB``.
 
-    :ivar high: the kernel slows a guest above this amount down, and reclaims its memory; None: no limit.
+    :ivar high: the kernel slows a guest above this amount down, and reclaims its memory; None means no limit.
     :ivar low: the kernel reclaims memory of other guests first while a guest is below this amount.
     :ivar oom_score_adj: adjustment for the kernel's OOM killer, from -1000 to 1000. A process with a higher
         value is killed earlier.
@@ -194,7 +194,7 @@ class MemoryShare:
 
 
 class CoreScope(enum.StrEnum):
-    """The guests that may run on one core at the same time as a guest of a class (core scheduling)."""
+    """The guests that may run on a core at the same time as a guest of the class (core scheduling)."""
 
     NONE = "none"
     """All guests and processes may run on the core."""
@@ -212,12 +212,13 @@ BEST_EFFORT_WEIGHT: Final = 1
 class CpuShare:
     """Settings of CPU time of a class of guests.
 
-    :ivar cpu_weight: weight of each VCPU and PCPU of a guest; None: 100, or 1 for ``BE`` and classes below.
+    :ivar cpu_weight: weight of each VCPU and PCPU of a guest; None means 100, or 1 for ``BE`` and classes
+        below.
     :ivar cpu_idle: whether guests run only on CPU time that no guest beside them wants (``cpu.idle``).
-    :ivar cpu_burst: unused CPU time that a guest may save and use later, in percent of its quota; None: the
-        guest saves none.
-    :ivar reclaimed_cap: maximum CPU use of a guest in percent of its reclaimed CPUs; None: no limit.
-    :ivar realtime_priority: realtime priority of guest CPUs on dedicated CPUs; None: the kernel's usual
+    :ivar cpu_burst: unused CPU time that a guest may save and use later, in percent of its quota; None means
+        the guest saves none.
+    :ivar reclaimed_cap: maximum CPU use of a guest in percent of its reclaimed CPUs; None means no limit.
+    :ivar realtime_priority: realtime priority of guest CPUs on dedicated CPUs; None means the kernel's usual
         scheduling.
     :ivar core_scheduling: the guests that may run on a core at the same time as a guest of the class.
     """

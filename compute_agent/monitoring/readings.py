@@ -83,9 +83,9 @@ def build_targets(
 
     :param threads: a function that lists the thread ids of a guest.
     :param class_groups: the control groups of classes, by name of the class.
-    :param membership: the control groups of guests, by uuid. A guest without a group is left out. None: cache
-        control is off, and all guests are in the default group.
-    :param cpu: the CPU use of guests in cores, by uuid; None: unknown.
+    :param membership: the control groups of guests, by uuid. A guest without a group is left out. None means
+        that cache control is off, and all guests are in the default group.
+    :param cpu: the CPU use of guests in cores, by uuid; None if unknown.
     """
     targets = [MonitorTarget("", name, group) for name, group in class_groups.items()]
     for guest in guests:
@@ -122,7 +122,7 @@ KINDS: Final = {LOCAL_BYTES: LOCAL, TOTAL_BYTES: TOTAL}
 
 
 class CacheUse(NamedTuple):
-    """The use of one L3 cache: occupancy in bytes, and bandwidths in bytes a second; None: unknown."""
+    """The use of one L3 cache: occupancy in bytes, and bandwidths in bytes a second; None if unknown."""
 
     occupancy: int | None = None
     local: float | None = None
@@ -317,7 +317,7 @@ class MonitoredCaches:
     """Converts the newest reading to a :class:`CacheReading` for watermarks."""
 
     def __init__(self, newest: Callable[[], MonitorReading | None]) -> None:
-        """``newest`` returns the newest reading; None if there is no recent reading."""
+        """``newest`` is a function that returns the newest reading, or None if there is no recent reading."""
         self._newest = newest
         self._sizes: Mapping[str, float] = {}
         self._bandwidth: float | None = None
@@ -326,7 +326,7 @@ class MonitoredCaches:
         """Set the sizes of the caches, and the capacity of their memory.
 
         :param memory_bandwidth_gbps: the bandwidth of the memory of each cache, in 10^9 bytes a second, which
-            the hardware does not show. None: unknown; thresholds in percent have no effect then.
+            the hardware does not show. None if unknown; thresholds in percent have no effect then.
         """
         self._sizes = {str(cache): float(size) for cache, size in cache_sizes(platform).items()}
         self._bandwidth = None if memory_bandwidth_gbps is None else memory_bandwidth_gbps * BYTES_PER_GB

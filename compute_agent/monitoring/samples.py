@@ -49,7 +49,8 @@ class StoredSample:
 def to_samples(before: MonitorReading | None, now: MonitorReading, time: float) -> Iterator[StoredSample]:
     """Compute the samples to store from the reading ``now``.
 
-    :param before: the reading from which the last samples were stored; None: no samples were stored before.
+    :param before: the reading from which the last samples were stored; None means that no samples were stored
+        before.
     :param time: the time at which the reading ``now`` was taken, in seconds since the epoch.
     """
     # Rates are means over the whole time since the last samples, and not the rates of the last round.
@@ -143,7 +144,8 @@ _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 """Error codes of SQLite for a file that is damaged or no database."""
 
 _THINNING: Final = 10
-"""Number of parts of the stored time. If the file is too large, the samples of the oldest part are deleted.
+"""Number of parts into which the stored time is divided. If the file is too large, the samples of the oldest
+part are deleted.
 """
 
 

@@ -47,8 +47,8 @@ class ThreadCounters:
     :ivar cpu: the CPU that the thread last ran on.
     :ivar involuntary: the number of times that the kernel ran another thread although this one could
         continue.
-    :ivar delay_ns: nanoseconds in which the thread waited for its CPU. None: the kernel does not count this
-        time.
+    :ivar delay_ns: nanoseconds in which the thread waited for its CPU. None means that the kernel does not
+        count this time.
     """
 
     cpu: int

@@ -18,7 +18,7 @@ class CpuNoise:
 
     :ivar tick: timer interrupts; ``interrupts`` are all other interrupts.
     :ivar involuntary: switches away from threads of guest CPUs that could continue.
-    :ivar delay_us: microseconds in which these threads waited for the CPU; None: not counted.
+    :ivar delay_us: microseconds in which these threads waited for the CPU; None if not counted.
     :ivar causes: the most frequent interrupts and softirqs.
     """
 

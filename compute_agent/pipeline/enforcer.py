@@ -25,7 +25,8 @@ from compute_agent.pipeline.host_state import HostState, memory_nodes
 from compute_agent.pipeline.metrics import AgentMetrics
 
 KEPT_SECONDS: Final = 60.0
-"""Seconds within which the process of an expected guest must exist; after that, the start counts as failed.
+"""Seconds within which the process of an expected guest must exist; after that, the start counts as
+failed.
 """
 
 STARTING_SECONDS: Final = 600.0
@@ -92,9 +93,9 @@ class ExpectedGuests:
     def delay_of(self, guest: Guest) -> float | None:
         """The age of a guest's process, in seconds, when it was put into its cache group.
 
-        None if the guest has ended. For a guest that was not expected, the result is the present age. The
-        call also removes the guest from the expected guests. If another start of the guest was announced
-        meanwhile, that start stays expected.
+        The result is None if the guest has ended. For a guest that was not expected, the result is the
+        present age. The call also removes the guest from the expected guests. If another start of the guest
+        was announced meanwhile, that start stays expected.
         """
         age, one = procfs.process_age(guest.pid), self._expected.get(guest.uuid)
         if one is None or (one.guest.pid or guest.pid) != guest.pid or (age is None and not one.guest.pid):
@@ -120,8 +121,8 @@ class GuestEnforcer:
     ) -> None:
         """Run ``controllers``, in their order.
 
-        :param read_online: reads the CPUs that are online now; None: the online CPUs of the host state are
-        used.
+        :param read_online: reads the CPUs that are online now; None means the online CPUs of the host state
+            are used.
         """
         self._read_online = read_online
         self._controllers = controllers

@@ -27,7 +27,7 @@ class StartGuest:
     :ivar command: the program and arguments of the guest.
     :ivar cwd: the working directory of the guest.
     :ivar declared: the names of the settings that the order sets explicitly.
-    :ivar owner: project, user and type of the guest's consumer in Placement; None: unknown.
+    :ivar owner: project, user and type of the guest's consumer in Placement; None if unknown.
     """
 
     uuid: str
@@ -67,11 +67,11 @@ class AdoptGuest:
 class GuestStarted:
     """A driver reports a running guest.
 
-    :ivar allocation: the guest's allocation; None: Placement was not asked, or did not answer.
+    :ivar allocation: the guest's allocation; None means that Placement was not asked, or did not answer.
     :ivar since: the time, in monotonic seconds, at which the driver saw the guest.
     :ivar started: whether the guest has just started. Otherwise it has changed its settings or its main
         process, or the agent sees it for the first time.
-    :ivar owner: project, user and type of the guest's consumer; None: unchanged.
+    :ivar owner: project, user and type of the guest's consumer; None means unchanged.
     """
 
     guest: Guest
@@ -88,8 +88,8 @@ class GuestExpected:
 
     If the guest can have a cache group, the answer comes when the group exists.
 
-    :ivar allocation: the guest's allocation; None: Placement did not answer.
-    :ivar owner: project, user and type of the guest's consumer; None: Placement did not answer.
+    :ivar allocation: the guest's allocation; None means that Placement did not answer.
+    :ivar owner: project, user and type of the guest's consumer; None means that Placement did not answer.
     """
 
     guest: Guest
@@ -169,7 +169,7 @@ class LimitGuest:
     The answer comes when the kernel has the limit. The answer is an error if there is no such guest
     (GuestGoneError), or if the controller fails.
 
-    :ivar limit: the limit, in the unit of the control's lever; None: the limit is removed.
+    :ivar limit: the limit, in the unit of the control's lever; None means that the limit is removed.
     """
 
     uuid: str

@@ -16,21 +16,22 @@ from compute_agent.report.history import ConsumerOwner
 class CachedGuest:
     """One guest, with its allocation, assignment and pending changes.
 
-    :ivar allocation: the guest's allocation on this host in the last answer of Placement; None: no answer
-        yet.
-    :ivar assignment: the CPUs of the guest; None: the agent does not place the guest.
+    :ivar allocation: the guest's allocation on this host in the last answer of Placement; None if there was
+        no answer yet.
+    :ivar assignment: the CPUs of the guest; None means that the agent does not place the guest.
     :ivar refusal: the reason why the policy refused the guest; empty if it did not. A refused guest is
         assigned only CPUs that no other guest holds.
-    :ivar stray: a text about CPUs that the guest holds outside of the current CPU sets; empty: none.
+    :ivar stray: a text about CPUs that the guest holds outside of the current CPU sets; empty if there is
+        none.
     :ivar refused: messages about requests of the guest that controllers have refused.
     :ivar limits: the limits that throttling has set, by control, in the unit of the control's lever.
     :ivar pending: the names of the controllers that have not applied the present state of the guest yet.
     :ivar as_of: the time, in monotonic seconds, of the request that read the allocation from Placement.
     :ivar migration: the consumer of the migration that holds the guest's allocation; None if the guest's own
         consumer holds it.
-    :ivar cache_delay: the age of the guest's process, in seconds, when it was put into its cache group; None:
-        unknown.
-    :ivar owner: project, user and type of the guest's consumer in Placement; None: unknown.
+    :ivar cache_delay: the age of the guest's process, in seconds, when it was put into its cache group; None
+        if unknown.
+    :ivar owner: project, user and type of the guest's consumer in Placement; None if unknown.
     """
 
     guest: Guest

@@ -34,7 +34,8 @@ _VERSION: Final = 1
 """Version of the content of the file."""
 
 GONE_SECONDS: Final = 600.0
-"""Seconds after which the settings of a guest that left this host are removed. A hard reboot takes less time.
+"""Seconds after which the settings of a guest that left this host are removed. A hard reboot takes less
+time.
 """
 
 MANUAL_SOURCES: Final = (SettingSource.BY_HAND, SettingSource.FLEET)
@@ -53,7 +54,7 @@ class ManualSettings:
     def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         """Read the file. Without a file there are no settings. A damaged file is renamed.
 
-        :param path: the file; None: settings do not outlive the process.
+        :param path: the file; None means that settings do not outlive the process.
         :param clock: returns monotonic seconds.
         :raises UnsafeFileError: other users could have written the file.
         :raises OSError: the file cannot be read, or a damaged file cannot be renamed.
@@ -235,7 +236,7 @@ class GuestClassifier:
     ) -> Guest:
         """Return the guest with its settings resolved from all sources.
 
-        :param owner: project, user and type of the guest's consumer in Placement; None: unknown.
+        :param owner: project, user and type of the guest's consumer in Placement; None if unknown.
         """
         # Before the first resolution of a guest, ``settings`` may have values that its driver has set.
         declared = (
@@ -298,7 +299,7 @@ def guest_facts(
 ) -> GuestFacts:
     """Collect the facts of a guest that rules match.
 
-    :param owner: project, user and type of the guest's consumer in Placement; None: unknown.
+    :param owner: project, user and type of the guest's consumer in Placement; None if unknown.
     """
     held = {uuid: amounts for uuid, amounts in (allocation or {}).items() if amounts}
     return GuestFacts(

@@ -34,7 +34,7 @@ class HostState:
     :ivar former: zones of an earlier shape of the provider tree. A guest with an allocation in a former zone
         stays there until it is moved.
     :ivar rebalance_gain: the minimum gain of a move of a running guest (see
-        :mod:`compute_agent.policy.running_guests`); None: guests are not moved.
+        :mod:`compute_agent.policy.running_guests`); None means that guests are not moved.
     :ivar refuse_unplaced: whether a guest that is refused at its start is stopped.
     :ivar root_known: whether the root provider is known. While it is not, no allocation counts as one on this
         host.
@@ -237,7 +237,7 @@ def device_nodes(host_state: HostState, guest: Guest, allocation: Allocation) ->
 
 
 def memory_nodes(host_state: HostState, guest: Guest, allocation: Allocation) -> frozenset[int]:
-    """The NUMA nodes for the memory of a guest; empty: any node.
+    """The NUMA nodes for the memory of a guest; empty means any node.
 
     The settings of the guest may name a memory type. The result are those nodes of the guest's allocation
     that have this type. If the allocation names no node, the result are all nodes of the type. If no node has

@@ -64,9 +64,13 @@ class GuestLifecycle:
         self._cache = enforcer.cache
         self._metrics = metrics
         self._saved: Mapping[str, SavedGuest] | None = None
-        """The saved guests that are not taken over yet; None: the guests of all drivers are taken over."""
+        """The saved guests that are not taken over yet; None means the guests of all drivers are taken
+        over.
+        """
         self._awaited: frozenset[str] | None = None
-        """The drivers that had not listed their guests at the last takeover; None: there was no takeover."""
+        """The drivers that had not listed their guests at the last takeover; None means that there was no
+        takeover.
+        """
         self._limits: Limits = {}
         self._owners: Mapping[str, ConsumerOwner] = {}
 
@@ -115,11 +119,11 @@ class GuestLifecycle:
     ) -> None:
         """Add a guest that runs, or update its entry, and place it.
 
-        :param allocation: the guest's allocation; None: Placement was not asked, or did not answer.
+        :param allocation: the guest's allocation; None means that Placement was not asked, or did not answer.
         :param as_of: the time, in monotonic seconds, of the request to Placement.
         :param started: whether the driver reports a start. The cache cannot determine this: a guest may
             continue with another pid, and may be found before its start is reported.
-        :param owner: project, user and type of the guest's consumer; None: unchanged.
+        :param owner: project, user and type of the guest's consumer; None means unchanged.
         """
         # The allocation of a migration counts only if Placement's answer is empty, or if a new guest has no
         # answer.
@@ -362,7 +366,7 @@ class GuestLifecycle:
     def _held_before(self, guest: Guest, reported: Allocation | None = None) -> Allocation | None:
         """The allocation of a new guest: ``reported``, or else the last known allocation of its consumer.
 
-        :param reported: the answer of Placement; None: there was no answer.
+        :param reported: the answer of Placement; None means that there was no answer.
         :return: the allocation on this host; None if the consumer is not known.
         """
         known = self._cache.unclaimed.get(guest.uuid) or self._cache.lost.get(guest.uuid)
@@ -379,7 +383,7 @@ class GuestLifecycle:
     def _through_migration(self, uuid: str) -> GuestHolding | None:
         """The allocation on this host that the consumer of a migration holds for a guest.
 
-        None without a migration, or if the guest's own consumer holds an allocation.
+        The result is None without a migration, or if the guest's own consumer holds an allocation.
         """
         consumer = self._cache.migration_of(uuid)
         if not consumer or uuid in self._cache.unclaimed:

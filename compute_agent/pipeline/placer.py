@@ -191,7 +191,7 @@ class GuestPlacer:
         The result are the nodes with the memory type in the guest's settings. The result is ``bound`` if the
         guest has no memory type, or if the host has no node of that type.
 
-        :param bound: the nodes to which the memory is bound now; empty: not bound.
+        :param bound: the nodes to which the memory is bound now; empty if not bound.
         """
         wanted = entry.guest.settings.memory_type
         if wanted is MemoryType.ANY:
@@ -235,7 +235,7 @@ class GuestPlacer:
     def plan_move(self, entry: CachedGuest) -> CpuAssignment | PlacementRefusal | None:
         """The new assignment or the refusal of a guest that has to move into the current CPU sets.
 
-        None if the guest holds no CPUs outside of these sets.
+        The result is None if the guest holds no CPUs outside of these sets.
         """
         if not entry.stray:
             return None
@@ -416,7 +416,7 @@ class GuestPlacer:
     def read_back(self, guest: Guest, found: KernelPlacement) -> CpuAssignment | None:
         """Recognise the assignment of a guest without a saved state, from the CPUs that it may use.
 
-        None if the policy does not place guests, or the agent cannot have made the assignment.
+        The result is None if the policy does not place guests, or the agent cannot have made the assignment.
         """
         if not self.host_state.places_guests:
             return None

@@ -52,10 +52,10 @@ class AgentState:
     :ivar owned: the resource classes and traits that the agent wrote to each provider, by uuid of the
         provider.
     :ivar driver: the name of the driver of the guests; empty if unknown. Commas separate several names.
-    :ivar maintenance: the last maintenance order of an operator; None: there was none.
+    :ivar maintenance: the last maintenance order of an operator; None if there was none.
     :ivar unclaimed: the allocations on this host of consumers without a guest, by uuid of the consumer.
     :ivar migrations: uuids of migrating guests, by the consumer of the migration.
-    :ivar nova_root: the root provider of nova-compute when the agent last saw it; None: there was none.
+    :ivar nova_root: the root provider of nova-compute when the agent last saw it; None if there was none.
     :ivar former_values: the contents of kernel files before the agent applied its classes of CPUs.
     :ivar history: the last seen generations of Placement's providers, by which the agent notices a database
         that was restored from an older copy.

@@ -147,8 +147,9 @@ class GuestPipeline:
 
         :param save: writes the state to disk: the guests, the allocations of consumers without a guest, and
             the guests of migrations by consumer. The function may raise OSError.
-        :param read_online: reads the CPUs that are online now; None: they do not change.
-        :param manual: the settings by hand and by the fleet; None: these settings do not outlive the process.
+        :param read_online: reads the CPUs that are online now; None means that they do not change.
+        :param manual: the settings by hand and by the fleet; None means that these settings do not outlive
+            the process.
         """
         self._driver = driver
         self._recorder = recorder = recorder or EventRecorder()
@@ -275,8 +276,8 @@ class GuestPipeline:
         If the driver cannot list the guests, the worker tries again before each event.
 
         :param saved: the guests in the state file, by uuid.
-        :param listener: called for each change that the driver reports; None: the worker handles the ends
-            of guests, and ignores other changes.
+        :param listener: called for each change that the driver reports; None means that the worker handles
+            the ends of guests, and ignores other changes.
         :param limits: the limits that throttling has set, by uuid of the guest.
         :param unclaimed: the last known allocations of consumers without a guest, by consumer.
         :param migrations: uuids of migrating guests, by the consumer of the migration.

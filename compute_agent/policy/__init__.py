@@ -1,8 +1,9 @@
-"""Placement of guests on CPUs: pure functions that assign CPUs to a guest, or refuse it with a reason.
+"""Places guests on CPUs: pure functions assign CPUs to a guest, or refuse the guest with a reason.
 
 Nouns
     A *dedicated* CPU backs PCPU and belongs to one guest. *Shared* CPUs back VCPU, and guests float on them.
-    The *supply* describes the host: the purpose of each CPU, and which guests hold dedicated CPUs.
+    The *supply* describes the CPUs of the host: the purpose of each CPU, and which guests hold dedicated
+    CPUs.
 
     A *request* describes the needs of one guest: the number of its guest CPUs, a *demand* for each provider
     of its allocation, a thread policy and an emulator policy. A demand has amounts of PCPU and VCPU, and the
@@ -18,7 +19,7 @@ An example
     A processor has two L3 caches of two cores with two threads each: CPUs 0-3 and 4-7, with the cores 0-1,
     2-3, 4-5 and 6-7. All are dedicated, and a guest holds CPU 0. ``topology-aware`` gives the next guest
 
-    - with one PCPU: CPU 1. Another guest uses a thread of that core already, and whole cores stay free.
+    - with one PCPU: CPU 1. Another guest uses a thread of that core already, so whole cores stay free.
     - with two PCPU: CPUs 2 and 3, a whole core under the cache that is in use, so that the other cache stays
       free.
     - with three PCPU: CPUs 2, 3 and 1, under one cache, without breaking a whole core.
@@ -29,9 +30,10 @@ An example
 Invariants
     - A dedicated CPU is in at most one assignment, whether it is used or kept empty.
     - A guest gets all dedicated CPUs of its allocation, each in the zone of its provider, or a refusal.
-    - If the demands of a guest's definition (strict memory, pins) cannot be met, the guest is left as it is
+    - If the demands of a guest's definition (strict memory, pins) cannot be met, the guest stays where it is
       (:mod:`constraints`).
-    - The same supply and request give the same answer. Policies use no random numbers and read no files.
+    - The same supply and request always give the same assignment. Policies use no random numbers and read no
+      files.
     - A guest runs on CPUs of a pool only if it holds some of them (:mod:`shared_cpus`).
     - A running guest is not moved while its CPUs serve its request (:func:`base.refit_assignment`).
 """
@@ -59,6 +61,6 @@ POLICIES: Final[Mapping[str, Policy]] = {
     "static-pools": STATIC_POOLS,
     "topology-aware": within_constraints(place_by_topology),
 }
-"""The policies by the name that ``[policy] name`` selects."""
+"""The placement policies by the name that ``[policy] name`` selects."""
 
 __all__ = ["POLICIES", "STATIC_PLUS", "STATIC_POOLS", "leave_in_place", "place_nowhere"]

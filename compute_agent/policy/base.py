@@ -1,4 +1,4 @@
-"""The types of placement, the pieces of a host with their free cores, and the code that policies share.
+"""The classes of placement, the pieces of a host with their free cores, and the common code of policies.
 
 A piece consists of the CPUs of one NUMA node, one L3 cache and one package. CPUs are numbers of logical CPUs.
 """
@@ -75,7 +75,7 @@ def free_cores(topology: HostTopology, free: CpuSet) -> list[FreeCores]:
 
 
 def memory_nodes(topology: HostTopology, cpus: CpuSet) -> CpuSet:
-    """The NUMA nodes with memory on which these CPUs are."""
+    """Return the NUMA nodes with memory to which these CPUs belong."""
     node_of = _known_layout(topology).memory_node_of
     return frozenset({node_of[cpu] for cpu in cpus if cpu in node_of})
 
@@ -156,7 +156,7 @@ class ProviderDemand:
         empty, the CPUs that belong to no pool.
     :ivar pcpu: the amount of PCPU that the guest has of the provider.
     :ivar vcpu: the amount of VCPU that the guest has of the provider.
-    :ivar pool: the name of the pool to which the provider belongs; empty: none.
+    :ivar pool: the name of the pool to which the provider belongs; empty if there is none.
     :ivar around: on a host with pools, all CPUs of the zone. Dedicated CPUs that a running guest has in the
         zone but outside of ``cpus`` still serve the demand.
     """
@@ -171,7 +171,7 @@ class ProviderDemand:
 
 @dataclass(frozen=True, slots=True)
 class GuestRequest:
-    """The needs of one guest. A guest without demands has no allocation, and runs on any shared CPU.
+    """The needs of one guest. A guest without demands has no allocation, and may run on any shared CPU.
 
     :ivar guest: the uuid of the guest.
     :ivar vcpus: the number of guest CPUs.
@@ -192,7 +192,8 @@ class GuestRequest:
     constraints: PlacementConstraints = UNCONSTRAINED
     mems: CpuSet = frozenset()
     dedicated_vcpus: CpuSet = frozenset()
-    """The numbers of the guest CPUs that should be dedicated; empty if the guest's definition names no CPUs.
+    """The numbers of the guest CPUs that should be dedicated; empty if the guest's definition names no
+    CPUs.
     """
     alone: bool = False
     """Whether the isolation level of the guest is ``alone``, for which boot options may set CPUs apart."""
@@ -262,13 +263,15 @@ class CpuSupply:
     busy: Mapping[int, LoadProfile] = field(default_factory=dict)
     """The busy part, from 0 to 1, of each dedicated CPU for which it is measured, by hour of the week."""
     woken: CpuSet = frozenset()
-    """Parked CPUs that a policy may give to a guest, because the agent can bring them online."""
+    """Parked CPUs that a policy may assign to a guest, because the agent can bring them online."""
 
     set_apart: CpuSet = frozenset()
-    """CPUs of the boot options ``isolcpus`` and ``nohz_full``, for guests with isolation level ``alone``."""
+    """CPUs in the boot options ``isolcpus`` and ``nohz_full``, which are for guests with the isolation level
+    ``alone``.
+    """
 
     def core_order(self, request: GuestRequest) -> Callable[[int], float] | None:
-        """Return a function from a CPU of a core to the sort key of the core; None if any order is good.
+        """Return a function that maps a CPU to the sort key of its core; None if any order of cores is good.
 
         Cores that suit the isolation level of the guest come first, then cores with idle siblings.
         """
@@ -279,8 +282,9 @@ class CpuSupply:
     def is_unsuited(self, request: GuestRequest, cpu: int) -> bool:
         """Whether a CPU does not suit the isolation level of the guest.
 
-        CPUs in the boot options isolcpus and nohz_full suit only guests with level ``alone``. All other CPUs
-        suit only the other guests. On a host without these boot options, each CPU suits each guest.
+        CPUs in the boot options isolcpus and nohz_full suit only guests with the level ``alone``. All other
+        CPUs suit only guests with other levels. On a host without these boot options, each CPU suits each
+        guest.
         """
         return bool(self.set_apart) and (cpu in self.set_apart) != request.alone
 
@@ -299,7 +303,7 @@ class CpuSupply:
     def own_load(self, request: GuestRequest) -> LoadProfile | None:
         """The part of the time in which each CPU of the guest is busy, by hour of the week.
 
-        None if the guest's use is not known.
+        The result is None if the guest's use is not known.
         """
         use = self.use.get(request.guest)
         count = len(self.holdings.get(request.guest, ())) or request.pcpu
@@ -379,9 +383,9 @@ def place_guest(
 def _choose_near(
     supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet, choose: Chooser
 ) -> tuple[int, ...] | PlacementRefusal:
-    """Choose from the free CPUs near the guest's PCI devices.
+    """Choose CPUs from the free CPUs near the guest's PCI devices.
 
-    If these are too few, choose from all free CPUs, unless the guest has ``near_only``.
+    If there are too few of these, choose from all free CPUs, unless the guest has ``near_only``.
     """
     near = near_cpus(supply, request, demand.cpus)
     # No preference if all CPUs of the zone are near the devices, or none of them.
@@ -436,10 +440,10 @@ def build_assignment(
 
 
 def memory_of(supply: CpuSupply, request: GuestRequest, cpus: CpuSet, pinned: bool) -> CpuSet:
-    """The NUMA nodes for the memory of a guest on ``cpus``; empty: any node.
+    """The NUMA nodes for the memory of a guest on ``cpus``; an empty set means any node.
 
-    The guest's definition decides, or else its allocation. If neither names a node, the result is the nodes
-    of ``cpus`` for a guest that is ``pinned`` or has to be near its devices.
+    The guest's definition decides, and without it the guest's allocation. If neither names a node, the result
+    is the nodes of ``cpus`` for a guest that is ``pinned`` or has to be near its devices.
     """
     told = request.constraints.memory_nodes or request.mems
     follows = pinned or (request.near_only and bool(request.near))
@@ -449,7 +453,7 @@ def memory_of(supply: CpuSupply, request: GuestRequest, cpus: CpuSet, pinned: bo
 def refit_assignment(
     supply: CpuSupply, request: GuestRequest, current: CpuAssignment
 ) -> CpuAssignment | None:
-    """The assignment that keeps the guest's present dedicated CPUs; None if these do not serve the request.
+    """The assignment that keeps the guest's present dedicated CPUs; None if they do not meet the request.
 
     The CPUs serve the request if their number and zones are those of the allocation, and no other guest holds
     one of them. With thread policy isolate, all siblings of used CPUs have to be among them. CPUs that have
@@ -477,7 +481,7 @@ def _was_allocated_shared(request: GuestRequest) -> bool:
 def _what_may_be_its_own(
     supply: CpuSupply, request: GuestRequest, current: CpuAssignment
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the sets of CPUs that a guest may own: with and without the siblings of its emulator CPU."""
+    """Yield the sets of CPUs that the guest may own: with and without siblings of its emulator CPU."""
     yield current.dedicated
     used = _used_cpus(supply, request, current.dedicated, current.withheld)
     if request.thread_policy is ThreadPolicy.ISOLATE and request.has_emulator_cpu and used:
@@ -518,7 +522,10 @@ def _own_positions(assignment: CpuAssignment, own: CpuSet) -> CpuSet:
 def _is_isolated(
     supply: CpuSupply, request: GuestRequest, dedicated: tuple[int, ...], withheld: CpuSet = frozenset()
 ) -> bool:
-    """Whether each pinned guest CPU has a whole core. Always True with other thread policies than isolate."""
+    """Whether each pinned guest CPU has a whole core.
+
+    With thread policies other than isolate, the result is always True.
+    """
     if request.thread_policy is not ThreadPolicy.ISOLATE or not dedicated:
         return True
     used = _used_cpus(supply, request, dedicated, withheld)
@@ -577,7 +584,7 @@ def _floating_anywhere(supply: CpuSupply, request: GuestRequest) -> CpuSet:
 
 
 def _why_not_shared(supply: CpuSupply, request: GuestRequest) -> str:
-    """The reason why a guest without PCPU gets no shared CPUs, for the message of its refusal."""
+    """The reason why a guest without PCPU cannot get shared CPUs, for the refusal of the guest."""
     if not supply.cpu_sets.shared & supply.topology.online:
         return "the host has no shared CPUs, and the guest holds no PCPU"
     zones = ", ".join([demand.zone for demand in request.demands]) or "the host"

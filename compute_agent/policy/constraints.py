@@ -1,4 +1,4 @@
-"""Pure functions that place a guest within the limits of its definition (pins, strict memory).
+"""Places a guest within the limits of its definition (pins, strict memory), by pure functions.
 
 Nouns
     The *limit* of a guest CPU is the set of host CPUs that the guest's definition allows. The definition may
@@ -12,9 +12,9 @@ An example
 
 Invariants
     - A guest CPU gets no CPU outside its limit.
-    - If dedicated CPUs can be assigned within limits and zones, they are assigned (maximum flow). Thread
-      policy isolate is an exception: only the choice of the policy is tried.
-    - Otherwise the guest is left as it is, and the refusal has the reason.
+    - If dedicated CPUs can be assigned within limits and zones, they are assigned (maximum flow). With thread
+      policy isolate, only the CPUs that the policy chooses are tried.
+    - If the CPUs cannot be assigned, the guest stays where it is, and the refusal has the reason.
 """
 
 from __future__ import annotations

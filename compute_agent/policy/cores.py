@@ -1,4 +1,4 @@
-"""Chooses free cores by thread policy, such that the guest uses few cores and breaks few cores.
+"""Chooses free cores by thread policy, so that a guest uses few cores and breaks few of them.
 
 A core is *broken* if only some of its threads are free, because guests use the others.
 """
@@ -54,7 +54,8 @@ class CorePlan(NamedTuple):
     """A choice of cores by kind.
 
     :ivar filled: the number of cores, by kind, of which all free threads are taken.
-    :ivar part: the kind of the one core of which only some free threads are taken; None without one.
+    :ivar part: the kind of the only core of which not all free threads are taken; None if there is no such
+        core.
     """
 
     cost: CoreCost
@@ -68,7 +69,9 @@ _FITS: Final[Mapping[ThreadPolicy, Callable[[CoreKind], bool]]] = {
     ThreadPolicy.ISOLATE: lambda kind: kind.whole,
     ThreadPolicy.SPREAD: lambda kind: True,
 }
-"""Whether each thread policy may use cores of a kind. Policy require needs two free threads of a core."""
+"""For each thread policy, whether it may use cores of a kind. Policy require needs two free threads of a
+core.
+"""
 
 
 def capacity(free: FreeCores, want: CoreDemand) -> int:
@@ -143,7 +146,7 @@ def _best_plan(amounts: Amounts, want: CoreDemand) -> CorePlan | None:
 
 
 def _with_one_more(amounts: Amounts, plan: CorePlan | None) -> CorePlan | None:
-    """The plan with one CPU added, preferably from the broken core with the fewest free threads."""
+    """The plan with one more CPU, preferably from the broken core with the fewest free threads."""
     if plan is None:
         return None
     filled = dict(plan.filled)
@@ -182,7 +185,7 @@ def _fewest_cores(
     def visit_kind(
         index: int, missing: int, filled: tuple[tuple[CoreKind, int], ...], mended: int, passed_over: int
     ) -> None:
-        """Try each number of filled cores of the kind ``index``, and go on with the next kind.
+        """Try each number of filled cores of the kind ``index``, and continue with the next kind.
 
         :param missing: CPUs that are still to be taken.
         :param mended: the number of broken cores filled so far.

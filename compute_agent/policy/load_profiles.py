@@ -1,7 +1,7 @@
 """Load profiles: the CPU use of guests by hour of the week, and the time in which two guests are busy.
 
-Two guests with equal means may be busy at the same hours or at opposite hours. Only in the first case do they
-contend for a core that they share.
+Two guests with equal means may be busy at the same hours or at opposite hours. Two guests that share a core
+contend for it only if they are busy at the same hours.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class LoadProfile:
 
 
 ALWAYS_BUSY: Final = LoadProfile.from_mean(1.0)
-"""The profile for a guest of unknown use. With it, each hour of the other guest counts in full."""
+"""The profile for a guest of unknown use. With this profile, each busy hour of the other guest counts in
+full.
+"""
 
 
 @lru_cache(maxsize=1024)

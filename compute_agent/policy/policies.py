@@ -1,7 +1,7 @@
-"""The policies, which ``[policy] name`` selects.
+"""The placement policies, of which ``[policy] name`` selects one.
 
 ``none``
-    Guests are counted and listed. The agent does not change their CPUs.
+    Guests are counted and listed. The agent does not change the CPUs of guests.
 
 ``follow``
     Another program, such as Nova, pins guests. The agent moves no guest, and reads assignments from the
@@ -70,11 +70,11 @@ class KernelPlacement:
 
 
 def leave_in_place(supply: CpuSupply, request: GuestRequest) -> None:
-    """Policy ``follow``: leave the guest on the CPUs that another program has given to it."""
+    """Policy ``follow``: leave the guest on the CPUs to which another program has pinned it."""
 
 
 def found_assignment(cpu_sets: CpuSets, vcpus: int, found: KernelPlacement) -> CpuAssignment:
-    """The assignment of a guest that another program has placed, as far as the kernel shows it.
+    """The assignment of a guest that another program has placed, as read from the kernel.
 
     CPUs count as dedicated if a guest CPU is pinned to them and they are a part of the dedicated set. CPUs of
     the other threads count as dedicated if they are also in the dedicated set and no guest CPU may use them.
@@ -230,7 +230,7 @@ def _across_nodes(
 def _distinct_pieces(available: Sequence[FreeCores]) -> Iterable[FreeCores]:
     """The pieces without duplicates.
 
-    Of several pieces that differ only by their ids, the first piece is kept.
+    If several pieces differ only by their ids, only the first of them is kept.
     """
     return {
         (free.piece.node, free.piece.package, free.cpus == free.piece.cpus, free.amounts): free
@@ -265,8 +265,8 @@ def _collect_pieces(
 ) -> Candidate | None:
     """Add pieces to ``start`` until the group meets the demand; return the group with its cost, or None.
 
-    ``rings`` are groups of pieces in the order in which they are used up. In a ring, the smallest piece that
-    has all missing CPUs is added, or else the largest piece, so that few pieces are used.
+    ``rings`` are groups of pieces in the order in which the search uses them. In a ring, the smallest piece
+    that has all missing CPUs is added, or else the largest piece, so that few pieces are used.
     """
     group = [start]
     missing = want.cpus - capacities[start]

@@ -1,23 +1,23 @@
-"""Running guests: reads assignments back, confines guests that cannot be placed, and finds useful moves.
+"""Places running guests: reads assignments back, confines guests without a place, and finds useful moves.
 
 ``read_back`` recognises an assignment from the CPUs that the kernel shows for a guest, such as after a
 restart of the agent.
 
 A guest may run without an assignment: the operator has over-allocated the host, or the guest has no
-allocation and the host has no shared CPUs. It would then run on all CPUs, including CPUs of other guests. The
-agent *confines* such a guest to the shared CPUs of no pool. Without shared CPUs, it is confined to all CPUs
-that no guest holds, and to CPUs of pools only if no other CPUs exist. A confined guest holds no CPU, and
-leaves each CPU that another guest gets. An example: CPUs 0-1 are dedicated, CPU 2 belongs to the host, and no
-CPU is shared. A confined guest runs on 0-2. It runs on 1-2 while a guest holds CPU 0, and on 2 while guests
-hold both CPUs.
+allocation and the host has no shared CPUs. Without an assignment the guest would run on all CPUs, including
+CPUs of other guests. The agent *confines* such a guest to the shared CPUs of no pool. Without shared CPUs, it
+is confined to all CPUs that no guest holds, and to CPUs of pools only if no other CPUs exist. A confined
+guest holds no CPU, and leaves each CPU that another guest gets. An example: CPUs 0-1 are dedicated, CPU 2
+belongs to the host, and no CPU is shared. A confined guest runs on 0-2. It runs on 1-2 while a guest holds
+CPU 0, and on 2 while guests hold both CPUs.
 
 Rebalancing moves at most one guest at a time, and only if the gain is large enough. Costs have points: a
 guest that uses one more L3 domain costs one point, and constants of this module define the other weights. A
-shared core counts for each pair of guests, so each move lowers the sum of all costs by at least its gain. As
-the minimum gain is above 0, moves come to an end, and no guest moves back and forth. The use by hour of the
-week is stable, so a smaller gain is enough for it than for the mean of the last minutes. If no move gains
-enough by the hours of the week, guests that are busy together now are separated, unless that makes the hours
-of the week much worse.
+core that two guests share counts for both of them, so each move lowers the sum of all costs by at least its
+gain. As the minimum gain is above 0, moves end after some time, and no guest moves back and forth. The use by
+hour of the week is stable, so a smaller gain is enough for a move than with the mean of the last minutes. If
+no move gains enough by the hours of the week, guests that are busy together now are separated, unless that
+makes the hours of the week much worse.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def read_back(
     """Recognise the assignment of a running guest; None if the agent cannot have made it.
 
     A guest that may use all CPUs was never placed. A guest that may use CPUs of the host or of another guest
-    was placed by another program. With thread policy isolate, free siblings are kept empty, because the
-    allocation may include them.
+    was placed by another program. With thread policy isolate, free sibling threads are kept empty, because
+    the allocation may include them.
 
     :param observed: the CPUs that all threads of the guest together may use.
     :param vcpu_cpus: the host CPUs of each guest CPU, by its number from 0, if the driver knows the threads
@@ -94,7 +94,8 @@ def _own_cpus(request: GuestRequest, seen: CpuSet, positions: tuple[CpuSet, ...]
 
     A CPU belongs to the guest if exactly one guest CPU is pinned to it. With emulator policy isolate, a
     single further CPU belongs to the emulator threads. If the guest CPUs are not known, all its CPUs belong
-    to the guest. If they are more than its threads could be pinned to, none belongs to it.
+    to the guest. If there are more CPUs than its threads could be pinned to, none of them belongs to the
+    guest.
     """
     alone = request.emulator_policy is EmulatorPolicy.ISOLATE
     if not positions:
@@ -119,8 +120,8 @@ def confine_guest(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | N
 def keep_dedicated(supply: CpuSupply, request: GuestRequest, current: CpuAssignment) -> CpuAssignment | None:
     """The assignment with the guest's present dedicated CPUs, even if its allocation has other amounts.
 
-    The floating guest CPUs leave CPUs that other guests hold. None if the guest has no dedicated CPUs, or if
-    another guest holds one of them.
+    The floating guest CPUs leave the CPUs that other guests hold. The result is None if the guest has no
+    dedicated CPUs, or if another guest holds one of them.
     """
     if not current.held_cpus or current.held_cpus & supply.taken_cpus(request):
         return None
@@ -143,19 +144,23 @@ def may_stay(current: CpuAssignment, taken: CpuSet, online: CpuSet) -> bool:
 L3_CROSSED: Final = 1.0
 """Cost of each L3 domain of a guest after the first. No L3 domain belongs to two NUMA nodes."""
 NODE_CROSSED: Final = 3.0
-"""Cost of each NUMA node of a guest after the first."""
+"""Cost of each NUMA node of a guest beyond the first."""
 PACKAGE_CROSSED: Final = 6.0
-"""Cost of each package of a guest after the first."""
+"""Cost of each package of a guest beyond the first."""
 CORE_SHARED: Final = 1.0
-"""Cost of each core that a guest shares with another guest, for each such guest, if use is not measured."""
+"""Cost of each core that a guest shares with another guest, for each such guest, if CPU use is not
+measured.
+"""
 BUSY_SIBLINGS: Final = 4.0
-"""Cost of a shared core if use is measured: multiplied by the part of the time in which both guests are busy.
+"""Cost of a shared core if CPU use is measured, multiplied by the part of the time in which both guests are
+busy.
 """
 # Above MEMORY_MOVED, so that a guest leaves such CPUs even if its memory has to follow.
 OUTSIDE: Final = 4.0
-"""Cost of each CPU of a guest that is no longer in the dedicated set."""
+"""Cost of each CPU of a guest that is no longer in ``cpu_dedicated_set``."""
 MEMORY_MOVED: Final = 2.0
-"""Cost of moving all memory of a guest to other NUMA nodes. A guest that leaves half of its nodes costs half.
+"""Cost of moving all memory of a guest to other NUMA nodes. A guest that leaves half of its nodes costs
+half.
 """
 
 # With the whole gain as the limit, guests with equal peaks would stay together; benchmarks/policies.md has

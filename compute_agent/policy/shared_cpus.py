@@ -1,9 +1,9 @@
-"""CPU pools: admits guests to pools, and lends idle dedicated CPUs to floating guests.
+"""CPU pools: admits guests to pools, and lends idle dedicated CPUs to guests that float.
 
-Lending changes no inventory. If a guest gets a CPU that is lent, the borrowers lose it at once. Pools with
-``max_cpus`` borrow first, in the order of their names. A pool borrows its own idle dedicated CPUs first, then
-whole idle cores from the end of its zones. With policy ``static-plus``, guests outside of pools borrow the
-remaining CPUs. All functions are pure.
+Lending changes no inventory. If a guest is placed on a lent CPU, the borrowers lose this CPU at once. Pools
+with ``max_cpus`` borrow first, in the order of their names. A pool borrows its own idle dedicated CPUs first,
+then whole idle cores from the end of its zones. With policy ``static-plus``, guests outside of pools borrow
+the CPUs that are left. All functions are pure.
 
 An example: CPUs 0 and 1 are shared, and 2 to 7 are dedicated; cores have two threads. CPU 1 is in a pool with
 ``max_cpus = 3``, and a guest holds CPU 6. The pool borrows CPUs 4 and 5. With ``static-plus``, guests of no
@@ -21,7 +21,7 @@ from compute_agent.policy.base import PlacementRefusal, ProviderDemand
 
 
 def refuse_outside(demands: Sequence[ProviderDemand]) -> PlacementRefusal | None:
-    """Refuse a guest that holds no CPUs, or CPUs outside of pools; None if all its CPUs belong to pools."""
+    """Refuse a guest that holds no CPUs, or CPUs outside of pools; None means that it is not refused."""
     outside = [demand.zone for demand in demands if not demand.pool]
     if demands and not outside:
         return None
@@ -35,7 +35,7 @@ def refuse_outside(demands: Sequence[ProviderDemand]) -> PlacementRefusal | None
 def admit_guest(
     pools: Iterable[CpuPool], wanted: Iterable[str], qos_class: str, members: int
 ) -> PlacementRefusal | None:
-    """Refuse a guest that a pool does not admit; None if all its pools admit it.
+    """Refuse a guest that a pool does not admit; None means that all its pools admit it.
 
     :param wanted: the names of the pools of which the guest holds CPUs.
     :param members: the number of other guests in the fullest of these pools; 0 if the guest is a member

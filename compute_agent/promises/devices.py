@@ -10,7 +10,8 @@ from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.model.guest import Allocation
 
 HeldDevices = Mapping[str, int]
-"""The number of held devices by the address of the card; more than 1 for several virtual functions of a card.
+"""The number of held devices by the address of the card; more than 1 for several virtual functions of a
+card.
 """
 
 

@@ -56,9 +56,9 @@ class CachePromise:
     """The shares of one L3 cache that are promised to a guest.
 
     :ivar ways: the number of ways that the guest holds; 0 if it has none of its own.
-    :ivar bandwidth: the percent of memory bandwidth that the guest holds; 0: none of its own.
-    :ivar way_limit: the ways that throttling leaves to the guest; None: no limit.
-    :ivar bandwidth_limit: the percent of bandwidth that throttling leaves to the guest; None: no limit.
+    :ivar bandwidth: the percent of memory bandwidth that the guest holds; 0 means none of its own.
+    :ivar way_limit: the ways that throttling leaves to the guest; None means no limit.
+    :ivar bandwidth_limit: the percent of bandwidth that throttling leaves to the guest; None means no limit.
     """
 
     ways: int = 0
@@ -71,18 +71,18 @@ class CachePromise:
 class GuestPromises:
     """All promises to one guest.
 
-    :ivar vcpu_cpus: the CPUs of each guest CPU; empty: the agent does not place the guest.
+    :ivar vcpu_cpus: the CPUs of each guest CPU; empty if the agent does not place the guest.
     :ivar emulator_cpus: the CPUs of the guest's other threads.
     :ivar held: the guest's dedicated CPUs, including those that are kept empty for it.
     :ivar thread_policy: decides whether sibling CPUs are promised.
-    :ivar mems: the NUMA nodes of the guest's memory; empty: any.
-    :ivar group: the name of the guest's resctrl group; None: no promise of caches.
+    :ivar mems: the NUMA nodes of the guest's memory; empty means any.
+    :ivar group: the name of the guest's resctrl group; None means no promise of caches.
     :ivar caches: the promised shares by L3 cache id.
     :ivar quiet: whether the kernel's movable work must stay off the guest's dedicated CPUs.
     :ivar alone: whether processes of the host must stay off the dedicated CPUs.
     :ivar given: whether another program placed the guest.
     :ivar devices: the number of PCI devices that the guest holds, by the address of the card.
-    :ivar priority: the guest's realtime priority; None: no promise.
+    :ivar priority: the guest's realtime priority; None means no promise.
     :ivar core_group: a text that names the guests that may share the guest's cores; empty if nothing is
         promised and all may.
     """
@@ -135,15 +135,17 @@ class ObservedGuest:
     :ivar emulator: the CPUs of the guest's other threads; empty if the agent cannot tell the guest's threads
         apart.
     :ivar threads: the CPUs of all threads, by thread id.
-    :ivar bound: the NUMA nodes to which the guest's memory is bound; empty: any. None: the memory cannot be
-        bound.
-    :ivar memory: the bytes by NUMA node; empty: the kernel does not count memory by node.
-    :ivar group: the facts about the guest's resctrl group. None: the group does not exist, or cannot be read.
+    :ivar bound: the NUMA nodes to which the guest's memory is bound; empty means any. None means that the
+        memory cannot be bound.
+    :ivar memory: the bytes by NUMA node; empty if the kernel does not count memory by node.
+    :ivar group: the facts about the guest's resctrl group. None means that the group does not exist, or
+        cannot be read.
     :ivar problem: the reason why the agent can read nothing of the guest.
     :ivar helpers: the CPUs of tasks that serve the guest outside its own processes, by thread id.
-    :ivar devices: the addresses of the guest's PCI devices; None: not known.
+    :ivar devices: the addresses of the guest's PCI devices; None if unknown.
     :ivar schedules: the schedules of the threads that run guest CPUs, by thread id.
-    :ivar cookies: the core cookies of all threads by thread id, 0 for none; None: they cannot be read.
+    :ivar cookies: the core cookies of all threads by thread id, 0 for none; None means that they cannot be
+        read.
     """
 
     vcpus: Mapping[int, CpuSet] = field(default_factory=dict)
@@ -174,7 +176,8 @@ class HostFacts:
     """The facts about the host, as the kernel shows them.
 
     :ivar guests: the facts about each guest, by uuid.
-    :ivar masks: the CPU masks that contain CPUs of guests with an isolation level; None: they cannot be read.
+    :ivar masks: the CPU masks that contain CPUs of guests with an isolation level; None means that they
+        cannot be read.
     :ivar fixed: the paths of masks that the kernel refuses to change.
     :ivar owners: the uuid of the guest that has a PCI device, by the address of the device.
     :ivar tasks: the threads that may run on CPUs of guests with the level ``alone``.
@@ -342,7 +345,7 @@ class _GuestJudge:
     def _sibling_cpus(self) -> CpuSet | None:
         """The CPUs that no other guest may use because of the thread policy.
 
-        None if the policy promises no sibling CPUs.
+        The result is None if the policy promises no sibling CPUs.
         """
         promise = self._promise
         if not promise.held or promise.thread_policy not in (ThreadPolicy.ISOLATE, ThreadPolicy.REQUIRE):

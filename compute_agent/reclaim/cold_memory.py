@@ -34,8 +34,8 @@ class ColdReading:
 
     :ivar used: the guest's memory without swap; compressed memory (zswap) counts with its compressed size.
     :ivar swapped: the guest's memory in swap and zswap, with its size before compression.
-    :ivar pressure: the percent of the time since the last reading in which the guest waited for memory; None:
-        unknown.
+    :ivar pressure: the percent of the time since the last reading in which the guest waited for memory; None
+        if unknown.
     """
 
     used: int

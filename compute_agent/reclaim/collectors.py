@@ -77,8 +77,8 @@ class CapacityCollector(Protocol):
 class CollectedAmount:
     """The last measurement of a resource class of one provider, and its offer, in units of the class.
 
-    :ivar valid_until: the time until which the amount counts, in seconds since the epoch; 0: no measurement
-        was made yet.
+    :ivar valid_until: the time until which the amount counts, in seconds since the epoch; 0 means that no
+        measurement was made yet.
     """
 
     amount: float = 0.0
@@ -108,7 +108,7 @@ class CollectedAmount:
         A smaller amount is offered at once. A larger amount is offered when it was at least a tenth larger
         for 15 minutes.
 
-        :param told: the new measurement; None: no new measurement.
+        :param told: the new measurement; None means no new measurement.
         :param most: the total of the inventory.
         :param now: the present time in seconds since the epoch.
         """

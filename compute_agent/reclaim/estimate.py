@@ -64,7 +64,7 @@ class HourlyPeaks:
 class ZoneHistory:
     """The history of use of a zone. Times are seconds since the epoch, amounts are cores.
 
-    :ivar time: the time of the last reading; 0: no reading was made.
+    :ivar time: the time of the last reading; 0 means that no reading was made.
     :ivar periods: the largest total of each of the last periods, the oldest first.
     :ivar recent: mean and deviation of ``periods``.
     :ivar period: the largest total of the period that began at ``period_began``.

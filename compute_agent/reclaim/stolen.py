@@ -78,7 +78,7 @@ class StolenReserve:
     def with_part(self, part: float | None, cpus: int, time: float) -> StolenReserve:
         """The reserve after one more reading.
 
-        :param part: the stolen part of the CPUs' time, 0 to 1; None: not known.
+        :param part: the stolen part of the CPUs' time, 0 to 1; None if unknown.
         :param cpus: the number of CPUs of the zone.
         :param time: the present time in seconds since the epoch.
         """

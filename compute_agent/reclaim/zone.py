@@ -25,10 +25,10 @@ class GuestUse:
 
     :ivar entitlement: the cores that the guest may use.
     :ivar cpus: the CPUs on which the guest may run.
-    :ivar cores: the use between the two reads, in cores; None: not known, for example after the guest's
+    :ivar cores: the use between the two reads, in cores; None if not known, for example after the guest's
         start.
     :ivar reclaimed: whether the guest runs on reclaimed capacity, which other guests leave unused.
-    :ivar parts: the part of the use on each CPU, 0 to 1; empty: equal parts on all CPUs.
+    :ivar parts: the part of the use on each CPU, 0 to 1; empty means equal parts on all CPUs.
     """
 
     uuid: str
@@ -131,7 +131,7 @@ def parse_inactive_file(text: str) -> int:
 def parse_parts(text: str) -> dict[int, float]:
     """The part of a cgroup's working set on each NUMA node, 0 to 1, from the text of memory.numa_stat.
 
-    Empty if the cgroup has no memory.
+    The result is empty if the cgroup has no memory.
     """
     held: dict[int, int] = {}
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""The agent's reports to Placement, and its reading of Placement.
+"""Reports the host to Placement, and reads allocations from Placement.
 
 Modules
     - ``reporter``: makes Placement's providers equal to the host's tree, and remembers what the agent wrote
@@ -10,14 +10,15 @@ Modules
     - ``capacity``: free amounts by provider, near the CPUs of a guest
     - ``root_provider``: the owner of the root, and the switch that keeps new guests away
     - ``audit``: differences between guests and their allocations, and repairs
-    - ``history``: recognises a database that was restored from an older copy
+    - ``history``: recognises an older copy of Placement's database, for instance after a restore
     - ``client``: one method for each request; ``transport``, ``bounded_http``, ``answers`` and ``tracing``
       are below it
 
 Order of calls
-    A report reads the providers (``reporter.ProviderReader``), reserves held amounts and plans. The reporter
-    saves the names that may become the agent's own, sends the plan, and saves the names that have become its
-    own. So after a crash between these steps the agent still knows everything that it wrote.
+    For a report, the agent reads the providers (``reporter.ProviderReader``), reserves held amounts and plans
+    actions. The reporter saves the names that may become the agent's own, sends the plan, and saves the names
+    that have become its own. So after a crash between these steps the agent still knows everything that it
+    may have written.
 
 Plans, reshapes and decisions of the audit are pure functions. ``loops``, ``agent`` and ``cmd`` import this
 package. The package imports ``inventory``, ``host`` and ``model``, and no driver.

@@ -1,7 +1,7 @@
 """Errors of Placement, with one class for each reaction of a caller, and checks of the shapes of answers.
 
-Each answer is checked when it arrives: code that finds a wrong type later has already used half of the
-answer. A shape is one of the following:
+Each answer is checked when it arrives, because code that finds a wrong type later has already used half of
+the answer. A shape is one of the following:
 
 - ``str``, ``int`` or ``float`` (which also accepts integers). A boolean has none of these types, and numbers
   have an upper limit.
@@ -92,7 +92,10 @@ REQUEST_ID: Final = "X-Openstack-Request-Id"
 
 
 class RequestSpans(Protocol):
-    """Traces the agent's work and its requests as spans; see :mod:`compute_agent.report.tracing`."""
+    """The interface that traces the agent's work and its requests as spans.
+
+    See :mod:`compute_agent.report.tracing`.
+    """
 
     def trace_work(self, name: str, /) -> AbstractContextManager[None]:
         """Put all requests within this context into one trace."""
@@ -120,7 +123,8 @@ class NoSpans:
 _KINDS: Final = {str: "text", int: "an integer", float: "a number"}
 
 _MAX_INTEGER: Final = 2**63
-"""The upper limit of numbers in answers. Placement's integers have 32 bits, so a larger number is an error.
+"""The upper limit of numbers in answers. Placement's integers have 32 bits, so a larger number is an
+error.
 """
 
 

@@ -16,20 +16,20 @@ Nouns
 
 Matching
     A guest that has lost its allocation here may have a claim as its migration. The claim must have the same
-    amounts and be *new*: it was absent from the last listing. Its type must be unknown or a migration, and
-    its owner unknown or the guest's. If the agent lost its state, it does not know the former allocation of
-    the guest. The claim then must contain the CPUs on which the guest runs, and its owner or type must be
-    known and fit the guest.
+    amounts and be *new*, which means that the last listing did not contain it. The type of the claim must be
+    unknown or a migration, and its owner must be unknown or the guest's. If the agent lost its state, it does
+    not know the former allocation of the guest. Then the claim must contain the CPUs on which the guest runs,
+    and its owner or type must be known and fit the guest.
 
-    Guests of one flavor that move at the same time cannot be told apart. A wrong match does no harm: their
-    claims are equal, and each guest gets one of them. When a claim disappears, the guest that still runs gets
-    another claim.
+    Guests of one flavor that move at the same time cannot be told apart. A wrong match does no harm, because
+    the claims of such guests are equal, and each guest gets one of them. When a claim disappears, the guest
+    that still runs gets another claim.
 
 Invariants
     - A claim belongs to at most one guest.
     - As many guests as possible get a claim.
     - A guest that has got its former allocation back is not migrating.
-    - A guest that never held anything gets no claim.
+    - A guest that never had an allocation gets no claim.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class MovedGuest:
     """A running guest of this host that no longer has the allocations that the agent remembers.
 
     :ivar before: the guest's former allocation on this host, held by its own consumer or by ``migration``;
-        None: not known.
+        None if unknown.
     :ivar own: the present allocation of the guest's own consumer on this host.
-    :ivar migration: the consumer of the guest's migration, as found before; empty: none.
+    :ivar migration: the consumer of the guest's migration, as found before; empty if there is none.
     :ivar owner: the owner of the guest's consumer; None if the consumer holds nothing anywhere.
     :ivar suitable: the consumers with a claim that contains the CPUs on which the guest runs.
     """
@@ -179,7 +179,8 @@ def _match_consumers(options: Mapping[str, Sequence[str]]) -> dict[str, str]:
 DEFAULT_MIN_AGE: Final = 3600.0
 """Seconds for which an allocation must be without a guest before the audit may delete it.
 
-Nova claims a host before it copies the image, so a guest may arrive long after its allocation.
+Nova claims resources of a host before it copies the image, so the guest may start long after its allocation
+was made.
 """
 
 UNKNOWN_OWNER: Final = "00000000-0000-0000-0000-000000000000"
@@ -188,7 +189,7 @@ UNKNOWN_OWNER: Final = "00000000-0000-0000-0000-000000000000"
 _GUEST_TYPE: Final = "INSTANCE"
 
 Decision = ConsumerAllocations | str
-"""The new allocations of a consumer, or the reason why nothing changes."""
+"""The new allocations of a consumer, or the reason why its allocations do not change."""
 
 
 class FindingKind(enum.StrEnum):
@@ -215,14 +216,14 @@ class AuditedGuest:
 
     :ivar vcpus: the number of guest CPUs.
     :ivar location: the CPUs on which the guest runs.
-    :ivar dedicated: the number of guest CPUs that have dedicated CPUs according to the flavor; None: not
-        known.
+    :ivar dedicated: the number of guest CPUs that have dedicated CPUs according to the flavor; None if
+        unknown.
     :ivar extra_cpu: whether the emulator threads get a dedicated CPU of their own, if any guest CPU is
         dedicated.
     :ivar resources: the amounts of the flavor by resource class, without CPUs.
     :ivar refusal: the reason why the guest has no CPUs; empty if it has some.
     :ivar stray: a text about CPUs that the guest holds outside the present CPU sets.
-    :ivar migration: the consumer that holds the guest's CPUs during a migration; empty: none.
+    :ivar migration: the consumer that holds the guest's CPUs during a migration; empty if there is none.
     :ivar held: the CPUs that no other guest should use.
     :ivar known: the guest's allocation, as the agent remembers it.
     :ivar dedicated_vcpus: the guest CPUs that the mask of the flavor names as dedicated.
@@ -273,9 +274,9 @@ class HealOptions:
 
     :ivar heal: create missing allocations of guests.
     :ivar delete: delete allocations that have had no guest for ``min_age`` seconds.
-    :ivar confirmed: the consumers of which allocations may be deleted; None: all consumers.
+    :ivar confirmed: the consumers of which allocations may be deleted; None means all consumers.
     :ivar dry_run: report the repairs without making them.
-    :ivar consumers: the consumers to check; empty: all.
+    :ivar consumers: the consumers to check; empty means all.
     """
 
     heal: bool = False
@@ -364,7 +365,7 @@ def compare_holdings(
 
 
 def _overlapping_cpus(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> str:
-    """A text about CPUs that two guests should each have alone; empty if there are none."""
+    """A text that names CPUs which two guests should each have alone; empty if there are none."""
     return ", ".join(
         f"{named_cpus(common)} also of guest {full_name(other.name, other.uuid)}"
         for other in guests
@@ -375,7 +376,7 @@ def _overlapping_cpus(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> st
 def _kind_differences(guest: AuditedGuest) -> str:
     """A text with the guest CPUs on dedicated CPUs, if they differ from the flavor's mask.
 
-    Empty if they agree.
+    The result is empty if they agree.
     """
     if not guest.dedicated_vcpus or not guest.held or guest.dedicated_vcpus == guest.pinned_vcpus:
         return ""
@@ -401,11 +402,11 @@ def total(allocation: Allocation) -> dict[str, int]:
 def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) -> dict[str, int]:
     """The amounts by resource class that a guest should hold.
 
-    The number of its dedicated CPUs comes from its flavor. If the flavor is not known, it comes from the
-    guest's allocation, up to the number of guest CPUs. Without an allocation it comes from the CPUs on which
-    the guest runs.
+    The number of its dedicated CPUs comes from its flavor. If the flavor is not known, the number comes from
+    the guest's allocation, up to the number of guest CPUs. Without an allocation the number comes from the
+    CPUs on which the guest runs.
 
-    :param holds: the amounts that the consumer holds, by resource class; None: no allocation.
+    :param holds: the amounts that the consumer holds, by resource class; None means no allocation.
     """
     # An isolated emulator thread gets a dedicated CPU in addition to those of the guest CPUs.
     extra = int(guest.extra_cpu)
@@ -440,8 +441,8 @@ def _amount_differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
 def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
     """The allocation for a guest without an allocation on this host, or the reason why it cannot get one.
 
-    The result is the allocation that the agent remembers. If there is none, it is on the providers of the
-    CPUs on which the guest runs.
+    The result is the allocation that the agent remembers for the guest. If the agent remembers none, the
+    result is on the providers of the CPUs on which the guest runs.
     """
     if guest.known:
         return guest.known
@@ -474,7 +475,7 @@ def decide_creation(
     :param project_id: the project of the owner; empty if not known.
     :param user_id: the user of the owner; empty if not known.
     :param typed: whether Placement knows consumer types.
-    :param consumer_type: the type of the consumer; None: not known.
+    :param consumer_type: the type of the consumer; None if unknown.
     """
     if record.ours:
         return "not needed: it has an allocation by now"

@@ -1,10 +1,10 @@
 """Limits the size of HTTP answers, and the time until their last byte.
 
-The server is not trusted. A few megabytes of gzip decompress to gigabytes, and one byte every few seconds
-satisfies any timeout between two bytes. The agent runs as root on each compute host, so one such server could
-stop all agents. Therefore each request has a deadline in every state of its connection: connecting, TLS
-handshake, headers, body. Each answer has a size limit after decompression. Deadline and limit apply to
-Keystone and to Placement.
+The server is not trusted. Such limits are needed: a few megabytes of gzip decompress to gigabytes, and one
+byte every few seconds satisfies any timeout between two bytes. The agent runs as root on each compute host,
+so one hostile server could stop all agents. Therefore each request has a deadline in every state of its
+connection: connecting, TLS handshake, headers, body. Each answer has a size limit after decompression.
+Deadline and limit apply to Keystone and to Placement.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def _read_bounded(response: requests.Response) -> bytes:
 
 
 class _RequestWatch:
-    """Shuts down the connections of one request at its deadline, whatever state they are in."""
+    """Shuts down the connections of one request at its deadline, in whatever state they are."""
 
     def __init__(self, seconds: float) -> None:
         self.has_expired = False
@@ -223,7 +223,7 @@ class _RequestWatch:
             self._twins.clear()
 
     def attach_socket(self, connected: socket.socket) -> None:
-        """Watch a connection of the request, through a second descriptor of its socket.
+        """Watch a connection of the request through a second descriptor of its socket.
 
         The first descriptor is not enough: TLS and ``Connection: close`` detach and close it while an answer
         is still being read.

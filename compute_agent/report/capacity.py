@@ -13,7 +13,7 @@ from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNod
 from compute_agent.model.cpuset import CpuSet
 
 Held = Mapping[str, Mapping[str, Mapping[str, int]]]
-"""Allocations on the host's providers: amounts by consumer uuid, provider uuid and resource class."""
+"""Allocations on the host's providers: amounts by consumer, by provider uuid and by resource class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +163,11 @@ def _leaf_cpus(derived: ProviderTree) -> tuple[CpuSet, ...]:
 def _share(
     amount: int, weights: Sequence[int], free: Sequence[int], exactly: bool = False
 ) -> list[int] | None:
-    """Divide ``amount`` in proportion to ``weights``; no part exceeds the free amount with its index.
+    """Divide ``amount`` in proportion to ``weights``; no part exceeds the free amount at the same index.
 
-    A remainder goes to the indexes with the highest weights, the first ones among equals. None if not enough
-    is free. With ``exactly``, the result is also None if a part exceeds the free amount with its index.
+    Remainders go to the indexes with the highest weights; of equal weights, the first indexes come first. The
+    result is None if not enough is free. With ``exactly``, the result is also None if a proportional part
+    exceeds the free amount at its index.
     """
     # Without any weight, the first indexes with free amounts get everything.
     if not any(weights):

@@ -10,17 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote, urlsplit
 
 from compute_agent.model.guest import Allocation, ConsumerAllocations
 from compute_agent.report.answers import EachValue, MaybeNull, NotFoundError, PlacementError
+from compute_agent.report.claim_ends import TimedClaim, TimedClaimList, parse_action, parse_time
 from compute_agent.report.transport import UNTYPED_MICROVERSION, PlacementTransport, as_json
 
 _ATTRIBUTES_SINCE: Final = (1, 8)
 _TREES_SINCE: Final = (1, 11)
 _EXPIRIES_SINCE: Final = (1, 14)
-"""The versions of the API below ``/ext/v1`` since which it has attributes, whole trees and expiring claims.
+_ENDS_SINCE: Final = (1, 21)
+"""The first versions of the API ``/ext/v1`` that have attributes, whole trees, expiring claims, and the list
+of claims that end.
 """
+
+_MAX_PAGES: Final = 16
+"""Maximum number of pages of one list. A page has a thousand claims, and a host has fewer guests."""
 
 _NO_TYPE: Final = "unknown"
 
@@ -50,6 +56,11 @@ _CONSUMER: Final = {
     "consumer_type": MaybeNull(str),
 }
 _CLAIM: Final = {"claim": {"consumer_generation": int, "expires_in": float}}
+_TIMED: Final = {
+    "now": str,
+    "claims": [{"consumer_uuid": str, "consumer_generation": int, "ends_at": str, "on_end": str}],
+    "links": MaybeNull([{"rel": str, "href": str}]),
+}
 _CLAIMED: Final = {"claims": [{"allocations": _HELD}]}
 _ATTRIBUTES: Final = {"attributes": EachValue((str, float)), **_GENERATION}
 _TREE: Final = {
@@ -93,10 +104,12 @@ class ExpiringClaim:
 
     :ivar generation: the generation of its consumer.
     :ivar seconds: the seconds until the claim expires.
+    :ivar is_final: whether the claim ends then, and cannot be confirmed.
     """
 
     generation: int
     seconds: float
+    is_final: bool = False
 
 
 class PlacementClient(PlacementTransport):
@@ -296,7 +309,41 @@ class PlacementClient(PlacementTransport):
         except NotFoundError:
             # The consumer has no claim, or its claim is confirmed and never expires.
             return None
-        return ExpiringClaim(claim["consumer_generation"], claim["expires_in"])
+        return ExpiringClaim(claim["consumer_generation"], claim["expires_in"], claim.get("is_final") is True)
+
+    def lists_timed_claims(self) -> bool:
+        """Whether the server lists claims that end. The server is asked only once.
+
+        :raises PlacementError: the request failed.
+        """
+        return self.extension_version() >= _ENDS_SINCE
+
+    def timed_claims(self, root_uuid: str) -> TimedClaimList:
+        """The claims that end with amounts on the tree of a host, and the time of the database.
+
+        :raises NotFoundError: there is no such root provider.
+        :raises PlacementError: the request failed, or the answer is wrong.
+        """
+        path, marker, now = "/ext/v1/claims", "", ""
+        found: dict[str, TimedClaim] = {}
+        for _ in range(_MAX_PAGES):
+            page = f"{path}?root={quote(root_uuid, safe='')}{marker}"
+            answer = self.send_request("GET", page, shape=_TIMED)
+            # The time of the first page is the earliest one, and so are the times until the ends.
+            now = now or answer["now"]
+            try:
+                for row in answer["claims"]:
+                    found[row["consumer_uuid"]] = TimedClaim(
+                        row["consumer_generation"], parse_time(row["ends_at"]), parse_action(row["on_end"])
+                    )
+                following = _next_marker(answer.get("links") or ())
+                if not following:
+                    return TimedClaimList(parse_time(now), found)
+            # A date may exceed what a float or the platform represents.
+            except (ValueError, OverflowError, OSError) as error:
+                raise PlacementError("GET", path, f"the answer is invalid: {error}", status=200) from error
+            marker = f"&marker={quote(following, safe='')}"
+        raise PlacementError("GET", path, f"the list has more than {_MAX_PAGES} pages", status=200)
 
     def claim_place(self, consumer: ConsumerAllocations, query: str, host: str) -> Allocation:
         """Find room for a consumer on a host, and claim it in the same request; return the allocation.
@@ -349,6 +396,15 @@ class PlacementClient(PlacementTransport):
             self.send_request("POST", "/reshaper", {**body, "allocations": untyped}, UNTYPED_MICROVERSION)
         else:
             self.send_request("POST", "/reshaper", body)
+
+
+def _next_marker(links: Sequence[Mapping[str, str]]) -> str:
+    """The marker in the link to the next page; empty without such a link."""
+    # Only the marker is used, because the link itself may lead to another server.
+    for link in links:
+        if link["rel"] == "next" and (found := parse_qs(urlsplit(link["href"]).query).get("marker")):
+            return found[0]
+    return ""
 
 
 def _provider_record(record: Mapping[str, Any]) -> ProviderRecord:

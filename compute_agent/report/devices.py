@@ -1,4 +1,4 @@
-"""Decides which PCI devices are reported: devices of other programs, missing and used devices.
+"""Decides which PCI devices the agent reports, given devices of other programs, missing and used devices.
 
 Pure functions.
 
@@ -21,7 +21,7 @@ from compute_agent.model.messages import full_name, named_few
 from compute_agent.report.plan import Ownership, ReportedProvider, is_novas_device
 
 HeldAmount = Callable[[str, str], int]
-"""Returns the amount that consumers hold, for the uuid of a provider and a resource class."""
+"""A function that returns the amount which consumers hold, given a provider's uuid and a resource class."""
 
 _SHOWN: Final = 5
 """Maximum number of addresses that a message contains."""
@@ -59,10 +59,10 @@ def keep_gone_devices(
 ) -> tuple[ProviderTree, tuple[str, ...]]:
     """The tree with devices that are gone but must keep their providers, with all units reserved.
 
-    A provider stays while a guest holds the device, because Placement refuses to delete a provider with
+    The provider stays while a guest holds the device, because Placement refuses to delete a provider with
     allocations. All units are reserved, because Placement would otherwise offer the rest of a card to other
-    guests. The provider of a used device for one use stays, too: the device may come back, and only its
-    provider shows that it was used.
+    guests. The provider of a used device for one use stays, too, because the device may come back, and only
+    the provider shows that it was used.
 
     :param owned: the agent's own parts of providers.
     :return: the tree, and a message about each device that is gone.
@@ -98,8 +98,8 @@ def reserve_used_devices(
 ) -> tuple[ProviderTree, tuple[str, ...]]:
     """The tree with all units of a device for one use reserved, if a guest has ever held it.
 
-    The reserve stays after the guest has ended, until an operator sets it to 0 through the API, as in Nova
-    (its documentation of ``one_time_use``).
+    The units stay reserved after the guest has ended, until an operator sets ``reserved`` to 0 through the
+    API, as in Nova (its documentation of ``one_time_use``).
     """
     nodes, sentences = [], []
     for node in derived.nodes:

@@ -1,4 +1,4 @@
-"""Sends a plan to Placement: as one tree if Placement accepts trees, and otherwise action by action.
+"""Sends a plan to Placement, as one tree if Placement accepts trees, otherwise action by action.
 
 If Placement refuses the whole tree, the actions are sent one by one, which shows the refused action.
 """
@@ -78,7 +78,7 @@ class TreeWrite:
 def combine_actions(actions: Sequence[Action], providers: Mapping[str, ReportedProvider]) -> TreeWrite | None:
     """The actions as one request for a tree.
 
-    None if a tree request cannot express the actions, or if there are fewer than two changes.
+    The result is None if a tree request cannot express the actions, or if there are fewer than two changes.
     """
     ahead = tuple(each for each in actions if isinstance(each, CreateResourceClass | CreateTrait))
     rest = tuple(each for each in actions if not isinstance(each, CreateResourceClass | CreateTrait))
@@ -204,7 +204,7 @@ class PlanExecution:
     def _whose_name(self, action: Action) -> str:
         """A text with the provider that already has the name of the root, and a remedy.
 
-        Empty if a taken name is not the reason of the refusal.
+        The text is empty if Placement did not refuse the action because of a taken name.
         """
         if not isinstance(action, CreateProvider | UpdateProvider) or action.parent is not None:
             return ""

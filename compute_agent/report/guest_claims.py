@@ -1,9 +1,9 @@
-"""Claims of the agent for guests without an allocation: their amounts, and the notes of them. Pure functions.
+"""Claims of the agent for guests without an allocation: their amounts, and notes about them. Pure functions.
 
-A *note* is made on disk before the claim, and stays until the allocation is given back. So after a crash at
-any point the agent still finds the allocations that it may have claimed. An allocation is the agent's if a
-note has its owner, its type and its amounts, and if it is on this host only. The agent changes and gives back
-no other allocation.
+The agent writes a *note* to disk before it claims, and keeps the note until it gives the allocation back. So
+after a crash at any point the agent still finds the allocations that it may have claimed. An allocation
+counts as the agent's if a note has its owner, its type and its amounts, and if it is on this host only. The
+agent neither changes nor gives back any other allocation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compute_agent.model.messages import full_name, is_uuid
 from compute_agent.report.history import ConsumerOwner
 
 CLAIM_TYPE: Final = "HOST_GUEST"
-"""The type of the consumers that the agent makes. Nova and people use others."""
+"""The consumer type of the consumers for which the agent claims. Nova and people use others."""
 
 _VERSION: Final = 1
 
@@ -34,7 +34,7 @@ class ClaimNote:
     """A claim that the agent has made, or is about to make.
 
     :ivar key: the key by which the program that runs the guest knows it.
-    :ivar former: the amounts before a change that may not be done yet; empty: there is none.
+    :ivar former: the amounts before a change that may not be done yet; empty if there is none.
     :ivar machine: the host of the agent that made the note, as ``read_machine_id()`` has it; empty: unknown.
     """
 
@@ -62,7 +62,7 @@ def claimed_amounts(settings: GuestSettings, dedicated_classes: Iterable[str], m
     """The amounts to claim for a guest.
 
     :param dedicated_classes: the classes of guests that get dedicated CPUs.
-    :param memory_mb: the memory in MiB; 0: none.
+    :param memory_mb: the memory in MiB; 0 if there is none.
     """
     if settings.qos_class in dedicated_classes:
         # The emulator threads then have a CPU of their own.

@@ -41,7 +41,7 @@ def keep_held_memory(
 ) -> tuple[ProviderTree, tuple[str, ...]]:
     """The tree with held ``MEMORY_MB`` kept, and a message about each provider that waits for memory.
 
-    :param held_mb: returns the held ``MEMORY_MB`` of a provider. The call costs a request on some servers, so
+    :param held_mb: returns the held ``MEMORY_MB`` of a provider. A call costs a request on some servers, so
         it is made only for inventories that would shrink.
     """
     nodes, waiting = [], []
@@ -300,7 +300,7 @@ def beside_held(
     owned: Ownership,
     held: Callable[[str, str], int],
 ) -> tuple[ProviderTree, WithheldOffers]:
-    """The tree that can be reported while guests hold their amounts, and the amounts not offered yet.
+    """The tree to report while guests hold their amounts, and the amounts that are not offered yet.
 
     :param held: returns the held amount of a provider and resource class.
     """

@@ -1,9 +1,9 @@
-"""Recognises an older copy of Placement's database, and gives lost allocations back to consumers.
+"""Recognises an older copy of Placement's database, and gives lost allocations back to their consumers.
 
 Nouns
-    A database that was restored, or failed over to a replica that lagged behind, lacks its last writes. To a
-    host this looks as if the allocations of guests had been deleted. A guest that has another allocation than
-    before is a *loss*.
+    A database that was restored, or failed over to a replica that lagged behind, lacks its last writes. For
+    the host this looks as if a client had deleted the allocations of guests. A guest that has another
+    allocation than before is a *loss*.
 
 Evidence
     The *generation* of a provider increases with each claim, and never decreases. If there is a loss, a lower
@@ -11,8 +11,9 @@ Evidence
     guests show an older copy, too, because generations may have increased again meanwhile.
 
 Invariants
-    - If a single guest loses its allocation and no generation has decreased, the loss counts as real at once.
-    - Without a loss no database counts as an older copy.
+    - If a single guest loses its allocation and no generation has decreased, the loss counts as intended at
+      once.
+    - Without a loss, the database never counts as an older copy.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class PlacementHistory:
     """The state of Placement's database as the agent has seen it.
 
     :ivar generations: the generations of the providers, as last seen.
-    :ivar older: the finding that the database is an older copy; None: it is not.
+    :ivar older: the finding that the database is an older copy; None means that it is not.
     :ivar holders: the owners of guests with allocations, by consumer. An older copy may lack these consumers.
     """
 
@@ -93,7 +94,7 @@ class PlacementHistory:
 def holder_of(record: ConsumerAllocations) -> ConsumerOwner | None:
     """The owner of a consumer.
 
-    None if the consumer holds nothing, because Placement then does not know it.
+    The result is None if the consumer holds nothing, because Placement then does not know it.
     """
     if not record.resources or record.project_id is None or record.user_id is None:
         return None
@@ -115,7 +116,7 @@ def went_back(before: Generations, now: Generations) -> str:
 
 
 def why_older(evidence: str, losses: Collection[AllocationLoss], holding: int) -> str:
-    """The reason to believe that losses come from an older copy of the database; empty: they are real.
+    """The reason to believe that losses come from an older copy of the database; empty if they are intended.
 
     :param evidence: the result of :func:`went_back`.
     :param losses: the guests with another allocation than before.

@@ -5,12 +5,12 @@
 value before it sends it, as (resource class, field, value). A value is *foreign* if the agent neither
 remembers it nor would write it now. The first of these rules that applies decides:
 
-- An option of the ini file sets the field: the value of the option, as in Nova (see its documentation of
-  ``cpu_allocation_ratio``).
-- The present value is foreign: it stays.
-- The present value is the agent's own: ``reserved`` becomes the derived value, and ``allocation_ratio`` stays
-  unchanged. Without an option the agent changes no ratio, because ``initial_*_allocation_ratio`` is for new
-  inventories only.
+- If an option of the ini file sets the field, the value is that of the option, as in Nova (see its
+  documentation of ``cpu_allocation_ratio``).
+- If the present value is foreign, it stays.
+- If the present value is the agent's own, ``reserved`` becomes the derived value, and ``allocation_ratio``
+  stays unchanged. Without an option the agent changes no ratio, because ``initial_*_allocation_ratio`` is for
+  new inventories only.
 
 A foreign value of an exclusive class (PCPU, LLC, ...) may offer less than the host has, but never more,
 because each unit has one holder.
@@ -46,7 +46,7 @@ provider.
 
 
 class AdjustmentVerdict(enum.StrEnum):
-    """The decision about a value that another program set."""
+    """The decision about a value that another program has set."""
 
     KEPT = "kept"
     OVERRULED = "overruled by the configuration"
@@ -78,7 +78,7 @@ class SettledInventory:
 
     @property
     def kept_fields(self) -> frozenset[Field]:
-        """The fields that keep a value of another program, or a limited form of it."""
+        """The fields that keep a value of another program, possibly in a limited form."""
         return frozenset(each.field for each in self.adjustments if each.becomes != each.own)
 
 
@@ -94,10 +94,10 @@ def settle_inventory(
 
     :param name: the resource class.
     :param derived: the inventory as the agent derives it from the host.
-    :param has: the present inventory in Placement; None: Placement has no such inventory.
+    :param has: the present inventory in Placement; None means that Placement has no such inventory.
     :param written: the values that the agent may have written last.
     :param configured: the classes and fields that an option of the ini file sets.
-    :param ratio_elsewhere: the allocation ratio of the class on other providers of the host; None: none has
+    :param ratio_elsewhere: the allocation ratio of the class on other providers of the host; None if none has
         it.
     """
     if has is None:
@@ -151,7 +151,7 @@ def _judge_value(
 
 
 def in_words(name: str, adjustment: InventoryAdjustment) -> str:
-    """A message about a value that was set through the API, and the decision about this value."""
+    """A message about a value that was set through the API, and the decision about it."""
     one = adjustment
     option = next((it for it, which in CONFIGURABLE.items() if which == (name, one.field)), "")
     was_set = f"{one.field} of {name} was set to {one.value:.10g} through the API"
@@ -277,7 +277,7 @@ class UpdateProvider:
 
 @dataclass(frozen=True, slots=True)
 class SetInventories:
-    """Replace the inventories of a provider. Foreign inventories are among them, unchanged."""
+    """Replace the inventories of a provider. The inventories include foreign ones, unchanged."""
 
     uuid: str
     inventories: Mapping[str, ProviderInventory]
@@ -285,7 +285,7 @@ class SetInventories:
 
 @dataclass(frozen=True, slots=True)
 class SetTraits:
-    """Replace the traits of a provider. Foreign traits are among them, unchanged."""
+    """Replace the traits of a provider. The traits include foreign ones, unchanged."""
 
     uuid: str
     traits: frozenset[str]
@@ -293,7 +293,7 @@ class SetTraits:
 
 @dataclass(frozen=True, slots=True)
 class SetAttributes:
-    """Replace the attributes of a provider. Foreign attributes are among them, unchanged."""
+    """Replace the attributes of a provider. The attributes include foreign ones, unchanged."""
 
     uuid: str
     attributes: Mapping[str, str | float]
@@ -332,8 +332,8 @@ def plan_actions(
 ) -> tuple[Action, ...]:
     """The actions that make ``reported`` equal to ``derived``, in an order in which each can succeed.
 
-    Empty if nothing differs. Inventories, traits and providers of other programs stay. If the server does not
-    know a standard trait, its os-traits is older than the agent's, and the trait is left out.
+    The result is empty if nothing differs. Inventories, traits and providers of other programs stay. If the
+    server does not know a standard trait, its os-traits is older than the agent's, and the trait is left out.
 
     :param derived: the host's tree.
     :param reported: the providers in Placement, by uuid.
@@ -462,7 +462,7 @@ def adjustment_sentences(
 def _ratio_elsewhere(name: str, reported: Mapping[str, ReportedProvider], owned: Ownership) -> float | None:
     """The highest allocation ratio of a resource class on the agent's providers.
 
-    None if none has the class.
+    The result is None if no provider of the agent has the class.
     """
     ratios = (
         provider.inventories[name].allocation_ratio
@@ -495,7 +495,7 @@ def plan_deletions(
 
     A provider with a child of another program stays.
 
-    :param derived: the present tree; None: all providers of the agent are deleted.
+    :param derived: the present tree; None means that all providers of the agent are deleted.
     """
     present = {} if derived is None else {node.uuid: node.parent for node in derived.nodes}
     # The actions before the deletions have moved the remaining providers below their new parents.
@@ -582,12 +582,12 @@ def ownership_after(
 
 
 def to_api(inventory: ProviderInventory) -> dict[str, Any]:
-    """An inventory in the form of the Placement API."""
+    """Convert an inventory to the form of the Placement API."""
     return asdict(inventory)
 
 
 def provider_from_tree(record: Mapping[str, Any]) -> ReportedProvider:
-    """A provider from its form in an answer of ``/ext/v1/trees``."""
+    """Convert a provider from its form in an answer of ``/ext/v1/trees``."""
     return ReportedProvider(
         record["uuid"],
         record["name"],
@@ -601,7 +601,7 @@ def provider_from_tree(record: Mapping[str, Any]) -> ReportedProvider:
 
 
 def from_api(record: Mapping[str, Any]) -> ProviderInventory:
-    """An inventory from its form in the Placement API, which may have further keys."""
+    """Convert an inventory from its form in the Placement API, which may have further keys."""
     return ProviderInventory(
         total=record["total"],
         reserved=record["reserved"],

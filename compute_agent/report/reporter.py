@@ -65,7 +65,7 @@ MAX_ATTEMPTS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class HoldingsListing:
-    """Allocations by provider, consumer and resource class.
+    """The allocations by provider, consumer and resource class, as read at one time.
 
     :ivar as_of: the monotonic time in seconds before the first request; the allocations are not older.
     """
@@ -118,15 +118,15 @@ class ProviderReader:
     def mark_stale(self, uuids: Set[str]) -> None:
         """Read these providers again next time, even if their generations have not changed.
 
-        The agent may have planned a refused change from a wrong answer. Without a new reading, it would use
-        this answer until something changes on the server.
+        The agent may have planned a refused change from a wrong answer of the server. Without another
+        reading, it would use that answer until something changes on the server.
         """
         self._trees.clear()
         self._stale = uuids
 
     @property
     def last_seen(self) -> Mapping[str, ReportedProvider]:
-        """The providers as last read, maybe long ago."""
+        """The providers as they were last read, maybe long ago."""
         return self.reported or self._seen
 
     def known_names(self) -> KnownNames:
@@ -171,7 +171,7 @@ class ProviderReader:
     def take_listing(self) -> HoldingsListing | None:
         """The allocations that were read together with the providers, returned once.
 
-        None if there are none.
+        The result is None if there are none.
         """
         listing, self._listing = self._listing, None
         return listing
@@ -446,9 +446,9 @@ class HostReporter:
         return evidence, now
 
     def take_listing(self) -> HoldingsListing | None:
-        """The allocations that were read together with the providers, returned once.
+        """Return the allocations that were read together with the providers, but only once.
 
-        None if there are none.
+        The result is None if there are none.
         """
         return self.reader.take_listing()
 
@@ -487,7 +487,7 @@ class HostReporter:
 
     @property
     def offering_providers(self) -> frozenset[str]:
-        """The uuids of the providers with inventories, as last read."""
+        """The uuids of the providers that had inventories at the last reading."""
         seen = self.reader.last_seen
         return frozenset(uuid for uuid, provider in seen.items() if provider.inventories)
 
@@ -538,7 +538,7 @@ class HostReporter:
         return result
 
     def _log_dropped(self, tree: ProviderTree) -> None:
-        """Log traits that an older server does not know, each trait once."""
+        """Log traits that the server is too old to know, each trait once."""
         dropped = unknown_traits(tree, self.reader.known_names())
         if dropped - self._dropped:
             LOG.warning(

@@ -278,7 +278,7 @@ def _pair_parts(
 ) -> Iterable[AllocationMove]:
     """Pair old and new amounts of an allocation as moves.
 
-    The totals of old and new amounts may differ by a factor.
+    The totals of old and new amounts may differ by a constant factor.
     """
     total_old, total_new = sum(sources.values()), sum(targets.values())
     # The amounts are exact fractions: floating-point numbers could add up to one unit more or less than was

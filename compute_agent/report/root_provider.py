@@ -6,8 +6,8 @@ nothing to the root, and puts its inventories into child providers; this is call
 
 Nova's scheduler forbids COMPUTE_STATUS_DISABLED for each flavor. nova-compute sets the trait for a disabled
 service. The agent sets it while at least one of its own causes holds, and marks each cause with a trait of
-its own. So several causes can share the trait, and the causes are known even if the state file is lost.
-COMPUTE_STATUS_DISABLED without a mark belongs to another program and stays.
+its own. So several causes can share the trait, and the agent knows the causes even after the loss of its
+state file. COMPUTE_STATUS_DISABLED without such a mark belongs to another program and stays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient, ProviderRecord
 
 _ALSO_OURS = frozenset({os_traits.COMPUTE_NODE, os_traits.COMPUTE_STATUS_DISABLED})
-"""Traits with the prefix ``COMPUTE_`` that the agent also sets, so that they do not prove a nova-compute."""
+"""Traits with the prefix ``COMPUTE_`` that the agent also sets, so that they do not prove that a nova-compute
+set them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,8 @@ class RootSearch:
 
     :ivar name: the name of the hypervisor.
     :ivar own: the uuid of the agent's own root.
-    :ivar beside: whether the ini file declares a nova-compute; None: the search decides.
-    :ivar last: the root that the last search found; None: none.
+    :ivar beside: whether the ini file declares a nova-compute; None means that the search decides.
+    :ivar last: the root that the last search found; None if there is none.
     """
 
     name: str
@@ -57,7 +59,7 @@ class RootOwner:
     """The owner of the root provider.
 
     :ivar beside: whether nova-compute is the owner.
-    :ivar novas: nova-compute's root; None: not found so far.
+    :ivar novas: nova-compute's root; None if not found so far.
     :ivar known: whether the owner is certain. Until then, the agent cannot recognise allocations of this
         host.
     """
@@ -75,8 +77,8 @@ def root_keeper(beside: bool) -> str:
 def owner_of(shape: str | None, last: NovaRoot | None = None, decided: bool = True) -> RootOwner:
     """The owner of the root, from ``[compute] provider_tree`` and the last search.
 
-    :param shape: the value of the option; None: not set.
-    :param last: nova-compute's root, as found last; None: none.
+    :param shape: the value of the option; None if not set.
+    :param last: nova-compute's root, as found last; None if there is none.
     :param decided: whether a search has finished.
     """
     if shape == BESIDE or (shape is None and last is not None):
@@ -107,7 +109,7 @@ def is_novas(traits: frozenset[str]) -> bool:
 def find_root(client: PlacementClient, search: RootSearch) -> NovaRoot | None:
     """nova-compute's root provider; None if the root is the agent's own.
 
-    The root is found by its name, or by its uuid if it was renamed.
+    The root provider is found by its name, or by its uuid if it was renamed.
 
     :raises RootMissingError: nova-compute's root does not exist yet.
     :raises PlacementError: a request failed.
@@ -157,11 +159,11 @@ class DisableCause(enum.StrEnum):
 MARKS: Final = frozenset(cause.value for cause in DisableCause)
 
 Causes = Mapping[DisableCause, bool]
-"""Whether each cause keeps new guests away. A missing cause is not known, and its mark stays."""
+"""For each cause, whether it keeps new guests away. A missing cause is unknown, so its mark stays."""
 
 
 RELEASE_REASON: Final = "compute-agent release"
-"""The reason that a release of the host notes when it keeps new guests away."""
+"""The reason that a release of the host records when it keeps new guests away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +186,7 @@ class HostMaintenance:
 
 
 def switched_traits(traits: frozenset[str], causes: Causes) -> frozenset[str]:
-    """The traits of the root provider after COMPUTE_STATUS_DISABLED is set or removed as the causes say.
+    """The traits of the root provider after the causes have set or removed COMPUTE_STATUS_DISABLED.
 
     The traits stay unchanged if another program has disabled the host.
     """
@@ -195,7 +197,7 @@ def switched_traits(traits: frozenset[str], causes: Causes) -> frozenset[str]:
 
 
 def in_words(traits: frozenset[str]) -> str:
-    """A text that says whether new guests are let in or kept away, and by which program or causes."""
+    """A text that says whether new guests are let in or kept away, and which program or cause decides."""
     if DISABLED not in traits:
         return "let in"
     causes = [cause.name.lower() for cause in DisableCause if cause.value in traits]

@@ -103,9 +103,9 @@ class RequestTracing:
 
 @cache
 def tracing_to(endpoint: str, sample_ratio: float) -> RequestTracing:
-    """The object that traces to this collector, made once.
+    """The object that sends traces to this collector; there is only one in a process.
 
-    At the end of the process it sends the remaining spans.
+    It sends the remaining spans when the process ends.
     """
     exporter = OTLPSpanExporter(endpoint, timeout=_EXPORT_TIMEOUT)
     tracing = RequestTracing(BatchSpanProcessor(exporter, max_queue_size=_MAX_QUEUE), sample_ratio)

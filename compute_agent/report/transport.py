@@ -163,9 +163,9 @@ class PlacementTransport:
     ) -> Any:
         """Send a request and return the document of its answer, checked against ``shape``.
 
-        None without a shape.
+        The result is None without a shape.
 
-        :param microversion: the microversion of the request; None: the negotiated one.
+        :param microversion: the microversion of the request; None means the negotiated one.
         :param shape: the required form of the answer (see :mod:`compute_agent.report.answers`).
         :raises PlacementError: the request failed, or the answer has another shape.
         """

@@ -2,8 +2,9 @@
 
 The package does not depend on the rest of the agent. It handles cache ids, ways, percents, groups and thread
 ids; guests and classes are only names. Pure functions decide (``ways``, ``resolution``, ``plan``). Thin
-functions act (``groups``, ``apply``, ``mount``, ``monitoring``). The caller passes the mount, so that several
-mounts can be used at once. The kernel's Documentation/filesystems/resctrl.rst defines the semantics.
+functions act (``groups``, ``apply``, ``mount``, ``monitoring``). The caller passes a mount to each function,
+so that several mounts can be used at once. The kernel's Documentation/filesystems/resctrl.rst defines the
+semantics.
 
 Use
     Open the mount, resolve what classes and guests should have, plan the steps, and apply them::
@@ -70,5 +71,5 @@ Invariants
       holds even if masks must not have holes.
     - A new group exists completely or not at all, and foreign groups are never written.
     - If the kernel refuses a step, this affects only the group of the step and the groups that need its ways.
-    - Each refused rule is reported with a reason, and the next rule applies instead.
+    - Each refused rule is reported with a reason, and the next rule for the guest or class applies instead.
 """

@@ -26,9 +26,11 @@ def apply_plan(
 
     A failed step stops the later steps of its group, and the steps of groups that need ways of its group.
 
-    :param codec: recognises bandwidths that the kernel rounds; None: bandwidth cannot be controlled.
-    :param exclusive: the L3 cache ids on which each group will have exclusive ways after all steps. A group
-        with exclusive ways gets no way that a stopped group can still fill, and no other group gets its ways.
+    :param codec: recognises bandwidths that the kernel rounds; None means that bandwidth cannot be
+        controlled.
+    :param exclusive: the L3 cache ids on which each group will have exclusive ways after all steps. If a
+        stopped group can still fill a way, no group with exclusive ways gets this way. The ways of the
+        stopped group go to no other group either.
     :return: the error of each stopped group. The group is as it was before the failed step.
     """
     stopped: dict[str, ResctrlError] = {}

@@ -4,7 +4,8 @@
   the kernel rounds up to the next such value.
 - With the mount option ``mba_MBps``, values are MiB/s, which a control loop in the kernel keeps.
 - AMD QoS takes units of 1/8 GB/s for an L3 domain, which all tasks of a group share.
-- ARM MPAM takes percents. The kernel converts them to fractions of a few bits, and back when they are read.
+- ARM MPAM takes percents. The kernel converts the values to fractions of a few bits, and back when they are
+  read.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class BandwidthCodec(Protocol):
     """Converts bandwidths of the domains of a mount between percent and values of schemata."""
 
     shares_cap: bool
-    """True: a cap limits all tasks of a group together; False: it limits each core separately."""
+    """Whether a cap limits all tasks of a group together; otherwise it limits each core separately."""
 
     @property
     def min_percent(self) -> int:
@@ -153,13 +154,13 @@ class IntelCodec:
         raise BandwidthUnknownError(f"{rate} needs AMD, or the mount option mba_MBps: set a percent")
 
     def decode_value(self, domain: int, value: int) -> int:
-        """The value itself, which is a percent."""
+        """Return the value unchanged, because it is a percent already."""
         return min(100, value)
 
     def is_same_value(self, written: int, read: int) -> bool:
         """Whether both values are equal.
 
-        The agent writes only values that the hardware has, so the kernel rounds nothing.
+        The agent writes only values that the hardware supports, so the kernel rounds nothing.
         """
         return written == read
 
@@ -274,7 +275,7 @@ def choose_codec(
     """The codec for the hardware of a mount; None if bandwidth cannot be controlled.
 
     :param memory_bandwidth_gbps: the bandwidth of a domain that is 100 %, in 10^9 bytes a second, for
-        hardware with absolute values; None: not known.
+        hardware with absolute values; None if unknown.
     """
     if platform.mb is None:
         return None

@@ -61,7 +61,7 @@ class ResctrlFilesystem:
     def read_optional(self, path: str) -> str | None:
         """The text of a file without surrounding blanks.
 
-        None if the file cannot be read, for example because the kernel does not have it.
+        The result is None if the file cannot be read, for example because the kernel does not have it.
         """
         try:
             return self.read_file(path).strip()

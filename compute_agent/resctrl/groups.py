@@ -22,7 +22,7 @@ NOT_GROUPS: Final = frozenset({"info", "mon_data", "mon_groups"})
 
 MAX_PASSES: Final = 100
 """Maximum number of passes over the threads of a guest. Each pass moves the threads that were created during
-the pass before.
+the previous pass.
 """
 
 
@@ -57,7 +57,7 @@ class ResctrlGroups:
 
 
 def read_groups(files: ResctrlFilesystem) -> ResctrlGroups:
-    """Read all control groups. A group that disappears meanwhile is left out.
+    """Read all control groups. The function leaves out a group that disappears meanwhile.
 
     :raises ResctrlError: the mount cannot be read.
     """
@@ -80,7 +80,7 @@ def read_groups(files: ResctrlFilesystem) -> ResctrlGroups:
 
 
 def read_schemata(files: ResctrlFilesystem, group: str) -> Schemata:
-    """The present schemata of a group.
+    """The schemata that a group has at present.
 
     :raises ResctrlError: the group cannot be read.
     :raises BadSchemataError: the text cannot be parsed.
@@ -118,7 +118,8 @@ def write_schemata(
 ) -> None:
     """Write bandwidths and masks to the schemata of a group, and read them back.
 
-    :param codec: recognises bandwidths that the kernel rounds; None: bandwidth cannot be controlled.
+    :param codec: recognises bandwidths that the kernel rounds; None means that bandwidth cannot be
+        controlled.
     :raises ResctrlError: the kernel refuses a value; EIO: the file shows other values afterwards.
     """
     if not wanted:
@@ -145,7 +146,7 @@ def write_schemata(
 
 
 def remove_group(files: ResctrlFilesystem, group: str) -> None:
-    """Remove a group and its monitoring groups. A missing group is not an error.
+    """Remove a group and its monitoring groups. The function ignores a missing group.
 
     :raises ResctrlError: the kernel refuses the removal.
     """
@@ -170,8 +171,8 @@ def read_tasks(files: ResctrlFilesystem, group: str) -> frozenset[int]:
 def move_tasks(files: ResctrlFilesystem, group: str, thread_ids: Callable[[], Iterable[int]]) -> int:
     """Move threads into a group, in passes, until a pass finds no thread outside the group.
 
-    A new thread starts in the group of its creator, so each pass leaves fewer threads outside. A thread that
-    ends meanwhile is not an error.
+    A new thread starts in the group of its creator, so each pass leaves fewer threads outside. The function
+    ignores a thread that ends meanwhile.
 
     :param thread_ids: returns the ids of the present threads; called once in each pass.
     :return: the number of moved threads.

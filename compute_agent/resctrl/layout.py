@@ -19,7 +19,7 @@ from compute_agent.resctrl.ways import NO_WAYS, WayPartition, partition_ways
 class ResctrlLayout:
     """The capabilities of a resctrl mount, the partitions of its caches, and the names of the agent's groups.
 
-    :ivar codec: converts bandwidths; None: bandwidth cannot be controlled.
+    :ivar codec: converts bandwidths; None means that bandwidth cannot be controlled.
     :ivar partitions: the partition of each L3 cache, by its id.
     :ivar prefix: the beginning of the names of the agent's groups.
     """

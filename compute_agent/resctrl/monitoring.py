@@ -47,7 +47,7 @@ wrap-around.
 
 
 class CounterState(enum.StrEnum):
-    """The text of a counter file that contains no number, as the kernel writes it."""
+    """The texts of counter files that contain no number, as the kernel writes them."""
 
     UNAVAILABLE = "Unavailable"
     UNASSIGNED = "Unassigned"
@@ -78,7 +78,7 @@ def monitoring_group(group: str, name: str) -> str:
 
 
 def make_monitoring_group(files: ResctrlFilesystem, group: str, name: str) -> bool:
-    """Make a monitoring group. An existing one is not an error.
+    """Make a monitoring group. If the group exists already, the function does nothing.
 
     :return: whether the group exists; False if the kernel has no free RMID for it.
     :raises ResctrlError: the kernel refuses the group for another reason.
@@ -287,7 +287,7 @@ class ReaderPlace(Protocol):
 
 
 class _AnyPlace:
-    """The implementation of :class:`ReaderPlace` that leaves the thread on its CPU."""
+    """A :class:`ReaderPlace` that leaves the thread on its CPU."""
 
     def move_near(self, cache: int) -> None:
         """Do nothing."""
@@ -297,7 +297,7 @@ class _AnyPlace:
 
 
 def descriptors_to_keep() -> int:
-    """The number of counter files that may stay open: half of the process's limit."""
+    """The number of counter files that may stay open, which is half of the process's limit."""
     # The other half is left for sockets, the state file and libvirt.
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     # If the process has no limit, the result is a number far above the counters of any host.
@@ -315,8 +315,8 @@ class CounterFiles:
     ) -> None:
         """Keep at most ``keep`` files open; all others are opened for each reading.
 
-        :param keep: the maximum number of files that stay open; None: half of the process's limit.
-        :param place: moves the thread near each cache that is read; None: the thread is not moved.
+        :param keep: the maximum number of files that stay open; None means half of the process's limit.
+        :param place: moves the thread near each cache that is read; None means that the thread is not moved.
         """
         self._files = files
         self._spare = descriptors_to_keep() if keep is None else keep
@@ -384,7 +384,7 @@ class CounterFiles:
             self.forget_group(group)
 
     def close(self) -> None:
-        """Close all files. A later reading opens them again."""
+        """Close all files. A later reading opens the files again."""
         self.keep_groups(())
 
     def _open_group(self, group: str) -> _OpenCounters:
@@ -466,7 +466,7 @@ def read_available_counters(files: ResctrlFilesystem) -> dict[int, int]:
 
 
 def read_assigned_counters(files: ResctrlFilesystem, group: str) -> frozenset[CounterKey]:
-    """The events and caches for which a group has a counter; none if the group is gone."""
+    """The events and caches for which a group has a counter; empty if the group is gone."""
     found = set()
     for line in (files.read_optional(group_path(group, ASSIGNMENTS)) or "").splitlines():
         event, _, states = line.strip().partition(":")

@@ -146,7 +146,7 @@ class ResctrlOptions:
 class ResctrlHandle:
     """A resctrl mount, with its capabilities and the operator's options.
 
-    :ivar codec: converts bandwidths; None: bandwidth cannot be controlled.
+    :ivar codec: converts bandwidths; None means that bandwidth cannot be controlled.
     :ivar writable: whether the agent may write the mount; False for files that were copied from another host.
     """
 

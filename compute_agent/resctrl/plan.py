@@ -23,7 +23,7 @@ from compute_agent.resctrl.ways import NO_WAYS
 
 @dataclass(frozen=True, slots=True)
 class RemoveGroup:
-    """Remove a group. The kernel moves its tasks, if there are any, to the default group."""
+    """Remove a group. The kernel moves the tasks of the group to the default group."""
 
     group: str
 
@@ -49,7 +49,7 @@ PlanStep = RemoveGroup | CreateGroup | WriteSchemata
 
 @dataclass(frozen=True, slots=True)
 class ForeignConflict:
-    """A conflict: another program's group can fill ways that are exclusive to a group of the agent.
+    """A conflict: ways that are exclusive to a group of the agent can be filled by another program's group.
 
     The agent logs the conflict and changes nothing.
 

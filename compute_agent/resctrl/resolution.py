@@ -81,7 +81,7 @@ def share_groups(
 def share_key(host: ResctrlLayout, share: ShareSpec) -> ShareKey | None:
     """A key that is equal for shares with the same effect; None if guests must not share the group.
 
-    The second case is a cap of bandwidth that holds for all tasks of a group together: each guest then needs
+    The second case is a bandwidth cap that applies to all tasks of a group together, so that each guest needs
     a group of its own.
     """
     cache_control, control = host.platform.l3, host.platform.mb

@@ -93,7 +93,7 @@ class WayMask:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the ways are adjacent. An empty mask is not contiguous."""
+        """Whether the ways are adjacent. An empty mask does not count as contiguous."""
         return len(self.split_runs()) == 1
 
     def split_runs(self) -> tuple[WayMask, ...]:
@@ -213,7 +213,7 @@ class Schemata:
         return tuple(sorted(self.lines.get(resource, ())))
 
     def updated_with(self, other: Schemata) -> Schemata:
-        """A copy with the values of ``other``, which take precedence over the own values."""
+        """A copy with the values of ``other`` added; these replace the own values."""
         names = {**self.lines, **other.lines}
         return Schemata({name: {**self.lines.get(name, {}), **other.lines.get(name, {})} for name in names})
 

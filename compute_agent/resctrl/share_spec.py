@@ -70,7 +70,7 @@ class ShareSpec:
         return self.mb_per_cache.get(domain, self.mb)
 
     def overlaid_on(self, base: ShareSpec) -> ShareSpec:
-        """A copy of this share in which ``base`` supplies the missing values."""
+        """A copy of this share, in which ``base`` supplies the values that are missing."""
         # A range for the whole cache also replaces separate ranges for code and data in the base.
         silent = self.llc is None and not self.llc_per_cache
         return ShareSpec(

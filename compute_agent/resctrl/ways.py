@@ -5,8 +5,8 @@ all groups share. If masks must not have holes, the pool is one run of adjacent 
 free ways for a request, masks can always be moved so that the request fits. A mask can be moved while its
 guest runs.
 
-A *block* is the exclusive mask of one group, a run of ways. If free ways are not adjacent, blocks are moved
-until enough of them are, by as few moves as possible. The method is a search (A*) over the positions of the
+A *block* is the exclusive mask of one group, a run of ways. If free ways are not adjacent, as few blocks as
+possible are moved until enough free ways are adjacent. The method is a search (A*) over the positions of the
 blocks. The search estimates the remaining moves by the smallest number of blocks in any window of the wanted
 size. A move takes at most one block out of a window, so the estimate never exceeds the true number of moves,
 and the first solution is a shortest solution. Pushing all blocks aside always works, so its number of moves
@@ -101,7 +101,7 @@ class _MoveSearch:
         return aside
 
     def _in_the_way(self, state: _BlockPositions) -> int:
-        """A lower bound of remaining moves: the fewest blocks in any window of ``count`` ways."""
+        """A lower bound of the remaining moves: the fewest blocks in any window of ``count`` ways."""
         windows = self.high - self.low - self.count + 1
         # This runs for each state of the search, so the blocks are counted in one pass, and not again for
         # each window. An entry is the difference between a window and the one below it.
@@ -126,7 +126,10 @@ class _MoveSearch:
                     yield index, to
 
     def _canonical_state(self, state: _BlockPositions) -> tuple[tuple[int, int], ...]:
-        """A key of a state. Exchanging two equally large blocks, except the owner's, keeps the key."""
+        """A key of a state.
+
+        An exchange of two equally large blocks, except the owner's, leads to the same key.
+        """
         pairs = list(zip(state, self.sizes, strict=True))
         return tuple(sorted(pairs[: self.others])) + tuple(pairs[self.others :])
 

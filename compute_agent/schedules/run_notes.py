@@ -44,7 +44,8 @@ class RunNote:
     :ivar main: the main process of the guest.
     :ivar before: the cookie that the main process had before the guest came to its group.
     :ivar group: the group with which the guest shares a cookie.
-    :ivar lender: the guest that can give back the cookie from before the first note; None: no such guest.
+    :ivar lender: the guest that can give back the cookie from before the first note; None means no such
+        guest.
     """
 
     main: ProcessIdentity

@@ -1,4 +1,4 @@
-"""Throttling: the agent limits guests to help other guests, and removes the limits later.
+"""The agent limits (throttles) guests to help other guests, and removes the limits later.
 
 Nouns
     Two *triggers* decide about limits. *Watermarks* act when the whole host is short of a resource, and
@@ -8,14 +8,15 @@ Nouns
     as an L3 cache. The *allotment* of a guest is the amount of a control that it may use while it is not
     limited.
 
-    The *executor* carries out the decisions of both triggers. If a section is in *preview*, the executor only
-    reports its actions. The *arbiter* has the limits that both triggers request, and the lowest limit is in
-    force. The *state file* has the data that a restart of the agent must not lose. The *telemetry* reports
-    every action in the log, as an event and as a metric.
+    The *executor* carries out the decisions that the triggers make. If a section is in *preview*, the
+    executor only reports its actions. The *arbiter* has the limits that each trigger requests, and the lowest
+    limit is in force. The *state file* has the data that a restart of the agent must not lose. The
+    *telemetry* reports every action in the log, as an event and as a metric.
 
 Modules
     - ``samplers`` read files once a round, and return a snapshot of the host or a sample of all guests.
-    - ``triggers`` pass these values to the pure functions, together with the state of the previous round.
+    - ``triggers`` pass the snapshots and samples to the pure functions, together with the state of the
+      previous round.
     - ``executor`` saves the planned limits, acts, and reports through ``telemetry``.
     - ``arbiter`` and ``evictions`` call the worker, the driver and Placement.
     - ``settings`` has the configuration, ``levers`` computes limits, and ``actions`` has the actions of
@@ -26,7 +27,7 @@ A worked example
     largest best-effort guest from 4 to 3.2 cores. The executor writes the limit to the state file, and passes
     it to the arbiter, which passes it to the worker. Then interference limits the same guest to 2.5 cores to
     protect a neighbour, so 2.5 cores are in force. When interference removes its limit, 3.2 cores are in
-    force again. When usage was below the threshold for the cool-down, the guest gets its whole allotment
+    force again. After usage was below the threshold for the cool-down, the guest gets its whole allotment
     again, and the limit is deleted from the state file.
 
 Invariants
@@ -34,6 +35,6 @@ Invariants
       ``[qos] highest_class``.
     - No step leaves a guest with less than ``[qos] min_share`` of its allotment.
     - A limit is in the state file before the kernel gets it, and stays in the file until it is removed.
-    - Each limit ends: also after a crash of the agent, or after its section was removed.
+    - Each limit ends, even after a crash of the agent, or after its section was removed.
     - A section in preview only writes logs, events and metrics.
 """

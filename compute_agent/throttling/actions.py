@@ -1,7 +1,7 @@
 """The actions that watermarks plan, as frozen values that an executor carries out.
 
 A watermark is a threshold for usage of the host. Interference between guests has decisions of another type,
-``interference.cases.CaseDecision``. The same executor carries out both types.
+``interference.cases.CaseDecision``. The same executor carries out all actions and decisions.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ ANSWER_SECONDS: Final = 10.0
 class LimitArbiter:
     """Keeps the limits that each trigger requests, and passes the lowest limit to the worker.
 
-    Only the arbiter passes limits to the worker. Several threads may use the arbiter at the same time.
+    Only the arbiter passes limits to the worker. Several threads may use an arbiter at the same time.
 
     The arbiter saves nothing. After a start of the agent, each trigger requests the limits in its saved state
     again.
@@ -86,7 +86,7 @@ class LimitArbiter:
             return self._combine_limits()
 
     def repair_limits(self, views: Sequence[GuestView]) -> bool:
-        """Set each limit that differs from the requested one again; return whether all could be set.
+        """Set each limit again that differs from the requested one; return whether all limits could be set.
 
         A limit differs if the guest was started again without its limits, or if the worker answered too late.
         """

@@ -29,6 +29,10 @@ _AT_A_TIME: Final = 8
 """Maximum number of guests that are stopped at the same time. A higher number could occupy all threads of
 libvirtd, and other calls of libvirt would have to wait."""
 
+MAX_ENDS: Final = 32
+"""Maximum number of guests that are stopped at the same time at the ends of their claims. All guests of a
+window end together, and each of them may need the whole grace period."""
+
 # The wait is long, because the worker may be busy with a new configuration for many guests.
 _ANSWER_SECONDS: Final = 50.0
 _POLL_SECONDS: Final = 0.1
@@ -38,15 +42,16 @@ _FIRST_PAUSE: Final = 0.1
 """Seconds between the first two attempts to delete an allocation; each further pause is twice as long."""
 
 _MAX_PAUSE: Final = 60.0
-"""The longest pause, in seconds. With a longer pause, the agent would notice the end of an outage of
-Placement late."""
+"""The longest pause, in seconds. With a longer pause, the agent would notice late that Placement answers
+again.
+"""
 
 
 EVICTION_THREAD: Final = ThreadSpec(
     "evict",
     ONCE,
     "stops one guest, and gives its allocation back as soon as Placement takes it",
-    f"a semaphore of {_AT_A_TIME}",
+    f"a semaphore of {_AT_A_TIME}, or of {MAX_ENDS} for ends of claims",
     "the driver or the operator's command; the worker; Placement",
 )
 
@@ -67,7 +72,7 @@ repeated.
 
 
 class UsualStop(Protocol):
-    """The function that makes a guest leave. A metric may bring another function in its place."""
+    """The function that makes a guest leave. A metric may replace this function by another one."""
 
     def __call__(self, uuid: str, grace: float | None = None) -> None:
         """Make a guest leave within ``grace`` seconds. None stands for ``[qos] evict_grace``."""
@@ -81,15 +86,18 @@ class GuestEvictor:
     and begins them again.
     """
 
-    def __init__(self, stop: UsualStop, give_back: Callable[[str], None]) -> None:
+    def __init__(
+        self, stop: UsualStop, give_back: Callable[[str], None], at_a_time: int = _AT_A_TIME
+    ) -> None:
         """``stop`` makes a guest leave. A call of begin_eviction() may give another function for one guest.
 
         ``give_back`` deletes the guest's allocation on this host. The function waits while Placement is
-        unavailable, and may be called again.
+        unavailable, and may be called again. ``at_a_time`` is the maximum number of guests that are stopped
+        at the same time.
         """
         self._stop = stop
         self._give_back = give_back
-        self._turn = threading.BoundedSemaphore(_AT_A_TIME)
+        self._turn = threading.BoundedSemaphore(at_a_time)
         self._running: set[str] = set()
         self._over: queue.SimpleQueue[tuple[str, Exception | None]] = queue.SimpleQueue()
 
@@ -198,6 +206,10 @@ class GuestEvictions:
         # an allocation.
         with contextlib.suppress(FutureTimeoutError):
             self._pipeline.submit(GuestStopped(guest)).result(_ANSWER_SECONDS)
+
+    def forget_guest(self, uuid: str) -> None:
+        """End the eviction of a guest that has left, and leave its allocation as it is."""
+        self._called.pop(uuid, None)
 
     def give_back(self, uuid: str) -> None:
         """Delete the part of a guest's allocation that is on providers of this host.

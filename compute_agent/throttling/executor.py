@@ -44,7 +44,7 @@ ESCALATE_THREAD: Final = ThreadSpec(
 
 
 class ThrottleTrigger(Protocol[A]):
-    """Plans actions on guests for one reason (watermarks or interference), and is told their outcomes.
+    """A trigger plans actions on guests for one reason, such as watermarks, and learns their outcomes.
 
     The executor carries out the actions.
     """
@@ -145,7 +145,8 @@ class ThrottleExecutor:
     def run_round(self, trigger: ThrottleTrigger[A]) -> tuple[A, ...]:
         """Carry out the plan of a trigger; return the actions that succeeded.
 
-        A failed action is logged and counted. The other actions of the plan are still carried out.
+        A failed action is logged and counted, and the other actions of the plan are still carried out. The
+        other actions of the plan are still carried out.
         """
         # Preview comes first, because it is about the host as measured, before the actions of this round.
         self._show_preview(trigger.limit_owner, trigger.preview_actions())

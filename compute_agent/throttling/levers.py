@@ -71,14 +71,14 @@ worker for longer."""
 
 
 def memory_down(limit: float | None, allotment: GuestAllotment, steps: ThrottleSteps) -> float | None:
-    """The next lower limit of memory: that of :func:`step_down`, but at most ``MEMORY_STEP`` lower."""
+    """The next lower limit of memory, by :func:`step_down`, but at most ``MEMORY_STEP`` lower than now."""
     lower = step_down(limit, allotment, steps)
     present = allotment.full if limit is None else limit
     return None if lower is None else max(lower, present - MEMORY_STEP)
 
 
 def memory_up(limit: float, allotment: GuestAllotment, steps: ThrottleSteps) -> float | None:
-    """The next higher limit of memory: that of :func:`step_up`, but at most ``MEMORY_STEP`` higher."""
+    """The next higher limit of memory, by :func:`step_up`, but at most ``MEMORY_STEP`` higher than now."""
     higher = step_up(limit, allotment, steps)
     if higher is None and allotment.full - limit <= MEMORY_STEP:
         return None

@@ -22,7 +22,7 @@ _MAX_REASON: Final = 200
 
 
 class SourceAwayError(Exception):
-    """A command or a Prometheus query returned no value. The text of the exception has the reason."""
+    """A command or a Prometheus query has returned no value. The text of the exception has the reason."""
 
 
 def read_value(source: MetricSource, running: RunningProgram | None = None) -> float:
@@ -69,7 +69,7 @@ def parse_answer(content: bytes) -> float:
 
 
 def refusal_reason(content: bytes) -> str:
-    """The reason for which Prometheus refused a query, after a colon; empty if its answer has no reason."""
+    """The reason why Prometheus refused a query, after a colon; empty if its answer has no reason."""
     try:
         # An answer is, for example, {"status": "error", "errorType": "bad_data", "error": "1:5: parse error:
         # ..."}.

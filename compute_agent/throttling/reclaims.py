@@ -25,8 +25,9 @@ MAX_PRESSURE: Final = 10.0
 needs all its memory, so nothing is reclaimed."""
 
 _MIN_PART: Final = 0.1
-"""A reclaim of less than this part of the amount counts as failed, so that the guest is left alone for
-minutes."""
+"""The smallest part of the amount that a successful reclaim frees; after less, the guest is left alone for
+minutes.
+"""
 
 
 class MemoryReclaimer:

@@ -112,7 +112,7 @@ class GuestReader:
     ) -> GuestSamples | None:
         """Read the counters of all guests, and return each guest's values since the read before.
 
-        The result is None for the first read. It is also None if the last read was more than a minute ago.
+        The result is None for the first call. It is also None if the last call was more than a minute ago.
 
         :param online: the numbers of the host's CPUs that are online.
         :param signals: names of the signals for which values are needed.
@@ -239,7 +239,7 @@ class MetricSampler:
         """Prepare measurements.
 
         :param root: the folder that contains ``proc``; paths of guests' cgroups are not below it.
-        :param cache: reads the counters of caches; None: caches are not measured.
+        :param cache: reads the counters of caches; None means that caches are not measured.
         :param read_source: returns the last value of a metric from outside the kernel, by its name.
         :param read_oversold: returns the oversold amount of a reclaimed resource class.
         """
@@ -252,7 +252,7 @@ class MetricSampler:
         self._has_guests = False
         self._missing: frozenset[str] = frozenset()
         self.has_rates = False
-        """Whether the round before measured guests, so that the present round has their rates."""
+        """Whether the previous round measured guests, so that this round can compute their rates."""
 
     def measure_host(self, rules: WatermarkRules, time: float) -> UsageSnapshot:
         """Measure the host without its guests at ``time`` (monotonic seconds).
@@ -278,7 +278,7 @@ class MetricSampler:
     def _begin_round(self, time: float) -> MeasuringRound:
         """Return the round at ``time``.
 
-        If measure_host() has begun it without guests, continue that round.
+        If measure_host() has begun the round without guests, continue that round.
         """
         if self._present is None or self._present.time != time or self._has_guests:
             # This round uses the parsed values of the round before. That round must read nothing more,

@@ -129,7 +129,7 @@ class ThrottlingFile:
     def keep_interference(self, state: InterferenceState, *, learnt: bool = False) -> None:
         """Replace the state of interference. Cases and pairs are on disk when this returns.
 
-        Baselines, which change with each sample, are saved periodically, or at once with ``learnt``.
+        Baselines, which change with each sample, are saved only periodically, or at once with ``learnt``.
 
         :raises OSError: the file could not be written; the next call tries again.
         """
@@ -156,7 +156,7 @@ class ThrottlingFile:
         self._remove_former()
 
     def _take_over(self, former_file: Path, former: FormerState) -> None:
-        """Read the files of a former release into this file, and remove them once this file is durable."""
+        """Copy the files of a former release into this file, and remove them after this file is durable."""
         watermarks, interference = former.former_watermarks, _former_file(former_file, self._clock()).load()
         if watermarks is None and interference is None:
             return

@@ -132,7 +132,7 @@ class WatermarkTrigger:
     # The methods of ThrottleTrigger, which the executor calls:
 
     def preview_actions(self) -> Sequence[WatermarkAct]:
-        """The restricting actions that watermarks in preview would take in this round."""
+        """The restricting actions that watermarks in preview would take now if they were in force."""
         rules, snapshot = self._rules.with_preview(preview=True), self._snapshot
         self._preview_streaks = observe_usage(self._preview_streaks, rules.watermarks, snapshot)
         # The plan begins with the limits that are really in force, because preview would lower these limits.
@@ -162,7 +162,7 @@ class WatermarkTrigger:
         return plan
 
     def settle_action(self, action: WatermarkAct, succeeded: bool) -> bool:
-        """Record the outcome of an action; return whether this round has to find another guest.
+        """Record the outcome of an action; return whether this round has to act on another guest instead.
 
         The result is True if an action on a guest failed.
         """
@@ -210,7 +210,7 @@ class WatermarkTrigger:
 
 
 class InterferenceTrigger:
-    """Limits guests that disturb other guests, as long as the limits help the disturbed guests.
+    """Limits guests that disturb other guests, for as long as the limits help the disturbed guests.
 
     Only one thread may use it.
     """
@@ -257,7 +257,8 @@ class InterferenceTrigger:
     def forget_all(self) -> None:
         """Drop all samples, decisions, cases and baselines.
 
-        Called when the last watch is removed, because the values would be outdated when a watch comes back.
+        The agent calls this method when the last watch is removed, because the values would be outdated when
+        a watch is added again.
         """
         self._samples, self._decisions, self.state = (), (), InterferenceState()
 
@@ -272,7 +273,7 @@ class InterferenceTrigger:
         return [one for one in self._decisions if one.what is not CaseVerdict.PREVIEW]
 
     def settle_action(self, action: CaseDecision, succeeded: bool) -> bool:
-        """Note the outcome of a decision. Return False: after a failure, the round begins no other trial.
+        """Record the outcome of a decision. Return False: after a failure, the round begins no other trial.
 
         If a case could not be opened, or its limit not be lowered, the case is dropped. For an hour, no case
         is opened for the same victim and suspect.
@@ -284,7 +285,7 @@ class InterferenceTrigger:
         return False
 
     def save_state(self, actions: Sequence[CaseDecision]) -> None:
-        """Save the state. ``run_round`` has already entered all decisions in this state."""
+        """Save the state. The state already contains all decisions of ``run_round``."""
         self._save(self.state)
 
 

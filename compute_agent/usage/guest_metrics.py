@@ -76,7 +76,7 @@ class GuestMetrics(Collector):
         """Register the metrics.
 
         :param limits: returns the limits of guests that watermarks and interference request.
-        :param max_guests: returns the maximum number of guests that get series in Prometheus; None: all
+        :param max_guests: returns the maximum number of guests that get series in Prometheus; None means all
             guests.
         :param root: the folder that contains ``proc``, usually ``/``; it is not a prefix of cgroup paths.
         :param clock: returns monotonic seconds.

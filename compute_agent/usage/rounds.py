@@ -49,8 +49,9 @@ class CacheReader(Protocol):
 
 
 SourceReader = Callable[[str], float | None]
-"""Returns the last value of a metric that comes from outside the kernel, by the name of the metric. None: the
-metric has no value now."""
+"""Returns the last value of a metric that comes from outside the kernel, by the name of the metric. None
+means that the metric has no value now.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,9 @@ class OversoldCapacity:
 
 
 OversoldReader = Callable[[str], OversoldCapacity | None]
-"""Returns the reclaimed amount that guests hold beyond the present offer, by the resource class. None: the
-class is not offered or not measured."""
+"""Returns the reclaimed amount that guests hold beyond the present offer, by the resource class. None means
+that the class is not offered or not measured.
+"""
 
 
 class MeasuringRound:
@@ -89,7 +91,7 @@ class MeasuringRound:
         """Measure at ``time`` (monotonic seconds).
 
         :param root: the folder that contains ``proc``, usually ``/``.
-        :param cache: reads the counters of caches; None: caches are not measured.
+        :param cache: reads the counters of caches; None means that caches are not measured.
         :param read_source: returns the last value of a metric that comes from outside the kernel, by its
             name.
         :param read_oversold: returns the reclaimed amount that guests hold beyond the present offer, by
@@ -119,9 +121,9 @@ class MeasuringRound:
     def parse_file(self, path: str, parse: Callable[[str], T], is_short: bool = False) -> T | None:
         """The result of ``parse`` for the text of a file, which is read and parsed once in a round.
 
-        None if the file is missing, or if ``parse`` raises ValueError or LookupError. A file may vanish at
-        any time, and old kernels do not have all files. After close(), the result is None for a file that was
-        not parsed before.
+        The result is None if the file is missing, or if ``parse`` raises ValueError or LookupError. A file
+        may vanish at any time, and old kernels do not have all files. After close(), the result is None for a
+        file that was not parsed before.
 
         :param is_short: whether one read(2) returns the whole file, as of most files of a cgroup. This saves
             a system call for each guest and file.
@@ -235,7 +237,7 @@ def parse_pressure(text: str) -> int:
 def parse_recent_pressure(text: str) -> float | None:
     """The percent of the last 10 seconds in which a task waited: ``some avg10`` of a PSI file.
 
-    None if the text has no such line.
+    The result is None if the text has no such line.
     """
     fields = _some_fields(text)
     return None if fields is None else float(fields["avg10"])

@@ -47,7 +47,8 @@ LOG = logging.getLogger(__name__)
 _MIB: Final = 1 << 20
 
 _MAX_KNOWN: Final = 4096
-"""Maximum number of guests for which allotments are cached. When it is reached, the whole cache is emptied.
+"""Maximum number of guests for which allotments are cached. When it is reached, the whole cache is
+emptied.
 """
 
 
@@ -211,7 +212,7 @@ def open_allotments(
 ) -> CacheControlAllotments | None:
     """Allotments of caches and bandwidth on the resctrl mount that the agent controls.
 
-    None if no controller uses resctrl, or if the file system of resctrl cannot be read.
+    The result is None if no controller uses resctrl, or if the file system of resctrl cannot be read.
     """
     controller = find_controller(controllers, ResctrlController)
     if controller is None:

@@ -17,7 +17,8 @@ VERSION: Final = 1
 
 # Half an hour, so that the mean of an hour does not come from one burst after a restart of the agent.
 MIN_SECONDS: Final = 1800.0
-"""Minimum number of measured seconds of an hour. The mean of an hour with fewer measured seconds is dropped.
+"""Minimum number of measured seconds of an hour. The mean of an hour with fewer measured seconds is
+dropped.
 """
 
 NEW_SHARE: Final = 0.5
@@ -42,7 +43,7 @@ _MAX_CORES: Final = 1e6
 class WeekUse:
     """The mean CPU use of a guest by hour of the week, in cores.
 
-    :ivar hours: the use of each hour; None: not known yet.
+    :ivar hours: the use of each hour; None if not known yet.
     :ivar seen: the end of the last hour that counted, in seconds since the epoch.
     """
 

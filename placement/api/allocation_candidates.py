@@ -35,7 +35,7 @@ _MIB: Final = 1024 * 1024
     writes_json=True,
 )
 def list_all(call: ApiRequest) -> Response:
-    """List candidates: sets of providers and amounts that satisfy the request."""
+    """List allocation candidates: sets of providers and amounts that satisfy the request."""
     wanted = parse_candidates(call.query_parameters, call.version)
     options, bounds = call.service.conf.placement, call.service.conf.api
     with call.service.model.fresh_view() as view:

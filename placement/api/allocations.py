@@ -26,13 +26,13 @@ blueprint = Blueprint("allocations", __name__)
 UNKNOWN_TYPE: Final = "unknown"
 """The type that answers show for consumers without a type."""
 _SINCE: Final = {"consumer_type": microversion.CONSUMER_TYPES}
-"""For fields of consumers, the microversion that introduced them; older requests leave them unchanged."""
+"""By field of a consumer, the microversion that introduced it; older requests leave it unchanged."""
 
 
 def claim_of(
     conf: cfg.ConfigOpts, version: Microversion, consumer: str, body: Mapping[str, Any]
 ) -> ConsumerClaim:
-    """Return the claim of a body for this consumer; before 1.8, options give its project and user."""
+    """Return the claim in a request body; before 1.8, options give the project and the user."""
     owner = ConsumerOwnership(
         body.get("project_id", conf.placement.incomplete_consumer_project_id),
         body.get("user_id", conf.placement.incomplete_consumer_user_id),

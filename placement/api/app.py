@@ -25,7 +25,16 @@ from placement.api import (
     usages,
     versions,
 )
-from placement.api.ext import attributes, availability, changes, claims, explanations, reservations, trees
+from placement.api.ext import (
+    attributes,
+    availability,
+    changes,
+    claims,
+    explanations,
+    reservations,
+    time_events,
+    trees,
+)
 from placement.api.ext import root as ext
 
 # placement.server has this size limit of a body; the constant applies the same limit to other WSGI servers
@@ -47,6 +56,7 @@ BLUEPRINTS: Final = (
     claims.blueprint,
     reservations.blueprint,
     availability.blueprint,
+    time_events.blueprint,
     attributes.blueprint,
     changes.blueprint,
     trees.blueprint,
@@ -54,7 +64,10 @@ BLUEPRINTS: Final = (
 
 
 class _NoSessions(SessionInterface):
-    """Says that the API has no sessions. Without this class, Flask would make a signer for each request."""
+    """Tells Flask that the API has no sessions.
+
+    Without this class, Flask would make a signer for each request.
+    """
 
     _shared = NullSession()
 
@@ -63,14 +76,14 @@ class _NoSessions(SessionInterface):
 
 
 class ApiFlask(Flask):
-    """Flask, without the work of each request that no handler of this API needs."""
+    """Flask without the work per request that no handler of this API needs."""
 
     session_interface = _NoSessions()
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function unchanged.
+        """Return the function unchanged, because no handler of this API is a coroutine.
 
-        Flask would check each time whether it is a coroutine; ours never is.
+        Flask itself would check this for each call.
         """
         return func
 

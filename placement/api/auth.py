@@ -1,7 +1,7 @@
-"""Authentication: only the version documents are answered without a token.
+"""Authentication of requests; only requests for version documents need no token.
 
-Both authentication strategies (``noauth2`` and ``keystone``) are WSGI middlewares. They put the caller into
-the WSGI environment (:mod:`placement.api.context`), or answer 401 in the API's error format.
+The two authentication strategies (``noauth2`` and ``keystone``) are WSGI middlewares. A strategy puts the
+caller into the WSGI environment (:mod:`placement.api.context`), or answers 401 in the API's error format.
 """
 
 import logging
@@ -13,12 +13,14 @@ import orjson
 from oslo_config import cfg
 
 from placement.api import context
-from placement.api.identity import AuthToken, CannotAsk, TokenAccess
 from placement.api.paths import EXT
+from placement.api.token_access import CannotAsk, TokenAccess
 from placement.exceptions import RETRY_AFTER
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+    from placement.api.identity import AuthToken
 
 LOG = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ _ADMIN_ROLES: Final = "admin,member,reader,service"
 
 
 def add_authentication(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
-    """Return ``app`` behind the authentication that ``[api] auth_strategy`` names.
+    """Return ``app`` behind the authentication strategy that ``[api] auth_strategy`` names.
 
     :raises ValueError: the options of the strategy are unusable.
     """
@@ -45,11 +47,11 @@ def add_authentication(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApp
 def check_options(conf: cfg.ConfigOpts) -> None:
     """Check the options of authentication.
 
-    :raises ValueError: the options cannot be used.
+    :raises ValueError: the values of the options are unusable.
     """
     if conf.api.auth_strategy == "keystone":
         # the object is made only because the constructor checks the options
-        AuthToken(_note_admission, conf)
+        _make_auth_token(conf)
 
 
 class NoAuth:
@@ -95,7 +97,7 @@ class KeystoneAuth:
 
     def __init__(self, app: "WSGIApplication", conf: cfg.ConfigOpts) -> None:
         self._app = app
-        self._auth_token = AuthToken(_note_admission, conf)
+        self._auth_token = _make_auth_token(conf)
 
     @property
     def own_secret(self) -> bytes:
@@ -103,11 +105,11 @@ class KeystoneAuth:
         return self._auth_token.own_secret
 
     def sign_in(self, credentials: Mapping[str, str]) -> TokenAccess:
-        """Call :meth:`~placement.api.identity.AuthToken.sign_in`."""
+        """Sign a user in with :meth:`~placement.api.identity.AuthToken.sign_in`."""
         return self._auth_token.sign_in(credentials)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Put the caller that Keystone confirms into the environment, and call the application."""
+        """Put the caller that Keystone has confirmed into the environment, and call the application."""
         # until the token is confirmed, only the request ids are known to the log
         context.note_anonymous(environ)
         if _is_public(environ):
@@ -124,13 +126,20 @@ class KeystoneAuth:
         return _send_refusal(environ, start_response, answer.status, answer.challenge)
 
 
+def _make_auth_token(conf: cfg.ConfigOpts) -> "AuthToken":
+    # without Keystone, its libraries would take a fifth of the time of a start
+    from placement.api.identity import AuthToken
+
+    return AuthToken(_note_admission, conf)
+
+
 _ADMITTED: Final = "placement.auth_token.admitted"
 
 
 def _note_admission(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
     """Store in the environment whether ``auth_token`` admits the request.
 
-    ``auth_token`` calls this function instead of the application.
+    The middleware ``auth_token`` calls this function in place of the application.
     """
     # a service token is optional, but has to be valid if the client sends one
     environ[_ADMITTED] = (
@@ -143,7 +152,7 @@ def _note_admission(environ: "WSGIEnvironment", start_response: "StartResponse")
 
 
 class _AuthAnswer:
-    """Records the status and the challenge in the answer of a WSGI application."""
+    """Records the status and the authentication challenge of an answer."""
 
     status = HTTPStatus.UNAUTHORIZED
     challenge: str | None = None

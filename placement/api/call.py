@@ -1,7 +1,7 @@
-"""The class of requests that handlers get, functions for their answers, and their decorator.
+"""The class of requests that handlers get, the functions that make answers, and the decorator of handlers.
 
-A handler contains little code. Before it runs, the decorator :func:`api_operation` checks version, media
-types and policy. The handler parses the request, calls the store or the read model, and serialises the
+A handler itself contains little code. Before it runs, the decorator :func:`api_operation` checks version,
+media types and policy. The handler parses the request, calls the store or the read model, and serialises the
 result.
 """
 
@@ -39,13 +39,13 @@ ABANDONED: Final = "placement.abandoned"
 The function returns the reason why the answer is no longer needed, or None."""
 
 Handler = Callable[..., Response]
-"""A function that answers one operation; arguments are the request and the variables in its path."""
+"""A function that answers one operation; its arguments are the request and the variables of the path."""
 
 
 class _JsonAnswer(Response):
-    """A successful answer in pieces.
+    """A successful answer that is sent in pieces.
 
-    This class saves the work that Werkzeug does on the headers of each answer.
+    This class avoids the work that Werkzeug does on the headers of each answer.
     """
 
     def get_wsgi_headers(self, environ: "WSGIEnvironment") -> Headers:
@@ -58,7 +58,7 @@ class _JsonAnswer(Response):
 
 
 class ApiRequest:
-    """The current request: its caller, version, parameters and body."""
+    """A request with its caller, version, parameters and body."""
 
     def __init__(self) -> None:
         self.version: Microversion = g.version
@@ -66,7 +66,7 @@ class ApiRequest:
 
     @property
     def query_parameters(self) -> list[tuple[str, str]]:
-        """The parameters of the query string, in its order.
+        """The parameters of the query string, in their order.
 
         :raises InvalidRequest: the query has bytes that are not text.
         """
@@ -80,7 +80,7 @@ class ApiRequest:
 
     @property
     def project_id(self) -> str:
-        """The project of the caller; empty if the caller has none."""
+        """The id of the caller's project; empty if the caller has none."""
         return context.caller_of(request.environ).project_id or ""
 
     def authorize(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
@@ -93,7 +93,7 @@ class ApiRequest:
         self.service.enforcer.authorize(context.caller_of(request.environ), rule, target)
 
     def allows_project(self, rule: str, project_id: str) -> bool:
-        """Return whether a policy rule allows the caller to see objects of a project."""
+        """Return whether the rule allows the caller to see objects of this project."""
         try:
             self.authorize(rule, {"project_id": project_id})
         except Forbidden:
@@ -110,7 +110,7 @@ class ApiRequest:
             raise Unavailable(why)
 
     def explain_empty(self, wanted: CandidatesRequest) -> None:
-        """Explain an empty list of candidates later in the log, if ``[api] explain_empty`` is set."""
+        """Have an empty list of candidates explained in the log, if ``[api] explain_empty`` is set."""
         if self.service.explainer is not None:
             question = (request.query_string, self.version)
             self.service.explainer.explain_answer(question, wanted, context.caller_of(request.environ))
@@ -144,7 +144,7 @@ class ApiRequest:
         return base.load(schema, self.parse_json())
 
     def wrapped_body(self, schema: Schema, field: str) -> Any:
-        """Return the value of the single field of a body, as the schema loads it."""
+        """Return the value of a body's only field, as the schema loads it."""
         return base.load(schema, {field: self.parse_json()})[field]
 
     def json_answer(self, payload: Any, last_modified: float | None = None, status: int = 200) -> Response:
@@ -152,7 +152,7 @@ class ApiRequest:
 
         :param payload: bytes of JSON, or a value to encode.
         :param last_modified: the time of the last change of the shown objects, in seconds since 1970. Answers
-            show it from microversion 1.15 on.
+            contain this time from microversion 1.15 on.
         """
         body = payload if isinstance(payload, bytes) else orjson.dumps(payload)
         return self.answer_pieces([body], last_modified, status)
@@ -160,7 +160,7 @@ class ApiRequest:
     def answer_pieces(
         self, body: list[bytes], last_modified: float | None = None, status: int = 200
     ) -> Response:
-        """Return an answer with JSON in pieces, which are sent one after another."""
+        """Return an answer with JSON, of which the pieces are sent one after another."""
         return self.add_dates(_JsonAnswer(body, status, mimetype=JSON), last_modified)
 
     def empty_answer(self, status: int = 204, location: str | None = None) -> Response:
@@ -202,7 +202,7 @@ _http_date: Final = lru_cache(maxsize=1024)(http_date)
 
 
 def provide_service(app: "WSGIApplication", service: PlacementService) -> "WSGIApplication":
-    """Return an application that passes this service to ``app`` with each request."""
+    """Return an application that passes this service to ``app`` in the environment of each request."""
 
     def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         environ[_SERVICE] = service
@@ -212,7 +212,7 @@ def provide_service(app: "WSGIApplication", service: PlacementService) -> "WSGIA
 
 
 def mount_prefix() -> str:
-    """Return the path at which the API is mounted, which is the prefix of links."""
+    """Return the path at which the web server mounts the API, which is the prefix of all links."""
     return str(request.environ.get("SCRIPT_NAME", ""))
 
 
@@ -229,7 +229,8 @@ def api_operation(
 ) -> Callable[[Handler], Handler]:
     """Return a decorator that makes a function the handler of one operation of the API.
 
-    :param rule: the policy rule that has to allow the call; None if the handler itself checks the policy.
+    :param rule: the policy rule that has to allow the call. None means that the handler itself checks the
+        policy.
     :param since: the microversion that introduced the operation; ``before`` is the status in older
         microversions.
     :param reads_json: whether the body has to be JSON; any other body is answered with 415.

@@ -7,17 +7,17 @@ from oslo_context import context as oslo_context
 
 _KEY: Final = "placement.context"
 TRACE_ID: Final = "placement.trace_id"
-"""The key of the WSGI environment with the id of a request's trace, in hexadecimal, if it is sampled."""
+"""The key of the WSGI environment for the id (hexadecimal) of a sampled request's trace."""
 
 
 class RequestContext(oslo_context.RequestContext):
     """The caller of a request: user, project, roles, system scope and request ids.
 
-    A new context also becomes the context of this thread's log records.
+    Making a context also makes it the context of this thread's log records.
     """
 
     def to_policy_values(self) -> dict[str, Any]:
-        """Return the caller's attributes for policy rules."""
+        """Return the attributes of the caller that policy rules can check."""
         return {
             "user_id": self.user_id,
             "user_domain_id": self.user_domain_id,
@@ -36,7 +36,7 @@ class RequestContext(oslo_context.RequestContext):
 
 
 def note_authenticated(environ: dict[str, Any]) -> RequestContext:
-    """Make the caller from authenticated headers, put it into the WSGI environment, and return it.
+    """Make a caller from authenticated headers, and put it into the WSGI environment.
 
     Call this only if an authentication middleware has set or checked the headers.
     """
@@ -56,7 +56,7 @@ def note_anonymous(environ: dict[str, Any]) -> RequestContext:
 
 
 def hand_over(environ: dict[str, Any], context: RequestContext) -> None:
-    """Put a known caller into the environment of another request, which is made on the caller's behalf."""
+    """Put a known caller into the environment of another request, made on behalf of this caller."""
     environ[_KEY] = context
 
 

@@ -1,12 +1,12 @@
-"""Schedules garbage collection of reference cycles after requests, and not while a long request runs.
+"""Schedules the collection of reference cycles after requests, when no long request runs.
 
 Python frees nearly all objects immediately, when their last reference disappears. To find objects in
-reference cycles, Python walks through all old objects. This walk may begin at any time, and nothing else runs
-in the process during the walk. In the middle of a search with many results, a walk takes 0.1 s or more.
+reference cycles, Python walks through all old objects. This walk may begin at any time, and stops all other
+work of the process. In the middle of a search with many results, a walk takes 0.1 s or more.
 
-With this module, a walk begins after a request, and only if no long request is running. If a long walk frees
-nothing, its objects belong to the read model, and later walks skip them (:func:`gc.freeze`). Skipped objects
-that are not in a cycle are still freed.
+With this module, a walk begins only after a request, and only if no long request is running. If a long walk
+frees nothing, the objects belong to the read model, and later walks skip them (:func:`gc.freeze`). Skipped
+objects that are not in a cycle are still freed.
 
 Python itself still walks through young objects, a few hundred at a time. Young objects may be large: a search
 for many claims has a scenario for each claim, with sets of all hosts. So this module does not increase the
@@ -29,23 +29,25 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _GATHERED: Final = 1
-"""Number of walks through young objects after which Python walks through the surviving objects."""
+"""Number of walks through young objects after which Python also walks through objects that survived one."""
 # 500 walks through survivors correspond to a few hundred thousand new objects
 _OFTEN: Final = 500
-"""After a request, old objects are walked through if there were this number of walks through survivors."""
+"""Number of walks through surviving objects after which old objects are walked through, after a request."""
 # applies during long requests, and in processes that never call collect_if_due()
 _SELDOM: Final = 5000
-"""Number of walks through survivors after which Python itself walks through old objects, as a fallback."""
+"""Number of walks through surviving objects after which Python itself walks through old objects, as a
+fallback.
+"""
 _LONG: Final = 0.01
-"""If a walk takes more seconds of CPU time and frees nothing, later walks skip its objects."""
+"""Seconds of CPU time: later walks skip the objects of a walk that took longer and freed nothing."""
 _PATIENCE: Final = 300.0
-"""Maximum seconds since the last collection for which a collection waits for long requests."""
+"""Maximum seconds since the last collection for which the next one waits for the end of long requests."""
 
 
 class GcScheduler:
-    """Collects the garbage of a process that only runs a worker.
+    """Collects garbage in a process that runs nothing but a worker.
 
-    :param long_requests: returns the number of running long requests.
+    :param long_requests: a function that returns the number of running long requests.
     """
 
     def __init__(self, long_requests: Callable[[], int]) -> None:
@@ -57,7 +59,10 @@ class GcScheduler:
         gc.set_threshold(young, _GATHERED, _SELDOM)
 
     def collect_if_due(self) -> None:
-        """Collect garbage if a collection is due; called after each request."""
+        """Collect garbage if enough has happened since the last collection.
+
+        A worker calls this after each request.
+        """
         # the third count is the number of walks through survivors since the last walk through old objects
         if gc.get_count()[2] < _OFTEN:
             return

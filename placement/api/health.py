@@ -1,4 +1,4 @@
-"""A backend for ``/healthcheck`` that checks the database, if ``[healthcheck] backends`` names it."""
+"""A backend of ``/healthcheck`` that checks the database, used if ``[healthcheck] backends`` names it."""
 
 import logging
 import threading
@@ -18,7 +18,7 @@ _TIMEOUT: Final = 2.0
 """Seconds that a health check waits for the database."""
 # a health check needs no token, so any client may send many of them
 _KEPT: Final = 1.0
-"""Seconds for which an answer stays valid."""
+"""Seconds for which the result of a check is used again."""
 
 _OK: Final = "OK"
 _SILENT: Final = "the database does not answer"
@@ -43,7 +43,10 @@ class DatabaseHealthcheck(HealthcheckBaseExtension):
         self._asking = False
 
     def healthcheck(self, server_port: int) -> HealthcheckResult:
-        """Return whether the database answers and has a usable schema; oslo.middleware calls this."""
+        """Return whether the database answers and has a usable schema.
+
+        oslo.middleware calls this method.
+        """
         now = time.monotonic()
         with self._lock:
             if not self._asking and now - self._asked >= _KEPT:

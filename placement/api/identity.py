@@ -9,7 +9,6 @@ import logging
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.util import find_spec
@@ -21,6 +20,7 @@ from keystonemiddleware import auth_token
 from oslo_config import cfg
 
 from placement import outage
+from placement.api.token_access import CannotAsk, SignInRefused, TokenAccess
 from placement.exceptions import Unavailable
 from placement.optional_packages import missing_package
 
@@ -39,27 +39,9 @@ _RETRIES: Final = 1
 
 
 def set_defaults() -> None:
-    """Set default time limits; the library has none (entry point ``oslo.config.opts.defaults``)."""
+    """Give keystonemiddleware's options default time limits (entry point ``oslo.config.opts.defaults``)."""
     for _, options in auth_token.AUTH_TOKEN_OPTS:
         cfg.set_defaults(options, http_connect_timeout=_TIMEOUT, http_request_max_retries=_RETRIES)
-
-
-class CannotAsk(Exception):
-    """The Identity service did not answer whether a token is valid, so the caller is unknown."""
-
-
-class SignInRefused(Exception):
-    """The Identity service has no user with this name and secret, or the user has no role in the project."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenAccess:
-    """A token, the seconds for which it stays valid, and its user and project."""
-
-    token: str
-    seconds: float
-    user: str
-    project: str
 
 
 class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library has no types
@@ -81,7 +63,7 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
             LOG.error("[keystone_authtoken] auth_type is not set, so no token can be validated")
 
     def check_service(self) -> None:
-        """Ask the Identity service about a token that does not exist.
+        """Test the Identity service by a question about a token that does not exist.
 
         :raises CannotAsk: there was no answer; the message has the reason.
         """
@@ -93,7 +75,7 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
     def own_secret(self) -> bytes:
         """Secret bytes derived from this service's credentials, for keys that are not in the database.
 
-        All workers with the same options have the same bytes. If the authentication plugin cannot identify
+        All workers with the same options compute the same bytes. If the authentication plugin cannot identify
         its credentials, each worker has its own random bytes.
         """
         known: str | None = None if self._auth is None else self._auth.get_cache_id()
@@ -119,17 +101,17 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
         return TokenAccess(access.auth_token, left, access.username or "", access.project_name or "")
 
     def _create_identity_server(self) -> "_IdentityServer":
-        """Return the client with time limits, which the library uses for tokens that are not in its cache."""
+        """Return the client with time limits that the library uses for tokens which are not cached."""
         return _IdentityServer(super()._create_identity_server())
 
 
 class _IdentityOutage(outage.PeerOutage):
-    """An outage of the Identity service: it refuses connections, or does not answer in time."""
+    """An outage of the Identity service, which refuses connections or does not answer in time."""
 
     refusal = "The Identity service does not answer."
 
     def is_unanswered(self, error: Exception) -> bool:
-        """Return whether an error means that no answer came; an error status is an answer."""
+        """Return whether an error means that the service did not answer; an error status is an answer."""
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, ks_exceptions.ConnectionError):
@@ -153,7 +135,7 @@ class _IdentityOutage(outage.PeerOutage):
 
 
 class _SignInOutage(_IdentityOutage):
-    """An outage of signing in, separate from outages of token validation.
+    """An outage of signing in, counted separately from an outage of the validation of tokens.
 
     Clients without a token cause these queries, and the user directory of a single domain may hang.
     """
@@ -182,7 +164,7 @@ class _IdentityServer:
 
     @property
     def www_authenticate_uri(self) -> Any:
-        """The address where clients get tokens, from the service catalog."""
+        """The address where clients get tokens, taken from the service catalog."""
         with self._bounded_request():
             return self._server.www_authenticate_uri
 
@@ -196,7 +178,7 @@ class _IdentityServer:
             return self._server.verify_token(*args, **kwargs)
 
     def request_access(self, plugin: Any, session: Any) -> Any:
-        """Return the access of the plugin's credentials.
+        """Return a token, with its user and project, for the plugin's credentials.
 
         :raises SignInRefused: the credentials are wrong.
         :raises CannotAsk: the Identity service did not answer.
@@ -222,7 +204,7 @@ class _IdentityServer:
             raise CannotAsk(str(error)) from error
 
     def invalidate(self) -> None:
-        """Drop this service's own token, so that it signs in again before the next query."""
+        """Drop this service's own token, so that the service signs in again before the next query."""
         # without an authentication plugin, the service has no token to drop
         with suppress(ks_exceptions.MissingAuthPlugin):
             self._server.invalidate()
@@ -256,14 +238,14 @@ class _IdentityServer:
 
 
 def _is_about_token(cause: BaseException | None) -> bool:
-    """Return whether an answer 404 of the Identity API is about a token."""
+    """Return whether an answer 404 of the Identity API means that a token is unknown."""
     if not isinstance(cause, ks_exceptions.NotFound) or cause.response is None:
         return True
     return cause.method != "POST" and _is_of_identity(cause)
 
 
 def _is_of_identity(error: ks_exceptions.NotFound) -> bool:
-    """Return whether an answer 404 has the form of the Identity API."""
+    """Return whether an answer 404 has the form of the Identity API's errors."""
     try:
         body = None if error.response is None else error.response.json()
     except ValueError:
@@ -277,7 +259,7 @@ def _has_login(conf: cfg.ConfigOpts) -> bool:
 
 
 def keystone_obstacle(conf: cfg.ConfigOpts) -> str | None:
-    """Return why ``[keystone_authtoken]`` cannot validate tokens at the moment; None if it can."""
+    """Return why ``[keystone_authtoken]`` cannot validate tokens at present; None if it can."""
     # log messages are suppressed, because the returned text has the reason
     logging.disable()
     try:
@@ -295,7 +277,9 @@ def keystone_obstacle(conf: cfg.ConfigOpts) -> str | None:
 
 
 def _check_cache(conf: cfg.ConfigOpts) -> None:
-    """Check that the packages for caching tokens are installed, because requests would fail without them.
+    """Check that the packages for caching tokens are installed.
+
+    Without these packages each request would fail.
 
     :raises ValueError: a package is missing; the message names it.
     """

@@ -36,16 +36,17 @@ LOG = logging.getLogger(__name__)
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Upper bounds, in seconds, of the buckets in the histogram of answer times."""
 _BOUNDS: Final = (*map(floatToGoString, _BUCKETS), "+Inf")
-"""The same bounds as they stand in the label ``le``."""
+"""The bounds as texts, as they stand in the label ``le``."""
 _OPEN_METRICS: Final = "application/openmetrics-text"
 _NOTHING_ELSE: Final = "none of the API"
 """The value of the label ``operation`` for requests with unknown paths."""
 
 
 class RequestExemplars:
-    """The newest traced request of each operation and bucket of answer times, of this worker.
+    """For this worker, the newest traced request of each operation and each bucket of answer times.
 
-    Exemplars are in OpenMetrics only, https://prometheus.io/docs/specs/om/open_metrics_spec/#exemplars.
+    Only the format OpenMetrics has exemplars,
+    https://prometheus.io/docs/specs/om/open_metrics_spec/#exemplars.
     """
 
     # this class is needed because prometheus_client keeps no exemplars if several processes share counters
@@ -54,12 +55,12 @@ class RequestExemplars:
         self._newest: dict[tuple[str, str], Exemplar] = {}
 
     def note_request(self, operation: str, seconds: float, trace_id: str) -> None:
-        """Keep a traced request as the newest one of its bucket."""
+        """Remember a traced request as the newest one of its bucket."""
         found = Exemplar({"trace_id": trace_id}, seconds, time.time())
         self._newest[operation, _BOUNDS[bisect_left(_BUCKETS, seconds)]] = found
 
     def add_to(self, families: Iterable[Metric]) -> Iterator[Metric]:
-        """Yield the families with these exemplars, and without times of creation."""
+        """Yield metric families with these exemplars, and without the times of their creation."""
         for family in families:
             # each such time would be one more series, which the other format does not have
             samples = [each for each in family.samples if not each.name.endswith("_created")]
@@ -76,7 +77,10 @@ class RequestExemplars:
 
 
 class ServiceMetrics:
-    """The counters of this worker; answers scrapes by Prometheus for all workers."""
+    """The counters of this worker.
+
+    A worker answers scrapes of Prometheus for all workers.
+    """
 
     def __init__(
         self, service: PlacementService, max_provider_series: int, *, exemplars: bool = False
@@ -186,7 +190,7 @@ class ServiceMetrics:
         yield from families
 
     def _window_usage(self) -> window_usage.WindowUsage | None:
-        """Return the sums of windows; None if they take too long, as the database answers other queries."""
+        """Return the sums of windows; None if the query takes too long."""
         try:
             with self._service.database.read() as conn:
                 return window_usage.read_usage(conn)
@@ -209,7 +213,7 @@ class ServiceMetrics:
 
 
 def _window_gauges(usage: window_usage.WindowUsage | None) -> Iterator[GaugeMetricFamily]:
-    """Yield the gauges of windows; only the first one without their sums."""
+    """Yield the gauges of windows; without sums, yield only the first gauge."""
     # always present, so that an alert can detect that the others are left out
     left_out = GaugeMetricFamily(
         "placement_windows_left_out",
@@ -240,7 +244,7 @@ def _window_gauges(usage: window_usage.WindowUsage | None) -> Iterator[GaugeMetr
 
 
 class _OnceRegistry(CollectorRegistry):
-    """A registry with the families of one scrape."""
+    """A registry that contains the metric families of one scrape."""
 
     def __init__(self, families: Iterator[Metric]) -> None:
         super().__init__()

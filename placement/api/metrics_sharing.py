@@ -1,4 +1,4 @@
-"""The folder in which the processes of this service share their metrics.
+"""The folder through which the processes of this service share their metrics.
 
 This module is separate from :mod:`placement.api.metrics` because the folder has to be known before
 prometheus_client is imported.
@@ -19,7 +19,7 @@ DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 @contextmanager
 def shared_directory(conf: cfg.ConfigOpts) -> Iterator[None]:
-    """Make this process, and processes that are forked in this context, share their metrics in a folder.
+    """Make this process, and processes that it forks in this context, share their metrics in a folder.
 
     The folder is ``[metrics] directory``, or a new folder that is removed at the end of the context.
     """

@@ -1,6 +1,6 @@
 """Builds the service as one WSGI application: handlers behind the layers that each request passes.
 
-From outside to inside:
+The layers are, from outside to inside:
 
 - client addresses from a proxy's headers (if enabled), health check, metrics;
 - request id and log, check of chunks (a malformed chunk is answered with 400), traces (if enabled);
@@ -50,13 +50,13 @@ def check_chunks(app: WSGIApplication) -> WSGIApplication:
 
 
 class _FileChunks(io.RawIOBase):
-    """Reads from another file, and turns its exceptions into an error 400."""
+    """Reads a file, and replaces its exceptions by an error 400."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self._source = source
 
     def readable(self) -> bool:
-        """Return True, as every input can be read."""
+        """Return True, because the input can always be read."""
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
@@ -78,14 +78,16 @@ HEALTHCHECK_PATH: Final = "/healthcheck"
 METRICS_PATH: Final = "/metrics"
 
 ApplicationMaker = Callable[[PlacementService, "WSGIApplication"], "WSGIApplication"]
-"""Makes an application beside the API. Arguments are the service, and the handlers that it may call."""
+"""A function that makes an application beside the API, such as the console. Its arguments are the service,
+and those handlers that the application may call.
+"""
 
 
 class SideApplication(Protocol):
     """An application beside the API, with its own path, that authenticates its callers itself."""
 
     path: str
-    """The application answers this path and all its sub-paths."""
+    """The application answers requests for this path and all its sub-paths."""
 
     def check_options(self, conf: cfg.ConfigOpts) -> None:
         """Check the options of the application.
@@ -94,11 +96,11 @@ class SideApplication(Protocol):
         """
 
     def find_maker(self, conf: cfg.ConfigOpts) -> ApplicationMaker | None:
-        """Return the function that makes the application; None if it is not enabled."""
+        """Return the function that makes the application; None if the configuration does not enable it."""
 
 
 _handlers: Final = cache(create_app)
-"""The handlers, made once for all services of a process, because making routes is slow."""
+"""The handlers, which all services of a process share, because making routes is slow."""
 
 
 def build_application(
@@ -106,8 +108,8 @@ def build_application(
 ) -> WSGIApplication:
     """Return the whole service for a WSGI server.
 
-    :param in_background: whether a separate thread prepares the database. Use it only if the process that
-        calls this function also serves requests, because threads do not survive a fork.
+    :param in_background: whether a separate thread prepares the database. Set it only in a process that
+        serves requests itself, because threads do not survive a fork.
     :param alone: whether the process runs nothing else, so that it may schedule garbage collection.
     :raises ValueError: see :func:`check_requirements`.
     """
@@ -184,7 +186,7 @@ def add_layers(
     beside: Mapping[str, WSGIApplication] | None = None,
     tracing: ServiceTracing | None = None,
 ) -> WSGIApplication:
-    """Return ``app`` behind all layers; ``metrics`` and ``beside`` (by path) are served beside it."""
+    """Return ``app`` behind all layers; ``metrics`` and ``beside`` (by path) are served beside the API."""
     # this layer is inside of the authentication, so that its span only measures the handlers
     if tracing is not None:
         app = tracing.trace_handlers(app, "handlers")
@@ -214,7 +216,7 @@ def add_layers(
 
 
 class _PathDispatch:
-    """Passes requests for one path to another application, without requiring a token."""
+    """Passes requests for one path to another application, without asking for a token."""
 
     def __init__(self, app: WSGIApplication, path: str, other: WSGIApplication) -> None:
         self._app = app

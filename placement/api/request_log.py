@@ -1,4 +1,4 @@
-"""Request ids, and one line in the log for each request."""
+"""Gives each request an id, and writes one line for each request into the log."""
 
 import logging
 import re
@@ -18,7 +18,7 @@ LOG = logging.getLogger("placement.requestlog")
 
 _GLOBAL_ID: Final = re.compile(ID_FORMAT)
 _UNQUOTED: Final = "!$&'()*+,/:;=?@[]~"
-"""Characters of a path that are not percent-encoded."""
+"""Characters of a path that stay unchanged when it is percent-encoded."""
 
 
 class RequestLog:

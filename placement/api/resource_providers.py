@@ -39,10 +39,10 @@ _LINKS: Final = (
 
 # a web server sends each piece separately
 _AS_ONE: Final = 10
-"""An answer with at most this number of pieces is joined and sent at once."""
+"""Maximum number of pieces with which an answer is joined and sent at once."""
 
 _UUID: Final = b"{uuid}"
-"""Placeholder for the uuid of the provider in templates."""
+"""Placeholder in templates for the uuid of the provider."""
 
 
 def render_providers(providers: Iterable[Provider], view: ModelView, version: Microversion) -> bytes:
@@ -65,13 +65,16 @@ def render_providers(providers: Iterable[Provider], view: ModelView, version: Mi
 
 @dataclass(frozen=True, slots=True)
 class _ProviderTemplate:
-    """The JSON of a provider with gaps for its values. It has parent and root if the version shows them."""
+    """The JSON of a provider, with gaps for the provider's values.
+
+    The template contains parent and root if the microversion shows them.
+    """
 
     text: bytes
     nested: bool
 
     def fill_gaps(self, uuid: str, name: str, generation: int, parent: str | None, root: str) -> bytes:
-        """Return the JSON of this provider."""
+        """Return the JSON of a provider with these values."""
         gaps: tuple[Any, ...] = (orjson.dumps(name), generation)
         if self.nested:
             gaps += (b'"%b"' % parent.encode() if parent else b"null", root.encode())
@@ -98,7 +101,7 @@ def _provider_template(prefix: str, version: Microversion) -> _ProviderTemplate:
 
 
 def existing_provider(snapshot: ModelSnapshot, uuid: str) -> Provider:
-    """Return the provider that a path names.
+    """Return the provider with the uuid in a path.
 
     :raises placement.exceptions.NotFound: the provider does not exist.
     """
@@ -109,7 +112,7 @@ def existing_provider(snapshot: ModelSnapshot, uuid: str) -> Provider:
 
 
 def path_uuid(uuid: str) -> str:
-    """Return the canonical form of the uuid in a path, which is its form in the database.
+    """Return the uuid in a path in its canonical form, which the database uses.
 
     :raises placement.exceptions.NotFound: ``uuid`` is not a uuid, so no provider has it.
     """
@@ -121,7 +124,7 @@ def path_uuid(uuid: str) -> str:
 
 @contextmanager
 def missing_provider_first(call: ApiRequest, uuid: str) -> Iterator[None]:
-    """Read and check the body in this context: a missing provider is reported before a wrong body.
+    """Report a missing provider before an error in the body, which the caller reads in this context.
 
     :raises placement.exceptions.NotFound: the body is wrong, and the provider does not exist.
     """

@@ -18,7 +18,7 @@ from oslo_config import cfg
 
 from placement.api.context import RequestContext
 from placement.conf.reservations import limited_classes
-from placement.db import migration
+from placement.db import migration, schema_revisions
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import PoolOptions
 from placement.exceptions import Unavailable
@@ -40,24 +40,24 @@ from placement.store import classes, reservations
 LOG = logging.getLogger(__name__)
 
 Question = tuple[bytes, Microversion]
-"""A query string for candidates, and its microversion."""
+"""The query string of a request for candidates, and its microversion."""
 
 _REMEMBERED: Final = 64
-"""Maximum number of questions for which the explanations are kept."""
+"""Maximum number of questions with a remembered explanation."""
 _SHARE: Final = 20
-"""Seconds of pause after an explanation, for each second of its CPU time."""
+"""Seconds of pause after an explanation for each second of CPU time that it took."""
 _PAUSE: Final = 0.001
-"""Seconds of pause between two slices of an explanation, so that requests are answered meanwhile."""
+"""Seconds of pause between two slices of an explanation, in which requests are answered."""
 _SLICE: Final = 0.002
-"""Seconds of CPU time of each slice of an explanation."""
+"""Seconds of CPU time in each slice of an explanation."""
 
 
 class EmptyAnswerExplainer:
     """Explains empty answers in a separate thread, one at a time, with a small share of a processor.
 
-    While the read model does not change, equal questions get the same explanation.
+    While the read model does not change, an equal question gets the explanation of the earlier one.
 
-    :param deadline: seconds of CPU time that one explanation may take.
+    :param deadline: maximum seconds of CPU time of one explanation.
     """
 
     def __init__(self, model: ReadModel, deadline: float) -> None:
@@ -72,9 +72,11 @@ class EmptyAnswerExplainer:
         self._said: dict[Question, tuple[int, str]] = {}
 
     def explain_answer(self, question: Question, request: CandidatesRequest, caller: RequestContext) -> None:
-        """Log why this request has no candidates, at once or soon. The record has the caller's request ids.
+        """Log why this request has no candidates, now or a little later.
 
-        During another explanation, and in the pause after it, the empty answer is only counted.
+        The record in the log has the request ids of the caller.
+
+        During another explanation, and in the pause after it, empty answers are only counted.
         """
         with self._lock:
             refreshed, said = self._said.get(question, (-1, ""))
@@ -138,29 +140,31 @@ T = TypeVar("T")
 
 # longer than preparing the database mostly takes
 _LOCK_TIMEOUT: Final = 3.0
-"""Seconds that a request waits for another request that prepares the database."""
+"""Seconds that a request waits while another request prepares the database."""
 
 
 @dataclass
 class PlacementService:
-    """The shared objects of a worker: configuration, database, read model, policy, caches of answers."""
+    """Objects that all requests of a worker share: configuration, database, read model, policy, caches."""
 
     conf: cfg.ConfigOpts
     database: ServiceDatabase
     model: ReadModel
     enforcer: PolicyEnforcer
     explainer: EmptyAnswerExplainer | None = None
-    """Explains empty answers; None if the operator has turned off explanations."""
+    """The object that explains empty answers; None if the operator has turned explanations off."""
     request_forms: RequestForms = field(default_factory=dict)
-    """The forms that a body can use instead of a query string to request candidates."""
+    """The forms, such as a flavor, that a body can use to request candidates without a query string."""
     waiting: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(0))
     """A semaphore that each request acquires while it waits for changes."""
     summaries: ProviderSummaries = field(default_factory=ProviderSummaries)
     """Rendered summaries of providers, which later answers about allocation candidates use again."""
     _prepared: int | None = None
-    """The value of ``model.reread`` at the last preparation; None before the first preparation."""
+    """The value of ``model.reread`` when the database was last prepared; None before the first
+    preparation.
+    """
     _failed: bool = False
-    """Whether the last preparation failed."""
+    """Whether the last preparation of the database failed."""
     _lock: Lock = field(default_factory=Lock)
 
     @classmethod
@@ -169,7 +173,7 @@ class PlacementService:
         conf: cfg.ConfigOpts,
         open_database: Callable[[str, PoolOptions], ServiceDatabase] = ServiceDatabase,
     ) -> PlacementService:
-        """Return the service for a configuration, without connecting to anything."""
+        """Return the service for a configuration; no connection is made yet."""
         group = conf.placement_database
         options = PoolOptions(
             max_pool_size=group.max_pool_size,
@@ -200,19 +204,22 @@ class PlacementService:
 
     @cached_property
     def window_timetable(self) -> WindowTimetable:
-        """The skylines of all providers, which nothing reads before the first search for windows."""
+        """The skylines of all providers; the first search for windows reads them."""
         return WindowTimetable(self.model, self.database)
 
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
-        """Run ``work`` in a transaction; release expired reservations if ``work`` needs their amounts."""
+        """Run ``work`` in a transaction.
+
+        If ``work`` needs the amounts of expired reservations, release these.
+        """
         return reservations.write_with_room(self.database, work)
 
     def prepare_database(self) -> None:
-        """Migrate the database if the configuration says so, and create the standard names.
+        """Migrate the database if the configuration asks for it, and create the standard names.
 
         Each worker prepares the database once, and again if the database may have been replaced. After a
-        failure, later requests try again, so that a worker can start before its database. Only one request
-        tries at a time, and other requests do not wait for this attempt.
+        failure, later requests try again, so a worker can start before its database does. Only one request at
+        a time tries this, and other requests do not wait for it.
 
         :raises Unavailable: the database does not answer, or does not have a usable schema.
         """
@@ -242,7 +249,7 @@ class PlacementService:
             present = migration.require_schema(url)
             # usable even if a newer release has migrated it, so that two releases of the service can share a
             # database
-            if present != migration.newest_revision():
+            if present != schema_revisions.newest_revision():
                 LOG.warning(
                     "The database is at revision %s, which a later version of this service made; upgrade"
                     " this service, too",
@@ -268,11 +275,14 @@ class PlacementService:
             )
 
     def prepare_in_background(self) -> None:
-        """Call :meth:`try_to_prepare` in a thread. Requests that need no database are answered meanwhile."""
+        """Call :meth:`try_to_prepare` in a separate thread.
+
+        Meanwhile the worker answers requests that need no database.
+        """
         Thread(target=self.try_to_prepare, name="prepare", daemon=True).start()
 
     def try_to_prepare(self) -> None:
-        """Prepare the database; if this fails, log the error, which later requests also report."""
+        """Prepare the database; if that fails, log the error, and let later requests report it."""
         try:
             self.prepare_database()
         except Unavailable as error:

@@ -1,11 +1,11 @@
-"""Spans of OpenTelemetry: for each request, within it for the handler, and for its database calls.
+"""Spans of OpenTelemetry for each request, for its handler, and for its calls of the database.
 
 :mod:`placement.api.middleware` imports this module only if traces are enabled, because the module needs the
-packages of OpenTelemetry. No request waits for the collector: ended spans are put into a bounded queue, and a
-separate thread sends them.
+packages of OpenTelemetry. No request waits for the collector, because a separate thread sends ended spans
+from a bounded queue.
 
-A span contains the method, path, route, status and ids of a request. It does not contain the query, the body,
-headers, or the text of an error, because these may contain names or SQL values.
+A span contains the method, path, route, status and ids of a request. A span does not contain the query, the
+body, headers, or the text of an error, because these may contain names or SQL values.
 """
 
 import atexit
@@ -48,9 +48,9 @@ _OTHER_METHOD: Final = "_OTHER"
 _MAX_QUEUE: Final = 2048
 # attributes are limited, because clients choose paths, and many spans may be in the queue
 _MAX_TEXT: Final = 1024
-"""Maximum number of characters of an attribute."""
+"""Maximum number of characters in an attribute of a span."""
 _EXPORT_TIMEOUT: Final = 5.0
-"""Maximum seconds for sending a batch of spans, including further attempts."""
+"""Maximum seconds for sending a batch of spans, including repeated attempts."""
 _FLUSH_TIMEOUT: Final = 2.0
 """Maximum seconds for which an ending process waits until its last spans are sent."""
 
@@ -71,20 +71,23 @@ class ServiceTracing:
 
     @classmethod
     def from_options(cls, conf: cfg.ConfigOpts) -> "ServiceTracing":
-        """Return the tracing of the options; at exit the remaining spans are sent within a limit."""
+        """Return the tracing that the options ask for.
+
+        The remaining spans are sent at exit, within a limit.
+        """
         exporter = OTLPSpanExporter(conf.tracing.endpoint, timeout=_EXPORT_TIMEOUT)
         tracing = cls(BatchSpanProcessor(exporter, max_queue_size=_MAX_QUEUE), conf.tracing.sample_ratio)
         atexit.register(tracing.send_rest)
         return tracing
 
     def send_rest(self) -> None:
-        """Send the remaining spans; wait only a limited time for the collector."""
+        """Send the remaining spans, but wait only a limited time for the collector."""
         last = Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         last.start()
         last.join(_FLUSH_TIMEOUT)
 
     def open_database(self, url: str, options: PoolOptions) -> ServiceDatabase:
-        """Return a database with a span for each call that is part of a request."""
+        """Return a database that makes a span for each call within a request."""
         return _TracedDatabase(self._tracer, url, options)
 
     def install_routes(self, app: Flask) -> None:
@@ -92,7 +95,7 @@ class ServiceTracing:
         app.after_request(_name)
 
     def trace_requests(self, app: "WSGIApplication") -> "WSGIApplication":
-        """Return ``app`` with a span for each request."""
+        """Return ``app`` wrapped so that each request has a span."""
 
         def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
             environ[_REQUEST] = request = _RequestSpan(self._tracer, environ)
@@ -114,12 +117,12 @@ class ServiceTracing:
     def trace_handlers(
         self, app: "WSGIApplication", name: str, route: str | None = None
     ) -> "WSGIApplication":
-        """Return ``app`` with a span for the time that each request spends in it.
+        """Return ``app`` wrapped so that each request has a span for the time spent in ``app``.
 
         Authentication takes place before this span begins.
 
-        :param route: the route of all requests to the application; None if :meth:`install_routes` names their
-            spans.
+        :param route: the route of all requests to the application. None means that :meth:`install_routes`
+            names the spans.
         """
 
         def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
@@ -140,11 +143,12 @@ class ServiceTracing:
 class _RequestSpan:
     """A request with its span.
 
-    The span is created when its trace is known. Its start time is that of the arrival of the request.
+    The span is created when it is known to which trace the request belongs. The start time of the span is the
+    arrival of the request.
 
     Only an authenticated request continues the trace that its client names. Otherwise a client without a
-    token could force the service to trace all its requests. Unauthenticated requests are sampled like
-    requests without a trace.
+    token could make the service trace all its requests. Unauthenticated requests are sampled like requests
+    without a trace.
     """
 
     def __init__(self, tracer: Tracer, environ: "WSGIEnvironment") -> None:
@@ -155,7 +159,7 @@ class _RequestSpan:
 
     @cached_property
     def own_span(self) -> Span:
-        """The span, created at the first use with the parent that is known at that time."""
+        """The span, which is created at the first use as a child of the parent known by then."""
         method = self._environ["REQUEST_METHOD"]
         known = method if method in _METHODS else _OTHER_METHOD
         return self._tracer.start_span(
@@ -169,7 +173,7 @@ class _RequestSpan:
 
 @contextmanager
 def _within_span(span: Span) -> Iterator[None]:
-    """Make ``span`` the parent of spans in this context, then end it; an error adds only its type."""
+    """Make ``span`` the parent of spans in this context, then end it; of an error, record only the type."""
     token = context.attach(trace.set_span_in_context(span))
     try:
         yield
@@ -206,7 +210,10 @@ def _note_answer(span: Span, status: int) -> None:
 
 
 def _name(response: Response) -> Response:
-    """Name the span of a request after its route; calls of the console within the process have no span."""
+    """Name the span of a request after its route.
+
+    The console's calls within the process have no span.
+    """
     told, rule = request.environ.get(_REQUEST), request.url_rule
     if told is not None and rule is not None:
         _name_route(told.own_span, request.method, rule.rule)

@@ -37,7 +37,7 @@ def list_all(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", "/traits/<name>", rules.SHOW_TRAIT, since=microversion.TRAITS)
 def show_trait(call: ApiRequest, name: str) -> Response:
-    """Answer 204 if the trait exists."""
+    """Answer 204 if the trait exists, otherwise 404."""
     with call.service.model.fresh_view() as view:
         if name not in view.names.traits:
             raise NotFound(f"No such trait(s): {name}.")

@@ -33,7 +33,7 @@ def of_provider(call: ApiRequest, uuid: str) -> Response:
 
 @api_operation(blueprint, "GET", "/usages", None, since=microversion.PROJECT_USAGES, writes_json=True)
 def of_project(call: ApiRequest) -> Response:
-    """Show the usages of a project; from 1.38 on by consumer type."""
+    """Show the usages of a project, from microversion 1.38 on by consumer type."""
     wanted = parse_usages(call.query_parameters, call.version)
     call.authorize(rules.TOTAL_USAGES, {"project_id": wanted.project_id})
     with call.service.database.read() as conn:

@@ -1,7 +1,7 @@
 """The version document at ``/``, and the microversion of requests and answers.
 
-Source: "Microversions" in the API reference. The header is ``OpenStack-API-Version: placement 1.39``. Without
-this header the version is 1.0.
+Source: "Microversions" in the API reference. The header with the microversion is ``OpenStack-API-Version:
+placement 1.39``. Without this header the version is 1.0.
 """
 
 import time
@@ -49,7 +49,7 @@ def parse(header: str | None) -> Microversion:
 
 
 def _of_placement(header: str) -> str | None:
-    """Return the last version of this service in a header: 1.30 in ``compute 2.1, placement 1.30``."""
+    """Return the last version for this service in a header: 1.30 in ``compute 2.1, placement 1.30``."""
     asked = None
     for part in header.split(","):
         service, *version = part.split(maxsplit=1)[:2] or [""]
@@ -77,7 +77,7 @@ def _add_version(response: Response) -> Response:
 
 @blueprint.get("/", provide_automatic_options=False)
 def show_versions() -> Response:
-    """Show the version document, the only operation of OpenStack Placement without a token."""
+    """Show the version document, which is the only operation of OpenStack Placement without a token."""
     document = {
         "id": "v1.0",
         "max_version": microversion.text(microversion.MAX),

@@ -37,9 +37,9 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
 
 # agents keep their connections open between reports
 _MAX_CONNECTIONS: Final = 10_000
-"""Maximum number of connections of a worker, if its limit of open files allows them."""
+"""Maximum number of connections of one worker, if the limit of open files allows as many."""
 _SECONDS_TO_STOP: Final = 15
-"""Maximum seconds in which a stopping worker answers its current requests."""
+"""Maximum seconds for which a stopping worker continues to answer its current requests."""
 # only owner and group may use a UNIX socket
 _UMASK: Final = 0o117
 
@@ -91,7 +91,7 @@ class ApiServer(BundledServer):
         }
 
     def load(self) -> "WSGIApplication":
-        """Return the application; gunicorn calls this in each worker."""
+        """Return the application, which gunicorn loads in each worker."""
         # the database is prepared in the background, because the server can answer 503 while the database is
         # unreachable
         return middleware.build_application(self._conf, in_background=True, alone=True)

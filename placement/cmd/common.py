@@ -25,7 +25,9 @@ from placement.db.database import ServiceDatabase
 from placement.maintenance import sync
 
 _HANDED_OVER: Final = ("GUNICORN_FD", "LISTEN_FDS")
-"""Environment variables that tell a server to inherit sockets, from its predecessor or from systemd."""
+"""Environment variables which tell a server that it inherits sockets, from its predecessor or from
+systemd.
+"""
 
 
 def check_bind(bind: str) -> None:
@@ -54,7 +56,7 @@ def check_bind(bind: str) -> None:
 
 
 def _check_port(address: tuple[str, int]) -> None:
-    """Bind the address for a moment, to check that the server can bind it."""
+    """Bind the address for a moment, to test whether the server can bind it."""
     family = socket.AF_INET6 if is_ipv6(address[0]) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         # the server uses this option, too, so that closed connections of its predecessor do not prevent
@@ -92,7 +94,7 @@ def _error_remedy(error: OSError | OverflowError) -> str:
 
 
 _PASSWORDS: Final = frozenset({"password", "passwd"})
-"""Parameters after the question mark of a URL in which drivers also accept a password."""
+"""Parameters of a URL (after the question mark) in which drivers also accept a password."""
 
 
 def open_database(conf: cfg.ConfigOpts) -> AbstractContextManager[ServiceDatabase]:
@@ -134,15 +136,15 @@ Command = Callable[[cfg.ConfigOpts, Namespace], int]
 
 
 def _no_arguments(parser: ArgumentParser) -> None:
-    """Add no arguments, for commands that have none."""
+    """Add nothing, for commands that have no arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManageCommand:
-    """A command of ``placement-manage``; its help is the docstring of ``run``.
+    """A command of ``placement-manage``, with the docstring of ``run`` as its help.
 
     :param words: the name of the command, which is one word or two words (``db sync``).
-    :param add_arguments: adds the arguments of the command line.
+    :param add_arguments: a function that adds the arguments of the command to a parser.
     """
 
     words: str
@@ -162,7 +164,7 @@ def table_text(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print :func:`table_text`."""
+    """Print a table, in the format of :func:`table_text`."""
     print(table_text(titles, rows))
 
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Final
 
-from alembic.util.exc import CommandError
 from oslo_config import cfg
 from sqlalchemy import exc
 
 from placement import extensions
 from placement.cmd.common import Command, ManageCommand, open_database, print_json, print_table
+from placement.cmd.notify import add_notify_arguments, notify_webhook
 from placement.cmd.report import add_report_arguments, make_report
 from placement.conf import installed_version, new_config
 from placement.conf.unknown import unknown_options
@@ -24,7 +24,7 @@ from placement.maintenance.heal import heal_database
 from placement.maintenance.sync import incomplete_owner, sync
 
 FINDINGS: Final = 3
-"""The exit status if the command has found contradictions in the database."""
+"""The exit status of a command that has found contradictions in the database."""
 
 
 def add_audit_arguments(parser: ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def add_heal_arguments(parser: ArgumentParser) -> None:
 
 
 def audit_database(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """List the contradictions in the database; the exit status is 3 if there are any."""
+    """List the contradictions in the database; the exit status is 3 if any exist."""
     with open_database(conf) as database, database.read() as conn:
         findings = find_contradictions(conn)
     if arguments.format == "json":
@@ -56,7 +56,7 @@ def audit_database(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 
 def repair_database(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Repair contradictions without losing an allocation; the exit status is 3 if some remain."""
+    """Repair contradictions without losing an allocation; the exit status is 3 if any remain."""
     with open_database(conf) as database:
         healed = heal_database(database, incomplete_owner(conf), dry_run=arguments.dry_run)
     if arguments.format == "json":
@@ -99,11 +99,11 @@ def _print_findings(nothing: str, findings: Sequence[DatabaseFinding]) -> None:
 
 # OpenStack documents this exit status for the command
 _INVALID_COUNT: Final = 127
-"""The exit status for a wrong ``--max-count``."""
+"""The exit status for an invalid ``--max-count``."""
 
 
 def db_sync(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Bring the schema of the database up to date."""
+    """Migrate the schema of the database to the newest revision."""
     before = migration.version(conf.placement_database.connection)
     for said in sync(conf, arguments.version or "head"):
         print(said)
@@ -120,7 +120,7 @@ def db_sync(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 
 def db_version(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Show the revision of the database."""
+    """Show the revision of the database's schema."""
     found = migration.find_database(conf.placement_database.connection)
     reason = adoption.explain_adoption(found.revision, found.record)
     print(found.revision or ("none: run 'placement-manage db sync'" if reason is None else "none"))
@@ -146,7 +146,7 @@ def db_online_data_migrations(conf: cfg.ConfigOpts, arguments: Namespace) -> int
 
 
 def db_renew_epoch(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Make every running worker read all content again, which is necessary after a restore or manual SQL."""
+    """Make every running worker read the database again, which is necessary after a restore or manual SQL."""
     with open_database(conf) as database:
         database.write(lambda tx: tx.renew_epoch())
     print("Every worker reads everything again before its next answer.")
@@ -176,7 +176,15 @@ COMMANDS: Final = (
     ManageCommand("audit", audit_database, add_audit_arguments),
     ManageCommand("heal", repair_database, add_heal_arguments),
     ManageCommand("report", make_report, add_report_arguments),
+    ManageCommand("windows notify", notify_webhook, add_notify_arguments),
 )
+
+
+_GROUPS: Final = {
+    "db": "schema and data of the database",
+    "windows": "starts and ends of reservations and of claims",
+}
+"""Summaries of the first words of commands with two words."""
 
 
 def build_parser() -> ArgumentParser:
@@ -185,14 +193,17 @@ def build_parser() -> ArgumentParser:
     top.add_argument("--config-file", action="append", help="configuration file; may be given several times")
     top.add_argument("--version", action="version", version=installed_version())
     groups = top.add_subparsers(required=True, metavar="COMMAND")
-    db = groups.add_parser("db", help="schema and data of the database").add_subparsers(
-        required=True, metavar="ACTION"
-    )
+    by_word = {
+        word: groups.add_parser(word, help=summary).add_subparsers(required=True, metavar="ACTION")
+        for word, summary in _GROUPS.items()
+    }
     for each in chain(COMMANDS, *extensions.registered_objects("commands").values()):
         *in_group, name = each.words.split()
         # the docstring also serves as the help of the command
         summary = each.run.__doc__
-        added = (db if in_group else groups).add_parser(name, help=summary, description=summary)
+        added = (by_word[in_group[0]] if in_group else groups).add_parser(
+            name, help=summary, description=summary
+        )
         each.add_arguments(added)
         added.set_defaults(command=each.run)
     return top
@@ -201,7 +212,7 @@ def build_parser() -> ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0 after success, 1 after an error, 2 for a wrong command line.
 
-    ``audit`` and ``heal`` end with 3 if something is (still) wrong in the database.
+    ``audit`` and ``heal`` return 3 if there are contradictions in the database, or if some remain.
     """
     arguments = build_parser().parse_args(argv)
     try:
@@ -211,9 +222,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         command: Command = arguments.command
         return command(conf, arguments)
     except (ServiceError, cfg.Error, ValueError) as error:
-        print(f"placement-manage: {error}", file=sys.stderr)
-    # Alembic raises this error for a revision that does not exist
-    except CommandError as error:
         print(f"placement-manage: {error}", file=sys.stderr)
     # the text is no URL, or names a driver that is not installed
     except (exc.ArgumentError, ImportError) as error:

@@ -1,8 +1,8 @@
-"""``placement-manage report``: an archive with the state of a service, for the report of a defect.
+"""``placement-manage report``: writes an archive with the state of a service, for the report of a defect.
 
-Reports are made where something is broken, so a part that cannot be read has the reason as its text. Texts
-that look like passwords or tokens are replaced, in the log as well. ``compute_agent.cmd.report`` has the same
-functions: neither program imports the other.
+Operators make reports of broken systems, so a part that cannot be read contains the reason instead. In all
+parts, also in the log, ``***`` replaces texts that look like passwords or tokens.
+``compute_agent.cmd.report`` has the same functions, because neither program may import the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Final
 
-import requests
 import sqlalchemy as sa
 from oslo_config import cfg
 
@@ -31,7 +30,7 @@ from placement.conf import installed_version
 from placement.db import migration, tables
 
 _SECONDS: Final = 60
-"""Seconds that one part may take."""
+"""Maximum seconds for reading one part of the archive."""
 _MAX_BYTES: Final = 4 << 20
 """Maximum number of bytes of one part in the archive. A log keeps its last bytes, any other part its first
 bytes.
@@ -50,11 +49,11 @@ _SECRETS: Final = (
     # Fernet tokens of Keystone
     (re.compile(r"\bgAAAA[\w-]{20,}"), "***"),
 )
-"""Texts that look like secrets, and what is written in their place."""
+"""Patterns of texts that look like secrets, each with the text that replaces a match."""
 
 
 def add_report_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of ``report``."""
+    """Add the arguments of ``placement-manage report``."""
     parser.add_argument(
         "--output",
         type=Path,
@@ -95,7 +94,7 @@ def _read_parts(conf: cfg.ConfigOpts, arguments: Namespace) -> Iterator[tuple[st
 
 
 def changed_options(conf: cfg.ConfigOpts) -> Iterator[str]:
-    """Yield the options that are not at their defaults, with ``***`` for secrets."""
+    """Yield the options with values other than their defaults; ``***`` replaces secrets."""
     # oslo.config has no public list of the registered options
     holders: list[tuple[str, Mapping[str, Any], Any]] = [("DEFAULT", conf._opts, conf)]
     holders += [(name, group._opts, conf[name]) for name, group in sorted(conf._groups.items())]
@@ -121,7 +120,7 @@ def _describe_database(conf: cfg.ConfigOpts) -> Iterator[str]:
 
 
 def _text_of(read: Callable[[], str]) -> str:
-    """Return the text, or the reason why it cannot be read."""
+    """Return the text, or the reason why the text cannot be read."""
     try:
         return read()
     except Exception as error:  # the report is about a failure of any kind
@@ -145,6 +144,9 @@ def fetch_text(url: str) -> str:
     :raises requests.RequestException: the service gives no answer.
     :raises TimeoutError: the answer takes too long.
     """
+    # the import takes longer than most other commands of the program
+    import requests
+
     deadline = time.monotonic() + _SECONDS
     content = b""
     with requests.Session() as session:
@@ -161,9 +163,9 @@ def fetch_text(url: str) -> str:
 
 
 def run_program(command: Sequence[str]) -> str:
-    """Return the output of a program with its errors.
+    """Return the output of a program, including its error output.
 
-    If the program fails, its exit status or the error follows.
+    If the program fails, the result ends with the exit status or the error.
     """
     end = ""
     # this is a file, because the output has no limit
@@ -181,7 +183,7 @@ def run_program(command: Sequence[str]) -> str:
 
 
 def read_log(conf: cfg.ConfigOpts, unit: str) -> str:
-    """Return the end of the log: of the log file in the options, or without one, of the unit's journal."""
+    """Return the end of the log file that the options name, or else of the unit's journal."""
     if conf.log_file is None and conf.log_dir is None:
         journal = ("journalctl", "--unit", unit, "--lines", "5000", "--no-pager", "--quiet")
         return run_program(journal)
@@ -197,7 +199,7 @@ def read_log(conf: cfg.ConfigOpts, unit: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return the text with ``***`` in place of passwords and tokens."""
+    """Return the text, in which ``***`` replaces passwords and tokens."""
     for pattern, shown in _SECRETS:
         text = pattern.sub(shown, text)
     return text
@@ -206,7 +208,8 @@ def without_secrets(text: str) -> str:
 def write_archive(path: Path, parts: Iterable[tuple[str, str]]) -> None:
     """Write a new archive that only its owner can read.
 
-    :param parts: names of files with their texts. The iterable is read while the archive is open.
+    :param parts: the name of each file in the archive, with the file's text. The function reads the iterable
+        while it writes the archive.
     :raises OSError: the file exists already, or cannot be written. An incomplete archive is removed.
     """
     folder = path.name.removesuffix(".tar.gz")

@@ -1,4 +1,4 @@
-"""The options of the service, the sources of their values, and the making of a configuration.
+"""The options of the service, and the function that makes a configuration from files and environment.
 
 The configuration is not a global variable. A command calls :func:`new_config`, and passes the object to all
 functions that need it.
@@ -6,13 +6,14 @@ functions that need it.
 Modules
     - Each of the modules ``api``, ``metrics``, ``placement``, ``placement_database``, ``reservations`` and
       ``tracing`` has the options of the section with the same name.
-    - ``opts`` gathers these sections and those of extensions, for the service and for the sample in ``etc``.
+    - ``opts`` gathers these sections and the sections of extensions, for the service and for the sample
+      in ``etc``.
     - ``unknown`` finds options in files that the service does not have.
 
 The order of calls
     A command calls :func:`new_config`. The call registers the options of ``opts``, reads the environment and
     the files, and checks every value (:func:`~placement.conf.opts.check_values`). The command then logs the
-    warnings of ``unknown``. No module reads a file later, apart from policy files.
+    warnings of ``unknown``. No module reads a configuration file later, apart from policy files.
 
 Imports
     Every package of the service may import this package. This package itself imports only ``extensions``.
@@ -32,13 +33,13 @@ from oslo_policy import opts as policy_opts
 from placement.conf import opts
 
 PROJECT: Final = "placement"
-"""The name by which oslo.config finds the usual places of configuration files."""
+"""The name under which oslo.config searches for configuration files."""
 CONFIG_FILE: Final = "placement.conf"
 """Name of the configuration file in the folder that the environment names."""
 
 
 def installed_version() -> str:
-    """Return the version of the distribution."""
+    """Return the version of the installed distribution."""
     try:
         return version("placement-compute")
     except PackageNotFoundError:
@@ -53,16 +54,17 @@ def new_config(
 ) -> cfg.ConfigOpts:
     """Return a new configuration with all options of the service registered.
 
-    A value comes from the first of these that has it:
+    The first of these sources that has a value for an option sets the option:
 
-    - ``args`` (``--config-file``, ``--config-dir``, ``--debug`` ...);
+    - ``args``, such as ``--config-file``, ``--config-dir`` and ``--debug``;
     - environment variables (``OS_PLACEMENT_DATABASE__CONNECTION`` sets ``[placement_database] connection``);
     - configuration files;
     - defaults.
 
-    :param config_files: read exactly these files. With None, the environment names the file
-        (:func:`files_from_environment`). If it names no file, oslo.config looks for ``placement.conf`` and
-        ``placement.conf.d`` in its usual folders, such as ``~/.placement`` and ``/etc/placement``.
+    :param config_files: read exactly these files. If the argument is None, the environment names the file
+        (:func:`files_from_environment`). If the environment names no file, oslo.config looks for
+        ``placement.conf`` and ``placement.conf.d`` in its usual folders, such as ``~/.placement`` and
+        ``/etc/placement``.
     :param cli_opts: additional options, which only one command has.
     :raises oslo_config.cfg.ConfigFilesNotFoundError: a named file is absent.
     :raises oslo_config.cfg.ConfigFileValueError: a value is not of its option's type.
@@ -93,7 +95,7 @@ def new_config(
 
 
 def files_from_environment(environ: Mapping[str, str]) -> list[str] | None:
-    """Return the configuration file that the environment names; None if the environment names no files.
+    """Return the configuration file that environment variables name; None if they name no file.
 
     ``OS_PLACEMENT_CONFIG_DIR`` is the folder, and ``OS_PLACEMENT_CONFIG`` the file. If both variables are
     set, a relative path of the file begins in the folder.

@@ -1,4 +1,4 @@
-"""The section ``[api]``: authentication of requests, and their maximum cost."""
+"""The options in ``[api]``: authentication of requests, and limits on their cost."""
 
 from typing import Final
 

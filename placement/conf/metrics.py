@@ -1,4 +1,4 @@
-"""The section ``[metrics]``: the series that ``/metrics`` shows to Prometheus."""
+"""The options in ``[metrics]``: the series that ``/metrics`` shows to Prometheus."""
 
 from typing import Final
 

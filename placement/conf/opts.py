@@ -1,6 +1,6 @@
 """Every option of the service, by group; the entry point of the sample generator.
 
-Each section of the core is a module that only this module imports; extensions register their sections.
+Each section of the core is a module that only this module imports; extensions register their own sections.
 """
 
 import re
@@ -44,7 +44,7 @@ def set_library_defaults() -> None:
 
 
 def check_values(conf: cfg.ConfigOpts) -> None:
-    """Read every option once.
+    """Read every option once, so that wrong values are found at the start.
 
     :raises oslo_config.cfg.ConfigFileValueError: a value in a file is wrong; the message has the option, the
         value and the error.
@@ -60,7 +60,10 @@ def check_values(conf: cfg.ConfigOpts) -> None:
 
 
 def _value_error(group: str, option: str, text: str) -> cfg.ConfigFileValueError:
-    """Return oslo.config's error with the section. If the value seems to end with a comment, add advice."""
+    """Return oslo.config's error, with the name of the section added.
+
+    If the value seems to end with a comment, add advice.
+    """
     where, _, reason = text.rpartition(" is not valid: ")
     if file := re.search(r"detail='(.*)'\)", where):
         reason += f" (in {file[1]})"

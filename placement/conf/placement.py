@@ -1,4 +1,4 @@
-"""The section ``[placement]``: allocations, candidates, resource classes and the model file."""
+"""The options in ``[placement]``: allocations, candidates, resource classes and the model file."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ GROUP: Final = cfg.OptGroup(
 )
 
 MISSING_CONSUMER: Final = "00000000-0000-0000-0000-000000000000"
-"""The project and user of consumers that have none, as in OpenStack Placement."""
+"""The project and the user of consumers that have none; the ids are those of OpenStack Placement."""
 
 OPTIONS: list[cfg.Opt] = [
     cfg.BoolOpt(

@@ -1,4 +1,4 @@
-"""The section ``[placement_database]``: the database, its connections and their limits."""
+"""The options in ``[placement_database]``: the database, its connections and their limits."""
 
 from typing import Final
 

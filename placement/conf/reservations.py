@@ -1,4 +1,4 @@
-"""The section ``[reservations]``: limits on reservations of projects."""
+"""The options in ``[reservations]``: limits on the reservations of projects."""
 
 from typing import Final
 
@@ -82,7 +82,7 @@ Experimental. Length of the periods of max_project_hours, in seconds.
 
 
 def limited_classes(conf: cfg.ConfigOpts) -> set[str]:
-    """Return the resource classes with limits, without additional ones, which the service creates."""
+    """Return the resource classes with limits, except additional classes, which the service creates."""
     group = conf.reservations
     keys = (*group.max_project_amounts, *group.max_project_hours)
     # a key is a class, or a project and a class

@@ -1,4 +1,4 @@
-"""The section ``[tracing]``: traces of requests, which the service sends to an OpenTelemetry collector."""
+"""The options in ``[tracing]``: traces of requests, which the service sends to an OpenTelemetry collector."""
 
 from typing import Final
 

@@ -9,8 +9,7 @@ from oslo_config import cfg
 from placement.conf import opts
 
 _OTHERS: Final = frozenset({"keystone_authtoken", "healthcheck", "oslo_policy", "cors", "oslo_middleware"})
-"""Sections of libraries. This module does not check them, because a library may register its options
-later."""
+"""Sections with options that libraries register later, so that this module does not check them."""
 
 _ONE_DATABASE: Final = "each answer is read from one database, so that none is older than the last write"
 _REQUESTS_WAIT: Final = (
@@ -44,7 +43,7 @@ STOCK: Final[dict[str, dict[str, str]]] = {
         "use_db_reconnect": "the service always reconnects",
     },
 }
-"""Options of OpenStack Placement that the service does not have, with the reason or a substitute."""
+"""Options of OpenStack Placement that this service does not have, each with the reason or a substitute."""
 
 STOCK_SECTIONS: Final = {
     "cache": "tokens are cached by [keystone_authtoken] memcached_servers",
@@ -60,20 +59,20 @@ _SECTIONS: Final = tuple(group.name for group, _ in opts.list_opts())
 
 
 def unknown_options(conf: cfg.ConfigOpts) -> Iterator[str]:
-    """Yield a sentence for each option or section in the files of ``conf`` that the service does not have."""
+    """Yield a sentence for each option or section in configuration files that the service does not have."""
     for file, section, options in _file_sections(conf):
         yield from _stock_options(conf, file, section, options)
         yield from _wrong_names(conf, file, section, options)
 
 
 def misspelt_options(conf: cfg.ConfigOpts) -> Iterator[str]:
-    """Yield the sentences of :func:`unknown_options` that are not about OpenStack Placement."""
+    """Yield those sentences of :func:`unknown_options` that are not about options of OpenStack Placement."""
     for file, section, options in _file_sections(conf):
         yield from _wrong_names(conf, file, section, options)
 
 
 def _file_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield each section of each file, with the names of its options."""
+    """Yield each section of each configuration file, with the names of the options in it."""
     for file in conf.config_file or ():
         # files are parsed again, because a configuration does not keep the unregistered options of its files
         found: dict[str, dict[str, list[str]]] = {}

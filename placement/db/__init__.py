@@ -1,1 +1,1 @@
-"""The database: tables, connections, transactions that run again after conflicts, and schema migrations."""
+"""Access to the database: tables, connections, transactions that repeat after conflicts, migrations."""

@@ -1,4 +1,4 @@
-"""The record in a database about its takeover from OpenStack Placement, or about its return."""
+"""The row in a database that records its takeover from OpenStack Placement, or its return."""
 
 import re
 import time
@@ -12,24 +12,26 @@ REVISIONS: Final = ("b4ed3a175331", "611cd6dffd7b", "b5c396305c25", "422ece57136
 """The revisions of OpenStack Placement's own schema, from Stein (1.0.0) to 2026.1 (16.0.0)."""
 
 KEPT: Final = "stock_"
-"""Prefix of the names that the tables of OpenStack Placement get in a takeover."""
+"""The prefix that a takeover puts before the names of OpenStack Placement's tables."""
 
 
 CARRIED: Final = "carried"
-"""The ``way`` of a reversal that has copied all data to the old tables: it can only be completed."""
+"""The ``way`` of a return to OpenStack Placement that has copied all data already, so that it can only be
+completed.
+"""
 
 
 class AdoptionStage(StrEnum):
-    """The progress of a takeover or of its reversal.
+    """The progress of a takeover from OpenStack Placement, or of the return.
 
-    MySQL cannot change tables in a transaction, so a takeover may be interrupted between two stages.
+    MySQL cannot change tables in a transaction, so a failure may interrupt a takeover between two stages.
     """
 
     ADOPTING = "adopting"
     ADOPTED = "adopted"
     ABANDONING = "abandoning"
     DROPPING = "dropping"
-    """The takeover is complete, and the old tables are being removed: some may not exist any more."""
+    """The takeover is complete, and the old tables are being removed, so that some of them may be missing."""
 
 
 _record: Final = sa.Table(
@@ -47,9 +49,9 @@ _record: Final = sa.Table(
 
 @dataclass(frozen=True, slots=True)
 class AdoptionRecord:
-    """The single row about a takeover, which exists as long as the old tables are kept.
+    """The single row about a takeover from OpenStack Placement; it exists while the old tables are kept.
 
-    :param way: how the takeover is being reversed; empty if it is not being reversed.
+    :param way: how the database returns to OpenStack Placement; empty if no return has begun.
     :param revision: the schema revision of the old tables.
     """
 
@@ -59,7 +61,7 @@ class AdoptionRecord:
 
 
 def find_record(conn: sa.Connection) -> AdoptionRecord | None:
-    """Return the record; None if the database was not taken over."""
+    """Return the record of a takeover; None if the database was not taken over."""
     if not sa.inspect(conn).has_table(_record.name):
         return None
     row = conn.execute(sa.select(_record)).first()
@@ -67,7 +69,7 @@ def find_record(conn: sa.Connection) -> AdoptionRecord | None:
 
 
 def write(conn: sa.Connection, record: AdoptionRecord) -> None:
-    """Insert or replace the record."""
+    """Insert or replace the record of a takeover."""
     _record.create(conn, checkfirst=True)
     values = {
         "stage": record.stage.value,
@@ -81,12 +83,12 @@ def write(conn: sa.Connection, record: AdoptionRecord) -> None:
 
 
 def remove(conn: sa.Connection) -> None:
-    """Delete the record."""
+    """Delete the record of a takeover."""
     _record.drop(conn, checkfirst=True)
 
 
 def explain_adoption(present: str | None, record: AdoptionRecord | None) -> str | None:
-    """Return why this service cannot use the database, and the remedy; None if the service can use it."""
+    """Return why this service cannot use the database, with the remedy; None if it can."""
     if record is not None and record.stage is AdoptionStage.ADOPTING:
         return (
             "The adoption of this database from OpenStack Placement is not complete: 'placement-manage db"
@@ -110,5 +112,5 @@ def explain_adoption(present: str | None, record: AdoptionRecord | None) -> str 
 
 
 def is_ours(revision: str) -> bool:
-    """Return whether a schema revision is one of this service, which have four digits."""
+    """Return whether a schema revision is one of this service: its revisions have four digits."""
     return re.fullmatch("[0-9]{4}", revision) is not None

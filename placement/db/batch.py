@@ -1,9 +1,9 @@
 """Statements that are compiled once and sent together, if possible in a single round trip.
 
-For each execution, SQLAlchemy needs more time than the database needs for most of our statements. Waiting for
-the answer to each statement also takes longer than the statement itself. Therefore frequent statements are
+For most of our statements, SQLAlchemy needs more time for an execution than the database does. A wait for the
+answer to each statement also takes longer than the statement. Therefore frequent statements are
 :class:`PreparedStatement` objects. A transaction collects statements in a :class:`StatementBatch`, which
-calls the driver (PEP 249) directly. On PostgreSQL the batch sends all statements together
+calls the driver (PEP 249) directly. On PostgreSQL the batch sends all its statements together
 (:mod:`placement.db.pipeline`).
 """
 
@@ -24,18 +24,18 @@ Statement = sa.Select[Any] | sa.sql.dml.UpdateBase
 
 # a statement is compiled once for each number of values, and requests have only a few different numbers
 KEPT_SIZES: Final = 64
-"""Maximum number of compiled statements of each kind in a cache."""
+"""Maximum number of compiled statements of each kind that a cache keeps."""
 
 # SQLite allows 32,766 values in a statement
 MAX_ROWS: Final = 500
-"""Maximum number of rows in one insertion."""
+"""Maximum number of rows that one statement inserts."""
 # PostgreSQL's protocol counts the values of a statement with 16 bits
 _MAX_PARAMETERS: Final = 65_000
 """Maximum number of parameters in one statement."""
 
 
 class PreparedStatement:
-    """A statement, with its compiled text for each kind of database.
+    """A statement with a cached compiled text for each kind of database.
 
     Callers give values by the names of the bind parameters. No parameter may be ``expanding``.
     """
@@ -89,7 +89,7 @@ def _pipeline_is_supported() -> bool:
 
 
 class StatementAnswer:
-    """The answer of a statement in a batch, which may not have been sent yet."""
+    """The answer to a statement of a batch, which may not have been sent yet."""
 
     def __init__(self, batch: "StatementBatch", statement: PreparedStatement, values: Values) -> None:
         self.statement = statement
@@ -99,7 +99,7 @@ class StatementAnswer:
 
     @property
     def rows(self) -> Rows:
-        """The rows of the answer; the first access sends all queued statements of the batch.
+        """The rows of the answer; the first access sends all queued statements of the batch to the database.
 
         :raises sqlalchemy.exc.DBAPIError: a statement of the batch failed.
         """
@@ -111,7 +111,7 @@ class StatementAnswer:
 
     @property
     def scalars(self) -> list[Any]:
-        """The first column of the :attr:`rows`."""
+        """The first column of the answer's :attr:`rows`."""
         return [row[0] for row in self.rows]
 
 
@@ -123,7 +123,7 @@ class StatementBatch:
         self.waiting: list[StatementAnswer] = []
 
     def add(self, statement: PreparedStatement, values: Values) -> StatementAnswer:
-        """Queue a statement."""
+        """Add a statement to the queue of the batch."""
         answer = StatementAnswer(self, statement, values)
         self.waiting.append(answer)
         return answer
@@ -135,11 +135,11 @@ class StatementBatch:
 
     @property
     def sends_at_once(self) -> bool:
-        """Whether all queued statements are sent together, without waiting for each answer."""
+        """Whether the batch sends all its queued statements together, without waiting for each answer."""
         return _supports_pipelines(self._conn.dialect)
 
     def send(self, *, commit: bool = False) -> None:
-        """Execute the queued statements; with ``commit``, also commit if this saves a round trip.
+        """Execute the queued statements; with ``commit``, also commit if that saves a round trip.
 
         :raises sqlalchemy.exc.DBAPIError: a statement failed; no later statement was executed.
         """
@@ -188,9 +188,9 @@ class StatementBatch:
 
 
 def bind_parameters(name: str, count: int, type_: Any = sa.String) -> list[sa.BindParameter[Any]]:
-    """Return ``count`` bind parameters of one type. :func:`bind_values` returns the values for them.
+    """Return ``count`` bind parameters of one type. The function :func:`bind_values` returns their values.
 
-    :raises InvalidRequest: a request has more values than a database accepts.
+    :raises InvalidRequest: a request needs more values than a database accepts.
     """
     if count > _MAX_PARAMETERS:
         raise InvalidRequest("The request names more objects than can be handled at once.")
@@ -207,13 +207,13 @@ def bind_values(name: str, values: Iterable[Any]) -> dict[str, Any]:
 def insertion_statements(
     table: sa.Table, rows: Sequence[Values]
 ) -> Iterator[tuple[PreparedStatement, Values]]:
-    """Yield statements with their values, which together insert the rows; all rows have the same columns."""
+    """Yield statements with their values, which together insert the rows; all rows need the same columns."""
     for chunk in split_rows(rows):
         yield _insertion_statement(table, tuple(chunk[0]), len(chunk)), bind_rows(chunk)
 
 
 def split_rows(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Split rows into parts that each fit into one statement."""
+    """Split rows into parts, so that each part fits into one statement."""
     return (rows[start : start + MAX_ROWS] for start in range(0, len(rows), MAX_ROWS))
 
 

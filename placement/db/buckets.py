@@ -1,26 +1,27 @@
-"""Change counters, which serialise writers and show readers that something has changed.
+"""Change counters in the database, which order writers and show readers that something has changed.
 
-Every provider permanently belongs to one of :data:`PROVIDER_BUCKETS` buckets, which its uuid determines.
-Other buckets stand for the names of resource classes and traits, for the parents in trees, and for the expiry
+Every provider belongs to one of :data:`PROVIDER_BUCKETS` buckets for ever, as its uuid determines. Other
+buckets stand for the names of resource classes and traits, for the parents of providers, and for the expiry
 of reservations and claims. The bucket :data:`EPOCH` stands for the whole database. The name of a group of
-consumers determines one of :data:`GROUP_BUCKETS`. A transaction that writes to a provider first increments
-the counter of the provider's bucket, and so holds the lock of this database row until it ends. Two things
-follow:
+consumers determines to which of the :data:`GROUP_BUCKETS` the group belongs. Before a transaction writes to a
+provider, it increments the counter of the provider's bucket, and so locks the row of this counter until the
+transaction ends. The lock has two effects:
 
-- Transactions on the same provider run one after the other. Data that a transaction reads under the lock stay
-  valid until its commit.
-- Within a bucket, new values of the counter become visible in ascending order. So a query for all stamps
-  above a known counter finds every change. A database sequence would not guarantee this: transactions may
-  commit in another order than that of their numbers.
+- Two transactions on the same provider run one after the other. Data that a transaction reads under the lock
+  do not change until its commit.
+- Readers see the values of one counter in ascending order. So a query for all stamps above a known counter
+  finds every change. A database sequence would not guarantee this order, because a transaction with a higher
+  number may commit earlier.
 
 Each increment is a random number, so a counter also identifies the history of its database. A restore from a
-backup, or a failover that loses the last changes, sets counters back. Later changes then lead to different
-counters. (The probability of equal counters is one in some million restores, and they differ again after the
-next change.)
+backup sets counters back, and so does a failover that loses the last changes. Later changes then lead to
+different counters. (Counters are equal by chance after one in some million restores, and differ again after
+the next change.)
 
-Operations that bypass the counters renew the epoch, so that every worker reads everything again. These are
-imports, repairs and migrations, and a command for operators after a restore. The epoch is a random number
-from a large range. Two databases that continue from the same backup would otherwise get the same epoch.
+Operations that bypass the counters renew the epoch, so that every worker reads everything again. Such
+operations are imports, repairs and migrations, and a command that operators run after a restore. The epoch is
+a random number from a large range. With a small range, two databases that continue from the same backup might
+get the same epoch.
 """
 
 from collections.abc import Container, Iterable
@@ -35,13 +36,13 @@ from placement.db.batch import KEPT_SIZES, PreparedStatement, StatementBatch, bi
 from placement.db.tables import change_buckets
 
 PROVIDER_BUCKETS: Final = 256
-"""Number of buckets of providers; their ids begin at 0."""
+"""The number of buckets of providers, with ids from 0 on."""
 NAMES: Final = 256
 """The bucket of the names of resource classes and traits."""
 TREES: Final = 257
-"""The bucket of the parents of all providers, which a move of a provider locks."""
+"""The bucket of the parents of all providers, which a transaction locks to move a provider."""
 EPOCH: Final = 258
-"""The bucket of the whole database."""
+"""The bucket that stands for the whole database."""
 GROUP_BUCKETS: Final = range(EPOCH + 1, EPOCH + 65)
 """The buckets of groups of consumers."""
 RESERVATIONS: Final = GROUP_BUCKETS.stop
@@ -58,23 +59,23 @@ _MAX_STEP: Final = 1 << 24
 
 
 def bucket_of(uuid: str) -> int:
-    """Return the bucket of the provider with this uuid."""
+    """Return the bucket to which the provider with this uuid belongs."""
     # the bucket comes from CRC-32, because Python's hash() differs between processes
     return crc32(uuid.encode()) % PROVIDER_BUCKETS
 
 
 def bucket_of_group(name: str) -> int:
-    """Return the bucket of the group of consumers with this name."""
+    """Return the bucket to which the group of consumers with this name belongs."""
     return GROUP_BUCKETS[crc32(name.encode()) % len(GROUP_BUCKETS)]
 
 
 def missing_buckets(present: Container[int]) -> list[int]:
-    """Return the buckets without a row in the table."""
+    """Return the buckets that have no row in the table."""
     return [bucket for bucket in ALL if bucket not in present]
 
 
 def explain_missing(present: Container[int]) -> str | None:
-    """Return a text about the rows that are missing in a database, and the remedy; None if no row is."""
+    """Return a text about missing rows of buckets, with the remedy; None if no row is missing."""
     count = len(missing_buckets(present))
     if not count:
         return None
@@ -85,7 +86,7 @@ def explain_missing(present: Container[int]) -> str | None:
 
 
 def present_counter(bucket: sa.ColumnElement[int]) -> sa.ScalarSelect[int]:
-    """Return a sub-query for the current counter of a bucket."""
+    """Return a sub-query for the current value of a bucket's counter."""
     return sa.select(change_buckets.c.counter).where(change_buckets.c.id == bucket).scalar_subquery()
 
 
@@ -95,10 +96,10 @@ def random_step() -> int:
 
 
 def lock(batch: StatementBatch, buckets: Iterable[int], *, in_order: bool) -> None:
-    """Increment the counters of these buckets, which locks the buckets.
+    """Increment the counters of these buckets, which also locks the buckets.
 
-    :param in_order: whether the statement has to enforce the order of locks. A plain UPDATE may lock several
-        rows in any order, and so cause a deadlock.
+    :param in_order: whether the statement has to lock the rows in ascending order. A plain UPDATE may lock
+        rows in any order, so that two transactions deadlock.
     """
     # all transactions lock in this order, so that two transactions never wait for each other
     chosen = sorted(set(buckets))
@@ -147,7 +148,7 @@ def _increment_statement(count: int) -> PreparedStatement:
 
 
 def renew_epoch(batch: StatementBatch) -> None:
-    """Make all workers read all content again after the commit."""
+    """Make all workers read all content of the database again after the commit."""
     batch.add(_renewal, {"bucket": EPOCH, "epoch": 1 + randbelow(_EPOCHS)})
 
 
@@ -159,7 +160,7 @@ _renewal: Final = PreparedStatement(
 
 
 def count_deletion(batch: StatementBatch, bucket: int) -> None:
-    """Count a deleted provider of the (locked) bucket, because a deleted row has no stamp."""
+    """Increment the counter for a deleted provider of the locked bucket; a deleted row has no stamp."""
     batch.add(_count_deletion, {"bucket": bucket})
 
 

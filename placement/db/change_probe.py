@@ -14,7 +14,7 @@ LOG = logging.getLogger(__name__)
 
 
 class _KeptConnection(NamedTuple):
-    """A thread's connection, the history of its database, and the number of earlier ``give_up`` calls."""
+    """The connection of a thread, the history of its database, and the number of ``give_up`` calls."""
 
     connection: Any
     history: str
@@ -22,7 +22,7 @@ class _KeptConnection(NamedTuple):
 
 
 class ChangeProbe:
-    """Reads the version of the database; each thread keeps a connection for this query.
+    """Reads the version of the database; each thread keeps a connection for this.
 
     :param engine: an engine with connections in autocommit mode.
     """
@@ -40,9 +40,9 @@ class ChangeProbe:
         self._round = 0
 
     def position(self) -> DatabaseVersion:
-        """Return a mark that differs after each change of the database's content.
+        """Return a value that differs after each change of the database's content.
 
-        A connection that was lost since the last call is replaced.
+        If the connection was lost since the last call, a new one replaces it.
 
         :raises placement.db.errors.WrongServer: the server is a standby, or read-only.
         :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer, or refuses the question.
@@ -67,9 +67,9 @@ class ChangeProbe:
             raise errors.of_driver(self._dialect, error, None) from error
 
     def _asked_for(self, question: str) -> DatabaseVersion:
-        """Try another query, and return its answer.
+        """Try another query for the version; return the answer.
 
-        If the server accepts the query, it replaces the current query.
+        If the server accepts the other query, later calls use it, too.
         """
         before, self._question = self._question, question
         try:
@@ -110,7 +110,7 @@ class ChangeProbe:
         return answer
 
     def _is_current(self, kept: _KeptConnection) -> bool:
-        """Return whether a new connection would open the same file, which may have been replaced since."""
+        """Return whether the connection's file still has its name, under which a new file may exist."""
         if kept.round != self._round:
             return False
         return not self._is_file or position.is_same_file(self._path, kept.history)

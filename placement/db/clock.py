@@ -8,7 +8,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 
 class ServerNow(FunctionElement[float]):  # the class has a name in the style of SQL functions
-    """The time (seconds since 1970) at which the server executes the statement, not the earlier BEGIN."""
+    """The time at which the server executes the statement (not the earlier BEGIN), in seconds since 1970."""
 
     type = sa.Double()
     inherit_cache = True

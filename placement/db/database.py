@@ -1,7 +1,7 @@
 """Transactions on the database: consistent snapshots for reading, and writes that run again after conflicts.
 
-During an outage of the database, one request of each worker at a time tries to reach the database, and all
-other requests are refused at once.
+During an outage of the database, each worker lets one request at a time try to reach the database, and
+refuses all other requests at once.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class DatabaseOutage(outage.PeerOutage):
     refusal = "The database does not answer. Please try again later."
 
     def is_unanswered(self, error: Exception) -> bool:
-        """Return whether no answer came in time."""
+        """Return whether the database did not answer in time."""
         return errors.is_timeout(error)
 
     def log_begin(self, error: Exception) -> None:
-        """Log the outage, with the options that limit it."""
+        """Log the beginning of an outage, with the options that limit it."""
         LOG.error(
             "the database does not answer: until it answers, one request at a time waits for it, and other"
             " requests get the answer 503. Check the database, the network, and the limits in"
@@ -57,7 +57,7 @@ class DatabaseOutage(outage.PeerOutage):
         )
 
     def log_end(self, seconds: float) -> None:
-        """Log the end of the outage."""
+        """Log the end of an outage."""
         LOG.warning("the database answers again, after %.0f seconds", seconds)
 
 
@@ -67,10 +67,11 @@ T = TypeVar("T")
 class WriteTransaction:
     """One write transaction with its statements, locks and changed providers.
 
-    :meth:`queue` queues statements. They are sent when an answer is read, when ``conn`` is used, or at the
-    end. ``now`` is the time of the changes, in seconds since 1970. In an ``optimistic`` transaction, ``work``
-    (see :meth:`ServiceDatabase.write`) may insert rows without checking whether they exist. If the database
-    refuses a row, ``work`` runs again in a transaction that is not optimistic.
+    :meth:`queue` queues statements. The queued statements are sent when an answer is read, when ``conn`` is
+    used, or at the end. ``now`` is the time of the changes, in seconds since 1970. In an ``optimistic``
+    transaction, the function ``work`` of :meth:`ServiceDatabase.write` may insert rows without checking first
+    whether they exist. If the database refuses a row, ``work`` runs again in a transaction that is not
+    optimistic.
     """
 
     def __init__(self, conn: sa.Connection, *, optimistic: bool) -> None:
@@ -85,17 +86,23 @@ class WriteTransaction:
 
     @property
     def conn(self) -> sa.Connection:
-        """The connection, for rare statements; reading this attribute first sends the queued statements."""
+        """The connection, for rare statements.
+
+        The access to this attribute first sends the queued statements.
+        """
         self._batch.send()
         return self._conn
 
     @property
     def sends_at_once(self) -> bool:
-        """Whether queued statements are sent together. If so, reading an answer early costs a round trip."""
+        """Whether the queued statements are sent together.
+
+        If they are, reading an answer early costs an additional round trip.
+        """
         return self._batch.sends_at_once
 
     def queue(self, statement: PreparedStatement, values: Values) -> StatementAnswer:
-        """Queue a statement, which is executed at the latest when its answer is read."""
+        """Queue a statement, which is executed at the latest when a caller reads its answer."""
         return self._batch.add(statement, values)
 
     def insert(self, table: sa.Table, rows: Sequence[Values]) -> None:
@@ -104,11 +111,11 @@ class WriteTransaction:
             self.queue(statement, values)
 
     def lock(self, uuids: Iterable[str], more: Iterable[int] = ()) -> None:
-        """Lock providers by uuid: from the next answer on, no other transaction writes to them.
+        """Lock providers by uuid, so that no other transaction writes to them after the next answer is read.
 
-        ``more`` has further buckets, which are locked together with the buckets of the providers. A second
-        call in the same transaction may deadlock with another transaction. Then the database ends one of the
-        two transactions, and :meth:`ServiceDatabase.write` repeats this transaction.
+        ``more`` has further buckets, which are locked in the same statement as the buckets of the providers.
+        A second call in the same transaction may deadlock with another transaction. In that case the database
+        ends one of the two transactions, and :meth:`ServiceDatabase.write` repeats it.
         """
         self.lock_buckets({*(buckets.bucket_of(uuid) for uuid in uuids), *more})
 
@@ -117,28 +124,31 @@ class WriteTransaction:
         self.lock_buckets((buckets.NAMES,))
 
     def lock_trees(self) -> None:
-        """Keep other transactions from moving providers in their trees until the end of this one."""
+        """Keep other transactions from moving providers in their trees until the end of this transaction."""
         self.lock_buckets((buckets.TREES,))
 
     def renew_epoch(self) -> None:
-        """Make every worker read all content again; necessary after changes that increment no counter."""
+        """Make every worker read all content again, as needed after changes that increment no counter."""
         buckets.renew_epoch(self._batch)
 
     def lock_buckets(self, bucket_ids: Iterable[int]) -> None:
-        """Lock all providers or other objects in these buckets, as :meth:`lock` locks providers."""
+        """Lock these buckets with all their providers or other objects, like :meth:`lock`."""
         # in_order is False for SQLite: a writer locks the whole file, so locks cannot deadlock
         buckets.lock(self._batch, bucket_ids, in_order=self._conn.dialect.name != "sqlite")
 
     def has_row(self, condition: sa.ColumnElement[bool]) -> bool:
-        """Return whether the table of the condition has a row that meets the condition."""
+        """Return whether a table has a row that meets the condition."""
         return self.conn.execute(sa.select(sa.literal(1)).where(condition).limit(1)).first() is not None
 
     def note_changed(
         self, provider_ids: Iterable[int], *, generation: bool, usage_only: bool = False
     ) -> None:
-        """Note that these locked providers have changed; ``generation`` also raises their generations by one.
+        """Note that these locked providers have changed.
 
-        ``usage_only`` means that only the usage of the providers changes, so that readers need to read less.
+        With ``generation``, also increase their generations.
+
+        ``usage_only`` means that nothing but the usage of the providers changes, so that readers need to read
+        less.
         """
         for provider_id in provider_ids:
             before = self._changed.get(provider_id, _NO_CHANGE)
@@ -153,9 +163,9 @@ class WriteTransaction:
         buckets.count_deletion(self._batch, buckets.bucket_of(uuid))
 
     def send_rest(self) -> None:
-        """Send queued statements and the stamps of changed providers.
+        """Send the queued statements and the stamps of changed providers.
 
-        This is the last step before the commit.
+        A transaction does this last before the commit.
         """
         # one statement for all providers with the same kind of change
         for change in sorted(set(self._changed.values())):
@@ -232,7 +242,8 @@ class ServiceDatabase:
         """Return the version of the database; an unchanged version means that nothing has changed.
 
         :raises Unavailable: the database does not answer.
-        :raises sqlalchemy.exc.SQLAlchemyError: the database refuses the statement, which is a defect.
+        :raises sqlalchemy.exc.SQLAlchemyError: the database refuses the statement, which means a defect of
+            this service.
         """
         with self._asking_database():
             position = self._change_probe.position()
@@ -251,7 +262,7 @@ class ServiceDatabase:
 
     @contextmanager
     def _asking_database(self) -> Iterator[None]:
-        """Translate errors of the database in this context into errors for clients.
+        """Translate errors of the database, raised in this context, into errors for clients.
 
         :raises Unavailable: the database does not answer.
         :raises InvalidRequest: the database cannot process these values.
@@ -266,10 +277,10 @@ class ServiceDatabase:
             raise
 
     def _require_schema(self, error: exc.SQLAlchemyError) -> None:
-        """If the error reports a missing table or a missing value, check the schema.
+        """Check the schema if the error reports a missing table or a missing value.
 
-        :raises Unavailable: the database belongs to another program now (for instance after its return to
-            OpenStack Placement), lacks rows that each write needs, or does not answer.
+        :raises Unavailable: the database belongs to another program now, for instance after its return to
+            OpenStack Placement. It also may lack rows that each write needs, or not answer.
         """
         # NULL in a stamp means that a row of change_buckets was deleted
         is_own_fault = isinstance(error, exc.IntegrityError) and not errors.is_conflict(error)
@@ -296,18 +307,18 @@ class ServiceDatabase:
             self._renew_connections()
 
     def _renew_connections(self) -> None:
-        """Replace all connections; a connection in use is closed after its use."""
+        """Replace all connections; a connection that is in use is closed after its use."""
         self._change_probe.give_up()
         for each in (self._writer, self._reader, self._autocommitting):
             each.dispose()
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        """Yield a connection for reading; all its queries see one snapshot of the database.
+        """Yield a connection for reading, on which all queries see one snapshot of the database.
 
         :raises Unavailable: the database does not answer.
-        :raises InvalidRequest: the database cannot process a value, or the number of values.
-        :raises sqlalchemy.exc.SQLAlchemyError: a query is wrong, which is a defect.
+        :raises InvalidRequest: the database cannot process a value, or not this number of values.
+        :raises sqlalchemy.exc.SQLAlchemyError: a query is wrong, which means a defect of this service.
         """
         with self._asking_database(), self._reader.connect() as conn, conn.begin():
             yield conn
@@ -315,13 +326,13 @@ class ServiceDatabase:
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
         """Run ``work`` in a transaction of its own, and commit.
 
-        If the attempt fails because of another transaction (by a deadlock, or because both transactions have
-        inserted a row), it is rolled back, and ``work`` runs again from its beginning. A commit with an
-        unknown outcome is never repeated.
+        If the attempt fails because of another transaction (by a deadlock, or because both insert the same
+        row), it is rolled back, and ``work`` runs again from its beginning. A commit with an unknown outcome
+        is never repeated.
 
         :raises Unavailable: the database does not answer, or contention does not end.
-        :raises InvalidRequest: the database cannot store a value, or the number of values.
-        :raises sqlalchemy.exc.SQLAlchemyError: a statement is wrong, which is a defect.
+        :raises InvalidRequest: the database cannot store a value, or not this number of values.
+        :raises sqlalchemy.exc.SQLAlchemyError: a statement is wrong, which means a defect of this service.
         """
         deadline = time.monotonic() + self._lock_timeout
         for attempt in range(1, self._attempts + 1):
@@ -355,11 +366,11 @@ class ServiceDatabase:
 
 
 def _refuse_unless_defect(error: exc.SQLAlchemyError) -> None:
-    """Raise an error for the client, unless the error of the database is a defect of this service.
+    """Raise an error for the client, unless the error of the database means a defect of this service.
 
     :raises InvalidRequest: the request can never succeed.
-    :raises Unavailable: the database does not answer, or the transaction was rolled back in favour of
-        others too often.
+    :raises Unavailable: the database does not answer, or rolled the transaction back too often in favour of
+        others.
     """
     if isinstance(error, exc.DataError):
         raise InvalidRequest("The request contains a value that the database cannot store.") from error

@@ -1,6 +1,6 @@
 """Makes SQLAlchemy engines that behave in the same way for all kinds of database.
 
-Unused drivers need not be installed: a driver is imported when its database is connected.
+A driver is imported when its database is connected, so drivers of other databases need not be installed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from placement.db import errors, position
 
 
 def find_connector(driver: str) -> Callable[..., Any] | None:
-    """Return a function that connects; its first argument is the timeout for answers.
+    """Return a function that connects to a database; its first argument is the timeout for answers.
 
-    None for a driver that we do not test: then only the timeouts of the server and of the operating system
-    apply.
+    For drivers that we do not test, the result is None, and only the timeouts of the server and of the
+    operating system apply.
 
     :raises ImportError: the driver is not installed.
     """
@@ -44,19 +44,19 @@ WRITES: Final = "placement_writes"
 _RETURNED: Final = "placement.returned"
 # below the time that a restart of a server takes, so the server cannot have restarted since the last use
 _TRUSTED_SECONDS: Final = 0.1
-"""A connection is not tested for this number of seconds after its last use."""
+"""Number of seconds after its last use for which a connection is used without a test."""
 _GRACE: Final = 1.0
-"""Additional seconds in which a server can report that a statement took too long."""
+"""Additional seconds to wait for an answer, in which a server can report that a statement took too long."""
 _KEEPALIVES: Final = 3
-"""Number of unanswered keepalives that end a connection."""
+"""Number of unanswered TCP keepalives after which a connection counts as lost."""
 _SECONDS_BETWEEN_TRIES: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    """Sizes and times (in seconds) of connection pools, and limits of statements and locks.
+    """Sizes and times (in seconds) of connection pools, and limits for statements and locks.
 
-    - ``lock_timeout`` limits each wait for a lock.
+    - ``lock_timeout`` limits how long a statement waits for a lock.
     - ``retries`` is the maximum number of times that a transaction runs again after conflicts with others.
     - ``connect_timeout`` limits the time to connect.
     - ``statement_timeout`` limits each statement, and ``idle_timeout`` the time between two statements of a
@@ -80,7 +80,7 @@ class PoolOptions:
 
 
 WHOLE_DATABASE: Final = PoolOptions(statement_timeout=0, idle_timeout=600)
-"""Options for operations on whole databases."""
+"""Limits for operations on whole databases, such as migrations."""
 
 
 def create_engine(
@@ -91,12 +91,12 @@ def create_engine(
     On SQLite, each transaction is a snapshot, so only the level ``AUTOCOMMIT`` has an effect. With the
     execution option :data:`WRITES`, transactions take the write lock at their beginning, so that they never
     fail half way. A broken connection of the pool is replaced before use. With ``ping``, a connection is
-    tested before each use. Otherwise it is tested only if it was unused for a moment.
+    tested before each use. Without ``ping``, a connection is tested only if it was unused for a moment.
 
     A server may disappear silently, for instance if the network drops all packets. On PostgreSQL the
-    operating system detects the loss of the connection. Otherwise the wait for an answer ends one second
-    after the server's own limit for the statement. In a test of a connection, it ends after
-    ``connect_timeout``.
+    operating system detects the loss of the connection. On other databases, the wait for an answer ends one
+    second after the server's own limit for the statement. The wait for an answer to a test of a connection
+    ends after ``connect_timeout``.
 
     :raises ImportError: the driver of the URL is not installed; the message has the remedy.
     """
@@ -141,7 +141,7 @@ def create_engine(
 
 
 def check_url(url: str) -> None:
-    """Check that engines can be created; no server is asked.
+    """Check that engines for a URL can be created, without connecting to a server.
 
     :raises ValueError: the URL is invalid, or its database or driver is not installed; the text names the
         option.
@@ -153,12 +153,12 @@ def check_url(url: str) -> None:
 
 
 def _session_arguments(url: URL, options: PoolOptions) -> dict[str, Any]:
-    """Return those arguments of our connection classes that the driver does not have."""
+    """Return those arguments of our connection classes that the driver itself does not have."""
     return {} if url.get_backend_name() == "postgresql" else {"wsrep_sync_wait": options.wsrep_sync_wait}
 
 
 def _limit_arguments(url: URL, options: PoolOptions) -> dict[str, Any]:
-    """Return parameters for connections; values in the URL take precedence."""
+    """Return the connection parameters for these limits; values in the URL take precedence."""
     ours = (
         _postgresql_arguments(options)
         if url.get_backend_name() == "postgresql"
@@ -194,7 +194,10 @@ def _postgresql_arguments(options: PoolOptions) -> dict[str, Any]:
 
 
 def _mysql_arguments(options: PoolOptions) -> dict[str, Any]:
-    """Return parameters of PyMySQL. Only MariaDB executes the part of ``init_command`` in the comment."""
+    """Return parameters of PyMySQL.
+
+    Only MariaDB executes the part of ``init_command`` that stands in a comment.
+    """
     ours = {
         # the variable of MariaDB allows fractions of seconds, the variable of MySQL does not
         "max_statement_time": f"{options.statement_timeout:g}",
@@ -210,7 +213,7 @@ def _mysql_arguments(options: PoolOptions) -> dict[str, Any]:
 
 
 def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> None:
-    """Test connections that have been unused for ``trusted`` seconds.
+    """Make the pool test connections that have been unused for ``trusted`` seconds.
 
     :param timeout: seconds to wait for the answer; None if the class of the connection has no timeout for
         answers.
@@ -240,7 +243,7 @@ def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> No
 
 @contextmanager
 def _brief_timeout(connection: Any, timeout: float) -> Iterator[None]:
-    """Set another timeout for answers on one of our connections in this context."""
+    """Set another timeout for the answers on a connection during this context."""
     usual, connection.answer_timeout = connection.answer_timeout, timeout
     try:
         yield
@@ -299,9 +302,9 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
 
 
 def _write_ahead(connection: sqlite3.Connection, timeout: float) -> None:
-    """Switch the file to the write-ahead log.
+    """Switch the SQLite file to the write-ahead log.
 
-    While the file is written in another mode, SQLite refuses this at once.
+    SQLite refuses the switch at once while another connection writes to the file.
     """
     deadline = time.monotonic() + timeout
     while True:
@@ -316,7 +319,7 @@ def _write_ahead(connection: sqlite3.Connection, timeout: float) -> None:
 
 
 def _make_private(path: str) -> None:
-    """Create the missing file of a database, readable only for its owner and group."""
+    """Create the missing file of a database, which only its owner and group can read."""
     if path == ":memory:" or path.startswith("file:"):
         return
     # the file may exist already; SQLite will report other errors

@@ -1,10 +1,10 @@
 """Classifies errors of databases, and explains them to operators.
 
-A transaction that failed because of another transaction (:func:`is_conflict`) may succeed when it runs again.
-If the database is unavailable (:func:`is_unavailable`), the same request may succeed later. A request may be
-too large (:func:`is_too_much`), or have a value that no column can store (``DataError``). Every other error
-is caused by a wrong statement, which is a defect of this service. :func:`explain_error` returns the error
-message of the database with a remedy.
+A transaction that another transaction has made fail (:func:`is_conflict`) may succeed when it runs again. If
+the database is unavailable (:func:`is_unavailable`), the same request may succeed later. A request may need
+too many parameters (:func:`is_too_much`), or have a value that no column can store (``DataError``). Every
+other error is caused by a wrong statement, which is a defect of this service. The function
+:func:`explain_error` returns the error message of the database with a remedy.
 """
 
 from __future__ import annotations
@@ -51,18 +51,19 @@ _MYSQL_UNABLE: Final = {
     # a node of a cluster refuses the commit
     *(3100, 3101),
 }
-"""Errors of MySQL and MariaDB that mean that the server cannot work at the moment. The driver reports wrong
-statements as operational errors, too, and does not pass the SQLSTATE on."""
+"""Errors of MySQL and MariaDB which mean that the server cannot work at the moment. The driver reports wrong
+statements as operational errors, too, and does not report the SQLSTATE.
+"""
 
 
 class WrongServer(exc.DisconnectionError):
-    """The server that answers does not accept writes: it is a standby, or not the primary any more."""
+    """The server that answers does not accept writes, because it is a standby or no longer the primary."""
 
 
 def of_driver(dialect: sa.Dialect, error: Any, connection: Any) -> exc.DBAPIError:
-    """Return SQLAlchemy's exception for a driver's error in a statement that SQLAlchemy did not execute.
+    """Convert a driver's error, in a statement that SQLAlchemy did not execute, to SQLAlchemy's exception.
 
-    :param connection: the driver's connection, which is tested for a loss; None if there is no connection.
+    :param connection: the driver's connection, which is tested for a loss; None without a connection.
     """
     base = dialect.loaded_dbapi.Error
     lost = is_elsewhere(error) or dialect.is_disconnect(error, connection, None)
@@ -73,9 +74,9 @@ def of_driver(dialect: sa.Dialect, error: Any, connection: Any) -> exc.DBAPIErro
 
 
 def is_elsewhere(original: BaseException | None) -> bool:
-    """Return whether this error (of the driver) means that the connection leads to the wrong server.
+    """Return whether an error of the driver means that the connection leads to the wrong server.
 
-    Drivers and pools would keep using this connection, because it works.
+    The connection still works, so drivers and pools would keep using it.
     """
     if isinstance(original, WrongServer):
         return True
@@ -83,7 +84,7 @@ def is_elsewhere(original: BaseException | None) -> bool:
 
 
 def is_missing_table(error: BaseException) -> bool:
-    """Return whether a table is missing: the database was not migrated, or the table was removed."""
+    """Return whether a table is missing, because the database was not migrated or the table was removed."""
     if not isinstance(error, exc.DBAPIError):
         return False
     original: Any = error.orig
@@ -113,7 +114,7 @@ def is_too_much(error: BaseException) -> bool:
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Return whether the error is a timeout: the database neither answered nor refused."""
+    """Return whether the error is a timeout, which means that the database neither answered nor refused."""
     original = error.orig if isinstance(error, exc.DBAPIError) else error
     # __context__ for PyMySQL, which raises its error while it handles the TimeoutError; __cause__ for our own
     # code
@@ -162,7 +163,9 @@ def mysql_code(original: Any) -> int | None:
 _FORBIDDEN: Final = {"42501", 1044, 1142, 1143, 1227, 1370, "SQLITE_READONLY"}
 _FULL: Final = {"53100", 1021, 1114, "SQLITE_FULL"}
 _FULL_WORDS: Final = ("no space left", "no more room", "errno: 28")
-"""Parts of error messages of MySQL and MariaDB for a full disk, which have several error numbers."""
+"""Parts of error messages of MySQL and MariaDB that mean a full disk, for which there are several error
+numbers.
+"""
 _SQLITE_IO: Final = "SQLITE_IOERR"
 
 _DRIVERS: Final = {"postgresql": ("psycopg", "postgresql"), "mysql": ("pymysql", "mysql")}
@@ -170,7 +173,7 @@ _DRIVERS: Final = {"postgresql": ("psycopg", "postgresql"), "mysql": ("pymysql",
 
 
 def explain_error(error: exc.SQLAlchemyError) -> str:
-    """Return the database's error message and the remedy, in one line, without statement and values."""
+    """Return the error message of the database with the remedy, in one line, without statement and values."""
     return f"{database_words(error)}. {_remedy_for(error)}"
 
 

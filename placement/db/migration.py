@@ -1,68 +1,33 @@
-"""Migrations of the schema to the newest revision; only one runs at a time, even if several are started."""
+"""Migrates the schema to the newest revision; several started migrations run one after the other."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib import resources
-from pathlib import Path
 from typing import Final
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import exc
 
 from placement.db import adoption, buckets, engine, errors, migration_lock, sqlite_file
 from placement.db.batch import StatementBatch
 from placement.db.engine import WHOLE_DATABASE, PoolOptions
+from placement.db.schema_revisions import known_revisions, newest_revision, read_revisions
 from placement.db.tables import ExtensionTables, change_buckets, extension_tables, resource_providers
 from placement.exceptions import Unavailable
 
 LOG = logging.getLogger(__name__)
 
 _LOCKING: Final = ("postgresql", "sqlite")
-"""Databases where a transaction can exclude other migrations: PostgreSQL by an advisory lock, SQLite by its
-write lock."""
+"""Kinds of databases where a transaction can exclude other migrations: PostgreSQL has an advisory lock,
+SQLite its write lock.
+"""
 _LOCK_ID: Final = 0x706C6163  # of PostgreSQL's advisory lock
 # another process may be migrating a large database
 _LOCK_TIMEOUT: Final = 600
 
 EXACT: Final = frozenset({"0001", "0002"})
-"""Revisions of releases that work with no later revision."""
-
-
-def script_location() -> Path:
-    """Return the folder of the migrations, a part of the package wherever it is installed."""
-    return Path(str(resources.files("placement.db"))) / "migrations"
-
-
-def _alembic_config(connection: sa.Connection | None = None, branch: ExtensionTables | None = None) -> Config:
-    config = Config()
-    # configparser interpolates values, so a percent sign in a path has to be doubled
-    config.set_main_option("script_location", str(script_location()).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    if branch is not None:
-        config.set_main_option("version_locations", str(branch.revisions).replace("%", "%%"))
-        for separator in ("path_separator", "version_path_separator"):  # the second is of Alembic before 1.16
-            config.set_main_option(separator, "os")
-        config.attributes["version_table"] = branch.version_table
-    return config
-
-
-@cache
-def newest_revision(branch: ExtensionTables | None = None) -> str | None:
-    """Return the revision that this version needs, of the core's tables or of an extension's."""
-    return ScriptDirectory.from_config(_alembic_config(branch=branch)).get_current_head()
-
-
-@cache
-def _known_revisions(branch: ExtensionTables | None = None) -> frozenset[str]:
-    scripts = ScriptDirectory.from_config(_alembic_config(branch=branch))
-    return frozenset(script.revision for script in scripts.walk_revisions())
+"""Revisions that belong to releases which work with no later revision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +47,18 @@ class FoundDatabase:
 def find_database(url: str) -> FoundDatabase:
     """Return the state of the database at a URL.
 
-    :raises Unavailable: the database does not answer, or has several revisions.
+    :raises Unavailable: the database does not answer, or records several revisions.
     """
     with _own_connection(url, "AUTOCOMMIT", PoolOptions()) as conn:
         return state_of(conn)
 
 
 def state_of(conn: sa.Connection) -> FoundDatabase:
-    """Return the state of the database of a connection.
+    """Return the state of the database to which a connection leads.
 
-    :raises Unavailable: the database has several revisions.
+    :raises Unavailable: the database records several revisions.
     """
-    revisions = MigrationContext.configure(conn).get_current_heads()
+    revisions = read_revisions(conn)
     if len(revisions) > 1:
         raise Unavailable(
             f"The table alembic_version of the database has {len(revisions)} rows ({', '.join(revisions)}),"
@@ -101,13 +66,8 @@ def state_of(conn: sa.Connection) -> FoundDatabase:
             "backup"
             " into an empty database."
         )
-    branches = {each: _revision_of(conn, each) for each in extension_tables()}
+    branches = {each: next(iter(read_revisions(conn, each)), None) for each in extension_tables()}
     return FoundDatabase(next(iter(revisions), None), adoption.find_record(conn), branches)
-
-
-def _revision_of(conn: sa.Connection, branch: ExtensionTables) -> str | None:
-    options = {"version_table": branch.version_table}
-    return next(iter(MigrationContext.configure(conn, opts=options).get_current_heads()), None)
 
 
 def version(url: str) -> str | None:
@@ -119,12 +79,12 @@ def version(url: str) -> str | None:
 
 
 def find_obstacle(found: FoundDatabase) -> str | None:
-    """Return why this version cannot work with a database, and the remedy; None if it can.
+    """Return why this version cannot work with a database, with the remedy; None if it can.
 
-    Revisions are numbers of four digits. Within a thousand, migrations only add something, and each version
-    works with the additions of later ones. So services of two versions may share one database, and an
-    operator may go back to the older version. A migration that removes something begins the next thousand.
-    The same applies to the revisions of each extension's tables.
+    Revisions are numbers of four digits. Migrations between two thousands only add something, and each
+    version works with the additions of later versions. So services of two versions may share one database,
+    and an operator may go back to the older version. A migration that removes something begins the next
+    thousand. The same rules apply to the revisions of each extension's tables.
     """
     reasons = (_branch_obstacle(branch, present) for branch, present in found.branches.items())
     return _core_obstacle(found) or next(filter(None, reasons), None)
@@ -136,7 +96,7 @@ def _core_obstacle(found: FoundDatabase) -> str | None:
         return reason
     if present == ours:
         return None
-    if present is None or present in _known_revisions():
+    if present is None or present in known_revisions():
         state = "has no schema yet" if present is None else f"is at revision {present}"
         return f"The database {state}, this version needs {ours}: run 'placement-manage db sync'."
     if ours is None or not adoption.is_ours(present) or present < ours:
@@ -155,7 +115,7 @@ def _core_obstacle(found: FoundDatabase) -> str | None:
 
 def _branch_obstacle(branch: ExtensionTables, present: str | None) -> str | None:
     ours = newest_revision(branch)
-    if present is None or (present != ours and present in _known_revisions(branch)):
+    if present is None or (present != ours and present in known_revisions(branch)):
         state = "are not there yet" if present is None else f"are at revision {present}"
         return (
             f"The tables of {branch.name} {state}, this version needs {ours}: run 'placement-manage db sync'."
@@ -170,10 +130,10 @@ def _branch_obstacle(branch: ExtensionTables, present: str | None) -> str | None
 
 
 def require_schema(url: str) -> str | None:
-    """Return the revision of a database that this version can work with.
+    """Check that this version can work with a database; return the revision of the database.
 
-    :raises Unavailable: the database does not answer, or its schema does not suit; the message has the
-        remedy.
+    :raises Unavailable: the database does not answer, or its schema does not suit this version. The message
+        has the remedy.
     """
     with _own_connection(url, "AUTOCOMMIT", PoolOptions()) as conn:
         found = state_of(conn)
@@ -187,7 +147,7 @@ def require_schema(url: str) -> str | None:
 
 
 def upgrade_schema(url: str, revision: str = "head") -> None:
-    """Migrate the database. A second process waits until the first one has finished.
+    """Migrate the database to a revision. Only one process migrates at a time; a second process waits.
 
     A database that a later version has migrated stays unchanged.
 
@@ -208,15 +168,25 @@ def bring_up(conn: sa.Connection, revision: str = "head") -> None:
     present = state_of(conn)
     _bring_up_core(conn, revision, present)
     for branch, before in present.branches.items() if revision == "head" else ():
-        if before is None or before in _known_revisions(branch):
-            command.upgrade(_alembic_config(conn, branch), "head")
+        if before is None or before in known_revisions(branch):
+            _run_scripts(conn, "head", before, branch)
         elif (reason := _branch_obstacle(branch, before)) is not None:
             raise Unavailable(reason)
 
 
+def _run_scripts(
+    conn: sa.Connection, revision: str, before: str | None, branch: ExtensionTables | None = None
+) -> None:
+    if revision == "head" and before == newest_revision(branch):
+        return
+    from placement.db import schema_scripts
+
+    schema_scripts.upgrade_tables(conn, revision, branch)
+
+
 def _bring_up_core(conn: sa.Connection, revision: str, present: FoundDatabase) -> None:
     before = present.revision
-    if before is not None and before not in _known_revisions():
+    if before is not None and before not in known_revisions():
         if (reason := _core_obstacle(present)) is not None:
             raise Unavailable(reason)
         LOG.info(
@@ -224,7 +194,7 @@ def _bring_up_core(conn: sa.Connection, revision: str, present: FoundDatabase) -
             before,
         )
         return
-    command.upgrade(_alembic_config(conn), revision)
+    _run_scripts(conn, revision, before)
     missing = buckets.missing_buckets(_listed_buckets(conn))
     if missing:
         _add_buckets(conn, missing)
@@ -261,12 +231,14 @@ def stamp_revision(url: str, revision: str) -> None:
         present = state_of(conn)
         if present.revision in adoption.REVISIONS and (reason := find_obstacle(present)) is not None:
             raise Unavailable(reason)
-        command.stamp(_alembic_config(conn), revision)
+        from placement.db import schema_scripts
+
+        schema_scripts.stamp_tables(conn, revision)
 
 
 @contextmanager
 def exclusive_connection(url: str) -> Iterator[sa.Connection]:
-    """Open a transaction for a migration; the whole deployment has only one of these at a time."""
+    """Open the transaction of a migration; only one process of the deployment has such a transaction."""
     # the statements have no time limit, because a migration may rewrite large tables
     options = replace(WHOLE_DATABASE, lock_timeout=_LOCK_TIMEOUT)
     with _own_connection(url, "READ COMMITTED", options) as connection:
@@ -285,7 +257,7 @@ def exclusive_connection(url: str) -> Iterator[sa.Connection]:
 def _own_connection(url: str, isolation_level: str, options: PoolOptions) -> Iterator[sa.Connection]:
     """Open a connection outside of any pool.
 
-    :raises Unavailable: the database does not answer, or locks were not free in time.
+    :raises Unavailable: the database does not answer, or another process held locks for too long.
     """
     source = engine.create_engine(url, isolation_level, options)
     # SQLite itself reports "unable to open database file", without the file, the folder or the reason

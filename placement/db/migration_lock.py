@@ -1,11 +1,14 @@
-"""A lock for migrations on MySQL and MariaDB. It also works if several nodes of a cluster accept writes.
+"""A lock for migrations on MySQL and MariaDB.
 
-PostgreSQL and SQLite have locks that end with the process that holds them. MySQL's ``GET_LOCK`` exists on one
-node only, and so do the locks of its transactions. A row is copied to all nodes, and the cluster accepts only
-one of two simultaneous writes. So the lock is a row with the name of its owner. While the owner runs, it
-increments a number in the row (the *beat*). A waiting process takes over the lock if the beat has not changed
-for :data:`LEASE` seconds. So no clocks of different machines are compared. On the same server, a migration
-takes over the lock at once if the connection of the owner is gone. The table exists while the lock is held.
+The lock also works if several nodes of a cluster accept writes.
+
+PostgreSQL and SQLite do not need it, because their locks end with the process that holds them. A lock of
+MySQL's ``GET_LOCK`` exists on one node only, and so does a lock of a transaction. A row, however, is copied
+to all nodes, and the cluster accepts only one of two simultaneous writes. So the lock is a row with the name
+of its owner. While the owner runs, it increments a number in the row (the *beat*). A waiting process takes
+over the lock if the beat has not changed for :data:`LEASE` seconds. So the lock does not depend on the clocks
+of different machines. On the same server, a migration takes over the lock at once if the connection of the
+owner is gone. The table of the lock exists while a process holds the lock.
 """
 
 import logging
@@ -28,16 +31,16 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LEASE: Final = 15.0
-"""Seconds without a new beat after which the lock is taken over."""
+"""Seconds without a new beat after which another process takes over the lock."""
 _BEAT: Final = 2.0
-"""Seconds between two beats."""
+"""Seconds between two increments of the beat."""
 _LOOK: Final = 0.2
-"""Seconds between two checks of a lock that another process owns."""
+"""Seconds between two checks of a lock that another process holds."""
 _ATTEMPTS: Final = 10
-"""Number of attempts of a statement that loses against another one."""
+"""Number of attempts for a statement that conflicts with another one."""
 # a backup may be reading the table at that time
 _WAIT: Final = 30
-"""Seconds to wait for the metadata lock of the table."""
+"""Seconds to wait for the metadata lock of the lock's table."""
 _NO_SUCH_TABLE: Final = 1146
 
 _NAME: Final = "placement_migration_lock"
@@ -67,11 +70,11 @@ class _LockRow(NamedTuple):
 
 @contextmanager
 def hold_lock(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterator[None]:
-    """Hold the lock in this context: no other process migrates.
+    """Hold the lock in this context, so that no other process migrates.
 
-    :param source: makes the connection that writes the row of the lock.
-    :param conn: the connection of the migration; its statements are only executed while the lock is held.
-    :raises Unavailable: another process did not end within ``timeout`` seconds, or took the lock over.
+    :param source: a function that makes the connection which writes the row of the lock.
+    :param conn: the connection of the migration, which executes statements only while the lock is held.
+    :raises Unavailable: another process held the lock for ``timeout`` seconds, or took it over.
     """
     with source.execution_options(isolation_level="AUTOCOMMIT").connect() as own:
         own.exec_driver_sql(f"SET SESSION lock_wait_timeout = {_WAIT}")
@@ -100,7 +103,10 @@ def hold_lock(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterato
 
 
 class _ProcessLock:
-    """The lock, as one process holds it. Two threads share its connection, one at a time."""
+    """The lock for migrations, as one process holds it.
+
+    Two threads share the connection of the lock, but use it one at a time.
+    """
 
     def __init__(self, conn: sa.Connection, migrating: int, *, in_cluster: bool) -> None:
         self._conn = conn
@@ -113,7 +119,7 @@ class _ProcessLock:
         self.ended = threading.Event()
 
     def take_lock(self, timeout: float) -> None:
-        """Wait for the lock.
+        """Wait until this process holds the lock.
 
         :raises Unavailable: the lock was not free within ``timeout`` seconds.
         """
@@ -143,13 +149,16 @@ class _ProcessLock:
             stood_still += min(time.monotonic() - began, 1.0)
 
     def _read_row(self) -> _LockRow:
-        """Return the row of the lock, made if it is missing."""
+        """Return the row of the lock; make the row if it is missing."""
         self._conn.exec_driver_sql(_CREATION)
         self._conn.exec_driver_sql(_FREE_ROW)
         return _LockRow(*self._conn.execute(_LOOK_AT).one())
 
     def _is_gone(self, row: _LockRow) -> bool:
-        """Return whether the owner's connection is gone. Connections to another node are not visible."""
+        """Return whether the connection of the lock's owner is gone.
+
+        Connections of other nodes of a cluster are not visible.
+        """
         if self._in_cluster:
             return False
         # the condition is False for connections of other users, because the process list shows them only to
@@ -170,7 +179,7 @@ class _ProcessLock:
         return bool(self._retry_step(lambda: self._conn.execute(_TAKE, values).rowcount))
 
     def _retry_step(self, step: Callable[[], T]) -> T | None:
-        """Return the result of the step, repeated after conflicts; None if the table is missing."""
+        """Run a step, and repeat it after conflicts; return its result, or None if the table is missing."""
         for attempt in range(_ATTEMPTS):
             try:
                 return step()
@@ -185,7 +194,7 @@ class _ProcessLock:
         raise AssertionError("not reached")
 
     def confirm_lock(self) -> None:
-        """Check that the lock is still held; a check within the last 2 seconds counts.
+        """Check that this process still holds the lock, unless it has done so within the last 2 seconds.
 
         :raises Unavailable: the lock was lost.
         """
@@ -204,13 +213,16 @@ class _ProcessLock:
             return True
 
     def keep_beating(self) -> None:
-        """Increment the beat until the lock is released. :meth:`confirm_lock` notices a failure."""
+        """Increment the beat until the lock is released.
+
+        The method :meth:`confirm_lock` notices a failure of this thread.
+        """
         while not self.ended.wait(_BEAT):
             with suppress(exc.SQLAlchemyError):
                 self._count_up()
 
     def release(self) -> None:
-        """Release the lock; after a failure another process takes it over once the lease has ended."""
+        """Release the lock; if that fails, another process takes over the lock after the lease."""
         with suppress(exc.SQLAlchemyError):
             # only the owner removes the table, because another process may have taken over the lock
             if self._count_up():

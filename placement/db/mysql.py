@@ -1,4 +1,4 @@
-"""Connections to MySQL and MariaDB with a timeout for answers that can be changed."""
+"""Connections to MySQL and MariaDB with a changeable timeout for answers."""
 
 from typing import Any, Final
 
@@ -10,12 +10,14 @@ _NODE_NOT_READY: Final = 1047
 _OF_SERVER: Final = (
     "SHOW VARIABLES WHERE variable_name IN ('wsrep_on', 'server_uid', 'server_uuid', 'hostname', 'port')"
 )
-"""MariaDB has a "server_uid" and MySQL a "server_uuid"; old versions have neither."""
+"""The variable that identifies the server: "server_uid" of MariaDB or "server_uuid" of MySQL; old versions
+have neither.
+"""
 _OF_CLUSTER: Final = "SHOW STATUS WHERE variable_name IN ('wsrep_ready', 'wsrep_cluster_state_uuid')"
 
 
 class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has no types
-    """A connection that fails, and is closed, if the server sends nothing in time.
+    """A connection that fails and closes if the server sends nothing in time.
 
     ``history`` identifies the server (:mod:`placement.db.position`), which may be a node ``in_cluster``.
     """
@@ -25,7 +27,7 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
 
     @property
     def answer_timeout(self) -> float | None:
-        """Seconds to wait for the server; None waits without a limit."""
+        """Seconds to wait for data of the server; None means no limit."""
         timeout: float | None = self._read_timeout
         return timeout
 
@@ -38,7 +40,7 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
     def note_history(self, wsrep_sync_wait: int) -> None:
         """Read the id of the server, or of its cluster, and store it as the history.
 
-        Also make a node of a cluster apply the commits of other nodes before it answers.
+        This also makes a node of a cluster apply the commits of other nodes before it answers.
 
         :raises pymysql.err.OperationalError: the server is outside of its cluster.
         """

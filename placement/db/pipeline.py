@@ -1,7 +1,7 @@
-"""Executes several statements in one round trip to a PostgreSQL server, by psycopg's wrapper of libpq.
+"""Executes several statements in one round trip to a PostgreSQL server, through psycopg's wrapper of libpq.
 
 psycopg's own pipeline mode makes a system call for each statement, which takes longer than the statement
-itself. This module sends all statements first and then reads the answers. See "Pipeline Mode" in the
+itself. This module first sends all statements, and then reads all answers. See "Pipeline Mode" in the
 documentation of libpq.
 """
 
@@ -25,11 +25,11 @@ _COMMIT: Final = "COMMIT"
 _NAMES: Final = "placement.prepared"
 # statements with more parameters rarely occur in two requests
 _PREPARED_UP_TO: Final = 64
-"""Maximum number of parameters of a prepared statement."""
+"""Maximum number of parameters of a statement that is prepared."""
 _Names = dict[str, bytes]
-"""The names of prepared statements of a connection, by the text of the statement."""
+"""The names of a connection's prepared statements, by the text of the statement."""
 _Encoded = tuple[str, list[bytes | None]]
-"""The text of a statement, and its encoded values."""
+"""The text of a statement with its encoded values."""
 
 
 class PipelineStep(NamedTuple):
@@ -51,7 +51,9 @@ def exchange_statements(
     *,
     commit: bool,
 ) -> list[list[tuple[Any, ...]]]:
-    """Execute statements in a transaction, which is begun if necessary; return the rows of each statement.
+    """Execute statements in a transaction, and return the rows of each statement.
+
+    Begin the transaction if needed.
 
     :param notes: a dict for data that belong to the connection until it is closed.
     :raises psycopg.Error: a statement failed, and no later statement was executed; or the connection is lost,
@@ -92,7 +94,7 @@ def exchange_statements(
 
 
 def _encode_step(step: PipelineStep) -> _Encoded:
-    """Return the statement, and its values in PostgreSQL's text format."""
+    """Encode the values of a statement in PostgreSQL's text format; return them with the statement."""
     # in text format, the server derives the types of parameters from the statement, as for literals
     values = [None if value is None else str(value).encode() for value in step.values]
     if any(value is not None and b"\0" in value for value in values):
@@ -101,7 +103,7 @@ def _encode_step(step: PipelineStep) -> _Encoded:
 
 
 class _PipelineExchange:
-    """One exchange with the server, while the connection is in pipeline mode.
+    """An exchange of statements and results with the server, while the connection is in pipeline mode.
 
     ``results`` are the results of the statements, in order; ``failure`` is the result of the first failed
     statement.
@@ -149,9 +151,9 @@ class _PipelineExchange:
         self._pgconn.exit_pipeline_mode()
 
     def _send(self, step: _Encoded) -> None:
-        """Add a statement to the output.
+        """Add a statement to the data to be sent.
 
-        If the server has not prepared it yet, add its preparation before.
+        If the server has not prepared the statement yet, first add its preparation.
         """
         text, values = step
         if len(values) > _PREPARED_UP_TO or not self._prepares:

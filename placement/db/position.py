@@ -1,14 +1,15 @@
 """The version of a database: the sum of its change counters, and the history of these counters.
 
-A history is a sequence of changes. A restored backup begins another history, which may have equal counters by
-coincidence. So the same query also reads the identity of the server:
+A history is the sequence of all changes since the database was created or restored. A restored backup begins
+another history, which may have equal counters by coincidence. So the query for the counters also reads the
+identity of the server:
 
-- for PostgreSQL, the system identifier, the timeline, which every promotion changes, and the id of the table,
-  which differs after a restored dump;
+- for PostgreSQL, the system identifier, the timeline, and the id of the table; every promotion changes the
+  timeline, and a restored dump has another id of the table;
 - for a Galera node, the id of the cluster; for any other MariaDB or MySQL server, the id of the server;
 - for SQLite, the device and inode of the file.
 
-The query also reads the time of the server's clock, by which reservations expire.
+The same query reads the server's clock, by which reservations expire.
 """
 
 import os
@@ -33,8 +34,9 @@ SELECT ({sum}), pg_is_in_recovery(), (SELECT system_identifier FROM pg_control_s
   CASE WHEN NOT pg_is_in_recovery() THEN substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) END,
   to_regclass('change_buckets')::oid, {clock}
 """
-"""The row has the sum, whether the server is a standby, its system identifier, its timeline, the id of the
-table, and the time. Any user may read these values; only a primary server shows a timeline."""
+"""The row has the sum of the counters, whether the server is a standby, its system identifier, its timeline,
+the id of the table, and the time. Any user may read these values; only a primary server shows a timeline.
+"""
 #: the query without identity, for servers that do not permit its functions, such as hosted servers
 _OF_POSTGRESQL_AT_LEAST: Final = (
     "SELECT ({sum}), pg_is_in_recovery(), to_regclass('change_buckets')::oid, {clock}"
@@ -50,8 +52,8 @@ _OF_SQLITE: Final = "SELECT ({sum}), {clock}"
 class DatabaseVersion:
     """The sum of all change counters, and the id of their history.
 
-    An equal version means that nothing has changed. ``clock`` is the time of the database at the query, in
-    seconds since 1970 (UTC).
+    Two equal versions mean that nothing has changed in between. ``clock`` is the time of the database at the
+    query, in seconds since 1970 (UTC).
     """
 
     total: int
@@ -60,9 +62,9 @@ class DatabaseVersion:
 
 
 def question_for(dialect: sa.Dialect, *, least: bool = False) -> str:
-    """Return the statement that reads the row for :func:`of_row`.
+    """Return the statement that reads the version, as a row for :func:`of_row`.
 
-    :param least: whether the statement leaves out the identity of the server (:func:`is_untold`).
+    :param least: whether the statement leaves out the identity of the server (see :func:`is_untold`).
     """
     parts = {"sum": _SUM.compile(dialect=dialect), "clock": clock.ServerNow().compile(dialect=dialect)}
     if least and dialect.name == "postgresql":
@@ -72,14 +74,14 @@ def question_for(dialect: sa.Dialect, *, least: bool = False) -> str:
 
 
 def is_untold(error: BaseException) -> bool:
-    """Return whether this error (of the driver) may mean that the server refuses to show its identity."""
+    """Return whether an error of the driver may mean that the server refuses to show its identity."""
     return getattr(error, "sqlstate", None) in _UNTOLD
 
 
 def of_row(dialect: sa.Dialect, row: Sequence[Any], noted: str) -> DatabaseVersion:
     """Return the version from the row that a server has returned.
 
-    :param noted: the history that was noted for the connection, for servers other than PostgreSQL.
+    :param noted: the history that was stored with the connection, for servers other than PostgreSQL.
     :raises WrongServer: the server does not accept writes.
     """
     total, others, time = int(row[0] or 0), [_text(value) for value in row[1:-1]], float(row[-1])
@@ -109,7 +111,7 @@ def of_file(path: str | None) -> str:
 
 
 def is_same_file(path: str | None, noted: str) -> bool:
-    """Return whether the opened file still has this name.
+    """Return whether a file that is open still has this name.
 
     :raises sqlite3.OperationalError: the file does not exist, and a new connection would create an empty
         file.

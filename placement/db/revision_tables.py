@@ -1,7 +1,7 @@
 """Helpers for revisions in ``migrations/versions`` that create tables and columns.
 
-MySQL commits after each statement that creates a table or a column. So some of them may already exist
-when an interrupted upgrade runs again.
+MySQL commits after each statement that creates a table or a column. So some tables or columns may already
+exist when an interrupted upgrade runs again.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ _OPTIONS: Final[dict[str, Any]] = {
 
 
 def make_table(name: str, *elements: sa.schema.SchemaItem, **options: Any) -> None:
-    """Create a table, unless it exists; ``options`` are options for dialects.
+    """Create a table unless it exists; ``options`` are SQLAlchemy's options for dialects.
 
-    :raises Unavailable: a table with this name exists, but has other columns.
+    :raises Unavailable: a table with this name exists, and has other columns.
     """
     present = sa.inspect(op.get_bind())
     if not present.has_table(name):

@@ -1,7 +1,7 @@
-"""Checks whether a user can work with the file of an SQLite database; error messages have a remedy.
+"""Checks whether a user can work with the file of an SQLite database, and explains what prevents it.
 
-Even for reading, SQLite writes other files (``-wal``, ``-shm``) in the folder of the database, so it needs
-permissions for the folder. SQLite's own error message ("unable to open database file") names neither the file
+SQLite creates other files (``-wal``, ``-shm``) in the folder of the database even for reading, so it needs
+permission to write there. SQLite's own error message ("unable to open database file") names neither the file
 nor the folder.
 """
 
@@ -14,11 +14,11 @@ from typing import Final
 from sqlalchemy.engine import make_url
 
 SERVICE_USER: Final = "placement"
-"""The user of the service in the systemd units."""
+"""The user under which the systemd units run the service."""
 
 _READ_WRITE: Final = os.R_OK | os.W_OK
 _BESIDE: Final = ("", "-wal", "-shm")
-"""The files of a database: its name with each of these suffixes."""
+"""The suffixes of the names of a database's files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class SystemUser:
 
     @classmethod
     def find_user(cls, name: str) -> "SystemUser | None":
-        """Return the user with this name; None if there is none."""
+        """Return the user with this name; None if there is no such user."""
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
@@ -52,7 +52,7 @@ def path_of(url: str) -> Path | None:
 
 
 def missing_file(url: str) -> str | None:
-    """Return an error message about the missing file, with the command to create it; None if it exists."""
+    """Return an error about the missing file, with the command that creates it; None if the file exists."""
     path = path_of(url)
     if path is None or path.exists():
         return None
@@ -60,7 +60,7 @@ def missing_file(url: str) -> str | None:
 
 
 def file_obstacle(url: str, user: SystemUser | None = None) -> str | None:
-    """Return why a user cannot use or create the file, and the remedy; None if the service can use it.
+    """Return why a user cannot use or create the file, with the remedy; None if nothing prevents it.
 
     :param user: the user of this process, unless given.
     """
@@ -90,9 +90,9 @@ def file_obstacle(url: str, user: SystemUser | None = None) -> str | None:
 
 
 def _may_exist(path: Path) -> bool:
-    """Return whether the path exists.
+    """Return whether a path exists, or may exist.
 
-    True also if this process may not see the path: another check reports that.
+    The result is also True if this process may not see the path, because another check reports that.
     """
     try:
         return path.exists()

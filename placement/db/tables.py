@@ -30,14 +30,16 @@ _mysql: Final[dict[str, Any]] = {
 metadata = sa.MetaData(naming_convention=_naming)
 
 NO_ID: Final[sa.ColumnElement[int]] = sa.literal_column("-1")
-"""An id that no row has, so that foreign keys forbid it."""
+"""An id that no row has, so that a foreign key forbids it."""
 
 ConsumerId: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-"""Each attempted claim uses up an id, so 32 bits are not enough; SQLite's integers always have 64 bits."""
+"""The type of consumers' ids: each attempted claim uses up an id, so 32 bits are not enough. SQLite's
+integers always have 64 bits.
+"""
 
 
 RESERVATION: Final = "RESERVATION"
-"""The consumer type of reservations; a consumer with another type is not a reservation."""
+"""The consumer type of reservations; a consumer of another type is not a reservation."""
 WINDOW_HOLD: Final = "WINDOW_HOLD"
 """The consumer type of holds, which keep amounts free for windows (:mod:`placement.store.holds`)."""
 
@@ -63,9 +65,9 @@ class ExtensionTables:
 
     @classmethod
     def from_branch(cls, name: str, revisions: Path) -> "ExtensionTables":
-        """Return an object for the tables of an extension.
+        """Return the tables of an extension, given the branch of its migrations.
 
-        At first it has only the table with the branch's revision.
+        At first the object has only the table with the revision of the branch.
         """
         tables = cls(name, revisions, sa.MetaData(naming_convention=_naming))
         sa.Table(
@@ -75,27 +77,30 @@ class ExtensionTables:
 
     @property
     def version_table(self) -> str:
-        """The table with the revision of the branch: Alembic's, with the name of the extension."""
+        """The table of Alembic with the revision of the branch.
+
+        The name of the extension is a part of its name.
+        """
         return f"alembic_version_{self.name}"
 
     def define_table(self, name: str, *parts: sa.schema.SchemaItem) -> sa.Table:
-        """Define a table of the extension."""
+        """Define a table that belongs to the extension."""
         return define_table(name, *parts, among=self.metadata)
 
 
 def is_same_text(column: sa.ColumnElement[str], text: sa.ColumnElement[str] | str) -> sa.ColumnElement[bool]:
-    """Return the condition that a column has exactly a text, given as it is or as a parameter."""
+    """Return the SQL condition that a column equals a text exactly; the text may be a parameter."""
     # the length is compared, too, because MariaDB ignores trailing blanks in comparisons
     return (column == text) & (sa.func.length(column) == sa.func.length(text))
 
 
 def extension_tables() -> list[ExtensionTables]:
-    """Return the tables that extensions register."""
+    """Return the tables of all registered extensions."""
     return list(extensions.registered_objects("tables").values())
 
 
 def all_metadata() -> list[sa.MetaData]:
-    """Return the metadata of the core's tables, and then of the tables of extensions."""
+    """Return the SQLAlchemy metadata of the core's tables, then that of the tables of each extension."""
     return [metadata, *(each.metadata for each in extension_tables())]
 
 
@@ -208,6 +213,8 @@ reservations = define_table(
     # seconds after starts_at and before expires_at in which a window holds its amounts, but no claim uses it
     sa.Column("lead_time", sa.Integer, nullable=False, server_default="0"),
     sa.Column("cleaning_time", sa.Integer, nullable=False, server_default="0"),
+    # what happens to guests at the end: an EndAction
+    sa.Column("on_end", sa.String(16), nullable=False, server_default="none"),
 )
 
 planned_allocations = define_table(
@@ -226,15 +233,19 @@ booked_windows = define_table(
     sa.Column("project_id", sa.String(255), nullable=False),
     sa.Column("user_id", sa.String(255), nullable=False),
     sa.Column("claim_group", sa.String(255), nullable=True),
-    # these four columns have the values of the reservation
-    sa.Column("starts_at", sa.Double, nullable=False),
+    # these five columns have the values of the reservation
+    sa.Column("on_end", sa.String(16), nullable=False, server_default="none"),
+    sa.Column("starts_at", sa.Double, nullable=False, index=True),
     sa.Column("expires_at", sa.Double, nullable=False),
-    sa.Column("lead_time", sa.Integer, nullable=False),
-    sa.Column("cleaning_time", sa.Integer, nullable=False),
+    sa.Column("lead_time", sa.Integer, nullable=False, index=True),
+    sa.Column("cleaning_time", sa.Integer, nullable=False, index=True),
     # the promised amounts by resource class, as JSON
     sa.Column("resources", sa.Text, nullable=False),
     # expires_at, or the time of a deletion before it
     sa.Column("ended_at", sa.Double, nullable=False, index=True),
+    # when the window was booked, and when it got its end
+    sa.Column("booked_at", sa.Double, nullable=False, server_default="0"),
+    sa.Column("end_set_at", sa.Double, nullable=False, server_default="0"),
     sa.Index("ix_booked_windows_project_id_ended_at", "project_id", "ended_at"),
 )
 
@@ -255,6 +266,25 @@ claim_expiries = define_table(
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
     # whether the claim ends at that time in any case; otherwise a client may confirm it
     sa.Column("is_final", sa.Boolean, nullable=False, server_default=sa.false()),
+    # until when a preemptible claim keeps its room from later windows; no window shortens other claims
+    sa.Column("kept_until", sa.Double, nullable=True),
+    # when a claim that ends was written
+    sa.Column("booked_at", sa.Double, nullable=False, server_default="0"),
+    # seconds from the end of the claim to expires_at
+    sa.Column("cleaning_time", sa.Integer, nullable=False, server_default="0", index=True),
+    # what happens to guests at the end: an EndAction
+    sa.Column("on_end", sa.String(16), nullable=False, server_default="none"),
+)
+
+ended_claims = define_table(
+    "ended_claims",
+    # what time events need of a claim with an on_end after its release; the consumer is gone
+    sa.Column("uuid", sa.String(36), primary_key=True),
+    sa.Column("project_id", sa.String(255), nullable=False),
+    sa.Column("consumer_type", sa.String(255), nullable=True),
+    sa.Column("booked_at", sa.Double, nullable=False),
+    sa.Column("ends_at", sa.Double, nullable=False, index=True),
+    sa.Column("on_end", sa.String(16), nullable=False),
 )
 
 change_buckets = define_table(

@@ -1,13 +1,13 @@
-"""Maintenance of whole databases, for the commands of ``placement-manage``.
+"""Checks, repairs and migrates whole databases, for the commands of ``placement-manage``.
 
 Modules
     - ``sync`` takes over a database of OpenStack Placement if necessary, and migrates the schema.
-    - ``audit`` finds contradictions between rows, by queries alone.
-    - ``heal`` repairs contradictions that need no decision of an operator; the service may run meanwhile.
+    - ``audit`` finds contradictions between rows, and changes nothing.
+    - ``heal`` repairs the contradictions that an operator need not decide about, also while the service runs.
 
 A worked example
-    An operator has deleted a consumer with SQL, but not its allocation of 2 VCPU. The audit reports
-    "allocations without consumer": these occupy capacity, but no client can see or release them. The repair
+    An operator has deleted a consumer with SQL, but not its allocation of 2 VCPU. The audit reports an
+    allocation without a consumer, which occupies capacity, but which no client can see or release. The repair
     gives the allocation a new consumer, in the project that the options name. Now an operator can see and
     delete the allocation.
 

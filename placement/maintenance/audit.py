@@ -26,9 +26,9 @@ from placement.store import holds
 
 @dataclass(frozen=True, slots=True)
 class TreeRoots:
-    """The roots of providers by their ids, and the providers that have no root.
+    """The roots of providers by the providers' ids, and the providers without a root.
 
-    ``of`` maps the id of each provider to the id of its root, and a root to None, as in the database.
+    ``of`` maps the id of each provider to the id of its root; a root itself maps to None, as in the database.
     ``orphans`` are providers with an ancestor that does not exist. ``loops`` are providers that are their own
     ancestors, and the descendants of such providers.
     """
@@ -39,7 +39,7 @@ class TreeRoots:
 
 
 def find_roots(parents: Mapping[int, int | None]) -> TreeRoots:
-    """Return the root of every provider with a finite chain of parents."""
+    """Find the root of every provider with a finite chain of parents."""
     roots: dict[int, int] = {}
     orphans: set[int] = set()
     loops: set[int] = set()
@@ -67,9 +67,10 @@ def find_roots(parents: Mapping[int, int | None]) -> TreeRoots:
 
 
 def parents_first(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the rows (with ``id`` and ``parent_id``) in the given order, but each row after its parent.
+    """Yield rows with ``id`` and ``parent_id``, parents before children, otherwise in the given order.
 
-    Foreign keys require that parents come first. Rows are left out if their parent is not among the rows.
+    Foreign keys require that a parent is inserted first. Rows are left out if their parent is not among the
+    rows.
     """
     done: set[int] = set()
     waiting: dict[int, list[dict[str, Any]]] = {}
@@ -87,7 +88,7 @@ def parents_first(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 class AuditProblem(StrEnum):
-    """The kinds of findings; commands print the values."""
+    """The kinds of contradictions; commands print these values."""
 
     NO_CONSUMER = "allocations without consumer"
     NO_ALLOCATIONS = "consumer without allocations"
@@ -101,7 +102,7 @@ class AuditProblem(StrEnum):
 
     @property
     def is_healable(self) -> bool:
-        """Return whether the problem can be repaired without a decision of the operator."""
+        """Return whether the problem can be repaired without a decision by the operator."""
         return self not in (
             AuditProblem.NO_PARENT,
             AuditProblem.LOOP,
@@ -124,7 +125,7 @@ class DatabaseFinding:
 
 
 def find_contradictions(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return all findings, by kind."""
+    """Return all contradictions in the database, by kind."""
     return [
         *without_consumer(conn),
         *without_allocations(conn),
@@ -173,7 +174,7 @@ def without_consumer(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 def without_allocations(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return consumers without allocations, which should have been deleted with their last allocation."""
+    """Return consumers without allocations; they should have been deleted with their last allocation."""
     return [
         DatabaseFinding(AuditProblem.NO_ALLOCATIONS, consumer_id, uuid, f"of project {project}")
         for consumer_id, uuid, project in conn.execute(_without_allocations)
@@ -181,7 +182,7 @@ def without_allocations(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 def wrong_trees(conn: sa.Connection) -> Iterator[DatabaseFinding]:
-    """Yield providers without a root, or with a root that is not the end of their chain of parents."""
+    """Yield providers that have no root, or a root other than the end of their chain of parents."""
     rows, roots = _read_trees(conn)
     for provider_id, row in rows.items():
         if provider_id in roots.loops:
@@ -198,7 +199,7 @@ def wrong_trees(conn: sa.Connection) -> Iterator[DatabaseFinding]:
 
 
 def right_roots(conn: sa.Connection) -> dict[int, int | None]:
-    """Return the right ``root_id`` of each provider with a wrong ``root_id``, by id of the provider."""
+    """Return the right ``root_id`` of each provider that has a wrong one, by the provider's id."""
     rows, roots = _read_trees(conn)
     return {provider_id: root for provider_id, root in roots.of.items() if rows[provider_id].root_id != root}
 
@@ -234,7 +235,7 @@ _without_inventory: Final = _with_names.where(_i.provider_id.is_(None))
 
 
 def over_capacity(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return inventories with more allocated than their capacity.
+    """Return the inventories of which more than the capacity is allocated.
 
     No request can allocate more than the capacity, but an inventory may be reduced below its usage.
     """
@@ -250,7 +251,7 @@ def over_capacity(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 def without_inventory(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return allocations of a resource class without an inventory at their provider."""
+    """Return allocations of a resource class for which the provider has no inventory."""
     return [
         DatabaseFinding(AuditProblem.NO_INVENTORY, provider_id, uuid, f"{name}: {used} used, no inventory")
         for provider_id, uuid, name, used in conn.execute(_without_inventory)
@@ -277,7 +278,7 @@ _without_window: Final = (
 def without_window(conn: sa.Connection) -> list[DatabaseFinding]:
     """Return planned allocations without a reservation that begins later.
 
-    They would never begin, and hold no room.
+    Such allocations would never begin, and hold no room.
     """
     return [
         DatabaseFinding(
@@ -291,7 +292,7 @@ def without_window(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 def wrong_holds(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return holds that differ from the amounts that windows and claims with an end need.
+    """Return holds with other amounts than those that windows and ending claims need.
 
     A hold that is too small lets other consumers take promised room.
     """

@@ -1,4 +1,4 @@
-"""Repairs findings of an audit, if the repair needs no guess and loses no allocation."""
+"""Repairs contradictions that an audit has found, if the repair needs no guess and loses no allocation."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _HOLDS_CHUNK: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class HealOutcome:
-    """The repaired findings (in a dry run, the repairable findings), and the remaining findings."""
+    """The repaired contradictions (in a dry run: the repairable ones), and the remaining contradictions."""
 
     repaired: Sequence[DatabaseFinding]
     remaining: Sequence[DatabaseFinding]
@@ -51,7 +51,7 @@ class HealOutcome:
 def heal_database(
     database: ServiceDatabase, owner: ConsumerOwnership, *, dry_run: bool = False
 ) -> HealOutcome:
-    """Repair contradictions while the service runs, with separate transactions for each kind.
+    """Repair contradictions while the service runs, in separate transactions for each kind.
 
     :param owner: the owner of allocations without a consumer.
     :raises Unavailable: the database does not answer.
@@ -78,7 +78,7 @@ def heal_database(
 
 
 def _adopt_allocations(tx: WriteTransaction, owner: ConsumerOwnership) -> None:
-    """Give allocations without a consumer a new consumer; its uuid is new, because the old one is lost."""
+    """Give allocations without a consumer a new consumer, with a new uuid, because the old uuid is lost."""
     # the findings are searched again in this transaction, because clients may have changed the findings
     consumer_ids = [finding.id for finding in audit.without_consumer(tx.conn)]
     if consumer_ids:
@@ -103,7 +103,7 @@ def _adopt_allocations(tx: WriteTransaction, owner: ConsumerOwnership) -> None:
 
 
 def _delete_idle(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
-    """Lock these consumers, and delete consumers that still have no allocations."""
+    """Delete those of these consumers that still have no allocations after they are locked."""
     subjects = [finding.subject for finding in findings]
     locked = [row.id for row in consumer_store.rows(consumer_store.lock(tx, subjects))]
     query = sa.select(allocations.c.consumer_id).where(allocations.c.consumer_id.in_(locked))
@@ -118,7 +118,7 @@ def _delete_idle(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> N
 
 
 def _cancel_plans(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
-    """Delete planned allocations that have no time, and consumers that then have nothing."""
+    """Delete planned allocations without a time, and consumers that have nothing left."""
     subjects = [finding.subject for finding in findings]
     consumer_store.lock(tx, subjects)
     # the findings are searched again under the locks, because clients may have changed the findings
@@ -139,7 +139,7 @@ def _set_holds(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> Non
 
 
 def _set_roots(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
-    """Correct the roots of these providers from their parents, under the lock of all trees."""
+    """Correct the roots of these providers according to their parents, under the lock of all trees."""
     # providers are locked before trees, in the same order as by requests that move a provider
     tx.lock(finding.subject for finding in findings)
     tx.lock_trees()

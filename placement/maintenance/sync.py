@@ -1,4 +1,4 @@
-"""Migrates the schema, for ``placement-manage db sync`` and for a service with ``sync_on_startup``."""
+"""Migrates the schema, for ``placement-manage db sync`` and for the option ``sync_on_startup``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def open_database(url: str) -> Iterator[ServiceDatabase]:
 
 
 class Takeover(Protocol):
-    """Turns a database of another program into a database of this service, before the migration."""
+    """Converts a database of another program to a database of this service, before the migration."""
 
     def __call__(self, conf: cfg.ConfigOpts) -> str | None:
         """Take over the database if it belongs to another program and the configuration allows it.
@@ -41,7 +41,7 @@ class Takeover(Protocol):
 
 
 def incomplete_owner(conf: cfg.ConfigOpts) -> ConsumerOwnership:
-    """Return the owner for consumers with an unknown owner."""
+    """Return the owner for consumers that have no record of their owner."""
     options = conf.placement
     return ConsumerOwnership(
         options.incomplete_consumer_project_id, options.incomplete_consumer_user_id, None
@@ -49,7 +49,7 @@ def incomplete_owner(conf: cfg.ConfigOpts) -> ConsumerOwnership:
 
 
 def sync(conf: cfg.ConfigOpts, revision: str = "head") -> list[str]:
-    """Bring the schema up to date, after the registered takeovers.
+    """Migrate the schema to a revision, after the registered takeovers.
 
     :returns: descriptions of the steps of takeovers.
     :raises Unavailable: the database does not answer, or this version cannot work with its content.

@@ -1,10 +1,10 @@
-"""The rules of the service for oslo.policy: names, defaults, and decisions.
+"""The policy rules of the service (oslo.policy): names, defaults, and decisions.
 
 Modules
     - ``base`` has common parts of rules, such as "an administrator or a service".
-    - ``rest`` has the rules of the resources of OpenStack Placement, ``ext`` the rules of ``/ext/v1``. In
-      each module, constants have the names of rules, and ``RULES`` has their defaults.
-    - ``enforcer`` decides by these defaults and by the operator's policy files.
+    - ``rest`` has the rules for the resources of OpenStack Placement, ``ext`` the rules for ``/ext/v1``. In
+      each of these modules, constants have the names of rules, and ``RULES`` has their defaults.
+    - ``enforcer`` decides by these defaults and the operator's policy files.
 
 The order of calls
     The service makes one :class:`~placement.policies.enforcer.PolicyEnforcer` when it starts. A handler names

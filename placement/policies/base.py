@@ -1,4 +1,4 @@
-"""Common parts of rules, and the function that defines the rule of an operation.
+"""Common parts of policy rules, and the function that defines the rule of an operation.
 
 Names and defaults are those of "Placement Policies" in the OpenStack Placement documentation. So a policy
 file has the same effect in both services.
@@ -64,7 +64,7 @@ def define_rule(
     check: str = ADMIN_OR_SERVICE,
     old_name: str | None = None,
 ) -> policy.DocumentedRuleDefault:
-    """Return the rule for these operations, pairs of method and path, for tokens with project scope.
+    """Return the policy rule for operations (pairs of method and path), for tokens with project scope.
 
     :param check: the default of the rule.
     :param old_name: the former name of the rule, which policy files may still use.

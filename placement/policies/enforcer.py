@@ -1,8 +1,9 @@
 """Decides with oslo.policy whether a caller may perform an operation.
 
 All rules are loaded at once, and loaded rules never change. If the operator's files change, newly loaded
-rules replace the old rules. So most requests read no file, and if a file cannot be read, all old rules stay
-in force.
+rules replace the old rules. So most requests read no file.
+
+If a file cannot be read, all old rules stay in force.
 """
 
 import logging
@@ -23,13 +24,13 @@ LOG = logging.getLogger(__name__)
 
 # the check of the files does not run at each request, because it takes tens of microseconds
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
-"""Seconds between two checks whether the files have changed."""
+"""Seconds between two checks whether policy files have changed."""
 # the file is checked several times, because a tool may just be replacing the file, and the defaults without a
 # file may allow more
 _LOOKS_WITHOUT_FILE: Final = 60
-"""Number of checks that find no policy file, after which its rules are dropped."""
+"""Number of successive checks without a policy file after which its rules are dropped."""
 _REMEMBERED: Final = 1024
-"""Maximum number of cached decisions; callers, rules and targets mostly repeat."""
+"""Maximum number of cached decisions; callers, rules and targets repeat often."""
 # some of these classes have no public name
 _PURE: Final = (
     _checks.TrueCheck,
@@ -40,19 +41,19 @@ _PURE: Final = (
 )
 
 _Frozen = tuple[tuple[str, Any], ...]
-"""Attributes as a hashable tuple of pairs of name and value."""
+"""Attributes as a hashable tuple of pairs (name and value)."""
 _Decide = Callable[[str, _Frozen, _Frozen], bool]
 
 
 class PolicyCaller(Protocol):
-    """A caller with the attributes that rules can check."""
+    """A caller with those attributes that policy rules can check."""
 
     def to_policy_values(self) -> dict[str, Any]:
-        """Return attributes by name: ``user_id``, ``project_id``, ``roles``, ``system_scope`` ..."""
+        """Return attributes by name, such as ``user_id``, ``project_id``, ``roles`` and ``system_scope``."""
 
 
 class PolicyEnforcer:
-    """The rules in force: the defaults, which the operator's policy file and folders override.
+    """The policy rules in force: the defaults, overridden by the operator's policy file and folders.
 
     ``[oslo_policy] policy_file`` and ``policy_dirs`` name the files. Changes of the files take effect within
     a second. If a changed file is invalid, the error is logged, and the old rules stay in force.
@@ -75,8 +76,8 @@ class PolicyEnforcer:
     ) -> None:
         """Check that ``rule`` allows the caller to act on ``target``.
 
-        :param target: values for comparisons in rules, for instance the ``project_id`` of a query. None means
-            the ``project_id`` and ``user_id`` of the caller.
+        :param target: values for comparisons in rules, for instance the ``project_id`` of a query. None
+            stands for the ``project_id`` and ``user_id`` of the caller.
         :raises placement.exceptions.Forbidden: the rule does not allow the operation.
         :raises oslo_policy.policy.PolicyNotRegistered: the rule does not exist.
         """
@@ -89,7 +90,7 @@ class PolicyEnforcer:
             raise Forbidden(f"Policy does not allow {rule} to be performed.")
 
     def _follow_files(self) -> None:
-        """Load the rules again if the files have changed."""
+        """Load the rules again if the policy files have changed."""
         # the time is set before the check, so that no other thread checks at the same time
         self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
         try:
@@ -120,7 +121,7 @@ class PolicyEnforcer:
 
 
 def get_enforcer() -> policy.Enforcer:
-    """Return the rules in force on this machine, for oslo.policy's tools (``oslo.policy.enforcer``)."""
+    """Return the rules in force, for the tools of oslo.policy (entry point ``oslo.policy.enforcer``)."""
     # oslo.policy's tools use the global configuration, which the service itself never uses
     cfg.CONF([], project=PROJECT, default_config_files=files_from_environment(os.environ))
     return _load(cfg.CONF)
@@ -146,7 +147,7 @@ def _load(conf: cfg.ConfigOpts) -> policy.Enforcer:
 
 
 def _old_names(rules: policy.Enforcer) -> Iterator[tuple[str, str]]:
-    """Yield pairs of the former and the current name, for former names of rules in the operator's files."""
+    """Yield the former and the current name of each rule that the operator's files name by the former."""
     # oslo.policy also applies rules with a former name, but its warning is a Python warning, which the log
     # does not contain
     for name, default in rules.registered_rules.items():
@@ -157,10 +158,11 @@ def _old_names(rules: policy.Enforcer) -> Iterator[tuple[str, str]]:
 
 
 def _decision_function(rules: policy.Enforcer) -> _Decide:
-    """Return a function that decides, given a rule, a caller and a target.
+    """Return a function that decides about a rule, a caller and a target.
 
-    For each check that oslo.policy calls, it inspects the signature, which takes some 10 microseconds.
-    Decisions are cached if all checks only depend on caller and target (no ``http:`` and no custom class).
+    The function caches decisions, because oslo.policy inspects the signature of each check that it calls,
+    which takes some 10 microseconds. It caches only if all checks depend on caller and target alone (no
+    ``http:`` and no custom class).
     """
 
     def decide_rule(rule: str, caller: _Frozen, target: _Frozen) -> bool:
@@ -199,7 +201,7 @@ def _list_files(conf: cfg.ConfigOpts) -> list[tuple[str, int, int]]:
 
 
 def _is_emptied(file: str, loaded: Iterable[tuple[str, int, int]]) -> bool:
-    """Return whether a file that is empty now had content when the rules were loaded."""
+    """Return whether a file is empty now, but had content when the rules were loaded."""
     # most programs truncate a file before they write it, so an empty file may be incomplete
     before = next((size for path, _, size in loaded if path == file), 0)
     status = _file_status(file)

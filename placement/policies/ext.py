@@ -1,4 +1,4 @@
-"""The rules of ``/ext/v1``, the API that OpenStack Placement does not have."""
+"""The policy rules of ``/ext/v1``, the API that OpenStack Placement does not have."""
 
 from typing import Final
 
@@ -9,6 +9,7 @@ CHANGE_ATTRIBUTES: Final = "placement:ext:resource_providers:attributes:update"
 CHANGES: Final = "placement:ext:changes:list"
 CLAIM: Final = "placement:ext:claims:create"
 CONFIRM: Final = "placement:ext:claims:update"
+LIST_CLAIMS: Final = "placement:ext:claims:list"
 SHOW_CLAIM: Final = "placement:ext:claims:show"
 FIND_WINDOWS: Final = "placement:ext:availability:find"
 EXPLAIN: Final = "placement:ext:explanations:explain"
@@ -18,6 +19,7 @@ RESERVE: Final = "placement:ext:reservations:create"
 MAINTAIN_HOST: Final = "placement:ext:reservations:create:maintenance"
 CHANGE_RESERVATION: Final = "placement:ext:reservations:update"
 DELETE_RESERVATION: Final = "placement:ext:reservations:delete"
+LIST_TIME_EVENTS: Final = "placement:ext:time_events:list"
 TREE: Final = "placement:ext:trees:show"
 WRITE_TREE: Final = "placement:ext:trees:update"
 
@@ -31,6 +33,7 @@ RULES: Final = [
     define_rule(CHANGE_ATTRIBUTES, "Replace the attributes of a resource provider.", ("PUT", _ATTRIBUTES)),
     define_rule(CHANGES, "List the changes since a cursor.", ("GET", "/ext/v1/changes")),
     define_rule(CLAIM, "Find candidates and claim them in one call.", ("POST", "/ext/v1/claims")),
+    define_rule(LIST_CLAIMS, "List the claims that end on a host.", ("GET", "/ext/v1/claims")),
     define_rule(CONFIRM, "Confirm a claim that would expire.", ("PUT", "/ext/v1/claims/{consumer_uuid}")),
     define_rule(SHOW_CLAIM, "Show when a claim expires.", ("GET", "/ext/v1/claims/{consumer_uuid}")),
     define_rule(
@@ -66,6 +69,12 @@ RULES: Final = [
     ),
     define_rule(CHANGE_RESERVATION, "Change when a reservation expires.", ("PUT", _RESERVATION)),
     define_rule(DELETE_RESERVATION, "Release a reservation.", ("DELETE", _RESERVATION)),
+    define_rule(
+        LIST_TIME_EVENTS,
+        "List starts and ends of reservations and of claims.",
+        ("GET", "/ext/v1/time_events"),
+        check=ADMIN_OR_PROJECT_READER_OR_SERVICE,
+    ),
     define_rule(
         TREE,
         "Show all resource providers of a tree, with inventories, traits, aggregates and attributes.",

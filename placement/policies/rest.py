@@ -1,4 +1,7 @@
-"""The rules of the resources of OpenStack Placement. Names and defaults are those of its documentation."""
+"""The policy rules for the resources of OpenStack Placement.
+
+Names and defaults of rules are those of its documentation.
+"""
 
 from typing import Final
 

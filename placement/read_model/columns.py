@@ -8,9 +8,9 @@ The format has five parts:
 - the columns, one after the other;
 - the SHA-256 of the first four parts.
 
-The reader checks everything: numbers are looked up in lists of known length, and the types of texts and the
-shapes of trees are verified. So a file that another program has written may contain wrong data, but cannot
-execute code. Inconsistent content is refused.
+The reader checks everything: it looks up numbers in lists of known length, and verifies the types of texts
+and the shapes of trees. So a file written by another program may contain wrong data, but cannot execute code.
+The reader refuses inconsistent content.
 """
 
 import hashlib
@@ -44,19 +44,19 @@ _DIGEST: Final = hashlib.sha256
 _DIGEST_SIZE: Final = 32
 # encoding this number takes a few milliseconds, during which requests wait for the interpreter
 _CHUNK: Final = 2_000
-"""Number of rows that are encoded between two pauses."""
+"""Number of rows that are encoded between two pauses in which other threads run."""
 _TEXT: Final = "text"
 _PLAIN: Final = ("total", "reserved", "min_unit", "max_unit", "step_size")
 _SETS: Final = ("inventories", "inventory_times", "used", "traits", "aggregates", "attributes")
 
 
 class DamagedFile(Exception):
-    """The content of a file is not a complete model."""
+    """The content of a file is not a complete read model."""
 
 
 @dataclass(frozen=True)
 class WritableModel:
-    """A copy of the read model for its file. The copy does not change while it is encoded.
+    """A copy of the read model for its file. The copy does not change while a thread encodes it.
 
     ``stamps`` has the number of the last change of each provider, by provider id. ``history`` identifies the
     history of the database; see :class:`~placement.db.position.DatabaseVersion`.
@@ -74,7 +74,7 @@ class WritableModel:
 class _NumberedValues:
     """Gives consecutive numbers to distinct values, in the order of their first occurrence.
 
-    Two values are the same value if their keys are equal.
+    Two values count as the same value if their keys are equal.
     """
 
     def __init__(self, key: Callable[[Any], Hashable] = lambda value: value) -> None:
@@ -83,7 +83,7 @@ class _NumberedValues:
         self._numbers: dict[Hashable, int] = {}
 
     def number_of(self, value: Any) -> int:
-        """Return the number of the value."""
+        """Return the number that stands for the value."""
         # a single lookup serves both cases, because nearly all values are known
         number = self._numbers.setdefault(self._key(value), len(self.values))
         if number == len(self.values):
@@ -262,7 +262,10 @@ class _ReadColumns:
         return found
 
     def read_sets(self, name: str, make: Callable[[Iterable[T]], Any], members: Collection[T]) -> list[Any]:
-        """Return the members as consecutive sets; the column has the size of each set."""
+        """Return the members of a column, divided into consecutive sets.
+
+        Another column has the size of each set.
+        """
         sizes = self.read_numbers(f"{name}.sizes")
         # if members were missing, islice() would make smaller sets without an error
         if sum(sizes) != len(members):
@@ -312,7 +315,7 @@ def _decode_checked(content: memoryview) -> tuple[str, ModelState]:
 
 
 def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[int, int]]]:
-    """Make the providers, and the numbers of their last changes by bucket and id."""
+    """Make the providers, and also the numbers of their last changes, by bucket and id."""
     ids = columns.read_numbers("id", "q")
     uuids = columns.read_texts("uuid")
     described = columns.read_numbers("described_seq", "q")
@@ -355,7 +358,7 @@ def _looked_up(columns: _ReadColumns, name: str, values: Sequence[Any]) -> list[
 
 
 def _distinct_parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, list[Any]]:
-    """Return the distinct values of each field with values that providers share."""
+    """Return the distinct values of those fields that several providers share."""
     # names are interned, because comparing interned names is faster, and searches compare names from all
     # sources
     classes, words = (
@@ -392,7 +395,7 @@ def _distinct_parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, 
 
 
 def _check_trees(parents: Sequence[int], roots: Sequence[int]) -> None:
-    """Check that each parent is in the tree of its child, and that each provider without parent is a root."""
+    """Check that each parent is in its child's tree, and that each provider without a parent is a root."""
     # parents are numbered from one; circles of parents are found when trees are made
     root_of = [0, *roots]
     # Index 0 stands for "no parent"
@@ -402,7 +405,10 @@ def _check_trees(parents: Sequence[int], roots: Sequence[int]) -> None:
 
 
 def _make_objects(kind: type[T], values: Mapping[str, Sequence[Any]]) -> list[T]:
-    """Return objects of a frozen dataclass, filled column by column; calls would take three times as long."""
+    """Return objects of a frozen dataclass, filled column by column.
+
+    Calls of the constructor would take three times as long.
+    """
     (count,) = {len(column) for column in values.values()}
     made = list(map(object.__new__, repeat(kind, count)))
     for field in fields(kind):  # type: ignore[arg-type]  # kind is a dataclass, which the type cannot state

@@ -1,19 +1,19 @@
 """Keeps a worker's :class:`~placement.read_model.snapshot.ModelSnapshot` equal to the database.
 
-Before it answers, a worker reads the version of the database: the sum of all change counters, and their
-history. Counters only grow, so the same version means that nothing has changed. Otherwise the worker finds
-the buckets with changed counters, and reads the providers with newer stamps. All this happens in one snapshot
-of the database.
+Before each answer, a worker reads the version of the database: the sum of all change counters, and their
+history. Counters only grow, so the same version means that nothing has changed. If the version differs, the
+worker finds the buckets with changed counters, and reads the providers with newer stamps. The worker reads
+all of this in one snapshot of the database.
 
-This comparison finds every change as long as the database continues one history. A database that was restored
-from a backup begins another history, and so does a standby server that took over without the latest changes.
-Counters may then be below their known values, or other changes may have raised them again. Mostly the
-database server identifies its history (:mod:`placement.db.position`). In addition, counters grow by random
-numbers (:mod:`placement.db.buckets`), so that stamps and sums of another history differ. After a
-contradiction, all content is read again.
+This comparison finds every change as long as the database continues one history. A database restored from a
+backup begins another history, and so does a standby server that took over without the latest changes. In
+another history, counters may be below their known values, or other changes may have raised them again. Most
+database servers show an identity, which identifies the history (:mod:`placement.db.position`). In addition,
+counters grow by random numbers (:mod:`placement.db.buckets`), so that stamps and sums differ in another
+history. After a contradiction, the worker reads all content again.
 
-Requests use the model one at a time. A long request yields between slices of its work, so that other requests
-can run.
+Only one request at a time uses the model. A long request yields between slices of its work, so that other
+requests can run.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from placement.read_model.snapshot import ModelSnapshot
 _YIELD_SECONDS: Final = 0.0002
 """Seconds that a long request sleeps when it yields, so that another thread runs."""
 LONG_REQUESTS: Final = 2
-"""Default maximum of simultaneous long requests, if the number of threads is unknown to the caller."""
+"""Maximum number of simultaneous long requests if the caller does not know the number of threads."""
 
 
 class ReadGate:
-    """The locks of a read model. With them, requests take turns, and long requests let others run.
+    """The locks of a read model, with which requests take turns, and long requests let others run.
 
-    :param long_requests: maximum number of requests that may yield at the same time; more requests are
+    :param long_requests: maximum number of requests that may yield at the same time; further requests are
         refused.
     """
 
@@ -75,10 +75,10 @@ class ReadGate:
         self.pin_count = 0
 
     def pin_snapshot(self, snapshot: ModelSnapshot) -> None:
-        """Pin the snapshot: no update changes it until :meth:`unpin_snapshot` undoes each pin.
+        """Pin the snapshot, so that no update changes it until :meth:`unpin_snapshot` undoes each pin.
 
-        Call this within the turn, because the method makes the trees of the snapshot. Later readers must not
-        make trees.
+        The caller must hold the turn, because this method also makes the trees of the snapshot. Later readers
+        must not make trees.
         """
         snapshot.whole_trees()
         with self.counting:
@@ -86,14 +86,14 @@ class ReadGate:
             self.pin_count += 1
 
     def unpin_snapshot(self, snapshot: ModelSnapshot) -> None:
-        """Undo one :meth:`pin_snapshot`."""
+        """Undo one call of :meth:`pin_snapshot`."""
         with self.counting:
             snapshot.pin_count -= 1
             self.pin_count -= 1
 
 
 class ReadTurn:
-    """The turn of one request: it has the lock of the model until the context ends."""
+    """The turn of one request, which holds the lock of the model until the context ends."""
 
     def __init__(self, gate: ReadGate) -> None:
         self._gate = gate
@@ -105,7 +105,9 @@ class ReadTurn:
         return self
 
     def yield_lock(self, snapshot: ModelSnapshot) -> None:
-        """Let other requests run. The snapshot is pinned until the turn ends.
+        """Release the lock for a moment, so that other requests run.
+
+        The snapshot stays pinned until the turn ends.
 
         :raises Unavailable: too many long requests have yielded already.
         """
@@ -147,11 +149,11 @@ LOG = logging.getLogger(__name__)
 # after an attempt without effect the thread pauses: if the clock of the server for writes is slow, the
 # allocation has not expired there yet
 _PAUSE: Final = 1.0
-"""Seconds until the next attempt to release expired allocations, after an attempt that released none."""
+"""Seconds between an attempt that released no expired allocation and the next attempt."""
 
 
 class ModelView:
-    """The providers and names as of the time when a request arrived."""
+    """The providers and names, as they were when a request arrived."""
 
     def __init__(self, state: ModelState, turn: ReadTurn, reread: int) -> None:
         self.snapshot = state.snapshot
@@ -163,22 +165,26 @@ class ModelView:
         self._counters: Mapping[int, int] = state.counters
 
     def change_seq(self, provider: Provider) -> int:
-        """Return a number that changes with the provider and with its allocations.
+        """Return a number that changes whenever the provider or one of its allocations changes.
 
         Only requests that have not yielded may call this method.
         """
         return self._stamps[buckets.bucket_of(provider.uuid)][provider.id]
 
     def bucket_counters(self) -> dict[int, int]:
-        """Return the change counters of all buckets. Only requests that have not yielded may call this."""
+        """Return the change counters of all buckets.
+
+        Only requests that have not yielded may call this method.
+        """
         return {**self._counters}
 
     def changed_since(self, counters: Mapping[int, int]) -> list[int]:
-        """Return the ids of the providers with changes above earlier counters of their buckets.
+        """Return the ids of the providers that have changed since their buckets had these counters.
 
         Only requests that have not yielded may call this method.
 
-        :param counters: of a view with the same ``reread``; all providers have changed since no counters.
+        :param counters: counters of a view with the same ``reread``. Without counters, all providers count as
+            changed.
         """
         return [
             provider_id
@@ -189,14 +195,16 @@ class ModelView:
         ]
 
     def yield_lock(self) -> None:
-        """Let other requests run. The view stays unchanged, even if other requests change the model.
+        """Release the lock for a moment, so that other requests run.
+
+        The view stays unchanged, even if other requests change the model.
 
         :raises placement.exceptions.Unavailable: too many long requests have yielded already.
         """
         self._turn.yield_lock(self.snapshot)
 
     def yield_after(self, check: Callable[[], None]) -> Callable[[], None]:
-        """Return a function for long searches that runs ``check``, which may raise, and yields the lock."""
+        """Return a function that runs ``check``, which may raise an error, and then yields the lock."""
 
         def yield_lock() -> None:
             check()
@@ -208,15 +216,15 @@ class ModelView:
 class ReadModel:
     """The read model of one worker process.
 
-    Searches are pure Python, and only one thread of a process runs Python code at a time. So requests wait
+    Searches are pure Python, and only one thread of a process at a time runs Python code. So requests wait
     for one lock, and each request sees a snapshot that does not change. A long search yields
-    (:meth:`ModelView.yield_lock`). From its first yield on, the snapshot of the request is pinned, and
-    updates change a copy. At most ``long_requests`` requests may have yielded at the same time, so that
-    threads remain free for short requests.
+    (:meth:`ModelView.yield_lock`). From its first yield on, the snapshot of the request stays pinned, and
+    updates change a copy of the snapshot. At most ``long_requests`` requests may have yielded at the same
+    time, so that threads remain for short requests.
 
-    :param file: the file from which the model starts, and which the worker writes.
-    :param give_back_expired: releases expired allocations, and updates the next expiry for all workers. The
-        function returns the number of released allocations.
+    :param file: the file from which the model starts, and to which the worker writes the model.
+    :param give_back_expired: a function that releases expired allocations and updates the next expiry for all
+        workers. The function returns the number of released allocations.
     """
 
     def __init__(
@@ -249,7 +257,7 @@ class ReadModel:
 
     @contextmanager
     def fresh_view(self) -> Iterator[ModelView]:
-        """Return the model with every change committed before this call, and without expired allocations.
+        """Return the current model, with all changes committed before this call and no expired allocations.
 
         :raises placement.exceptions.Unavailable: the database does not answer.
         """
@@ -276,10 +284,10 @@ class ReadModel:
 
     @contextmanager
     def recent_view(self, seconds: float) -> Iterator[ModelView]:
-        """Return the model with at least all changes that were committed more than ``seconds`` seconds ago.
+        """Return a model that lacks at most the changes of the last ``seconds`` seconds.
 
-        Only callers with a transaction that checks the data again before it writes may use this view. Many of
-        these views use the answer to one query of the version.
+        Only callers that check the data again in a transaction before they write may use this view. Many such
+        views share the answer to one query of the version.
 
         :raises placement.exceptions.Unavailable: the database does not answer.
         """
@@ -294,7 +302,7 @@ class ReadModel:
             yield view
 
     def _release_expired(self, now: float) -> bool:
-        """Release expired allocations; return whether some may have been released."""
+        """Release expired allocations; return whether the model may have changed."""
         # fresh_view() calls this only if the function exists
         assert self._give_back_expired is not None
         # this attempt does not wait: one thread releases the allocations for all threads
@@ -316,8 +324,8 @@ class ReadModel:
     def pinned_snapshot(self) -> Iterator[tuple[ModelSnapshot, int]]:
         """Return the snapshot of the last request, and the number of updates so far.
 
-        The snapshot is pinned until the context ends. The caller needs no turn, so no request waits, and the
-        caller does not count as a long request.
+        The snapshot is pinned until the context ends. The caller needs no turn, so other requests do not
+        wait, and the caller does not count as a long request.
 
         :raises placement.exceptions.Unavailable: the model is not up to date.
         """
@@ -332,7 +340,7 @@ class ReadModel:
             self._gate.unpin_snapshot(snapshot)
 
     def long_requests(self) -> int:
-        """Return the current number of pins by long requests and other readers of the snapshot."""
+        """Return the current number of pins, by long requests and by other readers of the snapshot."""
         return self._gate.pin_count
 
     def _writable_model(self) -> WritableModel:
@@ -378,7 +386,7 @@ class ReadModel:
             self._writer.start_if_due()
 
     def _load_file(self, file: ModelFile) -> None:
-        """Begin with the state of the file, before a comparison with the database."""
+        """Start with the model in the file; a comparison with the database follows."""
         try:
             with without_collection():
                 self._history, self._state = decode_model(file.read())
@@ -394,7 +402,7 @@ class ReadModel:
             file.discard()
 
     def _give_up(self, anew: FullReread) -> None:
-        """Drop the state of the model, because it contradicts the database."""
+        """Drop the content of the model, because it contradicts the database."""
         self._state = None
         if self._unproven and self.file is not None:
             _warn_of(self.file, anew.reason)
@@ -407,7 +415,7 @@ class ReadModel:
             self.reread += 1
 
     def _follow_database(self, conn: sa.Connection, state: ModelState, history: str) -> FullReread | None:
-        """Apply the changes of the database; return the reason for a full read, or None.
+        """Apply the changes of the database to the model; return the reason for a full read, or None.
 
         :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
         """

@@ -1,7 +1,7 @@
-"""Reads the state of the model from the database, and then follows the changes of the database.
+"""Reads the state of the model from the database, and then follows changes of the database.
 
 The state is read in one transaction with a consistent snapshot of the database. If the state contradicts the
-database, it is dropped, see :mod:`placement.read_model.feed`.
+database, the worker drops the state (:mod:`placement.read_model.feed`).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from placement.read_model.snapshot import ModelSnapshot
 
 @dataclass
 class ModelState:
-    """The snapshot of all providers, and the counters that show to which state of the database it belongs.
+    """The snapshot of all providers, and the counters that identify its state of the database.
 
     - ``stamps`` has the number of the last change of each provider, by bucket and provider id.
-    - ``next_expiry`` is when the next reservation or claim expires, by the clock of the database.
-    - ``shared`` keeps equal values as one object.
-    - ``whole`` is False while changes are applied. If the database fails meanwhile, ``whole`` stays False,
-      and no request may use the state.
+    - ``next_expiry`` is the time when the next reservation or claim expires, by the clock of the database.
+    - ``shared`` replaces equal values by one object.
+    - ``whole`` is False while changes of the database are being applied. If the database fails in that time,
+      ``whole`` stays False, and no request may use the state.
     """
 
     names: rows.NameTable
@@ -46,10 +46,10 @@ class ModelState:
     shared: rows.SharedValues = field(default_factory=rows.SharedValues)
     whole: bool = True
     _totals: dict[int, int] = field(default_factory=dict)
-    """Sums of the fingerprints of buckets, kept between updates."""
+    """The sums of the fingerprints of buckets, which are kept between updates."""
 
     def counters_sum(self) -> int:
-        """Return the sum of all counters, like the database (:mod:`placement.db.position`)."""
+        """Return the sum of all counters, as the database computes it (:mod:`placement.db.position`)."""
         return sum(self.counters.values())
 
     def put(self, row: rows.ProviderVersion, provider: Provider) -> None:
@@ -98,11 +98,13 @@ ANOTHER_HISTORY: Final = (
 
 # above this share of changed providers, reading whole tables is faster than reading providers by id
 _FULL_READ_SHARE: Final = 0.5
-"""If more than this share of all providers has changed, all providers are read again."""
+"""The largest share of changed providers with which only changed providers are read; above it, all are read
+again.
+"""
 
 
 class FullReread(NamedTuple):
-    """The reason to read the whole database again. ``is_odd``: only a fault can cause this reason."""
+    """The reason to read the whole database again. ``is_odd`` means that only a fault can be the reason."""
 
     reason: str
     is_odd: bool = True
@@ -207,7 +209,7 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
 
 
 def _apply(conn: sa.Connection, state: ModelState, changed: rows.ChangedBuckets) -> None:
-    """Put the changed providers into the state; if only usage has changed, only the usage is read."""
+    """Apply the changed providers to the state; if only usage has changed, read only the usage."""
     used = rows.sum_up(changed.used, state.names)
     described, usage = [], []
     for row in changed.providers:
@@ -232,7 +234,7 @@ def _forget_deleted(conn: sa.Connection, state: ModelState, bucket: int) -> None
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Exclude all objects made in this context from garbage collection: they live as long as the worker."""
+    """Exclude objects made in this context from garbage collection; they live as long as the worker."""
     # garbage is collected before the freeze, because frozen garbage would never be freed
     gc.collect()
     gc.disable()
@@ -244,7 +246,7 @@ def without_collection() -> Iterator[None]:
 
 
 def _is_unmoved(row: rows.ProviderVersion, known: Provider) -> bool:
-    """Return whether name, parent and root of the provider are unchanged."""
+    """Return whether the name, the parent and the root of the provider are unchanged."""
     return (row.uuid, row.name, row.parent_id, row.root_id) == (
         known.uuid,
         known.name,

@@ -1,8 +1,8 @@
-"""Indexes of a snapshot, updated with each change.
+"""The indexes of a snapshot, which are updated with each change.
 
 The indexes find providers by trait, aggregate and resource class. Other indexes find trees by their free
-amount of a resource class; searches of crowded clouds begin with these indexes. Sums by resource class have
-the used amounts and capacities of whole trees.
+amount of a resource class. Searches in crowded clouds begin with these indexes. Sums by resource class
+contain the used amount and the capacity of each tree.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Sums = Mapping[int, tuple[int, int]]
 class SumsByClass:
     """The used amount and the capacity of each tree, for each resource class.
 
-    A class is added when a search first needs it.
+    The sums of a class are computed when a search first needs them.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class SumsByClass:
         return found
 
     def replace(self, roots: Iterable[int], trees: Mapping[int, HostTree]) -> None:
-        """Update the sums of the trees with these roots, some of which may be removed."""
+        """Compute the sums again for trees with these roots, of which some may be removed."""
         for name, column in self._by_class.items():
             for root in roots:
                 new = trees.get(root)
@@ -76,7 +76,7 @@ def _tree_sums(tree: HostTree, places: Iterable[tuple[int, int]]) -> tuple[int, 
 
 
 class FreeIndex:
-    """The roots of trees, ordered by the largest free amount of a resource class at one of their providers.
+    """The roots of trees, ordered by the largest free amount of a resource class at one provider.
 
     The index has a column of amounts and a column of roots. Rows are in ascending order of amounts; rows with
     equal amounts are in ascending order of roots.
@@ -117,16 +117,16 @@ class FreeIndex:
         return bisect_left(self._roots, root, first, bisect_right(self._amounts, amount, first))
 
     def count_roots(self, amount: int) -> int:
-        """Return the number of trees in which a provider has at least this amount free."""
+        """Return the number of trees in which some provider has at least this amount free."""
         return len(self._amounts) - bisect_left(self._amounts, amount)
 
     def roots_with(self, amount: int) -> Sequence[int]:
-        """Return the roots of the trees in which a provider has at least this amount free, in any order."""
+        """Return the roots of trees in which some provider has at least this amount free, in any order."""
         # a slice of an array is a copy, which later changes of the index do not affect
         return self._roots[bisect_left(self._amounts, amount) :]
 
     def descending_rows(self) -> Iterator[tuple[int, int]]:
-        """Yield pairs of amount and root, the highest amount first."""
+        """Yield pairs of free amount and root, the highest amount first."""
         return zip(reversed(self._amounts), reversed(self._roots), strict=True)
 
 
@@ -179,7 +179,7 @@ class FreeIndexes:
         self._by_class, self._own = {name: FreeIndex(each) for name, each in rows.items()}, None
 
     def replace(self, root: int, old: HostTree | None, new: HostTree | None) -> None:
-        """Replace the tree of this root; None means that there is no tree."""
+        """Replace the tree with this root in all indexes; None as a tree means that there is none."""
         before = old.max_free if old else {}
         after = new.max_free if new else {}
         for name, amount in before.items():
@@ -199,7 +199,7 @@ C = TypeVar("C", set[int], list[int])
 
 
 class RootIds(NamedTuple):
-    """The roots of the trees of some providers, in order.
+    """The roots of the trees of some providers, in ascending order.
 
     ``alone`` tells whether all these providers are roots.
     """
@@ -213,13 +213,13 @@ NO_ROOTS: Final = RootIds((), True)
 
 # sequences are merged slice by slice, so that a reader of the first ids does not wait for all ids
 _AT_ONCE: Final = 1024
-"""Number of ids of each sequence that are merged at once."""
+"""Number of ids of each sequence that are merged in one step."""
 
 
 class MergedIds(Sequence[int]):
     """The sorted union of several sorted sequences of provider ids.
 
-    The union is merged lazily, so that a reader of the first ids does not wait for a merge of all ids.
+    The merge is lazy, so that a reader of the first ids does not wait for a merge of all ids.
     """
 
     def __init__(self, of: Sequence[Sequence[int]]) -> None:
@@ -254,7 +254,7 @@ class MergedIds(Sequence[int]):
 
 
 class _CopiedIndex(dict[K, C]):
-    """Collections of provider ids by a common property; no collection is empty.
+    """Collections of provider ids by a property that the providers have in common; no collection is empty.
 
     A copy shares the collections of its original. Before a shared collection changes, the copy replaces it
     with a collection of its own. After the first copy the original must not change.
@@ -308,12 +308,12 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
         self.roots.pop(key, None)
 
     def add(self, key: K, provider_id: int) -> None:
-        """Add the property to the provider."""
+        """Add a property to the provider."""
         self._own_members(key, set).add(provider_id)
         self.roots.pop(key, None)
 
     def discard(self, key: K, provider_id: int) -> None:
-        """Remove the property from the provider; a missing property is not an error."""
+        """Remove a property from the provider; a missing property is not an error."""
         members = self._own_members(key, set)
         members.discard(provider_id)
         self.roots.pop(key, None)
@@ -325,7 +325,7 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
 class FamilyIndex(_CopiedIndex[int, list[int]]):
     """The ids of the members of each tree, in ascending order, by the id of its root.
 
-    Most trees have few members; for these, a list needs a fifth of the memory of a set.
+    Most trees have few members. For few members, a list needs a fifth of the memory of a set.
     """
 
     def fill_from(self, keys: Iterable[int], ids: Iterable[int]) -> None:

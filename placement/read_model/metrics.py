@@ -1,4 +1,4 @@
-"""Metrics of the read model: its updates, and the inventories of its providers.
+"""Prometheus metrics of the read model: its updates, and the inventories of its providers.
 
 This module is imported only if metrics are enabled, because prometheus_client reads the environment at
 import.
@@ -13,13 +13,13 @@ from prometheus_client.core import GaugeMetricFamily
 from placement.read_model.feed import ReadModel
 
 _PER_INVENTORY: Final = 4
-"""Number of series for each inventory: total, reserved, allocation ratio and usage."""
+"""Number of metric series for each inventory: total, reserved, allocation ratio and usage."""
 
 
 class ModelMetrics:
-    """Counters of this worker in a registry, and gauges that each scrape computes.
+    """Counters of this worker, and gauges that are computed at each scrape of Prometheus.
 
-    :param max_provider_series: the maximum number of series about providers in a scrape.
+    :param max_provider_series: the maximum number of series about providers in one scrape.
     """
 
     def __init__(self, model: ReadModel, registry: CollectorRegistry, max_provider_series: int) -> None:
@@ -46,7 +46,7 @@ class ModelMetrics:
         self._reread.inc(max(0, self._seen[1] - seen[1]))
 
     def make_gauges(self) -> Iterator[GaugeMetricFamily]:
-        """Yield gauges of the current model; series of providers have the names of openstack-exporter.
+        """Yield gauges of the current model; the series about providers have the names of openstack-exporter.
 
         :raises Unavailable: the database does not answer.
         """

@@ -1,4 +1,4 @@
-"""Reads and writes the file of the model, with which a new worker starts.
+"""Reads and writes the file of the model, from which a new worker starts.
 
 All workers of a machine share one file. The file is complete at all times, because a writer creates a new
 file in the same folder and renames it. During a write the writer holds the lock of a second file.
@@ -24,9 +24,9 @@ INTERVAL: Final = 300.0
 """Minimum seconds between two writes; a new worker reads later changes from the database."""
 # the share is small, because the writer competes with requests for the interpreter
 _SHARE: Final = 4
-"""Seconds that the writer's thread sleeps for each second of its work."""
+"""Seconds that the thread of the writer sleeps for each second of its work."""
 _MAX_SIZE: Final = 1 << 30
-"""Maximum size in bytes, enough for a few million providers."""
+"""Maximum size of the file in bytes, enough for a few million providers."""
 
 
 class ModelFile:
@@ -59,9 +59,11 @@ class ModelFile:
         return bytes(content) if length == len(content) else bytes(content[:length])
 
     def write(self, parts: Iterable[bytes]) -> int:
-        """Replace the file and return its new size in bytes; if anything fails, the old file stays.
+        """Replace the file; return the new size in bytes.
 
-        :raises OSError: the disk is full, for instance.
+        If the write fails, the old file stays.
+
+        :raises OSError: the file cannot be written, for instance because the disk is full.
         """
         new, size = f"{self.path}.new", 0
         # a worker that was killed may have left a temporary file
@@ -90,12 +92,15 @@ class ModelFile:
         return size
 
     def discard(self) -> None:
-        """Remove the file, so that no other worker starts with it."""
+        """Remove the file, so that no other worker starts from it."""
         with suppress(OSError):
             os.unlink(self.path)
 
     def written_at(self) -> float:
-        """Return the time of the last write in seconds since 1970; minus infinity if there is no file."""
+        """Return when the file was last written, in seconds since 1970.
+
+        Minus infinity if there is no file.
+        """
         try:
             return os.stat(self.path).st_mtime
         except OSError:
@@ -103,7 +108,7 @@ class ModelFile:
 
     @contextmanager
     def try_lock(self) -> Iterator[bool]:
-        """Yield whether this worker holds the lock for writing, until the context ends.
+        """Yield whether this worker has got the lock for writing, which it holds until the context ends.
 
         :raises OSError: the folder does not exist, or is not writable.
         """
@@ -121,9 +126,9 @@ class ModelFile:
 
 
 class ModelFileWriter:
-    """Writes the model of a worker periodically, in its own thread, unless another worker has written it.
+    """Writes the model of a worker periodically, in its own thread, unless another worker has done so.
 
-    :param model: a function that returns a copy of the present model to write.
+    :param model: a function that returns a copy of the current model.
     """
 
     def __init__(self, file: ModelFile, model: Callable[[], WritableModel]) -> None:
@@ -134,7 +139,10 @@ class ModelFileWriter:
         self._busy = False
 
     def start_if_due(self) -> None:
-        """Start a write if one is due. One thread at a time calls this, after an update of the model."""
+        """Start a write if enough time has passed since the last one.
+
+        The worker calls this method after an update of the model, in one thread at a time.
+        """
         if self._busy or time.monotonic() < self._not_before:
             return
         self._busy = True
@@ -186,14 +194,14 @@ class ModelFileWriter:
 
 
 class _WriterPace:
-    """Pauses the thread that writes, so that requests have the processor most of the time."""
+    """Pauses the writing thread, so that requests have the processor most of the time."""
 
     def __init__(self) -> None:
         self.worked = 0.0
         self._began = time.thread_time()
 
     def pause(self) -> None:
-        """Sleep for a multiple (:data:`_SHARE`) of the time that the work since the last call took."""
+        """Sleep for a multiple (:data:`_SHARE`) of the work time since the last call."""
         here = time.thread_time() - self._began
         self.worked += here
         time.sleep(_SHARE * here)

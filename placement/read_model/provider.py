@@ -10,7 +10,7 @@ from typing import Final
 
 SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
 DISABLED: Final = "COMPUTE_STATUS_DISABLED"
-"""The trait that Nova's scheduler always forbids."""
+"""The trait that Nova's scheduler always forbids, so that it chooses no disabled host."""
 # the largest integer that every JSON parser reads without rounding
 _MAX_CAPACITY: Final = 2.0**53
 
@@ -18,7 +18,7 @@ _MAX_CAPACITY: Final = 2.0**53
 def capacity(total: int, reserved: int, allocation_ratio: float) -> int:
     """Return the amount that may be allocated: ``(total - reserved) * allocation_ratio``, rounded down.
 
-    Ratios may be huge, so the result is limited to integers that every JSON parser reads.
+    The result is limited to integers that every JSON parser reads, because ratios may be huge.
     """
     # the capacity is limited before the conversion to int, which would fail for an infinite float and be slow
     # for a huge one
@@ -48,7 +48,7 @@ class Inventory:
         object.__setattr__(self, "capacity", capacity(self.total, self.reserved, self.allocation_ratio))
 
     def is_portion(self, amount: int) -> bool:
-        """Return whether the bounds of one allocation permit ``amount``; the free amount is not checked."""
+        """Return whether one allocation may have this amount according to its bounds, whatever is free."""
         return self.min_unit <= amount <= self.max_unit and amount % self.step_size == 0
 
     def accepts_amount(self, amount: int, used: int) -> bool:
@@ -57,14 +57,17 @@ class Inventory:
 
 
 Attribute = str | float
-"""The value of an attribute, a text or a number; only numbers can order providers."""
+"""The value of an attribute: a text or a number.
+
+Only numbers can be used to order providers.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
     """A resource provider with inventories, traits, aggregates and usage.
 
-    A provider is never changed, only replaced.
+    A provider object is never changed, only replaced.
 
     ``updated_at`` is in seconds since 1970 (UTC), like all times of the model.
     """
@@ -83,20 +86,25 @@ class Provider:
     aggregates: frozenset[str]
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     described_seq: int = 0
-    """The number of the last change of the provider that changed anything but its usage."""
+    """The number of the last change of the provider that changed more than its usage."""
     inventory_times: tuple[float, ...] = ()
-    """Times of the last writes of the inventories, in the order of ``inventories``; one if all are equal."""
+    """The times of the last writes of the inventories, in the order of ``inventories``; only one time if all
+    are equal.
+    """
 
     def offered_at(self, name: str) -> float:
-        """Return when the inventory of a resource class was written last, in seconds since 1970."""
+        """Return when the inventory of a resource class was last written, in seconds since 1970."""
         times = self.inventory_times
         return times[0] if len(times) == 1 else times[list(self.inventories).index(name)]
 
     def free(self, name: str) -> int:
-        """Return the unused amount of a resource class; negative if more than the capacity is used."""
+        """Return the unused amount of a resource class.
+
+        The amount is negative if usage exceeds the capacity.
+        """
         return self.inventories[name].capacity - self.used.get(name, 0)
 
 
 def in_order(traits: Iterable[str]) -> list[str]:
-    """Return traits in the order of answers: standard traits by name, then custom traits by name."""
+    """Sort traits in the order of answers: standard traits by name, then custom traits by name."""
     return sorted(traits, key=lambda name: (name.startswith("CUSTOM_"), name))

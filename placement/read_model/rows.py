@@ -33,17 +33,19 @@ _CHUNK: Final = 500
 """Maximum number of providers in one statement that reads inventories, traits, aggregates or usage."""
 # rows become providers in batches, because a large cloud has millions of rows
 _MANY: Final = 10_000
-"""Maximum number of rows in memory at the same time when a whole table is read."""
+"""Maximum number of rows that are in memory at the same time when a whole table is read."""
 # the number limits the memory: values of deleted providers are kept until it is reached
 _MAX_SHARED: Final = 100_000
-"""Maximum number of distinct values that are kept for sharing; when it is exceeded, all of them are dropped.
+"""Maximum number of distinct values that are kept for sharing.
+
+When there are more, all of them are dropped.
 """
 # the limit is low: most updates have few pairs, and each pair is a further alternative for the query planner
 _MAX_PAIRS: Final = 64
-"""Maximum number of pairs of bucket and counter in one statement."""
+"""Maximum number of pairs (a bucket and a counter) in one statement."""
 # only the low bits are summed, because a sum of stamps of 64 bits would exceed the integers of SQLite
 _SUMMED_BITS: Final = (1 << 32) - 1
-"""The bits of a stamp that the sum of a fingerprint includes."""
+"""The bits of a stamp that count for the sum in a fingerprint."""
 
 _rp = resource_providers.c
 
@@ -99,7 +101,7 @@ _all: Final = {
 
 
 class NameRow(NamedTuple):
-    """The row of a resource class or trait: the columns that the model needs."""
+    """The columns that the model needs from the row of a resource class or trait."""
 
     id: int
     name: str
@@ -107,7 +109,7 @@ class NameRow(NamedTuple):
 
 
 class NameTable:
-    """Names of resource classes and traits by their ids, and the time of the last write of each name."""
+    """The names of resource classes and traits by id, and the time when each name was last written."""
 
     def __init__(self, classes: Sequence[Any], trait_rows: Sequence[Any]) -> None:
         self.class_of: dict[int, str] = {row.id: row.name for row in classes}
@@ -127,7 +129,7 @@ class SharedValues:
     """Replaces equal values by one shared object, to save memory.
 
     Thousands of hosts have only few different inventories and sets of traits. All kept values are dropped
-    from time to time; otherwise values that no provider uses any more would be kept for ever.
+    from time to time, because otherwise values that no provider uses any more would be kept for ever.
     """
 
     def __init__(self) -> None:
@@ -136,7 +138,7 @@ class SharedValues:
         self._inventories: dict[tuple[Any, ...], dict[str, Inventory]] = {}
 
     def __call__(self, value: Any) -> Any:
-        """Return the object that stands for all values equal to this value."""
+        """Return the object that represents all values equal to this value."""
         if len(self._kept) >= _MAX_SHARED:
             # all values are dropped together; existing providers keep their objects, and providers that are
             # read later share new objects
@@ -150,7 +152,10 @@ class SharedValues:
         return len(self._kept) + len(self._inventories)
 
     def shared_inventories(self, found: tuple[Any, ...]) -> dict[str, Inventory]:
-        """Return inventories by class; ``found`` has the name of each class followed by its inventory."""
+        """Return shared inventories by class.
+
+        ``found`` has the name of each class, followed by its inventory.
+        """
         if not found:
             return NOTHING
         by_name = dict(zip(found[::2], map(self, found[1::2]), strict=True))
@@ -163,8 +168,7 @@ class SharedValues:
 class BucketFingerprint(NamedTuple):
     """The number of providers in a bucket, and the sum of the numbers of their last changes.
 
-    Because counters grow by random numbers, two states of a bucket with equal fingerprints are the same
-    state.
+    Because counters grow by random numbers, a bucket with the same fingerprint has the same state.
     """
 
     providers: int
@@ -172,7 +176,7 @@ class BucketFingerprint(NamedTuple):
 
 
 def fingerprint_summand(change_seq: int) -> int:
-    """Return the number that a ``change_seq`` adds to the total of a :class:`BucketFingerprint`."""
+    """Return the number that a ``change_seq`` adds to the sum in a :class:`BucketFingerprint`."""
     # the low bits suffice, because steps are random
     return change_seq & _SUMMED_BITS
 
@@ -194,7 +198,7 @@ class ProviderVersion(NamedTuple):
 
 @dataclass(frozen=True)
 class ChangedBuckets:
-    """The providers that have changed in some buckets.
+    """The providers of some buckets that have changed.
 
     ``used`` has rows of provider id, id of a resource class, and used amount. ``fingerprints`` has the
     fingerprint of each bucket, over all its providers.
@@ -206,7 +210,7 @@ class ChangedBuckets:
 
 
 def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuckets:
-    """Read providers with stamps above the known counters of their buckets, and the usage of these providers.
+    """Read the providers with stamps above the known counters of their buckets, and their usage.
 
     :param known: the counter of each bucket at the last read.
     """
@@ -231,14 +235,14 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
 
 
 def _pad_values(values: list[T]) -> list[T]:
-    """Return values padded to a power of two with the first one, for few different statements."""
+    """Repeat the first value until the number of values is a power of two, so that few statements differ."""
     return values + values[:1] * ((1 << (len(values) - 1).bit_length()) - len(values))
 
 
 # statements are cached by the padded number of buckets: 1, 2, 4 and so on up to 64 are seven statements
 @lru_cache
 def _stamped_statements(count: int) -> tuple[PreparedStatement, PreparedStatement, PreparedStatement]:
-    """Return three statements for this number of buckets.
+    """Return three statements that read the changes of this number of buckets.
 
     They select the providers with a stamp above the counter of their bucket, the usage of these providers,
     and the fingerprints of the buckets.
@@ -270,7 +274,7 @@ def read_all(
 def read_some(
     conn: sa.Connection, rows: Sequence[ProviderVersion], names: NameTable, shared: SharedValues
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
-    """Read the providers of these rows; yield each provider with its row."""
+    """Read the providers with these rows; yield each provider together with its row."""
     # a query for each table and chunk instead of a join, which would repeat rows for each combination
     for start in range(0, len(rows), _CHUNK):
         chunk = rows[start : start + _CHUNK]
@@ -284,7 +288,7 @@ def read_some(
 
 @lru_cache
 def _statements_of_some(count: int) -> dict[str, PreparedStatement]:
-    """Return statements that select the parts of this number of providers, by kind."""
+    """Return statements that select the inventories and other parts of this number of providers, by kind."""
     own = bind_parameters("id", count, sa.BigInteger)
     of_table = {
         "inventories": (_inventories, inventories),
@@ -327,9 +331,9 @@ _next_expiries: Final = (
 
 
 def read_next_expiry(conn: sa.Connection) -> float:
-    """Return when the next reservation or claim expires or the next window begins, by the database's clock.
+    """Return the time when the next reservation or claim expires, or the next window begins.
 
-    The time is in seconds since 1970; it is infinite if there is none.
+    The time is in seconds since 1970 by the database's clock, and infinite if there is no such event.
     """
     found = [conn.execute(query).scalar() for query in _next_expiries]
     return min((each for each in found if each is not None), default=math.inf)
@@ -356,7 +360,7 @@ def _assemble_providers(
     names: NameTable,
     shared: SharedValues,
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
-    """Yield the providers of these rows. All ``parts`` are read before the first provider is made."""
+    """Return statements that select the parts of this number of providers, such as inventories, by kind."""
     owned_inventories: dict[int, tuple[Any, ...]] = {}
     owned_times: dict[int, tuple[float, ...]] = {}
     for provider_id, class_id, written_at, *values in parts["inventories"]:
@@ -409,7 +413,7 @@ def _assemble_providers(
 
 
 def _shorten_times(times: tuple[float, ...]) -> tuple[float, ...]:
-    """Return times of inventories in the short form of ``Provider.inventory_times``."""
+    """Shorten the times of inventories to the form of ``Provider.inventory_times``."""
     return times[:1] if len(set(times)) == 1 else times
 
 

@@ -1,4 +1,4 @@
-"""The read model: every resource provider, in the memory of one worker.
+"""The snapshot of the read model, which has all resource providers in the memory of one worker.
 
 A snapshot is plain data in dictionaries, with indexes. :mod:`placement.read_model.feed` fills and updates it,
 and :mod:`placement.search` searches it.
@@ -25,16 +25,18 @@ from placement.read_model.provider import Attribute, Provider
 from placement.read_model.trees import HostTree, TreeClasses
 
 DISTANCE: Final = "numa_distance."
-"""Prefix of attributes that have the distance of a NUMA node to another node. The uuid of the other node's
-provider follows the prefix."""
+"""Prefix of attributes that state the distance of a NUMA node to another node. The uuid of the other node's
+provider follows the prefix.
+"""
 Distances = Mapping[tuple[int, int], int]
 """Distances of NUMA nodes in units of the ACPI SLIT, by the ids of two providers in ascending order."""
 Range = tuple[float, float] | None
-"""The lowest and the highest number that providers have for an attribute; None if no provider has a number.
-"""
+"""The lowest and the highest number of an attribute among providers; None if no provider has a number."""
 # above this share of changed trees, sorting all trees is faster than inserting them into sorted columns
 _ANEW_SHARE: Final = 0.1
-"""If more than this share of all trees has changed, the indexes of free amounts are built again."""
+"""The largest share of changed trees with which indexes of free amounts are updated; above it, they are
+rebuilt.
+"""
 
 
 class ModelSnapshot:
@@ -123,7 +125,7 @@ class ModelSnapshot:
         return new
 
     def with_usage(self, used: Mapping[int, Mapping[str, int]]) -> "ModelSnapshot":
-        """Return a read-only snapshot in which some providers have this usage; the keys are their ids.
+        """Return a read-only snapshot in which the providers with these ids have this usage.
 
         The copy shares all parts that do not depend on usage with this snapshot. Neither snapshot may change
         while the result is in use.
@@ -151,7 +153,7 @@ class ModelSnapshot:
         return iter(self.providers.values())
 
     def get(self, uuid: str) -> Provider | None:
-        """Return the provider with this uuid, or None."""
+        """Return the provider with this uuid, or None if there is none."""
         provider_id = self.by_uuid.get(uuid)
         return None if provider_id is None else self.providers[provider_id]
 
@@ -185,7 +187,7 @@ class ModelSnapshot:
         return self._whole
 
     def lineage_of(self, provider: Provider) -> Iterator[Provider]:
-        """Yield a provider, its parent, and so on up to the root."""
+        """Yield a provider, then its parent and its further ancestors up to the root."""
         yield provider
         while provider.parent_id is not None:
             provider = self.providers[provider.parent_id]
@@ -197,7 +199,7 @@ class ModelSnapshot:
         return self._free_indexes.index_of(name)
 
     def sums_of(self, name: str) -> Sums:
-        """Return the used amount and the capacity of a resource class in each tree that has it, by root."""
+        """Return the used amount and the capacity of a resource class by tree; keys are the roots."""
         trees = self.whole_trees()
         # sums of an unknown class are not cached, because clients may ask for any name
         return self._sums.sums_of(name, trees) if name in self.by_class else {}
@@ -217,7 +219,10 @@ class ModelSnapshot:
         return roots
 
     def attribute_range(self, name: str) -> Range:
-        """Return the lowest and the highest number of an attribute; None if no provider has a number."""
+        """Return the lowest and the highest number of an attribute.
+
+        The result is None if no provider has a number for it.
+        """
         if name not in self._ranges:
             if name not in self.by_attribute:
                 return None  # not remembered, as clients may ask for any name
@@ -227,7 +232,7 @@ class ModelSnapshot:
         return self._ranges[name]
 
     def attribute_ranges(self, name: str) -> Mapping[int, tuple[float, float]]:
-        """Return by root the lowest and the highest number of an attribute in each tree that has a number."""
+        """Return the lowest and the highest number of an attribute by tree; keys are the roots."""
         found = self._ranges_by_root.get(name)
         if found is None:
             ranges: dict[int, tuple[float, float]] = {}
@@ -341,7 +346,7 @@ class ModelSnapshot:
     def _index_keys(
         self, provider: Provider, other: Provider | None
     ) -> Iterator[tuple[ProviderIndex[Any] | FamilyIndex, Iterable[Any], Iterable[Any]]]:
-        """Yield each index, with the keys under which it lists ``provider``, and the keys for ``other``."""
+        """Yield each index, with its keys for ``provider`` and its keys for ``other``."""
         yield self.trees, (provider.root_id,), (other.root_id,) if other else ()
         yield self.by_class, provider.inventories, other.inventories if other else ()
         yield self.by_trait, provider.traits, other.traits if other else ()

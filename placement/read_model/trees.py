@@ -2,11 +2,11 @@
 
 Thousands of hosts differ only in names and usage. Hosts without another difference belong to one
 :class:`TreeClass`. The result of a search for one tree is valid for every other tree of the class with the
-same free amounts. A layout has the positions of the requested resource classes in a tree, in an order that
-ignores all other providers.
+same free amounts. A layout contains the positions of the requested resource classes in a tree, in an order
+that does not depend on other providers.
 
-These classes are independent of requests. :mod:`placement.search.equivalence` finds the trees that are
-equivalent for one request; it uses these classes, and the attributes that the request reads.
+These classes do not depend on requests. The module :mod:`placement.search.equivalence` finds the trees that
+are equivalent for one request, by these classes and the attributes that the request reads.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from weakref import WeakValueDictionary
 from placement.read_model.provider import Inventory, Provider
 
 Where = tuple[tuple[str, ...], bool]
-"""The key of a layout: resource classes, and whether the layout contains all providers."""
+"""The key of a layout: some resource classes, and whether the layout contains all providers."""
 
 
 class TreeLayout(NamedTuple):
-    """The part of a tree that a request concerns, in an order that ignores all other providers.
+    """The part of a tree that a request concerns, in an order that does not depend on other providers.
 
     The part consists of the root, all providers with any of some resource classes, and their ancestors.
 
-    The root comes first, and other providers follow branch by branch; branches with the same classes at the
-    same places are adjacent. So two trees have the same ``places`` if they differ only in providers without
-    these classes, or in the order of branches.
+    The root comes first, and the other providers follow branch by branch.
+
+    Branches with the same classes at the same places are adjacent. So two trees have the same ``places`` if
+    they differ only in providers without these classes, or in the order of branches.
     """
 
     positions: tuple[int, ...]
     """The positions of the providers in the tree."""
     slots: tuple[int, ...]
-    """The slots of the inventories of these classes, provider by provider, class by class."""
+    """The slots of the inventories of these classes, sorted by provider and then by class."""
     places: tuple[tuple[int, tuple[int, ...]], ...]
     """For each provider, the index of its parent in the layout (-1 for the root), and its resource classes,
     as their indexes among the classes of the layout."""
@@ -56,7 +57,7 @@ def arrange_tree(
     *,
     whole: bool,
 ) -> TreeLayout:
-    """Return the layout of a tree for these classes; with ``whole``, the layout contains all providers.
+    """Return the layout of a tree for these classes; with ``whole``, it contains all providers.
 
     :param lineages: for each position, the positions of its ancestors, as in :attr:`TreeStructure.lineages`.
     :param having: for each resource class, the positions and slots that have it, as in
@@ -92,7 +93,7 @@ def arrange_tree(
 
 
 def slot_picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
-    """Return a function that picks these slots from the free amounts of a tree, as a tuple."""
+    """Return a function that picks the amounts of these slots from the free amounts of a tree, as a tuple."""
     if not slots:
         return lambda _: ()
     # a single index is a separate case, because an itemgetter with one index returns no tuple
@@ -110,15 +111,20 @@ ZONE: Final = "HW_NUMA_ROOT"
 
 _NOWHERE: Final[frozenset[str]] = frozenset()
 _MAX_AGGREGATES: Final = 1024
-"""Maximum number of cached combinations of aggregates; above it, all of them are dropped."""
+"""Maximum number of combinations of aggregates in the cache.
+
+When there are more, the cache is emptied.
+"""
 _MAX_KEPT: Final = 16
 """Maximum number of combinations of classes, and of free amounts, that each structure caches."""
 _MAX_LAYOUTS: Final = 4
-"""Maximum number of layouts that each structure caches; mostly requests repeat."""
+"""Maximum number of layouts that each structure caches, which suffices because most requests repeat."""
 
 
 class TreeStructure:
-    """The parents, resource classes and portions that trees have in common; traits and amounts may differ.
+    """The parents, resource classes and portions that several trees have in common.
+
+    Traits and amounts may differ.
 
     A structure identifies a provider by its position in the tree, and an inventory by its *slot*: the index
     of the free amount in :attr:`HostTree.free`.
@@ -179,7 +185,7 @@ class TreeStructure:
         return found
 
     def layout_of(self, where: Where) -> TreeLayout:
-        """Return the layout for these classes, which is cached."""
+        """Return the layout for these classes from the cache; make it if it is missing."""
         found = self._layouts.get(where)
         if found is None:
             names, whole = where
@@ -192,9 +198,9 @@ class TreeStructure:
         return found
 
     def with_most(self, free: tuple[int, ...]) -> tuple[tuple[int, ...], Mapping[str, int]]:
-        """Return the free amounts, and for each class the largest free amount of one provider.
+        """Return the free amounts, and by class the largest free amount at one provider.
 
-        Trees with equal free amounts, such as empty hosts, mostly get the same objects.
+        Trees with equal free amounts, such as empty hosts, get the same objects in most cases.
         """
         found = self._with_most.get(free)
         if found is None:
@@ -210,7 +216,7 @@ class TreeStructure:
         return found
 
     def any_gives(self, name: str, amount: int) -> bool:
-        """Return whether each provider with the class is known to permit the amount in one allocation."""
+        """Return whether every provider with the class is known to allow this amount in one allocation."""
         bounds = self._portions_of.get(name)
         if bounds is None:
             if name not in self.having:
@@ -222,7 +228,7 @@ class TreeStructure:
         return bounds[0] <= amount <= bounds[1]
 
     def note_capacities(self, members: Sequence[Provider]) -> None:
-        """Raise the capacities of the structure to at least the capacities of this tree."""
+        """Raise the capacities that the structure remembers to at least those of this tree."""
         for slot, (at, name) in enumerate(self.slots):
             capacity = members[at].inventories[name].capacity
             if capacity > self.capacities[slot]:
@@ -240,7 +246,7 @@ def _lineage_of(at: int, parents: Sequence[int | None]) -> tuple[int, ...]:
 
 
 class TreeClass:
-    """A structure with the traits at each position. All trees of the class share one object."""
+    """A structure with the traits at each position. All trees of one class share the same object."""
 
     __slots__ = ("__weakref__", "_zones", "shape", "traits")
 
@@ -253,7 +259,7 @@ class TreeClass:
 
     @property
     def zone_positions(self) -> tuple[tuple[int, ...], ...]:
-        """The positions of each zone's providers, the NUMA node first; one zone if there is no node."""
+        """The positions of the providers of each zone, NUMA node first; a tree without nodes is one zone."""
         if self._zones is None:
             self._zones = tuple(_find_zones(self.shape.lineages, self.traits))
         return self._zones
@@ -275,7 +281,7 @@ def _find_zones(
 
 
 class ProviderSet:
-    """Providers that one candidate may combine, in a fixed order. A set is equal only to itself.
+    """The providers that one candidate may combine, in a fixed order. A set is equal only to itself.
 
     The first ``own_count`` providers belong to a tree of the structure; all further providers share with this
     tree. ``uuids`` has their uuids as bytes for answers.
@@ -297,19 +303,19 @@ class ProviderSet:
 
     @property
     def uuids(self) -> tuple[bytes, ...]:
-        """The uuids as bytes, computed on demand, because few trees occur in answers."""
+        """The uuids as bytes, computed only when they are needed, because few trees occur in answers."""
         if self._uuids is None:
             self._uuids = tuple([each.uuid.encode() for each in self.members])
         return self._uuids
 
 
 class HostTree(ProviderSet):
-    """A current tree: its providers in ascending order of their ids.
+    """A tree with its current state: its providers in ascending order of their ids.
 
     - ``capacities`` and ``free`` have the capacity and the free amount of each slot; a free amount is
       negative if the usage exceeds the capacity.
-    - ``max_free`` has, by class, the largest amount that one provider can give at once.
-    - ``aggregates`` has the aggregates of each provider, ``all_aggregates`` the union of these.
+    - ``max_free`` has by class the largest amount that one provider can currently give.
+    - ``aggregates`` has the aggregates of each provider, and ``all_aggregates`` their union.
     """
 
     __slots__ = (
@@ -345,13 +351,13 @@ class HostTree(ProviderSet):
         self.max_free = max_free
 
     def beside_shared(self, shared: Sequence[Provider], uuids: tuple[bytes, ...]) -> ProviderSet:
-        """Return the set of this tree's providers and ``shared``; ``uuids`` has the uuids of ``shared``."""
+        """Return the provider set of this tree and ``shared``; ``uuids`` has the uuids of ``shared``."""
         return ProviderSet((*self.members, *shared), self.kind.shape, self.uuids + uuids)
 
     def when_empty(self, shared: Sequence[Provider]) -> ProviderSet:
-        """Return the providers of the tree as if it were unused.
+        """Return the provider set that the tree would have without any usage.
 
-        The capacities are those of the structure's largest tree.
+        The capacities in the result are those of the largest tree of the structure.
         """
         capacities = self.kind.shape.capacities
         inventories: list[dict[str, Inventory]] = [{} for _ in self.members]
@@ -372,7 +378,7 @@ class HostTree(ProviderSet):
 class _EqualObjects:
     """The values of a tree that do not depend on usage.
 
-    Trees with equal values share these objects to save memory.
+    Trees with equal values share one object to save memory.
     """
 
     __slots__ = ("aggregates", "all_aggregates", "capacities", "kind", "unused")
@@ -390,7 +396,7 @@ class _EqualObjects:
         self.unused = kind.shape.with_most(tuple(self.capacities))
 
     def free(self, members: Sequence[Provider]) -> tuple[tuple[int, ...], Mapping[str, int]]:
-        """Return the free amounts by slot, and for each class the most that a single provider can give."""
+        """Return the free amounts by slot, and by class the largest amount that one provider can give."""
         used = [(at, each.used) for at, each in enumerate(members) if each.used]
         if not used:
             return self.unused
@@ -417,7 +423,7 @@ class TreeClasses:
     def make_trees(
         self, roots: Sequence[Provider], families: Sequence[tuple[Provider, ...]]
     ) -> list[HostTree]:
-        """Return the trees with these roots and members."""
+        """Make the trees with these roots and members."""
         # the keys are identities of objects that exist during this method, because hashing their values would
         # take longer
         found: dict[Hashable, _EqualObjects] = {}
@@ -466,7 +472,7 @@ class TreeClasses:
 
 
 def _structure_features(members: Sequence[Provider]) -> Iterator[Hashable]:
-    """Yield the features that determine a structure."""
+    """Yield the features of a tree that determine its structure."""
     positions: dict[int | None, int] = {each.id: at for at, each in enumerate(members)}
     for each in members:
         yield positions.get(each.parent_id)

@@ -51,14 +51,14 @@ def _by_provider(min_properties: int) -> MapField:
 
 
 def allocations_field(**options: Any) -> MapField:
-    """Return a field for amounts by provider; ``options`` are those of the field."""
+    """Return a field for amounts by provider; ``options`` are passed to the field."""
     return MapField(_UUID, ObjectField(_OfProvider), canonical=canonical_uuid, **options)
 
 
 # schemas are cached by microversion, because making the classes of a schema takes longer than reading a body
 @cache
 def put_allocations(version: Microversion) -> StrictSchema:
-    """Return the schema of ``PUT /allocations/{consumer_uuid}``, which loads a mapping by provider."""
+    """Return the schema of ``PUT /allocations/{consumer_uuid}``, which loads amounts by provider."""
     if version < microversion.ALLOCATIONS_BY_PROVIDER:
         return _consumer_schema(_ListedAllocation, version)
     fields: dict[str, Any] = {
@@ -70,7 +70,7 @@ def put_allocations(version: Microversion) -> StrictSchema:
 
 @cache
 def post_allocations(version: Microversion) -> StrictSchema:
-    """Return the schema of ``POST /allocations``; its field ``allocations`` has the bodies by consumer."""
+    """Return the schema of ``POST /allocations``; its field ``allocations`` has bodies by consumer."""
     return _make_schema(StrictSchema, {"allocations": _by_consumer(version, min_properties=1)})
 
 

@@ -2,9 +2,9 @@
 
 Clients of the Placement API know error messages such as "JSON does not validate: 'total' is a required
 property" and "Failed validating 'minimum' in schema['properties']['total']". So if a value is invalid, a
-field of this module raises an error with a :class:`SchemaViolation`. It has the error message, and the
-keyword of JSON schema that the value violates. :func:`load` turns the first violation, with its path, into
-:class:`~placement.exceptions.InvalidRequest`.
+field of this module raises an error with a :class:`SchemaViolation`. A violation has the error message, and
+the keyword of JSON schema that the value violates. :func:`load` turns the first violation, with its path,
+into :class:`~placement.exceptions.InvalidRequest`.
 """
 
 import re
@@ -27,12 +27,12 @@ _MAX_LISTED: Final = 32
 
 
 class SchemaViolation(str):
-    """An error message, with the keyword of JSON schema that was violated."""
+    """An error message about a value that violates JSON schema, with the violated keyword."""
 
     keyword: str
 
     def __new__(cls, keyword: str, sentence: str) -> "SchemaViolation":
-        """Make the error message, and store the keyword in it."""
+        """Return the error message with the keyword stored in it."""
         self = super().__new__(cls, sentence)
         self.keyword = keyword
         return self
@@ -44,7 +44,7 @@ def violation_error(keyword: str, sentence: str) -> ValidationError:
 
 
 def shown_value(value: Any) -> str:
-    """Return the beginning of a value's Python representation, for an error message."""
+    """Return the beginning of a value's Python representation, which an error message shows."""
     try:
         # the text is shortened before repr(), because it may be as large as a body
         text = repr(value[:_MAX_SHOWN] if isinstance(value, str) else value)
@@ -61,7 +61,7 @@ def _wrong_type(value: Any, expected: str) -> ValidationError:
 
 
 class SchemaField(fields.Field[Any]):
-    """Base class of the fields; reports missing values and null in the words of JSON schema.
+    """Base class of the fields, which reports missing values and null in the words of JSON schema.
 
     Without ``allow_none``, null has a wrong type, even if None is the default of the field.
     """
@@ -79,7 +79,7 @@ class SchemaField(fields.Field[Any]):
 
 
 class BooleanField(SchemaField):
-    """A JSON boolean."""
+    """A field for a JSON boolean."""
 
     json_type = "boolean"
 
@@ -90,7 +90,7 @@ class BooleanField(SchemaField):
 
 
 class IntegerField(SchemaField):
-    """A JSON integer within ``[minimum, maximum]``; a boolean is not an integer."""
+    """A field for a JSON integer within ``[minimum, maximum]``; booleans are refused."""
 
     json_type = "integer"
 
@@ -110,7 +110,7 @@ class IntegerField(SchemaField):
 
 
 class NumberField(SchemaField):
-    """A JSON number as a float within ``[minimum, maximum]``."""
+    """A field for a JSON number within ``[minimum, maximum]``, loaded as a float."""
 
     json_type = "number"
 
@@ -134,7 +134,7 @@ def _check_range(value: float, minimum: float | None, maximum: float | None) -> 
 
 
 class StringField(SchemaField):
-    """A JSON string, restricted by ``choices``, lengths, or a pattern that may match anywhere.
+    """A field for a JSON string, restricted by ``choices``, lengths, or a pattern that may match anywhere.
 
     :param meaning: a description of the pattern, such as "a number from 1 to 9". Error messages show the
         description instead of the pattern.
@@ -193,7 +193,7 @@ _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
 class UuidField(SchemaField):
-    """A UUID in any spelling that :class:`uuid.UUID` reads, loaded as its canonical string."""
+    """A field for a UUID in any spelling that :class:`uuid.UUID` reads, loaded as its canonical string."""
 
     json_type = "string"
 
@@ -221,7 +221,7 @@ _CANONICAL: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}
 
 
 class ArrayField(SchemaField):
-    """A JSON array; the field ``items`` loads each item."""
+    """A field for a JSON array; the field ``items`` loads each item."""
 
     json_type = "array"
 
@@ -259,7 +259,7 @@ class ArrayField(SchemaField):
 
 
 class MapField(SchemaField):
-    """A JSON object with any keys that match ``keys``; one field loads all values.
+    """A field for a JSON object with keys that match ``keys``; another field loads all values.
 
     ``canonical`` converts each key to its canonical form, such as lower case for a UUID.
 
@@ -316,7 +316,7 @@ class MapField(SchemaField):
 
 
 def _load_each(named: Mapping[Any, tuple[Any, fields.Field[Any]]]) -> dict[Any, Any]:
-    """Deserialise each value by its field, and collect all errors by name."""
+    """Load each value with its field, and collect all errors by name."""
     loaded: dict[Any, Any] = {}
     errors: dict[Any, Any] = {}
     for name, (item, field) in named.items():
@@ -330,7 +330,7 @@ def _load_each(named: Mapping[Any, tuple[Any, fields.Field[Any]]]) -> dict[Any, 
 
 
 class ObjectField(SchemaField):
-    """A JSON object that a :class:`StrictSchema` describes."""
+    """A field for a JSON object that a :class:`StrictSchema` describes."""
 
     json_type = "object"
 
@@ -345,7 +345,7 @@ class ObjectField(SchemaField):
 
 
 class StrictSchema(MarshmallowSchema):
-    """Base class of all schemas; an undeclared property is an error."""
+    """Base class of all schemas, which refuse undeclared properties."""
 
     error_messages = {"unknown": "unexpected"}  # noqa: RUF012  # declared by marshmallow
 
@@ -365,7 +365,7 @@ class StrictSchema(MarshmallowSchema):
 
 
 def _violated_keyword(found: Any) -> str | None:
-    """Return the violated keyword of a list of errors; None if the errors belong to no keyword."""
+    """Return the keyword that a list of errors violates; None if the errors belong to no keyword."""
     return getattr(found[0], "keyword", None) if isinstance(found, list) and found else None
 
 
@@ -405,7 +405,7 @@ def _first_violation(messages: Any, path: tuple[Any, ...] = ()) -> tuple[tuple[A
 
 
 def _list_items(path: tuple[Any, ...]) -> str:
-    """Return a text with the items of lists on the path, counted from 1; empty if there is no list."""
+    """Return a text that names the items of lists on a path, counted from 1; empty without lists."""
     items = [
         f"item {step + 1} of {shown_value(path[at - 1])}"
         for at, step in enumerate(path)
@@ -415,7 +415,7 @@ def _list_items(path: tuple[Any, ...]) -> str:
 
 
 def _schema_path(path: tuple[Any, ...]) -> str:
-    """Return the place in the data at which a violation was found, in the notation of schema paths."""
+    """Return the location of a violation in the data, in the notation of schema paths."""
     return "".join(
         "['items']" if isinstance(step, int) else f"['properties'][{shown_value(step)}]" for step in path
     )

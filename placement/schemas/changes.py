@@ -10,7 +10,7 @@ from placement.schemas.terms import Params, load_query, since_version
 from placement.store.changes import ChangeCursor
 
 MAX_PROVIDERS: Final = 1000
-"""Maximum number of changed providers in an answer."""
+"""Maximum number of changed providers that one answer lists."""
 _ALWAYS: Final = since_version(microversion.INITIAL)
 
 
@@ -26,7 +26,7 @@ class _ChangesQuery(StrictSchema):
 
 @dataclass(frozen=True, slots=True)
 class ChangesFollowing:
-    """A request for changes: a cursor (None asks for a first cursor), seconds to wait, and a limit."""
+    """A request for changes: a cursor (None asks for a first one), seconds to wait, and a limit."""
 
     since: ChangeCursor | None
     wait: float
@@ -34,7 +34,7 @@ class ChangesFollowing:
 
 
 def parse_following(params: Params, version: Microversion) -> ChangesFollowing:
-    """Return the request of a query string.
+    """Parse the query string of a request for changes.
 
     :raises InvalidRequest: the query string is wrong; the message names the error.
     """

@@ -1,10 +1,13 @@
 """The body of ``POST /ext/v1/claims``."""
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
+from placement import microversion
 from placement.exceptions import InvalidRequest
+from placement.microversion import Microversion
 from placement.schemas import explanation
 from placement.schemas.base import (
     ArrayField,
@@ -19,44 +22,63 @@ from placement.schemas.base import (
 )
 from placement.schemas.request_form import RequestForms
 from placement.schemas.resource_provider import ATTRIBUTE_NAME
+from placement.schemas.terms import Params, load_query, since_version
 from placement.search.claims.claim import Order, WantedClaim
 from placement.search.claims.scores import ATTRIBUTE, CRITERIA
 from placement.store import reservations
 from placement.store.consumers import ConsumerOwnership
+from placement.store.expiries import EndMarker
 from placement.store.groups import ConsumerGroup, GroupPolicy
-from placement.store.time_profile import AT_ONCE, TimeWindow
+from placement.store.time_profile import AT_ONCE, MAX_AHEAD, EndAction, TimeWindow
 
 # this is a low limit, because the search may try each claim with each choice of the earlier claims
 MAX_CLAIMS: Final = 64
-"""Maximum number of claims in one call."""
+"""Maximum number of claims that one call makes."""
 MAX_ALTERNATES: Final = 100
-"""Maximum number of alternates (further choices) of a claim."""
+"""Maximum number of alternative choices (alternates) of a claim."""
 MAX_ROOTS: Final = 1024
-"""Maximum number of hosts that a claim allows or excludes."""
+"""Maximum number of hosts that a claim names as allowed or as excluded."""
 MAX_WEIGHT: Final = 1000.0
 """Maximum weight of a criterion; the minimum is its negative."""
 # this is a limit, because the answer has a score for each criterion of each alternate of each claim
 MAX_CRITERIA: Final = 32
-"""Maximum number of criteria in an order."""
+"""Maximum number of criteria in the order of a claim."""
 MAX_SECONDS: Final = 7 * 86_400.0
 """Maximum number of seconds until an unconfirmed claim expires."""
+MAX_MIN_DURATION: Final = int(MAX_AHEAD)
+"""Maximum number of seconds that a preemptible claim lasts at least."""
+MAX_PAGE: Final = 1000
+"""Maximum number of claims that end in one answer."""
 GROUP_NAME: Final = "^[A-Za-z0-9._:@+-]+$"
 GROUP_MEANING: Final = "a name of letters, digits and any of . _ : @ + -"
 GROUP: Final = "group"
-"""The name of the criterion of soft group policies."""
+"""The name of the criterion that soft group policies add."""
 
 
-_TIME: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z$"
+TIME_FORM: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z$"
+
+
+TIME_MEANING: Final = "a time in UTC such as 2026-12-24T18:00:00Z"
 
 
 def time_field() -> StringField:
     """Return an optional field for a time in UTC."""
     return StringField(
-        pattern=_TIME,
-        meaning="a time in UTC such as 2026-12-24T18:00:00Z",
+        pattern=TIME_FORM,
+        meaning=TIME_MEANING,
         load_default=None,
         allow_none=False,
     )
+
+
+def end_action_field() -> StringField:
+    """Return an optional field for what happens at the end of a claim."""
+    return StringField(choices=[each.value for each in EndAction], load_default=None, allow_none=False)
+
+
+def parse_end_action(text: str | None) -> EndAction | None:
+    """Return what shall happen at the end of a claim; None if a body does not tell."""
+    return None if text is None else EndAction(text)
 
 
 def parse_time(text: str, field: str) -> float:
@@ -72,7 +94,7 @@ def parse_time(text: str, field: str) -> float:
 
 
 class _GroupSchema(StrictSchema):
-    """The group that a consumer joins, with the policy: on the same hosts as other members, or on others."""
+    """The group that a consumer joins, with its policy: the same host as other members, or other hosts."""
 
     name = StringField(required=True, min_length=1, max_length=255, pattern=GROUP_NAME, meaning=GROUP_MEANING)
     policy = StringField(required=True, choices=[each.value for each in GroupPolicy])
@@ -80,14 +102,14 @@ class _GroupSchema(StrictSchema):
 
 
 class HostsSchema(explanation.VersionedSchema, explanation.AskingSchema):
-    """A query or a flavor, with the possible hosts."""
+    """A query or a flavor, with the allowed and the excluded hosts."""
 
     allowed_hosts = ArrayField(UuidField(), min_items=1, max_items=MAX_ROOTS, load_default=None)
     excluded_hosts = ArrayField(UuidField(), max_items=MAX_ROOTS, load_default=list)
 
 
 class OwnedSchema(HostsSchema):
-    """A query or a flavor, with the owner of the allocations, possible hosts, and the order of choices."""
+    """A query or a flavor, with the owner of the allocations, possible hosts, and criteria of the choice."""
 
     project_id = StringField(required=True, min_length=1, max_length=255)
     user_id = StringField(required=True, min_length=1, max_length=255)
@@ -102,7 +124,7 @@ class OwnedSchema(HostsSchema):
 
 
 class _ClaimSchema(OwnedSchema, explanation.TopologySchema):
-    """The claim of one consumer, described as in ``PUT /allocations/{consumer_uuid}``."""
+    """The claim of one consumer, with the fields of ``PUT /allocations/{consumer_uuid}``."""
 
     consumer_uuid = UuidField(required=True)
     consumer_generation = IntegerField(required=True, allow_none=True)
@@ -112,24 +134,69 @@ class _ClaimSchema(OwnedSchema, explanation.TopologySchema):
     expires_in = NumberField(1, MAX_SECONDS, load_default=None, allow_none=False)
 
 
+class _PreemptibleSchema(StrictSchema):
+    """The seconds that preemptible claims last at least, whatever is promised to others."""
+
+    min_duration = IntegerField(1, MAX_MIN_DURATION, required=True)
+
+
 class ClaimsBody(StrictSchema):
-    """Claims; either all of them are written, or none is."""
+    """A body with several claims, of which either all are written or none."""
 
     claims = ArrayField(ObjectField(_ClaimSchema), min_items=1, max_items=MAX_CLAIMS, required=True)
     dry_run = BooleanField(load_default=False)
     ends_at = time_field()
+    preemptible = ObjectField(_PreemptibleSchema, load_default=None)
+    on_end = end_action_field()
     reservation = UuidField(load_default=None, allow_none=False)
 
 
+class _EndingQuery(StrictSchema):
+    """The parameters of ``GET /ext/v1/claims``."""
+
+    root = UuidField(required=True, metadata=since_version(microversion.INITIAL))
+    limit = StringField(
+        pattern="^[1-9][0-9]{0,3}$",
+        meaning="a number from 1 to 9999",
+        metadata=since_version(microversion.INITIAL),
+    )
+    marker = StringField(
+        pattern=r"^[0-9]{1,12}(\.[0-9]{1,17})?_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$",
+        meaning="the marker of a link to the next page",
+        metadata=since_version(microversion.INITIAL),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EndingPage:
+    """A page of claims that end: the root of their host, the end and consumer before it, and its limit."""
+
+    root: str
+    after: EndMarker
+    limit: int
+
+
+def parse_ending(params: Params, version: Microversion) -> EndingPage:
+    """Return the page that a query string of ``GET /ext/v1/claims`` asks for.
+
+    :raises InvalidRequest: the query string is wrong; the message names the error.
+    """
+    values = load_query(_EndingQuery, params, version)
+    time, _, consumer = values.get("marker", "0_").partition("_")
+    # a limit above the maximum is no error, so that clients need not know the maximum
+    limit = min(MAX_PAGE, int(values.get("limit", MAX_PAGE)))
+    return EndingPage(values["root"], (float(time), consumer), limit)
+
+
 class ConfirmationBody(StrictSchema):
-    """The body of ``PUT /ext/v1/claims/{consumer_uuid}``: the claim stays, or expires after some seconds."""
+    """The body of ``PUT /ext/v1/claims/{consumer_uuid}``: the claim becomes permanent, or expires later."""
 
     consumer_generation = IntegerField(0, required=True)
     expires_in = NumberField(1, MAX_SECONDS, load_default=None)
 
 
 def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
-    """Return the claims of a body.
+    """Convert a body to claims.
 
     :param forms: the registered forms of requests, such as flavors.
     :raises InvalidRequest: a query, a flavor, a group or an order is wrong, or a consumer is named twice or
@@ -148,13 +215,31 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
                 f"The consumer {each['consumer_uuid']} cannot have the type of reservations: only POST"
                 " /ext/v1/reservations creates consumers of this type."
             )
-    if body["ends_at"] is None:
+    on_end, preemptible = parse_end_action(body["on_end"]), body["preemptible"]
+    if preemptible is not None and body["reservation"] is not None:
+        raise InvalidRequest(
+            "A claim from a reservation cannot be preemptible: its room is not promised to others."
+        )
+    given = next((name for name in ("ends_at", "preemptible") if body[name] is not None), None)
+    if given is None:
+        if on_end not in (None, EndAction.NONE):
+            raise InvalidRequest(
+                f"on_end: {on_end} needs ends_at, because claims without it have no end. Give ends_at, or"
+                " leave on_end out."
+            )
         return [_wanted_claim(each, forms) for each in body["claims"]]
     if any(each["expires_in"] is not None for each in body["claims"]):
-        raise InvalidRequest("A claim may have either expires_in or ends_at, but not both.")
+        raise InvalidRequest(f"A claim may have either expires_in or {given}, but not both.")
     # the claims begin with their creation
-    window = TimeWindow(AT_ONCE, parse_time(body["ends_at"], "ends_at"))
-    return [replace(_wanted_claim(each, forms), window=window) for each in body["claims"]]
+    ends_at = math.inf if body["ends_at"] is None else parse_time(body["ends_at"], "ends_at")
+    window, min_duration = TimeWindow(AT_ONCE, ends_at), None
+    if preemptible is not None:
+        # others need the room at the end of a preemptible claim
+        min_duration, on_end = preemptible["min_duration"], on_end or EndAction.EVICT
+    return [
+        replace(_wanted_claim(each, forms), window=window, min_duration=min_duration, on_end=on_end)
+        for each in body["claims"]
+    ]
 
 
 def _wanted_claim(claim: dict[str, Any], forms: RequestForms) -> WantedClaim:
@@ -176,7 +261,7 @@ def parse_owned(
     consumer_type: str,
     group: ConsumerGroup | None = None,
 ) -> WantedClaim:
-    """Return the claim of a new consumer with this uuid and type.
+    """Convert one claim of a body to a claim of a new consumer with this uuid and type.
 
     :raises InvalidRequest: the field ``query``, ``flavor`` or ``order`` of the claim is wrong.
     """
@@ -188,7 +273,7 @@ def parse_owned(
 def parse_hosted(
     body: dict[str, Any], forms: RequestForms, consumer: str, owner: ConsumerOwnership
 ) -> WantedClaim:
-    """Return the claim of a new consumer for the request and the hosts of a body.
+    """Convert the request and the hosts of a body to the claim of a new consumer.
 
     :raises InvalidRequest: the field ``query`` or ``flavor`` of the body is wrong.
     """
@@ -218,7 +303,7 @@ def _parse_group(given: dict[str, Any] | None) -> ConsumerGroup | None:
 
 
 def _parse_order(given: dict[str, float], group: ConsumerGroup | None) -> Order:
-    """Return the order of a body; a soft policy adds its criterion, with a weight of 1 by default."""
+    """Return the order in a body; a soft group policy adds its criterion, by default with the weight 1."""
     for name, weight in given.items():
         # a negative weight prefers low numbers, which is only useful for attributes
         if weight < 0 and not name.startswith(ATTRIBUTE):

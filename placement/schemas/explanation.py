@@ -17,15 +17,15 @@ from placement.search.request import CandidatesRequest
 
 # about the maximum length of the request line of a GET
 MAX_QUERY: Final = 8192
-"""Maximum number of characters of a query."""
+"""Maximum number of characters in a query."""
 _MAX_PARAMETERS: Final = 1024
 """Maximum number of parameters in a query."""
 
 
 class VersionedSchema(StrictSchema):
-    """A body with a query in the grammar of a microversion, or with a flavor.
+    """Base class of bodies with a flavor, or with a query in the grammar of a microversion.
 
-    If the field ``strict`` is true, parts of the flavor that would otherwise be ignored are errors.
+    If the field ``strict`` is true, parts of the flavor that the service would otherwise ignore are errors.
     """
 
     # the field exists from 1.10 on, because this microversion introduced requests for candidates
@@ -48,23 +48,23 @@ _Forms: Any = StrictSchema.from_dict(
 
 
 class AskingSchema(_Forms):  # type: ignore[misc]  # its base is made, as above
-    """A request for candidates: a query string, or one of the registered forms."""
+    """Base class of bodies with a request for candidates: a query string, or one of the registered forms."""
 
     query = StringField(min_length=1, max_length=MAX_QUERY, load_default=None)
 
 
 class TopologySchema(StrictSchema):
-    """The policy for splitting requested dedicated CPUs and memory over NUMA nodes."""
+    """The policy that splits requested dedicated CPUs and memory over NUMA nodes."""
 
     topology = StringField(choices=[each.value for each in TopologyPolicy], load_default=None)
 
 
 class ExplanationBody(VersionedSchema, AskingSchema, TopologySchema):
-    """The request to explain, and its microversion."""
+    """The body: the request to explain, and its microversion."""
 
 
 def parse(body: dict[str, Any], forms: RequestForms) -> AskedCandidates:
-    """Return the request of a body.
+    """Convert a body to its request for candidates.
 
     :param forms: the registered forms of requests, such as flavors.
     :raises InvalidRequest: the query or the form is wrong; the message names the error.
@@ -75,7 +75,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> AskedCandidates:
 
 
 def parse_topology(given: str | None, request: CandidatesRequest) -> TopologyPolicy | None:
-    """Return the topology policy of a body that also asks for candidates; None if the body names no topology.
+    """Return the topology policy of a body; None if the body names none.
 
     :raises InvalidRequest: the request has nothing to split.
     """
@@ -92,7 +92,7 @@ def parse_topology(given: str | None, request: CandidatesRequest) -> TopologyPol
 
 
 def request_forms(conf: cfg.ConfigOpts) -> RequestForms:
-    """Return all registered forms, made with this configuration."""
+    """Return all registered forms of requests, made with this configuration."""
     return {name: form(conf) for name, form in extensions.registered_objects("request_forms").items()}
 
 
@@ -117,7 +117,7 @@ def _asked_candidates(body: dict[str, Any], forms: RequestForms) -> AskedCandida
 
 
 def _check_amounts(request: CandidatesRequest) -> None:
-    """Refuse amounts that no allocation can have, because the database column has 32 bits."""
+    """Refuse amounts that do not fit into the 32 bits of the database column for allocations."""
     for group in request.groups:
         for name, amount in group.resources.items():
             if amount > MAX_INT:
@@ -127,6 +127,6 @@ def _check_amounts(request: CandidatesRequest) -> None:
 
 
 def version_of(body: dict[str, Any]) -> Microversion:
-    """Return the microversion by which a body's query is read."""
+    """Return the microversion with which to read the query in a body."""
     major, minor = body["microversion"].split(".")
     return int(major), int(minor)

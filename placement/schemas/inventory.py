@@ -49,7 +49,10 @@ _PLAIN: Final = {*_INTEGERS, "allocation_ratio"}
 
 
 def _plain_values(data: Any) -> InventoryValues | None:
-    """Return the values of a plain inventory; None if the schema has to read the inventory."""
+    """Return the values of an inventory with only common fields and types.
+
+    The result is None if the schema has to read it.
+    """
     # exact types are compared, so that no subclass passes unchecked
     if type(data) is not dict or not data.keys() <= _PLAIN or "total" not in data:
         return None
@@ -72,9 +75,9 @@ def _plain_values(data: Any) -> InventoryValues | None:
 
 
 class InventoryObject(ObjectField):
-    """The inventory of one resource class in a body.
+    """The field of a body for the inventory of one resource class.
 
-    Reading by the schema takes ten times as long, so it is used only for inventories that are not plain.
+    Reading with the schema takes ten times as long, so only unusual inventories are read with it.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Reads the query strings of the API, except candidates; each parameter has its first microversion."""
+"""Parses the query strings of the API, except those of allocation candidates, at a microversion."""
 
 import re
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class TraitsQuery(StrictSchema):
 
 @dataclass(frozen=True, slots=True)
 class UsagesFilter:
-    """The project and the user of requested usages; ``consumer_type`` may also be ``all`` or ``unknown``."""
+    """The project and the user of the wanted usages; ``consumer_type`` may also be ``all`` or ``unknown``."""
 
     project_id: str
     user_id: str | None = None
@@ -74,7 +74,10 @@ class TraitsFilter:
     associated: bool | None = None
 
     def lists_trait(self, name: str, associated: bool) -> bool:
-        """Return whether a trait is listed; ``associated`` tells whether any provider has the trait."""
+        """Return whether the filter lists a trait.
+
+        ``associated`` tells whether any provider has the trait.
+        """
         return (
             (self.names is None or name in self.names)
             and (self.prefix is None or name.startswith(self.prefix))
@@ -83,7 +86,7 @@ class TraitsFilter:
 
 
 def parse_provider_filter(params: Params, version: Microversion) -> ProviderFilter:
-    """Return the filter of a query string of ``GET /resource_providers``.
+    """Parse the query string of ``GET /resource_providers``.
 
     :raises InvalidRequest: the query string is wrong; the message names the error.
     """
@@ -104,7 +107,7 @@ def parse_provider_filter(params: Params, version: Microversion) -> ProviderFilt
 
 
 def parse_usages(params: Params, version: Microversion) -> UsagesFilter:
-    """Return the filter of a query string of ``GET /usages``.
+    """Parse the query string of ``GET /usages``.
 
     :raises InvalidRequest: the query string is wrong; the message names the error.
     """
@@ -116,7 +119,7 @@ _TRAIT_NAMES: Final = re.compile(r"(in|startswith):(.*)", re.DOTALL)
 
 
 def parse_traits(params: Params, version: Microversion) -> TraitsFilter:
-    """Return the filter of a query string of ``GET /traits``.
+    """Parse the query string of ``GET /traits``.
 
     :raises InvalidRequest: the query string is wrong; the message names the error.
     """

@@ -1,7 +1,7 @@
-"""The query string of ``GET /allocation_candidates``.
+"""Parses the query string of ``GET /allocation_candidates``.
 
 From microversion 1.25 on, the parameters of a request group may have a suffix (``resources1``,
-``required_NET``), so patterns match their names.
+``required_NET``), so patterns describe their names.
 """
 
 import re
@@ -22,7 +22,7 @@ _LIMIT: Final = StringField(pattern="^[1-9][0-9]*$", metadata=since_version(micr
 
 
 class UnsuffixedQuery(StrictSchema):
-    """All parameters before microversion 1.25."""
+    """The query parameters before microversion 1.25."""
 
     resources = StringField(required=True, metadata=since_version(microversion.CANDIDATES))
     limit = _LIMIT
@@ -31,7 +31,7 @@ class UnsuffixedQuery(StrictSchema):
 
 
 class GranularQuery(StrictSchema):
-    """The parameters without a suffix, from microversion 1.25 on."""
+    """The query parameters without a suffix, from microversion 1.25 on."""
 
     limit = _LIMIT
     group_policy = StringField(
@@ -42,9 +42,9 @@ class GranularQuery(StrictSchema):
 
 
 def parse_candidates(params: Params, version: Microversion) -> CandidatesRequest:
-    """Return the request of a query string of ``GET /allocation_candidates`` at a microversion.
+    """Parse the query string of ``GET /allocation_candidates`` at a microversion.
 
-    If ``limit`` or ``group_policy`` occurs several times, its first value counts. Equal queries return the
+    If ``limit`` or ``group_policy`` occurs several times, its first value counts. Equal queries lead to the
     same object, so that a search recognises repeated queries.
 
     :raises InvalidRequest: the query string is wrong; the message names the error.
@@ -54,7 +54,7 @@ def parse_candidates(params: Params, version: Microversion) -> CandidatesRequest
 
 
 _PARSED: Final = KeptResults[CandidatesRequest](32 << 20)
-"""A cache of the requests of recent queries, with at most 32 MiB."""
+"""A cache of recently parsed queries, with at most 32 MiB."""
 
 
 def _parse(params: Params, version: Microversion) -> CandidatesRequest:
@@ -97,7 +97,7 @@ Grouped = Mapping[tuple[str, str], list[str]]
 
 
 def _split_params(params: Params, version: Microversion) -> tuple[Grouped, Params]:
-    """Return the values of group parameters by kind and suffix, and all other parameters."""
+    """Split parameters into those of groups, by kind and suffix, and all others."""
     grouped: dict[tuple[str, str], list[str]] = {}
     others: list[tuple[str, str]] = []
     unknown: set[str] = set()
@@ -123,7 +123,7 @@ def _split_params(params: Params, version: Microversion) -> tuple[Grouped, Param
 
 @lru_cache(maxsize=64)
 def _group_patterns(version: Microversion) -> tuple[re.Pattern[str], ...]:
-    """Return patterns for the names of group parameters; their two groups match the kind and the suffix."""
+    """Return patterns of the names of group parameters, which capture the kind and the suffix."""
     suffix = (
         "()"
         if version < microversion.GRANULAR_GROUPS
@@ -147,7 +147,7 @@ def _is_known(name: str, version: Microversion) -> bool:
 
 
 def _limit(text: str | None) -> int | None:
-    """Return the limit as a number; None for a number that is too large to limit anything."""
+    """Return the limit in a query as a number; None for a number too large to limit anything."""
     # a number with more digits may exceed 64 bits
     if text is None or len(text) > 18:
         return None
@@ -181,7 +181,7 @@ def _same_subtree(text: str) -> frozenset[str]:
 
 
 def _request_groups(grouped: Grouped, version: Microversion) -> tuple[RequestGroup, ...]:
-    """Return the groups in the order of the query; before 1.36 only groups that ask for resources."""
+    """Return the groups in the order of the query; before 1.36, leave out groups without resources."""
     suffixes = dict.fromkeys(suffix for kind, suffix in grouped if kind == "resources")
     resources = {suffix: terms.parse_resources(grouped["resources", suffix][-1]) for suffix in suffixes}
     # from 1.36 on a group may have no resources
@@ -218,7 +218,7 @@ def _request_groups(grouped: Grouped, version: Microversion) -> tuple[RequestGro
 
 
 def _check_orphans(grouped: Grouped) -> None:
-    """Check that each suffix with traits, aggregates or a tree also has resources (before 1.36)."""
+    """Check that each suffix with traits, aggregates or a tree also has resources; before 1.36."""
 
     def find_orphans(kind: str) -> list[str]:
         return [

@@ -1,4 +1,4 @@
-"""The request that a body asks for, and the interface of forms other than queries."""
+"""The request for candidates in a body, and the interface of forms other than queries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from placement.search.request import CandidatesRequest
 
 @dataclass(frozen=True, slots=True)
 class AskedCandidates:
-    """The request of a body, and the microversion by which the body is read.
+    """The request for candidates in a body, and the microversion with which the body is read.
 
     For a flavor, there may be a fallback request, and warnings about ignored parts of the flavor.
     """
@@ -25,7 +25,10 @@ class AskedCandidates:
 
 
 class RequestForm(Protocol):
-    """A way to ask for candidates without a query. Its entry point has the name of its field in bodies."""
+    """A way to ask for candidates without a query, such as a flavor.
+
+    Its entry point has the name of the field in bodies.
+    """
 
     schema: ClassVar[type[StrictSchema]]
 
@@ -40,4 +43,4 @@ class RequestForm(Protocol):
 
 
 RequestForms = Mapping[str, RequestForm]
-"""The registered forms, by the field of the body that each of them translates."""
+"""The registered forms, by the name of the field in bodies."""

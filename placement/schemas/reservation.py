@@ -13,6 +13,8 @@ from placement.schemas.claim import (
     GROUP_MEANING,
     GROUP_NAME,
     OwnedSchema,
+    end_action_field,
+    parse_end_action,
     parse_owned,
     parse_time,
     time_field,
@@ -26,28 +28,29 @@ from placement.store.time_profile import TimeWindow
 from placement.store.window_history import PastState
 
 MAX_SECONDS: Final = 10 * 366 * 86_400.0
-"""Maximum seconds until a reservation expires: ten years."""
+"""Maximum seconds until a reservation expires, which are ten years."""
 MAX_MARGIN: Final = 30 * 86_400
-"""Maximum number of seconds of the lead and of the cleaning time of a window: 30 days."""
+"""Maximum seconds of the lead and of the cleaning time of a window, which are 30 days."""
 MAX_PAGE: Final = 1000
-"""Maximum number of reservations in one answer."""
+"""Maximum number of reservations that one answer lists."""
 DEGRADED: Final = "degraded"
-"""The filter for reservations of any state with amounts that their providers cannot give."""
+"""The filter that selects reservations of any state with amounts that their providers cannot give."""
 
 
 _STATES: Final = (*ReservationState, DEGRADED, *PastState)
-"""The states of reservations in a list."""
+"""The states by which a list of reservations can be filtered."""
 
 
 class _EndingSchema(StrictSchema):
-    """The expiry of a reservation, which a body gives by one of two fields."""
+    """The expiry of a reservation, which a body gives by one of two fields, and the end of its claims."""
 
+    on_end = end_action_field()
     expires_at = time_field()
     expires_in = NumberField(0, MAX_SECONDS, load_default=None, allow_none=False)
 
 
 class ReservationCreation(_EndingSchema, OwnedSchema, TopologySchema):
-    """The body of ``POST /ext/v1/reservations``: a query, a flavor or a host; owner and expiry."""
+    """The body of ``POST /ext/v1/reservations``: a query, a flavor or a host, with owner and expiry."""
 
     uuid = UuidField(load_default=None, allow_none=False)
     starts_at = time_field()
@@ -91,7 +94,7 @@ class _ListQuery(StrictSchema):
 
 @dataclass(frozen=True, slots=True)
 class ReservationsPage:
-    """A page of reservations: project, group, marker, state and limit; None means no filter."""
+    """The filters and the page of a list of reservations; None means no filter."""
 
     project_id: str | None = None
     group: str | None = None
@@ -100,14 +103,14 @@ class ReservationsPage:
     limit: int = MAX_PAGE
 
     def has_state(self, document: Mapping[str, Any]) -> bool:
-        """Return whether the page shows a reservation with this document."""
+        """Return whether the reservation in a document has the wanted state."""
         if self.state == DEGRADED:
             return bool(document["degraded"])
         return self.state in (None, document["state"])
 
 
 def parse_list(params: Params, version: Microversion) -> ReservationsPage:
-    """Return the page that a query string of ``GET /ext/v1/reservations`` asks for.
+    """Parse the query string of ``GET /ext/v1/reservations``.
 
     :raises InvalidRequest: the query string is wrong; the message names the error.
     """
@@ -118,21 +121,21 @@ def parse_list(params: Params, version: Microversion) -> ReservationsPage:
 
 
 def change_of(body: dict[str, Any]) -> ReservationChange:
-    """Return the change that a body asks for.
+    """Return the change of a reservation that a body asks for.
 
-    :raises InvalidRequest: there is none, or the body has both of the fields for the end.
+    :raises InvalidRequest: the body asks for no change, or has both of the fields for the end.
     """
     has_end = body["expires_at"] is not None or body["expires_in"] is not None
-    if not has_end and body["allocations"] is None:
-        raise InvalidRequest("One of expires_at, expires_in and allocations is needed.")
+    if not has_end and body["allocations"] is None and body["on_end"] is None:
+        raise InvalidRequest("One of expires_at, expires_in, allocations and on_end is needed.")
     kept = None
     if body["allocations"] is not None:
         kept = {uuid: each["resources"] for uuid, each in body["allocations"].items()}
-    return ReservationChange(end_of(body) if has_end else None, kept)
+    return ReservationChange(end_of(body) if has_end else None, kept, parse_end_action(body["on_end"]))
 
 
 def end_of(body: dict[str, Any]) -> ReservationEnd:
-    """Return the expiry that a body gives to a reservation.
+    """Return the expiry of a reservation that a body gives.
 
     :raises InvalidRequest: the body has neither or both of the two fields, or a date that does not exist.
     """
@@ -145,9 +148,9 @@ def end_of(body: dict[str, Any]) -> ReservationEnd:
 
 
 def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
-    """Return the window that a body asks for, without margins; None if it holds its amounts at once.
+    """Return the window that a body asks for, without margins; None if the amounts are held at once.
 
-    :raises InvalidRequest: the window has no time as its end, or does not end after its start. Or a date does
+    :raises InvalidRequest: the window has no time as its end, or does not end after its start. A date does
         not exist, or a reservation without a start has a lead or a cleaning time.
     """
     if body["starts_at"] is None:
@@ -164,12 +167,12 @@ def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
 
 
 def maintenance_window(body: dict[str, Any], window: TimeWindow | None) -> TimeWindow:
-    """Return the window of a maintenance.
+    """Return the window of a maintenance that a body asks for.
 
-    :raises InvalidRequest: the body also asks for a place, or has no start.
+    :raises InvalidRequest: the body also has a query or a flavor, or has no start.
     """
     places = ("query", "flavor", "allowed_hosts", "excluded_hosts", "order", "group", "topology")
-    fields = (*places, "lead_time", "cleaning_time")
+    fields = (*places, "lead_time", "cleaning_time", "on_end")
     if given := [name for name in fields if body.get(name)]:
         raise InvalidRequest(f"A reservation with maintenance_of takes a whole host, without {given[0]}.")
     if window is None:

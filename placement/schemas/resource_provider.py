@@ -43,13 +43,13 @@ class _NestedCreate(_ProviderCreation):
 # schemas are cached, because making a schema takes longer than reading a body
 @cache
 def creation_schema(version: Microversion) -> StrictSchema:
-    """Return the schema of ``POST /resource_providers``; it has a parent from 1.14 on."""
+    """Return the schema of ``POST /resource_providers``, which has a parent from microversion 1.14 on."""
     return _NestedCreate() if version >= microversion.NESTED_PROVIDERS else _ProviderCreation()
 
 
 @cache
 def update_schema(version: Microversion) -> StrictSchema:
-    """Return the schema of ``PUT /resource_providers/{uuid}``; it has a parent from 1.14 on."""
+    """Return the schema of ``PUT /resource_providers/{uuid}``, with a parent from microversion 1.14 on."""
     return _NestedUpdate() if version >= microversion.NESTED_PROVIDERS else _ProviderUpdate()
 
 
@@ -82,7 +82,10 @@ class TraitsBody(StrictSchema):
 
 
 class ResourceClassBody(StrictSchema):
-    """The body of ``POST /resource_classes``, and of ``PUT`` up to 1.6; from 1.7 on, the name in the path."""
+    """The body of ``POST /resource_classes``, and of ``PUT`` up to 1.6.
+
+    From 1.7 on, the name in the path of ``PUT``.
+    """
 
     name = StringField(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)
 
@@ -101,7 +104,7 @@ ATTRIBUTE_NAME: Final = "[A-Za-z][A-Za-z0-9_.-]{0,63}"
 
 
 class AttributeValue(SchemaField):
-    """A JSON string of up to 255 characters, or a number."""
+    """A field for a JSON string of up to 255 characters, or a number."""
 
     json_type = "string"
     _text = StringField(max_length=255)

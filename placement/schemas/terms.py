@@ -1,6 +1,6 @@
-"""Reads query strings: parameters by microversion, and amounts, traits, aggregates and trees in values.
+"""Parses parts of query strings: parameters by microversion, and amounts, traits, aggregates and trees.
 
-A query string is given as pairs of name and value. An unknown parameter is an error. If a parameter occurs
+A query string is passed as pairs of name and value. An unknown parameter is an error. If a parameter occurs
 several times, its last value counts, unless its parser reads all values. All values have to be valid. Error
 messages have the words of OpenStack Placement.
 """
@@ -21,7 +21,7 @@ Params = Sequence[tuple[str, str]]
 
 
 def since_version(version: Microversion) -> dict[str, Any]:
-    """Return an argument for a field of a query: it stores the microversion that introduced the field."""
+    """Return an argument for a field of a query, which stores the microversion that introduced the field."""
     return {"since": version}
 
 
@@ -31,7 +31,7 @@ def all_values(params: Params, name: str) -> list[str]:
 
 
 def load_query(schema: type[StrictSchema], params: Params, version: Microversion) -> dict[str, Any]:
-    """Return the last value of each parameter.
+    """Return the last value of each parameter, as the schema loads it.
 
     :raises InvalidRequest: the version does not have a parameter, or a value is invalid.
     """
@@ -62,7 +62,10 @@ _ANY_TRAIT_FORM: Final = "in:HW_CPU_X86_VMX,CUSTOM_MAGIC"
 
 
 def parse_resources(text: str) -> dict[str, int]:
-    """Return ``VCPU:2,MEMORY_MB:1024`` as a dict of amounts by class; the last amount of a class counts."""
+    """Parse a text such as ``VCPU:2,MEMORY_MB:1024`` to amounts by class.
+
+    The last amount of a class counts.
+    """
     if not text.strip():
         raise InvalidRequest(_RESOURCES_FORM.format(got="empty string"))
     resources: dict[str, int] = {}
@@ -91,9 +94,9 @@ Required = tuple[tuple[frozenset[str], ...], frozenset[str]]
 
 
 def parse_required(values: Sequence[str], version: Microversion, *, any_of: bool = True) -> Required:
-    """Return the traits of ``required``: sets with one required trait each, and forbidden traits.
+    """Parse values of ``required`` to sets of traits (one of each set is required), and forbidden traits.
 
-    Before 1.39 only the last of several values counts.
+    Before microversion 1.39, only the last of several values counts.
 
     :param any_of: whether values may begin with ``in:``, which means any of the traits.
     """
@@ -146,7 +149,7 @@ MemberOf = tuple[tuple[frozenset[str], ...], frozenset[str]]
 
 
 def parse_member_of(values: Sequence[str], version: Microversion) -> MemberOf:
-    """Return the aggregates of ``member_of``: sets of alternatives, and forbidden aggregates."""
+    """Parse values of ``member_of`` to sets of alternative aggregates, and forbidden aggregates."""
     if len(values) > 1 and version < microversion.REPEATED_MEMBER_OF:
         raise InvalidRequest("Multiple member_of parameters are not supported")
     member_of: list[frozenset[str]] = []
@@ -177,7 +180,7 @@ def parse_member_of(values: Sequence[str], version: Microversion) -> MemberOf:
 
 
 def parse_in_tree(text: str) -> str:
-    """Return the uuid in ``in_tree``; it may be the uuid of any provider in the tree."""
+    """Parse the uuid in ``in_tree``, which may be the uuid of any provider in the tree."""
     return _parse_uuid(text, "Expected 'in_tree' parameter to be a format of uuid.")
 
 

@@ -49,7 +49,7 @@ class _TreeProvider(StrictSchema):
 class _BoundedProviders(ArrayField):
     """An array of descriptions of providers.
 
-    The total number of their parts is limited, and checked before they are read.
+    The total number of their parts is limited, and is checked before the parts are read.
     """
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
@@ -64,7 +64,7 @@ class _BoundedProviders(ArrayField):
 
 
 class TreeBody(StrictSchema):
-    """The descriptions of all providers, which :func:`parse_descriptions` reads."""
+    """The body with the descriptions of all providers, which :func:`parse_descriptions` reads."""
 
     # descriptions are read one at a time later, so that an error message can name the provider
     resource_providers = _BoundedProviders(SchemaField(), required=True, min_items=1, max_items=MAX_PROVIDERS)
@@ -80,7 +80,7 @@ class _ShowQuery(StrictSchema):
 
 
 def parse_show(params: Params, version: Microversion) -> bool:
-    """Return whether a query string of ``GET /ext/v1/trees/{uuid}`` also asks for allocations.
+    """Return whether the query string of ``GET /ext/v1/trees/{uuid}`` asks for allocations, too.
 
     :raises InvalidRequest: the query string is wrong; the message names the error.
     """
@@ -94,7 +94,7 @@ def _count_parts(providers: list[Any]) -> int:
 
 
 def parse_descriptions(body: Mapping[str, Any]) -> list[ProviderDescription]:
-    """Return the descriptions of providers in a body.
+    """Convert a body to descriptions of providers.
 
     :raises InvalidRequest: a description is wrong; the message names the provider.
     """

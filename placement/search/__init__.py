@@ -1,39 +1,42 @@
-"""The search wing: allocation candidates, their diagnosis and claims, by pure functions over the read model.
+"""Searches the read model with pure functions: allocation candidates, their diagnosis, and claims.
 
 Nouns
-    A *request* is the query string as data. Several providers may serve its *group* without a suffix; exactly
+    A *request* is a parsed query string. Several providers may serve its *group* without a suffix; exactly
     one provider serves each group with a suffix. A *need* is the smallest part of a request that one provider
     serves: each suffixed group is a need, and so is each resource class of the unsuffixed group. A need has
-    amounts and *conditions*. Each kind of condition is one Python class, which is registered once for all
-    modules that read conditions.
+    amounts and *conditions*. Each kind of condition is one Python class. The class is registered once, and
+    all modules that read conditions find it there.
 
-    A candidate is *anchored* at a tree. The providers of a candidate come from a *provider set*: the tree,
-    and the providers that share with it through aggregates. The *options* of a need are the providers of the
-    set that can serve it. An *assignment* maps some of the needs to chosen options. The *rules* say which
-    choices are allowed together. A complete assignment is a *candidate*. A *pattern* is a candidate written
-    as positions in the provider set. An *offer* is a provider set with a batch of its patterns.
+    A candidate is *anchored* at a tree, which is the tree of the host. The providers of a candidate come from
+    a *provider set*: the tree, and the providers that share with it through aggregates. The *options* of a
+    need are the providers of the set that can serve it. An *assignment* maps some of the needs to chosen
+    options. The *rules* say which choices are allowed together. A complete assignment is a *candidate*. A
+    *pattern* is a candidate in which positions of the provider set stand for the providers. An *offer* is a
+    provider set with a batch of its patterns.
 
     A *compiled request* applies to all trees of a structure for which the conditions of the request have the
     same results. The search compares only the free amounts that matter. For most resource classes, it
     compares whether a provider has enough for a need. For classes that several needs *contest*, it compares
-    the free amount itself. Trees without a difference in these amounts are searched once. Trees of several
-    compiled requests are equivalent, too, if their options have the same positions and relations. A *dead
-    end* is an assignment that cannot be completed. An assignment that differs from a dead end only in
-    equivalent providers is a dead end, too. A search *rests* when it has found nothing for a while. Each
-    search *spends* steps of a *budget*.
+    the free amount itself. The search visits only one of several trees without a difference in these amounts.
+    Trees of several compiled requests are equivalent, too, if their options have the same positions and
+    relations. A *dead end* is a partial assignment that no further choice can complete. An assignment that
+    differs from a dead end only in equivalent providers is a dead end, too. A search *rests* at a tree after
+    many choices without a result, so that other trees come first. Each step of a search *spends* a part of
+    its *budget*.
 
 Modules
     - ``request`` is made by ``placement.schemas``; ``conditions`` turns it into needs and conditions.
     - ``roots`` finds the trees that may serve the request, beginning with the rarest requested property.
     - ``candidate_search`` goes from tree to tree and orders the candidates.
     - ``equivalence`` groups trees, and ``compiled_request`` searches each group once.
-    - ``backtracking`` tries assignments of one tree; ``rules`` rules out the impossible first, and
+    - ``backtracking`` tries assignments of one tree. ``rules`` excludes impossible assignments first, and
       ``symmetry`` recognises assignments that differ only in equal providers and equal groups.
     - ``candidates`` has the classes of the results, ``rendering`` writes the answer, and ``budget`` limits
     the work.
     - ``host_filter`` serves ``GET /resource_providers``.
-    - ``diagnosis`` explains why candidates are few or none, and which changes would help.
-    - ``claims`` places claims, scores choices and writes them.
+    - ``diagnosis`` explains why a request has few candidates or none, and which changes of the request would
+      help.
+    - ``claims`` finds a host for each claim, scores choices, and writes the chosen allocations.
 
 The order of calls
     ``placement.api`` parses a query, takes a view of the read model, and calls
@@ -58,8 +61,9 @@ A worked example
     and has two needs: DISK_GB:10 from one provider, and VCPU:4 from one provider for the group ``_CPU``. One
     compiled request applies to all hosts. The need for disk has an option at position 0, the other need at
     positions 1 and 2. The free amounts are (100, 3, 8), (100, 8, 8) and (90, 8, 6). Position 1 of ``cn1`` has
-    too little VCPU; on ``cn2`` and ``cn3`` all options have enough. No class is contested, so ``cn2`` and
-    ``cn3`` are equivalent. Two trees are searched, and ``cn3`` gets the patterns of ``cn2``:
+    too little VCPU; on ``cn2`` and ``cn3`` all options have enough. No class is contested (asked for by
+    several needs), so ``cn2`` and ``cn3`` are equivalent. Two trees are searched, and ``cn3`` gets the
+    patterns of ``cn2``:
 
         cn1(DISK_GB:10) + cn1_1(VCPU:4)
         cn2(DISK_GB:10) + cn2_0(VCPU:4)
@@ -72,19 +76,19 @@ A worked example
     would be searched separately.
 
 Invariants
-    - Without a limit each candidate is found exactly once. With a limit, at most that number is found, and
-      fewer only where fewer exist. ``tests/placement/search/brute.py`` defines a candidate, with a function
-      for each rule.
-    - A limit bounds the work, not only the answer: the search stops once it has found that number.
-    - If a tree can serve a request in many equivalent ways, one of them comes before all the others, also
-      before those of other trees. So a limit first leaves out candidates that make no difference. A random
-      order does not have this property.
+    - Without a limit each candidate is found exactly once. With a limit, the search finds at most that number
+      of candidates, and fewer only if fewer exist. ``tests/placement/search/brute.py`` defines a candidate,
+      with a function for each rule.
+    - A limit bounds the work and not only the answer, because the search stops at the limit.
+    - If a tree can serve a request in many equivalent ways, one of these ways comes before all other ways of
+      any tree. So a limit first leaves out candidates that differ from another candidate only in equal
+      providers. A random order does not have this property.
     - Two trees share patterns only if the conditions have the same results in both trees, and the free
     amounts that matter are the same.
     - Feasibility checks and dead ends rule out only impossible assignments. A need that passes a feasibility
       check may still be impossible to serve.
     - Each loop that a client can make long spends steps. A search that has spent its budget returns the
-      candidates found so far. If there are none, the request is refused, and the refusal names the
+      candidates found so far. If there are none, the service refuses the request with an error that names the
       responsible group.
-    - The search never decides about capacity: the database checks each claim (``placement.store``).
+    - The search never decides about capacity, because the database checks each claim (``placement.store``).
 """

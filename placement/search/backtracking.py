@@ -1,18 +1,20 @@
-"""Backtracking: tries all ways to serve a request from one tree and the providers that share with it.
+"""Tries all assignments of providers to needs, by backtracking.
+
+The providers are those of one tree, and those that share with it.
 
 A depth-first search chooses one provider for each need. The search checks each choice against capacities and
-rules, and leaves a branch as soon as it cannot be completed. The search builds no product of all options; the
-caller takes as many results as it wants. After a while without a result the search *rests*: it yields None,
-so that the caller can search other trees first.
+rules, and leaves a branch as soon as it cannot be completed. The search does not build the product of all
+options; the caller takes only the results that it wants. After a while without a result the search *rests*:
+it yields None, so that the caller can search other trees first.
 
-Hosts have many equal devices. If four of sixteen equal providers are full and the remaining groups have no
-place, it does not matter which four are full. The search remembers this *dead end* for all equivalent
-assignments. Of many equivalent results, the search yields one before the others
+Hosts have many equal devices. If four of sixteen equal providers are full and the remaining groups do not
+fit, it does not matter which four are full. The search remembers this *dead end* for all equivalent
+assignments. Of many equivalent results, the search yields one result before the others
 (:mod:`placement.search.symmetry`).
 
-The two search loops in this module undo choices without a journal of changes. The loops run for each tree of
-each request. A journal of changes, which the planner uses, would add a function call to every choice. Both
-loops are generators, so that candidates are searched for only when the caller asks for them.
+The two search loops of this module undo a choice by themselves, without a journal of changes. These loops run
+for each tree of each request. A journal of changes, which the planner uses, would add a function call to
+every choice. Both loops are generators, so that they search for a candidate only when the caller asks for it.
 
 Only :mod:`placement.search.compiled_request` uses this module, and tests compare it with brute force. The
 module knows providers and rules, but neither patterns nor caches.
@@ -32,17 +34,18 @@ from placement.search.symmetry import AssignmentKinds, RememberedAssignments
 
 # up to this number, trying all assignments costs less than proving first that the needs cannot fit
 SMALL: Final = 256
-"""Largest number of assignments that are tried without first checking that the needs fit at all."""
+"""Largest number of assignments that are tried without a check in advance whether the needs fit at all."""
 # checking one pair of needs takes two lookups in lineages, while the general search checks each assignment by
 # all rules
 SMALL_IN_PAIRS: Final = 4096
 """Largest number of assignments for which :func:`pairwise_assignments` is used."""
 # most of these assignments are left out, as equivalent ones or by a rule, and quick proofs come first
 SMALL_BY_KINDS: Final = 32_768
-"""The same limit for a search that leaves out equivalent assignments."""
+"""Largest number of assignments without such a check, for a search that leaves out equivalent assignments."""
 _CHOICES_BEFORE_REST: Final = 256
-"""Number of choices without a result after which a search first lets other trees be searched (rests); it
-doubles with each rest."""
+"""Number of choices without a result after which a search first rests, so that other trees are searched; each
+rest doubles the number.
+"""
 
 
 def complete_assignments(
@@ -54,14 +57,14 @@ def complete_assignments(
     distinct_only: bool = False,
     places: OptionPlaces | None = None,
 ) -> Iterator[Sequence[Provider] | None]:
-    """Yield each way to serve the needs exactly once; a way is one provider for each need.
+    """Yield each complete assignment (one provider for each need) exactly once.
 
-    With ``rng``, the ways come in random order. With ``kinds``, one way of each set of equivalent ways comes
-    first, and the other ways of the set come later. A yielded None means that the search rests, so that the
-    caller can search other trees first.
+    With ``rng``, the assignments come in random order. With ``kinds``, one assignment of each set of
+    equivalent assignments comes first, and the other assignments of the set come later. A yielded None means
+    that the search rests, so that the caller can search other trees first.
 
-    :param distinct_only: whether to yield only one of several ways that differ in equal devices or groups;
-        this needs ``kinds``.
+    :param distinct_only: whether to yield only one of several assignments that differ in equal devices or
+        groups. This needs ``kinds``.
     :param places: the places of the options; given only if each rule compares two needs at a time.
     :raises placement.search.budget.BudgetExhausted: the search has taken too long.
     """
@@ -91,13 +94,14 @@ def complete_assignments(
 def _distinct_first(
     run: Callable[..., Iterator[Sequence[Provider] | None]], kinds: AssignmentKinds, distinct_only: bool
 ) -> Iterator[Sequence[Provider] | None]:
-    """Yield ways to serve the needs, first those that differ in more than equal devices and groups.
+    """Yield assignments, and first those that differ in more than equal devices and groups.
 
-    The first pass yields one way of each set that differs only in units of pools. The second pass yields one
-    way of each set of equivalent ways.
+    The first pass yields one assignment of each set that differs only in units of pools. The second pass
+    yields one assignment of each set of equivalent assignments.
 
-    After these, yield one way for each distinct set of amounts, and at last all other ways. The search rests
-    between these passes, so that the caller first gets one way from each other tree.
+    The third pass yields one assignment for each distinct set of amounts, and the last pass all other
+    assignments. The search rests between these passes, so that the caller first gets one assignment from each
+    other tree.
     """
     # the first pass needs pools, the second pass needs equal providers, and the third pass equal needs
     passes: list[Iterator[Sequence[Provider] | None]] = []
@@ -174,9 +178,9 @@ def pairwise_assignments(
     visited: RememberedAssignments | None = None,
     kinds: AssignmentKinds | None = None,
 ) -> Iterator[tuple[int, ...] | None]:
-    """Yield the assignments of :func:`complete_assignments`, as positions.
+    """Yield the assignments of :func:`complete_assignments`, with positions instead of providers.
 
-    Correct only where each rule compares two needs at a time (``rules.pairwise``).
+    The result is correct only if each rule compares two needs at a time (``rules.pairwise``).
 
     :param order: the indexes of the needs in the order of the search; by default an order by their rules.
     :param visited: see :func:`_run_through`, as ``kinds``.
@@ -260,7 +264,10 @@ def _subtree_mates(rules: RequestRules, index: int) -> Iterator[int]:
 
 
 def _mates_together(rules: RequestRules, options: Sequence[Sequence[int]]) -> list[int]:
-    """Return need indexes, fewest options first; needs of one same_subtree rule follow one another."""
+    """Return the indexes of needs, those with the fewest options first.
+
+    Needs of one same_subtree rule are adjacent.
+    """
     order: list[int] = []
     for first in sorted(range(len(options)), key=lambda index: len(options[index])):
         for index in (first, *_subtree_mates(rules, first)):
@@ -270,7 +277,10 @@ def _mates_together(rules: RequestRules, options: Sequence[Sequence[int]]) -> li
 
 
 def count_ways(options: Sequence[Sequence[object]], limit: int) -> int:
-    """Return the number of ways to choose an option for each need; numbers above the limit are not exact."""
+    """Return the number of ways to choose one option for each need.
+
+    The number is exact only up to the limit.
+    """
     found = 1
     for each in options:
         found *= len(each)
@@ -284,8 +294,8 @@ def _order_needs(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> 
     """Return the indexes of the needs in the order in which the search chooses providers for them.
 
     Needs with an option that has a trait required by the unsuffixed group come first, then needs with few
-    options. Among equal needs, the need with the largest share of a contested class comes first, while much
-    of the class is free.
+    options. If several needs ask for much of a class, the need that asks for the largest share of the free
+    amount comes first.
     """
     rules.budget.spend(len(rules.unsuffixed_traits) * sum(map(len, options)))
 

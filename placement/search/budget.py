@@ -1,4 +1,4 @@
-"""The budget of a search: limits of time and size, and pauses in which other threads run.
+"""The budget of a search: limits of its time and size, and pauses in which other threads run.
 
 Most requests are answered within a millisecond, but the time of a few has no bound: placing 24 groups on 8
 devices is a packing problem. A search counts its work in *steps* of a few microseconds each. From time to
@@ -17,18 +17,18 @@ _FIRST_SLICE: Final = 0.02
 """Seconds of work after which a search first lets other threads run."""
 # a short request takes 1 to 2 ms itself, and should not wait much longer than that for a long request
 _SLICE: Final = 0.002
-"""Seconds of work between two yields; other threads of the process wait about as long."""
+"""Seconds of work between two pauses of a search; another thread of the process waits about this long."""
 
 # a cheap lookup takes only a fraction of a step, so the clock is checked once for many items
 _AT_ONCE: Final = 512
-"""Number of items that a loop of lookups or of rendering handles between two checks of the clock."""
+"""Number of items that a loop handles between two checks of the clock."""
 
 Ended = Literal["deadline", "size"]
 Item = TypeVar("Item")
 
 
 class BudgetExhausted(Exception):
-    """The search has used all the time that it may take."""
+    """The search has used all the CPU time of its budget."""
 
 
 class SearchBudget:
@@ -36,8 +36,8 @@ class SearchBudget:
 
     :param seconds: maximum CPU time of the search, in seconds.
     :param size: maximum size of the answer, in bytes.
-    :param yield_lock: called regularly during long searches, to let other requests run. An exception that it
-        raises ends the search.
+    :param yield_lock: a function that is called regularly during long searches, to let other requests run. An
+        exception of this function ends the search.
     :param first_slice: seconds of work before the first call of ``yield_lock``.
     """
 
@@ -64,7 +64,10 @@ class SearchBudget:
         self._not_before = perf_counter() + min(seconds, first_slice)
 
     def spend(self, steps: int = 1) -> None:
-        """Count steps of work. A count that is too high is harmless: it only causes a check of the clock."""
+        """Count steps of work.
+
+        A count that is too high is harmless, because it only causes a check of the clock.
+        """
         self._steps_left -= steps
         if self._steps_left <= 0:
             # the error is raised again in later calls, because the caller may go on with another generator of
@@ -76,19 +79,25 @@ class SearchBudget:
                 raise BudgetExhausted
 
     def spend_anyway(self, steps: int = 1) -> None:
-        """Count steps of work on results already found; let other threads run, but never raise an error."""
+        """Count steps of work on results already found, and let other threads run.
+
+        This method never raises an error.
+        """
         self._steps_left -= steps
         if self._steps_left <= 0:
             self._check_clock()
 
     def allows_size(self, size: int) -> bool:
-        """Return whether an answer that has ``size`` bytes so far may grow."""
+        """Return whether an answer of ``size`` bytes may become larger."""
         if size > self.size:
             self.ended = "size"
         return self.ended is None
 
     def _check_clock(self) -> float:
-        """Let other threads run if a slice is over; return the thread's CPU time, or 0 if it was not read."""
+        """Let other threads run at the end of a slice.
+
+        Return the thread's CPU time, or 0 if the clock was not read.
+        """
         now = 0.0
         if perf_counter() >= self._not_before:
             now = thread_time()

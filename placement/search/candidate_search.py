@@ -1,8 +1,8 @@
-"""``GET /allocation_candidates``: searches the trees of a snapshot and yields the candidates of a request.
+"""Finds allocation candidates: searches the trees of a snapshot and yields the candidates of a request.
 
-The search goes from root to root. Each root yields its candidates in small batches, so that a limit bounds
-the work and not only the answer. If the search at a root finds no candidate for a while, it continues after
-all other roots had their turn.
+The search visits one root provider after another. The search takes the candidates of each root in small
+batches, so that a limit bounds the work and not only the answer. If the search at a root finds no candidate
+for a while, it continues after all other roots had their turn.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ from placement.search.symmetry import never_pooled
 T = TypeVar("T")
 
 Source = tuple[ProviderSet, Iterable[PatternBatch]]
-"""The candidates at one tree: a provider set, and an iterator over batches of its patterns. An empty batch
-gives the turn to the next source."""
+"""The candidates at one tree: the provider set, and an iterator over batches of its patterns. An empty batch
+lets the search continue with the next tree.
+"""
 
 
 def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
-    """Yield all batches of one tree, then of the next.
+    """Yield all batches of one tree, then all batches of the next tree.
 
-    A tree at which the search rests comes again at the end.
+    A tree at which the search rests is visited again at the end.
 
-    A source also rests when its remaining candidates differ from earlier ones only in interchangeable
-    providers and groups.
+    The search also rests at a tree when the remaining candidates differ from earlier ones only in
+    interchangeable providers and groups.
     """
     resting: deque[Source] = deque()
     # the function is a generator, because sources that rest are appended to the deque while it is read
@@ -64,9 +65,9 @@ def one_by_one(sources: Iterator[Source]) -> Iterator[Offer]:
 
 
 def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
-    """Yield one batch of each tree, then a second batch of each, and so on.
+    """Yield one batch of each tree, then a second batch of each tree, and so on.
 
-    A tree is first searched at its turn.
+    The search of a tree begins only when its first batch is due.
     """
     active: deque[Source] = deque()
     # the function is a generator, because a limit may be reached before most sources are opened
@@ -80,13 +81,13 @@ def round_robin(sources: Iterator[Source]) -> Iterator[Offer]:
 
 
 def drain_waiting(waiting: deque[T]) -> Iterator[T]:
-    """Yield the items of the queue, and items that are appended meanwhile."""
+    """Yield the items of a queue, including items that are appended during the iteration."""
     while waiting:
         yield waiting.popleft()
 
 
 def limit_offers(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
-    """Yield batches of candidates until they have ``limit`` candidates in total.
+    """Yield batches of candidates until there are ``limit`` candidates in total.
 
     The last batch may be shortened.
     """
@@ -104,11 +105,11 @@ def limit_offers(offers: Iterable[Offer], limit: int) -> Iterator[Offer]:
 # the size is a compromise: small batches end a search with a low limit early, large batches have less
 # overhead
 BATCH: Final = 16
-"""Largest number of candidates of one tree that are searched for at once."""
+"""Largest number of candidates that the search finds at one tree before it turns to another tree."""
 # the check adds up the sizes of all patterns; if it ran for each offer, it would cost more than finding the
 # patterns
 _CHUNK: Final = 256
-"""Number of needs in the found candidates after which the size of the answer is checked again."""
+"""Number of needs, summed over the found candidates, after which the size of the answer is checked again."""
 # the loop is quick: one dictionary lookup, which takes less time than a step, refuses most roots
 _ROOTS: Final = 32
 """Number of roots between two checks of the budget."""
@@ -184,11 +185,14 @@ class CandidateSearch:
         self._sized: set[ProviderSet] = set()
 
     def chunk_size(self) -> int:
-        """Return how many offers pass between two checks of the answer's size; more needs, fewer offers."""
+        """Return the number of batches between two checks of the answer's size.
+
+        The more needs, the fewer batches.
+        """
         return max(1, _CHUNK // len(self._needs))
 
     def added_size(self, offers: Sequence[Offer]) -> int:
-        """Return the approximate size, in bytes, that these offers add to the answer."""
+        """Return the approximate number of bytes by which these candidates enlarge the answer."""
         candidates = sum([len(patterns) for _, patterns in offers])
         # an answer has the summaries of a tree once, however many candidates the tree has
         added = {provider_set for provider_set, _ in offers} - self._sized
@@ -201,11 +205,11 @@ class CandidateSearch:
         return sum(map(_need_size, self._needs))
 
     def possible_roots(self) -> RootFilter:
-        """Return the roots at which candidates may be anchored."""
+        """Return the roots of trees that may be the host of a candidate."""
         return possible_roots(self._snapshot, self._request, self._needs, self._sharing)
 
     def by_root(self, batch: int) -> Iterator[Source]:
-        """Yield the candidates of each tree that may serve the request, in batches of this size."""
+        """Yield batches of at most this size with the candidates of each tree that may serve the request."""
         roots: Iterable[int] = self.possible_roots()
         # roots are drawn without replacement, so that each root comes once
         if self._rng is not None:
@@ -224,7 +228,10 @@ class CandidateSearch:
                 yield source
 
     def source_at(self, root: int, *, each_root: bool = False) -> Source | None:
-        """Return the candidates at the tree of a root; None if a quick check proves that there are none."""
+        """Return the candidates at the tree of a root.
+
+        The result is None if a quick check proves that the tree has no candidate.
+        """
         tree = self._trees[root]
         # in most clouds no provider shares with others: then the tree is its own provider set, and no
         # candidate is found twice
@@ -245,7 +252,7 @@ class CandidateSearch:
         return provider_set, plan.pattern_batches(provider_set, tree.free, self._rng)
 
     def _has_too_little(self, tree: HostTree) -> bool:
-        """Return whether an unshared class has too little free, for one need or for all needs together."""
+        """Return whether too little of an unshared class is free for one need or for all needs."""
         max_free = tree.max_free
         # the code is a loop, which takes less time than any() with a generator
         for name, amount in self._least:
@@ -258,7 +265,7 @@ class CandidateSearch:
         return False
 
     def serves_tree(self, tree: HostTree, shared: Sequence[Provider]) -> bool:
-        """Return whether any candidate is anchored at a tree, given the providers that share with it."""
+        """Return whether the tree, with the providers that share with it, has any candidate."""
         plan = self._plan_of(tree, shared)
         if plan is None:
             return False
@@ -275,7 +282,7 @@ class CandidateSearch:
         *,
         pooled: bool = False,
     ) -> UnusedPatterns:
-        """Return all patterns of candidates of a tree as if no provider had any usage."""
+        """Return the patterns of all candidates that a tree would have if no provider had any usage."""
         # the caller needs all patterns, so larger batches save rests and bookkeeping
         self._searched.batch = BATCH
         if shared:
@@ -298,7 +305,7 @@ class CandidateSearch:
         return found
 
     def _without_usage(self, provider: Provider) -> Provider:
-        """Return the sharing provider as if none of it were used."""
+        """Return a copy of the sharing provider with no usage."""
         # the same object is kept if possible, because its id is a part of the keys of plans
         if not provider.used:
             return provider
@@ -307,10 +314,10 @@ class CandidateSearch:
         return self._known_unused[provider.id]
 
     def home_of(self, offer: Offer) -> int | None:
-        """Return the root of the tree that has all providers of the offer's first candidate.
+        """Return the root of the tree that contains all providers of the first candidate of a batch.
 
-        None if the providers are in several trees, or if this root does not meet the conditions on roots.
-        If there is such a root, the search finds the same candidate at that root, too.
+        The result is None if the providers are in several trees, or if this root does not meet the conditions
+        on roots. If there is such a root, the search finds the same candidate at that root, too.
         """
         members = offer[0].members
         roots = {members[at].root_id for positions in offer[1][0].mappings.values() for at in positions}
@@ -321,9 +328,10 @@ class CandidateSearch:
         return home if all(each.met_by(root, self._snapshot) for each in self._on_roots) else None
 
     def is_repeated(self, offer: Offer, seen: set[Hashable]) -> bool:
-        """Return whether the single candidate of an offer was already found at another root.
+        """Return whether the single candidate of a batch was already found at another root.
 
-        Only candidates of sharing providers alone can repeat; other candidates are not remembered.
+        Only a candidate of sharing providers alone can be found twice, so other candidates are not
+        remembered.
 
         :param seen: the keys of the candidates found so far; the function adds the key of a new candidate.
         """
@@ -343,7 +351,7 @@ class CandidateSearch:
         return False
 
     def _is_repeated(self, shared: Iterable[Provider]) -> bool:
-        """Return whether these sharing providers alone served an earlier tree; remember them."""
+        """Return whether these sharing providers alone served an earlier tree, and remember them."""
         provider_ids = tuple([each.id for each in shared])
         repeated = provider_ids in self._alone
         self._alone.add(provider_ids)
@@ -352,7 +360,7 @@ class CandidateSearch:
     def _plan_of(
         self, tree: HostTree, shared: Sequence[Provider], in_use: bool = False
     ) -> CompiledRequest | None:
-        """Return the compiled request of a tree, which :meth:`_find_plan` finds once for equivalent trees.
+        """Return the compiled request of a tree; equivalent trees get the same object.
 
         :param in_use: return None also if a quick check shows that too little is free for any candidate.
         """
@@ -380,7 +388,10 @@ class CandidateSearch:
         return plan
 
     def _find_plan(self, tree: HostTree, shared: Sequence[Provider]) -> CompiledRequest | None:
-        """Return the compiled request for the trees with this tree's key; None if it cannot serve them."""
+        """Compile the request for the trees with the same key as this tree.
+
+        The result is None if these trees cannot serve the request.
+        """
         self.budget.spend(1 + len(self._met_in) * len(tree.members) // 4)
         # both checks are skipped if providers share with the tree, because a sharing provider may have the
         # class or the trait
@@ -447,14 +458,15 @@ def find_candidates(
     randomize: bool = False,
     budget: SearchBudget | None = None,
 ) -> list[Offer]:
-    """Return the candidates of a request, each once; candidates of one provider set follow one another.
+    """Return each candidate of a request once; candidates with the same provider set are adjacent.
 
     :param strategy: ``depth-first`` yields all candidates of a root before those of the next root.
-    ``breadth-first`` yields one candidate of each root before a second candidate of any root. Candidates that
-    differ only in equal providers and groups may come after all other candidates of all roots.
-    :param max_candidates: a maximum number of candidates in addition to the limit of the request.
-    :param randomize: choose the candidates within the limit at random: roots in random order, round-robin,
-        and the candidates of each root in random order.
+        ``breadth-first`` yields one candidate of each root before a second candidate of any root. Candidates
+        that differ only in equal providers and groups may come after all other candidates of all roots.
+    :param max_candidates: a maximum number of candidates, which applies in addition to the limit of the
+        request.
+    :param randomize: choose the candidates within the limit at random. The roots come in random order, one
+        candidate of each root at a time, and the candidates of each root come in random order.
     :param budget: limits of the search. When the budget is spent (see :attr:`SearchBudget.ended`), the
         candidates found so far are returned.
     :raises InvalidRequest: the budget was spent before any candidate was found.
@@ -488,13 +500,13 @@ def find_candidates(
 
 
 class CandidatesByHost:
-    """The candidates of a request host by host; the limit of the request is ignored.
+    """Finds the candidates of a request host by host, without the limit of the request.
 
-    Without ``each_root``, a candidate of sharing providers alone is yielded only once. If a searched tree
-    contains all its providers, the candidate is yielded at this tree, otherwise at any tree.
+    Without ``each_root``, a candidate of sharing providers alone is yielded only once. Such a candidate comes
+    with the tree that contains all its providers if that tree is searched, otherwise with any tree.
 
     :param each_root: whether a candidate of sharing providers alone is yielded at every root.
-    :param among: the ids of the roots that are searched; None for all.
+    :param among: the ids of the roots to search; None means all roots.
     :param distinct_only: whether to leave out candidates that differ from another one only in equal providers
         and equal groups.
     """
@@ -516,11 +528,11 @@ class CandidatesByHost:
         self._seen: set[Hashable] = set()
 
     def roots(self) -> RootFilter:
-        """Return the roots that may have candidates."""
+        """Return the roots of trees that may have candidates."""
         return self._looking.possible_roots()
 
     def choices_at(self, root: int) -> Iterator[AllocationCandidate | None]:
-        """Yield the candidates anchored at a root as they are found; None where the search rests.
+        """Yield each candidate anchored at a root when it is found, and None whenever the search rests.
 
         :raises BudgetExhausted: the budget is spent.
         """
@@ -549,7 +561,7 @@ class CandidatesByHost:
 def serving_check(
     snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget
 ) -> Callable[[HostTree, Sequence[Provider]], bool]:
-    """Return a function that checks whether a candidate is anchored at a tree, given its sharing providers.
+    """Return a function that checks whether a tree has a candidate, given the providers that share with it.
 
     The check remembers the results of equivalent trees, for as long as the snapshot does not change.
 
@@ -561,14 +573,15 @@ def serving_check(
 def unused_patterns(
     snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget, *, pooled: bool = False
 ) -> Callable[[HostTree, Sequence[Provider], tuple[int, ...]], UnusedPatterns]:
-    """Return a function that finds all patterns of a tree without any usage.
+    """Return a function that finds all patterns that a tree would have without any usage.
 
     Arguments of the function are the tree, its sharing providers, and a tuple with a number for each provider
-    of the tree. All devices of a pool have the same number. An empty tuple stands for no numbers.
+    of the tree. All devices of a pool have the same number. An empty tuple means that no provider has a
+    number.
 
-    Providers that share with the tree count as unused, too. Trees get the same batch if their providers meet
-    the same conditions and have the same portions. The patterns of the batch are those of the largest of
-    these trees, so a smaller tree may lack the room for some of them.
+    The function ignores also the usage of providers that share with the tree. Trees get the same batch if
+    their providers meet the same conditions and have the same portions. The patterns of the batch are those
+    of the largest of these trees, so a smaller tree may be too small for some of the patterns.
 
     :param pooled: whether equal devices form pools.
 
@@ -579,7 +592,7 @@ def unused_patterns(
 
 
 def _host_by_host(offers: list[Offer]) -> list[Offer]:
-    """Return the offers grouped by provider set; the sets stay in the order of their first offer."""
+    """Group the batches of candidates by provider set, in the order of the first batch of each set."""
     by_set: dict[ProviderSet, list[Offer]] = {}
     for offer in offers:
         by_set.setdefault(offer[0], []).append(offer)
@@ -588,7 +601,7 @@ def _host_by_host(offers: list[Offer]) -> list[Offer]:
 
 
 def _while_it_lasts(offers: Iterable[Offer]) -> Iterator[Offer]:
-    """Yield offers until the budget of the search is spent."""
+    """Yield batches until the search has spent its budget."""
     with suppress(BudgetExhausted):
         yield from offers
 
@@ -614,7 +627,7 @@ def _too_much(request: CandidatesRequest, budget: SearchBudget) -> InvalidReques
 
 
 def _drop_repeated(offers: Iterable[Offer], found: CandidateSearch) -> Iterator[Offer]:
-    """Yield the offers, each of one candidate, without candidates that were already found at another root."""
+    """Yield the batches of one candidate that no other root has yielded before."""
     seen: set[Hashable] = set()
     for offer in offers:
         found.budget.spend()

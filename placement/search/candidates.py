@@ -1,6 +1,6 @@
-"""Candidates as patterns of positions that equivalent trees share, and their order within a root.
+"""Candidates as patterns of positions that equivalent trees share, and the order of the candidates of a root.
 
-Nova takes the first candidate of the host that it has chosen. So the order puts candidates first that cross
+Nova takes the first candidate of the host that it has selected. So the order puts candidates first that cross
 few branches of a tree. Ordering neither adds nor removes candidates.
 """
 
@@ -18,12 +18,12 @@ from placement.search.rules import RequestRules
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PatternForm:
-    """The part of a pattern that depends only on which needs have the same provider, not on its position.
+    """The part of a pattern that only depends on which needs share a provider.
 
-    Few forms exist, so patterns share them, and an answer renders each form once. In a form, the index of the
-    first need at a provider stands for this provider. ``resources`` is a dict from providers to their amounts
-    by resource class. ``mappings`` has for each suffix the providers of its group, in the order of the
-    request. ``all_give`` tells whether each provider gives some amount.
+    Few forms exist, so patterns share form objects, and an answer renders each form once. In a form, the
+    index of the first need at a provider stands for this provider. ``resources`` is a dict from providers to
+    their amounts by resource class. ``mappings`` has for each suffix the providers of its group, in the order
+    of the request. ``all_give`` tells whether each provider gives some amount.
     """
 
     resources: Mapping[int, Mapping[str, int]]
@@ -66,20 +66,22 @@ class CandidatePattern(NamedTuple):
 
     @property
     def mappings(self) -> dict[str, tuple[int, ...]]:
-        """For each suffix, the positions that serve its group, in the order of the request."""
+        """For each suffix, the positions of the providers of its group, in the order of the request."""
         served = self.form.mappings.items()
         return {suffix: tuple([self.positions[first] for first in firsts]) for suffix, firsts in served}
 
     @property
     def giving_positions(self) -> Iterable[int]:
-        """The positions that give some amount; a position may occur twice."""
+        """The positions of providers from which an amount is taken; a position may occur twice."""
         return self.positions if self.form.all_give else self.resources
 
 
 class PatternBatch(tuple[CandidatePattern, ...]):
-    """Successive patterns of candidates. Two batches are equal only if they are the same object.
+    """Patterns of candidates that follow one another in the result.
 
-    Equivalent trees share one batch object, so that its order and its template for the answer are made once.
+    Two batches are equal only if they are the same object.
+
+    Equivalent trees share one batch object, so that the batch is ordered and rendered only once.
     """
 
     __slots__ = ()
@@ -91,7 +93,7 @@ class PatternBatch(tuple[CandidatePattern, ...]):
 
 
 class UnusedPatterns(NamedTuple):
-    """All patterns of unused trees of one structure.
+    """All patterns that trees of one structure would have without any usage.
 
     Each pool in ``pools`` has the positions of equal devices, and the amount that a need takes from one
     device. If several patterns differ only in devices of one pool, ``patterns`` has only one of these
@@ -103,11 +105,11 @@ class UnusedPatterns(NamedTuple):
 
 
 Offer = tuple[ProviderSet, PatternBatch]
-"""A tree with the providers that share with it, and patterns of candidates that these providers serve."""
+"""A provider set (a tree with the providers that share with it), and patterns of its candidates."""
 
 
 class AllocationCandidate(NamedTuple):
-    """One way to serve a request: a pattern of positions, and the provider set that it applies to."""
+    """One way to serve a request: a pattern of positions, and the provider set in which the positions are."""
 
     provider_set: ProviderSet
     pattern: CandidatePattern
@@ -120,14 +122,14 @@ class AllocationCandidate(NamedTuple):
 
     @property
     def mappings(self) -> dict[str, tuple[int, ...]]:
-        """The ids of the providers that serve each suffix, in the order of the request."""
+        """The ids of the providers that serve the group of each suffix, in the order of the request."""
         members = self.provider_set.members
         served = self.pattern.mappings.items()
         return {suffix: tuple(members[at].id for at in positions) for suffix, positions in served}
 
 
 def candidates_of(offers: Iterable[Offer]) -> Iterator[AllocationCandidate]:
-    """Yield the candidates of all offers, one at a time."""
+    """Yield the candidates of all batches, one at a time."""
     return (
         AllocationCandidate(provider_set, pattern)
         for provider_set, patterns in offers
@@ -142,8 +144,9 @@ def topology_first(offers: Sequence[Offer], budget: SearchBudget | None = None) 
     """Reorder the candidates of each root: candidates that cross the fewest branches come first.
 
     A branch is a child of the root with all descendants of this child, such as a NUMA node with its caches
-    and devices. Among these, candidates with the fewest providers come first. Equal candidates keep their
-    order. Each batch is ordered once, so that equivalent trees still share one batch.
+    and devices. Of candidates that cross equally many branches, those with the fewest providers come first.
+    Candidates that are equal in both respects keep their order. Each batch is ordered once, so that
+    equivalent trees still share one batch.
 
     :param budget: the budget of the search, which lets other threads run while a long answer is made.
     """
@@ -204,7 +207,7 @@ def _of_several_batches(offers: Sequence[Offer], budget: SearchBudget) -> list[O
 def _order_batches(
     branches: _Branches, batches: Sequence[PatternBatch], budget: SearchBudget
 ) -> Sequence[PatternBatch]:
-    """Return the patterns of all batches in order, in batches of the same lengths as the given batches."""
+    """Return the patterns of all batches in order, divided into batches of the same lengths as before."""
     branch = branches.__getitem__
     #: the patterns; the key is their number of branches and their number of providers
     by_spread: dict[tuple[int, int], list[CandidatePattern]] = {}
@@ -225,7 +228,10 @@ def _order_batches(
 
 
 def branches_of(provider_set: ProviderSet) -> _Branches:
-    """Return the topmost provider of each position's branch; None for the root and for sharing providers."""
+    """Return, for each position, the topmost provider of its branch.
+
+    The result is None for the root and for sharing providers.
+    """
     shared = len(provider_set.members) - provider_set.own_count
     branches = provider_set.shape.branches
     return branches + (None,) * shared if shared else branches

@@ -1,13 +1,12 @@
 """Compiles a request for trees that differ only in free amounts, so that equivalent trees are searched once.
 
-Trees are compared by the free amounts that matter to the request: whether each provider has enough for a
-need. If several needs ask for a class, the free amount itself is compared, up to the sum of these needs.
-Trees without a difference in these amounts have candidates of the same patterns.
+The comparison uses only the free amounts that matter to the request, that is, whether each provider has
+enough for a need. If several needs ask for a class, the free amount itself is compared, up to the sum of
+these needs. Trees without a difference in these amounts have candidates of the same patterns.
 
 Trees of different structures share results if their options have the same positions and relations.
 
-Only :mod:`placement.search.candidate_search` uses this module. The search visits the trees, and passes one
-tree at a time to this module.
+Only :mod:`placement.search.candidate_search` uses this module, and passes one tree at a time.
 """
 
 import random
@@ -36,17 +35,19 @@ from placement.search.symmetry import AssignmentKinds, never_pooled
 # below this number, recognising equivalent ways would cost more than listing all ways, which fit into one
 # batch
 _WIDE: Final = 17
-"""If a tree has at least this number of ways, one way of each set of equivalent ways comes first."""
+"""If a tree has at least this number of assignments, one assignment of each set of equivalent ones comes
+first.
+"""
 
 _BatchEnd = Literal["full", "rest", "done"]
-"""Why a batch ends: it is full, the search rests, or there are no more patterns."""
+"""The reason for the end of a batch: it is full, the search rests, or there are no more patterns."""
 
 
 class NeedOptions(NamedTuple):
     """The providers that can serve a need (a part of a request) if they have enough free of each class.
 
-    ``own`` has pairs of a position in the tree and the slots of the needed amounts, in the order of the
-    need's resources. ``shared`` has the positions of sharing providers.
+    ``own`` has pairs of a position in the tree and the slots of the needed amounts; these slots are in the
+    order of the need's resources. ``shared`` has the positions of sharing providers.
     """
 
     own: Sequence[Places]
@@ -84,11 +85,11 @@ class SearchResults:
 class _ContestedClass(NamedTuple):
     """A resource class that several needs ask for, and the providers that may give it to them.
 
-    - ``asking`` has the indexes of the needs, ``asked`` is the sum of their amounts, ``least`` the smallest
-      amount.
+    - ``asking`` has the indexes of these needs, ``asked`` is the sum of their amounts, ``least`` the smallest
+      of them.
     - ``own_only`` tells whether no sharing provider can serve any of the needs.
-    - ``positions`` are the positions in the tree that have the class. ``places`` has pairs of their slots and
-      the maximum amount from each slot.
+    - ``positions`` are the positions in the tree that have the class. ``places`` has, for each position, a
+      pair of its slot and the largest amount that the slot can give.
     """
 
     asking: Sequence[int]
@@ -100,7 +101,7 @@ class _ContestedClass(NamedTuple):
 
 
 class CompiledRequest:
-    """A request compiled for trees of one structure, with the results found so far.
+    """A request compiled for trees of one structure, with the results of its searches so far.
 
     :param tree: one of these trees; the conditions of the request have the same results in each of the trees.
     :param shared: the providers that share with each of these trees.
@@ -148,7 +149,9 @@ class CompiledRequest:
     def pattern_batches(
         self, provider_set: ProviderSet, free: tuple[int, ...], rng: random.Random | None = None
     ) -> Iterable[PatternBatch]:
-        """Return the patterns of all candidates of a tree in batches, which are searched for on demand.
+        """Return the patterns of all candidates of a tree in batches.
+
+        The search for a batch begins when it is needed.
 
         An empty batch means that the search rests, so that the caller can search other trees first.
 
@@ -182,7 +185,7 @@ class CompiledRequest:
     def unused_patterns(
         self, empty: ProviderSet, *, pooled: bool, parts: Sequence[int] = ()
     ) -> UnusedPatterns:
-        """Return all patterns of a tree as if nothing were used.
+        """Return all patterns that a tree would have without any usage.
 
         The result applies to all trees of the structure. The capacities are those of the structure's largest
         tree.
@@ -208,7 +211,10 @@ class CompiledRequest:
         return UnusedPatterns(PatternBatch(found), tuple(pools))
 
     def _options_within(self, free: tuple[int, ...]) -> Sequence[Sequence[int]] | None:
-        """Return for each need the positions of the providers that can serve it; None if a need has none."""
+        """Return for each need the positions of the providers that can serve it.
+
+        The result is None if some need has no provider.
+        """
         options: Sequence[Sequence[int]] | None = self._having_enough(free)
         # unusable options are removed before the key is made, so that more trees have equal keys
         for rule in self._rules.subtrees:
@@ -216,7 +222,7 @@ class CompiledRequest:
         return options
 
     def _batches_alike(self, provider_set: ProviderSet, free: tuple[int, ...]) -> Iterable[PatternBatch]:
-        """Return the patterns for all trees with these free amounts: a tuple, or an iterator to be copied."""
+        """Return the patterns for all trees with these free amounts, as a tuple or an iterator to copy."""
         contested = self._contested_amounts(free)
         options = None if contested is None else self._options_within(free)
         if contested is not None and options is not None and self._rules.subtrees:
@@ -247,7 +253,7 @@ class CompiledRequest:
         return known
 
     def _is_wide(self, options: Sequence[Sequence[int]]) -> bool:
-        """Return whether the options give at least ``_WIDE`` ways, some of which may be equivalent."""
+        """Return whether there are at least ``_WIDE`` assignments, of which some may be equivalent."""
         # there are many equivalent ways only with needs of equal terms, or with a need of many options
         return (self._rules.any_alike or max(map(len, options)) >= _WIDE) and count_ways(
             options, _WIDE - 1
@@ -255,7 +261,7 @@ class CompiledRequest:
 
     @cached_property
     def _kinship_key(self) -> Hashable:
-        """A key of the relations that decide which options are equivalent, such as parents and children."""
+        """A key of the relations, such as parents, that decide which options are equivalent."""
         lineages = self._shape.lineages
         parents = {each[1] for each in lineages if len(each) > 1}
         used = sorted({at for own, _ in self._distinct for at, _ in own})
@@ -271,7 +277,10 @@ class CompiledRequest:
         pooled: bool = False,
         parts: Sequence[int] = (),
     ) -> AssignmentKinds | None:
-        """Return the kinds of needs and providers; None without equivalent ways and without pools."""
+        """Return which needs and which providers are equal to each other.
+
+        The result is None without equal ones and without pools.
+        """
         members = provider_set.members
         self._rules.budget.spend(sum(map(len, options)))
         providers = [[members[at] for at in found] for found in options]
@@ -287,9 +296,10 @@ class CompiledRequest:
     def _within_reach(
         self, rule: Sequence[int], options: Sequence[Sequence[int]]
     ) -> Sequence[Sequence[int]] | None:
-        """Return the options that same_subtree rules allow beside some option of each other need of the rule.
+        """Return the options that same_subtree rules allow beside some option of each other need.
 
-        None if a need has no option left. The root of the subtree has to serve one of these needs.
+        The result is None if a need has no option left. The root of the subtree has to serve one of these
+        needs.
         """
         lineages = self._shape.lineages
         if any(options[index][-1] >= len(lineages) for index in rule):
@@ -312,7 +322,7 @@ class CompiledRequest:
     def _contested_amounts(self, free: tuple[int, ...]) -> list[list[int]] | None:
         """Return for each contested class the free amount at each option, limited to the sum of all needs.
 
-        None if the options together have too little of a class free.
+        The result is None if all options together have too little of a class free.
         """
         found: list[list[int]] = []
         if not self._rules.adding_up:
@@ -368,7 +378,10 @@ class CompiledRequest:
         return found
 
     def _having_enough(self, free: tuple[int, ...]) -> list[list[int]] | None:
-        """Return for each need the positions with enough free to serve it; None if a need has no position."""
+        """Return for each need the positions with enough free for it.
+
+        The result is None if some need has no such position.
+        """
         having: dict[int, list[int]] = {}
         rules, hardest_first = self._rules, self._searched.hardest_first
         rules.budget.spend(self._steps)
@@ -451,7 +464,7 @@ class CompiledRequest:
                 yield PatternBatch()
 
     def _next_batch(self, patterns: Iterator[CandidatePattern | None]) -> tuple[PatternBatch, _BatchEnd]:
-        """Return the next patterns, and the reason for the end of this batch."""
+        """Return the patterns of the next batch, and the reason why the batch ends."""
         batch: list[CandidatePattern] = []
         try:
             for pattern in patterns:
@@ -471,7 +484,7 @@ class CompiledRequest:
 def options_of(
     rules: RequestRules, tree: HostTree, shared: Sequence[Provider], met: Sequence[Sequence[bool]]
 ) -> Sequence[NeedOptions] | None:
-    """Return for each need its options in an unused tree; None if a need has no option.
+    """Return for each need the options that an unused tree would have; None if some need has no option.
 
     :param met: for each condition of the rules, whether the provider at each position of the tree meets it.
     """
@@ -492,7 +505,7 @@ def options_of(
 def _own_options(
     rules: RequestRules, index: int, shape: TreeStructure, met: Sequence[Sequence[bool]]
 ) -> Sequence[Places]:
-    """Return the options of a need in the tree; mostly the list that the structure already has."""
+    """Return the options of a need in the tree; mostly this is a list that the structure has cached."""
     found = shape.places_giving(rules.names[index])
     rules.budget.spend(len(found))
     for rank, (name, amount) in enumerate(rules.needs[index].resources):

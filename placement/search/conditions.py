@@ -1,14 +1,14 @@
-"""Conditions on one provider, and the needs of a request: the parts that exactly one provider serves.
+"""Conditions on one provider, and the needs of a request, each of which exactly one provider serves.
 
 A kind of condition is a Python class that is registered once. The class names the field of the request that
-states the condition. Its other attributes and methods serve all other modules:
+states the condition. The other attributes and methods of the class serve all other modules:
 
 - ``met_by`` and ``met_in`` tell which providers meet the condition.
 - ``reads`` has the attributes of a provider that decide whether it meets the condition.
   :mod:`placement.search.equivalence` derives from these attributes which trees and which providers are
   equivalent for a request.
-- ``sets`` and the pieces are parts of the condition: an explanation counts them, and a relaxation may leave
-  out some of them.
+- ``sets`` and the pieces are the parts of a condition, which an explanation counts one by one, and which a
+  relaxation may leave out.
 - ``index`` names the index of the snapshot with which a search for roots begins.
 - ``words`` has texts for the condition in sentences, queries and the console.
 
@@ -61,21 +61,22 @@ class _RememberedValues(dict[_K, bool], Generic[_K]):
 class ConditionWords:
     """The words that describe a condition in sentences and queries.
 
-    Templates may use ``{names}`` ("A or B"), ``{any_of}`` ("any of A, B"), ``{all_of}`` ("A and B") and
-    ``{amount}``. ``lacking`` may also use ``{found}``, the amount at the provider that comes closest.
+    The templates may contain ``{names}`` ("A or B"), ``{any_of}`` ("any of A, B"), ``{all_of}`` ("A and B")
+    and ``{amount}``. ``lacking`` may also use ``{found}``, the amount at the provider that comes closest.
     """
 
     meeting: str
-    """Predicate for hosts that meet the condition, with a plural verb."""
+    """Predicate, with a plural verb, that describes hosts which meet the condition."""
     lacking: str = ""
-    """Predicate for hosts that do not meet the condition, with a plural verb."""
+    """Predicate, with a plural verb, that describes hosts which do not meet the condition."""
     parameter: str = ""
-    """Name of the query parameter that states the condition, without a suffix; empty if no parameter can
-    state it."""
+    """Name of the query parameter that states the condition, without a suffix; empty if there is no such
+    parameter.
+    """
     mark: str = ""
     """Prefix of the value of ``parameter``, such as ``!`` for forbidden names."""
     unknown: str = ""
-    """Remark for names that no provider has; empty if such names need no remark."""
+    """Remark about names that no provider has; empty if these names need no remark."""
 
     @staticmethod
     def render(
@@ -91,10 +92,12 @@ class ConditionWords:
 
 @dataclass(frozen=True, slots=True)
 class IndexedNames:
-    """Names in an index of the snapshot; each candidate contains a provider with one of these names.
+    """The names with which an index of the snapshot finds providers.
+
+    Each candidate has a provider with one of these names.
 
     ``at_root`` tells whether this provider is the root of the anchoring tree. ``spans_trees`` tells whether a
-    name of a root counts for all providers of its tree.
+    name at a root counts for all providers of the root's tree.
     """
 
     index: ProviderIndex[str]
@@ -105,7 +108,7 @@ class IndexedNames:
 
 @dataclass(frozen=True, slots=True)
 class ProviderCondition(ABC):
-    """A condition on one provider. Equal conditions are met by the same providers.
+    """A condition on one provider. Two conditions are equal if they are met by the same providers.
 
     ``sets`` has sets of names, such as traits. Each set is a piece: a request could state it as a condition
     of its own. A provider meets the condition if it meets every piece.
@@ -115,41 +118,44 @@ class ProviderCondition(ABC):
     name: ClassVar[str]
     """The name of the condition in explanations."""
     field: ClassVar[str]
-    """Field of :class:`RequestGroup` (with ``of_roots``, of :class:`CandidatesRequest`) that states the
-    condition."""
+    """Name of the field of :class:`RequestGroup` that states the condition; with ``of_roots``, of a field of
+    :class:`CandidatesRequest`.
+    """
     words: ClassVar[ConditionWords]
     of_roots: ClassVar[bool] = False
     """Whether the root of the tree has to meet the condition, rather than providers of a group."""
     reads: ClassVar[tuple[str, ...]] = ("id",)
     """Attributes of a provider that decide whether the condition is met.
 
-    Names of attributes of the root begin with ``root.``, names of attributes of all ancestors with
-    ``above.``. The default attribute differs between any two providers: it is correct for every condition,
-    but slow."""
+    Names with the prefix ``root.`` are attributes of the root, and names with the prefix ``above.`` are
+    attributes of all ancestors. The default is an attribute that differs between any two providers, which is
+    correct for every condition, but slow.
+    """
     index: ClassVar[str | None] = None
-    """Attribute of the snapshot that maps the names of ``sets`` to providers; None without such an index.
+    """Name of the snapshot's attribute that maps the names of ``sets`` to providers; None without such an
+    index.
 
     With an index, the condition has one result for all providers without any of the names, in trees with
     a root without these names.
     """
     excludes: ClassVar[bool] = False
-    """Whether providers with a name of ``sets`` fail the condition."""
+    """Whether the condition excludes the providers that have a name of ``sets``."""
 
     sets: tuple[Names, ...] = ()
 
     @classmethod
     def from_field(cls, said: Any, group: RequestGroup | None) -> Self:
-        """Return the condition that a field of a request states with its value.
+        """Return the condition that a field of the request states by its value.
 
         :param said: the value of the field in the request.
-        :param group: the group that has the field; None for conditions on roots, which are fields of the
-            request.
+        :param group: the group that has the field. For conditions on roots, which are fields of the request,
+            the group is None.
         """
         return cls(_split_field(said))
 
     @property
     def met_together(self) -> bool:
-        """Whether the providers of a group together meet all pieces, rather than each provider alone."""
+        """Whether the providers of a group meet the pieces together, instead of each provider alone."""
         return False
 
     @abstractmethod
@@ -157,7 +163,7 @@ class ProviderCondition(ABC):
         """Return whether the provider meets the condition."""
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
-        """Return a function that tells for each provider of a tree whether it meets the condition.
+        """Return a function that tells for each provider of a tree whether the provider meets the condition.
 
         The function is valid for one request.
         """
@@ -174,13 +180,14 @@ class ProviderCondition(ABC):
             yield from (replace(self, sets=(names,)) for names in self.sets)
 
     def deciding_pieces(self) -> Iterator[ProviderCondition]:
-        """Yield conditions; their results in a tree together determine the result of this condition."""
+        """Yield conditions with results in a tree that together determine the result of this condition."""
         return self.single_pieces()
 
     def alternative_checks(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
-        """Return the alternative checks of a piece; most conditions have one.
+        """Return the alternative checks of one piece; for most conditions there is only one.
 
-        A provider meets the condition if, for some index, it passes the check with this index of every piece.
+        A provider meets the condition if there is an index for which it passes the check with this index of
+        every piece.
         """
         return (partial(self.met_by, snapshot=snapshot),)
 
@@ -193,7 +200,10 @@ class ProviderCondition(ABC):
                 yield IndexedNames(getattr(snapshot, self.index), tuple(names), self.of_roots)
 
     def named_providers(self, snapshot: ModelSnapshot) -> set[int] | None:
-        """Return the ids of all providers that can meet the condition; None if it does not name providers."""
+        """Return the ids of all providers that can meet the condition.
+
+        The result is None if the condition does not name providers.
+        """
         return None
 
     def is_unknown(self, snapshot: ModelSnapshot) -> bool:
@@ -214,7 +224,7 @@ _C = TypeVar("_C", bound=type[ProviderCondition])
 
 
 def register_condition(condition: _C) -> _C:
-    """Register a class of conditions, so that all modules which enumerate conditions find it; a decorator."""
+    """Register a class of conditions, so that modules which enumerate conditions find it; a decorator."""
     # classes register in the order of this module, which is the order of explanations
     (_OF_ROOTS if condition.of_roots else _OF_GROUPS).append(condition)
     return condition
@@ -239,7 +249,7 @@ def root_conditions(request: CandidatesRequest) -> list[ProviderCondition]:
 def all_conditions(
     request: CandidatesRequest, needs: Iterable[ProviderNeed]
 ) -> dict[ProviderCondition, None]:
-    """Return all conditions, each once: conditions on roots, then conditions of needs, group by group."""
+    """Return all conditions, each once: first those on roots, then those of the needs, group by group."""
     found = dict.fromkeys(root_conditions(request))
     before = None
     for need in needs:
@@ -252,7 +262,7 @@ def all_conditions(
 
 
 def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
-    """Return a group, or the conditions on roots of a request, with only some pieces of its conditions.
+    """Return a group or a request with only some pieces of its conditions.
 
     :param keeps: a function that returns whether a piece of a condition is kept.
     """
@@ -269,7 +279,10 @@ def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
 
 
 def _split_field(said: Any) -> tuple[Names, ...]:
-    """Return the sets of names of a field: alternatives as one set, other names one by one."""
+    """Return the sets of names of a field.
+
+    Alternatives form one set, and each other name is a set of its own.
+    """
     # the parser has made a tuple of sets of alternatives
     if isinstance(said, tuple):
         return said
@@ -287,7 +300,7 @@ def _join_sets(sets: tuple[Names, ...], said: Any) -> Any:
 
 
 class _TraitCondition(ProviderCondition):
-    """A condition on the traits of a provider alone; traits of its ancestors do not count."""
+    """A condition on a provider's own traits, without the traits of its ancestors."""
 
     __slots__ = ()
 
@@ -304,7 +317,7 @@ class _TraitCondition(ProviderCondition):
         return self._admits_names(provider.traits)
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
-        """Return a function that checks each set of traits once: thousands of providers share few sets."""
+        """Return a function that checks each set of traits once; many providers share few sets."""
         known = _RememberedValues(self._admits_names)
         return lambda tree: tuple(map(known.__getitem__, tree.kind.traits))
 
@@ -312,10 +325,10 @@ class _TraitCondition(ProviderCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class RequiredTraits(_TraitCondition):
-    """Requires from each set of traits at least one trait.
+    """Requires at least one trait of each set of traits.
 
-    With ``by_group``, the providers of the group without a suffix together have the traits, as the API
-    reference says.
+    With ``by_group``, it is enough that all providers of the group without a suffix together have the traits,
+    as the API reference says.
     """
 
     name = "required"
@@ -334,7 +347,7 @@ class RequiredTraits(_TraitCondition):
 
     @property
     def met_together(self) -> bool:
-        """Return whether the providers of the group may have the traits together."""
+        """Return whether the traits may be spread over the providers of the group."""
         return self.by_group
 
     def _admits_names(self, traits: Names) -> bool:
@@ -357,7 +370,7 @@ class ForbiddenTraits(_TraitCondition):
 
 
 class _LineageTraits(ProviderCondition):
-    """A condition on the traits of a provider and of all its ancestors together."""
+    """A condition on the traits of a provider together with the traits of all its ancestors."""
 
     __slots__ = ()
 
@@ -394,7 +407,7 @@ class _LineageTraits(ProviderCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class OutsideTraits(_LineageTraits):
-    """Traits that neither provider nor ancestors may have, such as for a device outside of NUMA nodes."""
+    """Traits that neither the provider nor its ancestors may have, as for a device outside of NUMA nodes."""
 
     name = "outside"
     field = "outside"
@@ -411,7 +424,7 @@ class OutsideTraits(_LineageTraits):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class InsideTraits(_LineageTraits):
-    """Traits that the provider or one of its ancestors has to have, such as for memory of a NUMA node."""
+    """Traits that the provider or one of its ancestors must have, for instance for memory of a NUMA node."""
 
     name = "inside"
     field = "inside"
@@ -419,7 +432,7 @@ class InsideTraits(_LineageTraits):
     index = "by_trait"
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
-        """Yield nothing: an ancestor outside of the candidate may have the trait."""
+        """Yield nothing, because an ancestor outside of the candidate may have the trait."""
         return iter(())
 
     def _admits_names(self, traits: Names) -> bool:
@@ -452,7 +465,7 @@ class InTree(ProviderCondition):
         return set() if member is None else set(snapshot.trees[member.root_id])
 
     def is_unknown(self, snapshot: ModelSnapshot) -> bool:
-        """Return whether no provider has that uuid."""
+        """Return whether no provider has the named uuid."""
         return self._named_member(snapshot) is None
 
     def _named_member(self, snapshot: ModelSnapshot) -> Provider | None:
@@ -463,7 +476,7 @@ class InTree(ProviderCondition):
 
 @dataclass(frozen=True, slots=True)
 class _AggregateCondition(ProviderCondition):
-    """A condition on the aggregates of a provider; with ``or_root`` the aggregates of its root count, too.
+    """A condition on the aggregates of a provider and, with ``or_root``, also on those of its root.
 
     ``or_root`` is set for the group without a suffix, where an aggregate of a root spans its whole tree.
     """
@@ -484,7 +497,7 @@ class _AggregateCondition(ProviderCondition):
         """Return whether a provider meets the condition.
 
         :param own: the aggregates of the provider itself.
-        :param root: the aggregates of its root; None if the aggregates of the root do not count.
+        :param root: the aggregates of the provider's root; None if these do not count.
         """
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
@@ -510,14 +523,17 @@ class _AggregateCondition(ProviderCondition):
         return met_positions
 
     def deciding_pieces(self) -> Iterator[ProviderCondition]:
-        """Yield the pieces for single providers, because their results include the root."""
+        """Yield a piece for each provider, because its result includes the aggregates of the root."""
         return replace(self, or_root=False).single_pieces()
 
 
 @register_condition
 @dataclass(frozen=True, slots=True)
 class MemberOf(_AggregateCondition):
-    """Membership in an aggregate of each set; with ``or_root``, the root may be the member instead."""
+    """Membership in an aggregate of each set.
+
+    With ``or_root``, the root of the provider may be the member instead.
+    """
 
     name = "member_of"
     field = "member_of"
@@ -533,7 +549,7 @@ class MemberOf(_AggregateCondition):
         return not any(map(aggregates.isdisjoint, self.sets))
 
     def alternative_checks(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
-        """Return a check of the provider and a check of its root: one of them has to pass for all sets."""
+        """Return two checks, of the provider and of its root; one of the two has to pass for all sets."""
         own = partial(replace(self, or_root=False).met_by, snapshot=snapshot)
         if not self.or_root:
             return (own,)
@@ -542,7 +558,7 @@ class MemberOf(_AggregateCondition):
         return own, lambda provider: own(snapshot.providers[provider.root_id])
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
-        """Yield the names to look up: of the providers themselves, or of roots that count for their trees."""
+        """Yield the names to look up, of the providers or of roots that count for whole trees."""
         for names in self.sets:
             # the method is overridden, because an aggregate of a root counts for all providers of its tree
             yield IndexedNames(snapshot.by_aggregate, tuple(names), spans_trees=self.or_root)
@@ -551,7 +567,7 @@ class MemberOf(_AggregateCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class ForbiddenAggregates(_AggregateCondition):
-    """Aggregates that the provider may not be in; with ``or_root`` the root may not be in them either."""
+    """Aggregates that must not contain the provider, nor, with ``or_root``, its root."""
 
     name = "forbidden_aggregates"
     field = "forbidden_aggregates"
@@ -607,7 +623,7 @@ class ProviderNeed:
 
     @property
     def serving_terms(self) -> Hashable:
-        """Everything that decides which providers can serve the need."""
+        """All properties of the need that decide which providers can serve it."""
         # the key is without the suffix, so that the options of groups with equal terms are computed once
         return self.resources, self.conditions
 

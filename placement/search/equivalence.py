@@ -1,15 +1,16 @@
-"""Equivalence of trees, and of providers, for a request, so that each equivalence class is searched once.
+"""Groups trees, and providers, that are equivalent for a request, so that each group is searched once.
 
-Three kinds of equivalence classes exist. The first kind applies to every request, the others to one request:
+There are three kinds of equivalence classes. The first kind applies to every request, the others to one
+request:
 
 - :class:`~placement.read_model.trees.TreeStructure` and :class:`~placement.read_model.trees.TreeClass` do not
   depend on a request. The read model creates each of them once, because thousands of hosts differ only in
   names and usage.
 - A :class:`~placement.search.compiled_request.CompiledRequest` stands for the trees of one structure in which
-  the conditions of a request have the same results. Written as positions, the candidates of these trees are
-  the same.
-- A :class:`TreeKin`, and each :class:`LikeTrees` in it, ignore providers without any requested class. These
-  groups are coarser than compiled requests, because an explanation counts hosts and needs no positions.
+  the conditions of a request have the same results. The candidates of these trees are the same if positions
+  stand for the providers.
+- A :class:`TreeKin`, and each :class:`LikeTrees` in a kin, ignore providers without any requested class. Kins
+  are coarser than compiled requests, because an explanation counts hosts and needs no positions.
 
 All keys consist of the attributes that conditions read (``reads``). :func:`tree_reader` makes keys of trees,
 and :func:`provider_reader` makes keys of providers. An attribute without an entry in ``_OF_TREES`` makes each
@@ -39,9 +40,10 @@ _OF_TREES: Final = {
     "aggregates": "aggregates",
     "root.aggregates": "aggregates",
 }
-"""For an attribute of providers that conditions read: the attribute of their tree that determines it.
+"""For each attribute of providers that conditions read, the attribute of the tree that determines it.
 
-A missing attribute counts as different in any two trees."""
+A missing attribute counts as different in any two trees.
+"""
 
 
 def tree_reader(conditions: Iterable[ProviderCondition]) -> Callable[[HostTree], Any]:
@@ -92,7 +94,7 @@ def _read_nothing(_: object) -> Hashable:
 
 
 class AskedAmounts:
-    """The amounts and rules of a request, and the resource classes by which trees are compared for it.
+    """The amounts and rules of a request, and the resource classes by which trees are compared.
 
     :param where: names the layout by which trees are compared; None stands for the classes of this request.
     """
@@ -112,7 +114,7 @@ class AskedAmounts:
         self._portions: dict[TreeStructure, Hashable] = {}
 
     def portions_key(self, shape: TreeStructure, layout: TreeLayout) -> Hashable:
-        """Return a key that tells which amounts, and sums, the providers of a structure can give."""
+        """Return a key of the amounts, and sums of amounts, that providers of a structure can give."""
         # the portions are cached by structure, because the computation reads each inventory, and thousands of
         # trees share a structure
         found = self._portions.get(shape)
@@ -175,11 +177,11 @@ def _is_about_all(request: CandidatesRequest) -> bool:
 
 
 class TreeKin:
-    """Trees that differ, as far as a request matters, only in their free amounts.
+    """Trees that differ only in their free amounts, as far as a request matters.
 
     :meth:`like_trees` divides these trees into groups: by whether each slot has enough free for each
-    requested amount. For classes that several needs ask for, it compares the free amounts themselves, up to
-    the sum of these needs.
+    requested amount. If several needs ask for a class, the division compares the free amounts themselves, up
+    to the sum of these needs.
 
     Positions and slots are those of a :class:`~placement.read_model.trees.TreeLayout`.
 
@@ -227,12 +229,15 @@ class TreeKin:
         return tree.shape.layout_of(self.where).pick(tree.free)
 
     def providers(self, tree: HostTree) -> tuple[Provider, ...]:
-        """The providers of a tree, then those that share with it, by position of the layout."""
+        """The providers of a tree and then the providers that share with it, by position of the layout."""
         members = tree.members
         return *[members[at] for at in tree.shape.layout_of(self.where).positions], *self.shared
 
     def like_trees(self, tree: HostTree, layout: TreeLayout) -> "LikeTrees":
-        """Return the group of trees with the same relevant free amounts; create it for the first tree."""
+        """Return the group of trees with the same relevant free amounts as this tree.
+
+        The first tree creates the group.
+        """
         free = layout.pick(tree.free)
         pick = self._pick
         # le() and map() run in C, because this is the inner loop of explanations
@@ -249,11 +254,11 @@ class TreeKin:
 
 @dataclass(eq=False, slots=True)
 class LikeTrees:
-    """Trees of one kin that serve a request in the same ways, or fail it for the same reasons."""
+    """Trees of one kin that all serve a request equally, or all fail it for the same reasons."""
 
     kin: TreeKin
     tree: HostTree
-    """Any of the trees, which represents all of them."""
+    """One of the trees, which represents all of them."""
     trees: list[HostTree] = field(default_factory=list)
 
     @property
@@ -265,7 +270,7 @@ class LikeTrees:
 def regroup_trees(
     snapshot: ModelSnapshot, request: CandidatesRequest, groups: Iterable[LikeTrees], budget: SearchBudget
 ) -> list[LikeTrees]:
-    """Group trees again for a weaker request; a group may be split, and groups may be joined.
+    """Group trees again for a weaker request, which may split or join the groups of the whole request.
 
     :param groups: the groups of equivalent trees for the whole request.
     :raises placement.search.budget.BudgetExhausted: the grouping takes too long.
@@ -293,7 +298,7 @@ def regroup_trees(
 def group_trees(
     snapshot: ModelSnapshot, request: CandidatesRequest, trees: Iterable[HostTree], budget: SearchBudget
 ) -> list[LikeTrees]:
-    """Group the trees that serve a request in the same ways, or fail it for the same reasons.
+    """Group the trees that serve a request with the same assignments, or fail it for the same reasons.
 
     :raises placement.search.budget.BudgetExhausted: the grouping takes too long.
     """
@@ -355,9 +360,9 @@ def group_trees(
 
 
 def _roots_telling(snapshot: ModelSnapshot, conditions: Iterable[ProviderCondition]) -> set[int]:
-    """Return the roots of trees with a provider that has a name of a condition, such as a trait.
+    """Return the roots of trees with a provider that has one of the names in a condition, such as a trait.
 
-    In each other tree, either all providers meet a condition or none does.
+    In any other tree, either all providers meet the condition or none does.
     """
     found: set[int] = set()
     for each in conditions:

@@ -1,4 +1,4 @@
-"""Finds the providers for ``GET /resource_providers``, and the roots that clients name by uuid."""
+"""Finds the providers for ``GET /resource_providers``, and the root providers that clients name by uuid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from placement.search.request import ProviderFilter
 def filter_providers(snapshot: ModelSnapshot, wanted: ProviderFilter, budget: SearchBudget) -> list[Provider]:
     """Return the providers that pass every filter, in ascending order of their ids.
 
-    A provider passes the filter ``resources`` if it alone can currently give all amounts.
+    A provider passes the filter ``resources`` if it alone has all the amounts free.
     """
     # the smallest set comes first, because the time of an intersection depends on its first set
     sets = sorted(_index_sets(snapshot, wanted), key=len)
@@ -26,7 +26,7 @@ def filter_providers(snapshot: ModelSnapshot, wanted: ProviderFilter, budget: Se
 
 
 def _filter_passing(found: list[Provider], wanted: ProviderFilter) -> list[Provider]:
-    """Return the providers that also pass the filters without an index."""
+    """Return those providers that also pass the filters without an index."""
     if wanted.forbidden:
         # providers are checked one by one: the index has the providers with a trait, and the set of all
         # others would be a large copy
@@ -66,8 +66,8 @@ def _single_id(provider_id: int | None) -> set[int]:
 def named_roots(snapshot: ModelSnapshot, uuids: Iterable[str], meant: str) -> frozenset[int]:
     """Return the ids of the roots with these uuids.
 
-    :param meant: the purpose of the roots, as the end of the error message "There is no root provider X,
-        which".
+    :param meant: the purpose of the roots, with which the error message "There is no root provider X, which
+        ..." ends.
     :raises InvalidRequest: a uuid belongs to no provider, or to a provider that is not a root.
     """
     # uuids are sorted, so that equal requests always report the same wrong uuid

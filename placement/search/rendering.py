@@ -1,4 +1,4 @@
-"""Renders the body of ``GET /allocation_candidates`` from parts that are cached and joined.
+"""Renders the body of ``GET /allocation_candidates`` by joining cached parts.
 
 A candidate is rendered by a template of its pattern, into which the uuids of a provider set are filled. From
 microversion 1.29 on, the summaries of a tree do not depend on the request, and change only when the tree
@@ -23,7 +23,9 @@ from placement.search.candidates import CandidatePattern, Offer, PatternBatch, P
 # dropping outdated summaries takes a loop over all trees, so it waits until a tenth of the summaries is
 # outdated
 _MAX_OUTDATED: Final = 0.1
-"""Outdated summaries are dropped when summaries outnumber trees by more than this share of the trees."""
+"""The largest excess of summaries over trees, as a share of the trees, before outdated summaries are
+dropped.
+"""
 _STEP: Final = 4096
 """Number of bytes of rendered text that count as one step of the search's budget."""
 # joining a whole answer of 40 MB would take 30 ms, during which no other thread runs
@@ -39,7 +41,9 @@ class SummaryShape(NamedTuple):
     traits: bool
     """Whether a summary has traits."""
     nested: bool
-    """Whether summaries have parent and root, and the answer contains whole trees of used providers."""
+    """Whether summaries contain parent and root, and the answer contains the whole trees of used
+    providers.
+    """
 
     @classmethod
     def for_version(cls, version: Microversion) -> "SummaryShape":
@@ -48,9 +52,9 @@ class SummaryShape(NamedTuple):
 
 
 class ProviderSummaries:
-    """The rendered JSON of summaries of whole trees, cached as long as the trees do not change.
+    """The rendered JSON of the provider summaries of whole trees, cached until a tree changes.
 
-    After each answer, the number of kept summaries of a shape exceeds the number of trees by at most a tenth.
+    After each answer there are at most a tenth more kept summaries (of one shape) than trees.
     """
 
     def __init__(self) -> None:
@@ -103,7 +107,8 @@ def render(
 ) -> bytes:
     """Return the JSON of the answer, in the shape of a microversion.
 
-    :param kept: the cached summaries of earlier answers; None: the summaries of all trees are rendered.
+    :param kept: the cached summaries of earlier answers; without them, the summaries of all trees are
+        rendered.
     """
     return b"".join(
         render_pieces(
@@ -163,11 +168,11 @@ def _allocation_requests(offers: Sequence[Offer], version: Microversion, budget:
 
 
 _Template = tuple[bytes, Callable[[tuple[bytes, ...]], Any]]
-"""JSON text with a gap for each uuid, and a function that picks these uuids from a provider set's."""
+"""A JSON text with a gap for each uuid, and a function that picks these uuids from a provider set."""
 
 
 class _CandidateTemplates:
-    """Makes the JSON templates of batches. Each form of patterns is rendered once.
+    """Makes the JSON template of each batch of patterns. Each form of patterns is rendered once.
 
     Templates need no escaping, because names and uuids contain no characters that JSON escapes.
     """
@@ -179,7 +184,7 @@ class _CandidateTemplates:
         self._forms: dict[PatternForm, tuple[str, Callable[[tuple[int, ...]], Any]]] = {}
 
     def __call__(self, patterns: Sequence[CandidatePattern]) -> _Template:
-        """Return the template of a batch."""
+        """Return the JSON template of a batch of patterns."""
         # the parts are joined as text and encoded once, because batches share the rendered forms
         gaps: list[int] = []
         requests = []
@@ -227,7 +232,10 @@ def _summary_parts(
     kept: ProviderSummaries,
     budget: SearchBudget,
 ) -> Iterable[bytes]:
-    """Return ``"uuid":{...}`` for each provider of the candidates; from 1.29 on, for all in their trees."""
+    """Return ``"uuid":{...}`` for each provider of the candidates.
+
+    From 1.29 on, for all providers of their trees.
+    """
     shape = SummaryShape.for_version(version)
     # summaries of whole trees do not depend on the request, so they are kept for later answers
     if shape.nested:
@@ -248,7 +256,7 @@ def _summary_parts(
 
 
 def _used_trees(snapshot: ModelSnapshot, offers: Iterable[Offer]) -> Iterable[HostTree]:
-    """Return the trees of all providers that give an amount to a candidate, each tree once."""
+    """Return the trees of all providers from which a candidate takes an amount, each tree once."""
     trees = snapshot.whole_trees()
     found: dict[HostTree, None] = {}
     used_by: dict[PatternBatch, list[int]] = {}

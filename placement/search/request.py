@@ -35,7 +35,7 @@ class RequestGroup:
 
 @dataclass(frozen=True, slots=True)
 class CandidatesRequest:
-    """The query of a ``GET /allocation_candidates``.
+    """The query parameters of a ``GET /allocation_candidates``.
 
     ``nested`` is False below microversion 1.29, where a candidate uses at most one provider of a tree.
     """
@@ -61,7 +61,7 @@ class CandidatesRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProviderFilter:
-    """The filters of ``GET /resource_providers``. All providers pass a filter that is None or empty."""
+    """The filters of ``GET /resource_providers``. A filter that is None or empty excludes no provider."""
 
     name: str | None = None
     uuid: str | None = None
@@ -78,8 +78,8 @@ def check_names(
 ) -> None:
     """Check that each resource class and trait of the request exists.
 
-    :raises InvalidRequest: a name does not exist. The message has this name; unknown classes come before
-        unknown traits.
+    :raises InvalidRequest: a name does not exist. The message names it; unknown classes come before unknown
+        traits.
     """
     # the error messages of the two endpoints differ, and clients depend on their texts
     if isinstance(request, ProviderFilter):

@@ -1,8 +1,8 @@
-"""Finds the trees that can serve a request, from its rarest condition or its scarcest resource.
+"""Finds the trees that can serve a request, starting from its rarest condition or scarcest resource.
 
-A candidate is anchored at one tree: each of its providers is in that tree, or shares with that tree. A
-provider shares with a tree if it has the trait MISC_SHARES_VIA_AGGREGATE, and has a common aggregate with a
-member of the tree.
+A candidate is anchored at one tree: each of its providers is in this tree, or shares with it. A provider
+shares with a tree if it has the trait MISC_SHARES_VIA_AGGREGATE, and has a common aggregate with a member of
+the tree.
 """
 
 import random
@@ -22,11 +22,12 @@ from placement.search.request import CandidatesRequest
 
 # the index by free amounts is not in the order of ids, so its roots would have to be sorted
 _MUCH_RARER: Final = 0.5
-"""The index by free amounts is used only if it finds fewer roots than this share of the roots that the most
-selective other index finds."""
+"""The index by free amounts is used only if it finds less than this share of the roots that the most
+selective other index finds.
+"""
 # each check evaluates all conditions; for more providers, the checks would cost more than they save
 _MANY: Final = 64
-"""If there are more sharing providers than this number, they are not checked in advance."""
+"""Number of sharing providers above which they are not checked in advance."""
 # looking up a name in an index is not worth its time if most trees have the name
 _MAX_SELECTIVE: Final = 0.7
 """Above this share of trees a condition is not selective enough to use its index."""
@@ -58,7 +59,10 @@ class SharingProviders:
         self._known: dict[frozenset[str], tuple[list[Provider], tuple[bytes, ...]]] = {}
 
     def _find_serving(self, need: ProviderNeed) -> set[int]:
-        """Return the sharing providers that may serve the need; check conditions only if they are few."""
+        """Return the sharing providers that may serve the need.
+
+        The conditions are checked only for few providers.
+        """
         found = set(self.providers)
         for name, _ in need.resources:
             found &= self._snapshot.by_class.get(name, set())
@@ -92,7 +96,7 @@ class SharingProviders:
         return {self._snapshot.providers[provider_id].root_id for provider_id in self.providers}
 
     def by_root(self) -> dict[int, tuple[str, ...]]:
-        """Return, for the root of each tree, the aggregates through which providers share with it."""
+        """Return for the root of each tree the aggregates that connect the tree with sharing providers."""
         found: dict[int, tuple[str, ...]] = {}
         for aggregate in self._by_aggregate:
             roots = self._snapshot.roots_having(self._snapshot.by_aggregate, aggregate).ids
@@ -108,7 +112,7 @@ class SharingProviders:
         return self._find_shared(aggregates, set())[0]
 
     def with_tree(self, root: int) -> tuple[list[Provider], tuple[bytes, ...]]:
-        """Return the providers outside the tree that share with it, by ascending ids, and their uuids."""
+        """Return the providers outside of the tree that share with it, by id, and their uuids."""
         self.budget.spend()
         # the lists are keyed by the common aggregates, so that all trees of one rack share one list
         via = self._aggregate_names & self._snapshot.whole_trees()[root].all_aggregates
@@ -129,7 +133,7 @@ class SharingProviders:
         return providers, tuple([each.uuid.encode() for each in providers])
 
     def anchor_roots(self, provider_id: int) -> Iterator[int]:
-        """Yield the roots of all trees that a sharing provider serves; a root may occur twice."""
+        """Yield the roots of all trees with which a provider shares; a root may occur twice."""
         for aggregate in self._snapshot.providers[provider_id].aggregates:
             for member in self._snapshot.by_aggregate[aggregate]:
                 self.budget.spend()
@@ -143,7 +147,7 @@ _DRAWS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class RootFilter:
-    """Distinct ids of roots, and a filter: a root passes if it is in a set of each selective condition.
+    """The ids of distinct roots, and a filter that a root passes if each selective condition allows the root.
 
     Iteration yields ids in ascending order; ``ids`` need not be in order.
     """
@@ -160,7 +164,10 @@ class RootFilter:
         return replace(self, ids=[each for each in self.ids if each in ids])
 
     def from_anywhere(self, rng: random.Random) -> Iterator[int]:
-        """Iterate over the passing roots from a random root on; each is equally likely to be the first."""
+        """Iterate over the passing roots in a circle from a random one.
+
+        Each is equally likely to be the first.
+        """
         # roots are drawn at random until one passes: each passing root has the same probability, and not all
         # roots are filtered
         for _ in range(_DRAWS if self.ids else 0):
@@ -187,7 +194,7 @@ def possible_roots(
     needs: Iterable[ProviderNeed],
     sharing: SharingProviders,
 ) -> RootFilter:
-    """Return the roots at which candidates may be anchored.
+    """Return the roots of trees at which a candidate may be anchored.
 
     The rarest condition or resource is looked up in its index, and all other selective conditions filter
     these roots. The result contains each root that has a candidate, and may contain roots that have none.
@@ -243,7 +250,7 @@ def possible_roots(
 
 
 def _in_all(roots: Iterable[int], wanted: Sequence[Sequence[Container[int]]]) -> Iterator[int]:
-    """Yield the roots that pass the filter: each condition has a set that contains the root."""
+    """Yield the roots that are in one of the sets of each condition."""
     # nested loops replace any() and all(), because generators would take longer than the lookups
     for root in roots:
         for any_of in wanted:
@@ -277,7 +284,7 @@ def _anchor_roots(snapshot: ModelSnapshot, members: set[int], sharing: SharingPr
 
 
 class _SelectiveNames:
-    """Names of a condition, one of which each candidate needs, and the share of trees that have them."""
+    """Names in a condition, of which each candidate needs one, and the share of trees with such a name."""
 
     def __init__(self, snapshot: ModelSnapshot, what: IndexedNames, sharing: SharingProviders) -> None:
         self._snapshot = snapshot
@@ -309,7 +316,7 @@ class _SelectiveNames:
         return found
 
     def share(self, trees: int) -> float:
-        """Estimate the share of trees with at least one of the names, assuming independent names."""
+        """Estimate the share of trees that have at least one of the names, as if names were independent."""
         # the number is only an estimate, because names of one set are often not independent
         return 1 - prod([1 - len(roots.ids) / trees for roots in self._roots])
 

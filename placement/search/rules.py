@@ -1,17 +1,17 @@
-"""Rules on the combination of providers in a candidate, and quick proofs that no candidate exists.
+"""Rules for combinations of providers in a candidate, and quick proofs that a tree has no candidate.
 
 :mod:`placement.search.conditions` has the conditions on a single provider. The rules decide whether a
 provider may serve a need, given the providers chosen for the other needs.
 
 Without quick proofs, a search over many equivalent devices tries all combinations before it finds that none
-fits. For example, 17 groups of one unit at a host with 16 devices of one unit each have 16! branches. A proof
-may overlook that a request is impossible, but never refuses a possible request.
+fits. For example, 17 groups of one unit at a host with 16 devices of one unit each have 16! branches. A quick
+proof may miss that a request is impossible, but never refuses a possible request.
 
-- *Volume*: the amounts of a resource class have to fit into the free amounts of its providers. Only units
-  that these amounts can use are counted: of 5 free units, groups of 2 units each can use 4.
-- *Counts*: bipartite matchings of needs with providers, where each provider can serve a limited number of
-  needs. One matching has the suffixed groups if each of them needs a provider of its own. For each class and
-  each requested amount of it, another matching has the needs that ask for at least this amount.
+- *Volume*: the amounts of a resource class have to fit into the free amounts of its providers. A proof counts
+  only units that these amounts can use: of 5 free units, groups of 2 units each can use 4.
+- *Counts*: bipartite matchings of needs with providers, where each provider can serve only a limited number
+  of needs. One matching is made of the suffixed groups if each of them needs a provider of its own. For each
+  class and each requested amount, another matching is made of the needs that ask for at least this amount.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _MAX_UNITS: Final = 10_000
 """Maximum number of units for which sums of amounts are enumerated; above it, all free units count."""
 # each set is compared with all other sets, so the time is quadratic
 _MAX_SETS: Final = 8
-"""Maximum number of different sets of providers that are checked one by one; above it, only their union is
-checked."""
+"""Maximum number of different sets of providers that are checked one by one; with more sets, only their union
+is checked.
+"""
 
 _Asked = tuple[int, Sequence[Provider]]
 """An amount, and the providers that may give this amount."""
@@ -93,7 +94,7 @@ def available_amount(provider: Provider, name: str) -> int:
 
 
 def _amounts_fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: SearchBudget) -> bool:
-    """Return False if these amounts of one class certainly cannot all find a provider."""
+    """Return False if a proof shows that providers cannot give all these amounts of one class."""
     sizes = {amount for amount, _ in asked}
     # volumes are not checked if all amounts are equal, because then the matchings below are exact
     if len(sizes) > 1 and any(
@@ -116,7 +117,7 @@ def _amounts_fit(asked: Sequence[_Asked], free: Mapping[int, int], budget: Searc
 def _list_volumes(
     asked: Sequence[_Asked], free: Mapping[int, int]
 ) -> Iterator[tuple[Sequence[int], Collection[int]]]:
-    """Yield groups of amounts, each with the free amounts of all providers that may give them."""
+    """Yield groups of amounts, and for each group the free amounts of all providers that may give them."""
     yield [amount for amount, _ in asked], free.values()
     by_providers: dict[frozenset[int], list[int]] = {}
     for amount, providers in asked:
@@ -130,7 +131,7 @@ def _list_volumes(
 
 
 def _max_sum(amounts: Sequence[int], volumes: Collection[int], budget: SearchBudget) -> int:
-    """Return an upper bound of the sum of amounts that fit into these free amounts without being divided.
+    """Return an upper bound of the sum of undivided amounts that fit into these free amounts.
 
     The possible sums of the amounts are the bits of an integer: bit n stands for n units.
     """
@@ -157,8 +158,8 @@ def _match_all(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> boo
 
     The matching grows along augmenting paths, found breadth first.
 
-    :param limits: for each need: the providers that can serve it, by id, each with the number of needs that
-        it can serve at most.
+    :param limits: for each need a dict from the id of each provider that can serve the need to the maximum
+        number of needs that this provider can serve.
     """
     served: dict[int, list[int]] = {}
     for newcomer in range(len(limits)):
@@ -192,7 +193,7 @@ def _match_all(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> boo
 
 
 class RequestRules:
-    """The rules on combinations of providers in a candidate, and other values computed once per request."""
+    """The rules for combinations of providers in a candidate, and values computed once per request."""
 
     def __init__(
         self,
@@ -280,10 +281,10 @@ class RequestRules:
         self.subtrees_of = [[rule for rule in subtrees if index in rule] for index in range(len(needs))]
 
     def traits_settled(self, options: Sequence[Sequence[Provider]]) -> bool | None:
-        """Return whether the providers of the group without a suffix have its traits.
+        """Return whether the providers of the group without a suffix have the group's required traits.
 
-        The result is True or False if it is the same for each choice of providers, and None if it depends on
-        the choice.
+        The result is True or False if it holds for each choice of providers, and None if it depends on the
+        choice.
         """
         settled: bool | None = True
         for traits in self.unsuffixed_traits:
@@ -297,7 +298,7 @@ class RequestRules:
 
 
 class NeedAssignment:
-    """The providers that a search has chosen for some of the needs, from the options at a tree."""
+    """The providers chosen so far for some of the needs, out of the options at a tree."""
 
     def __init__(self, rules: RequestRules, options: Sequence[Sequence[Provider]]) -> None:
         self.rules = rules
@@ -336,7 +337,7 @@ class NeedAssignment:
                 self.taken[provider.id, name] -= amount
 
     def allows_provider(self, index: int, provider: Provider) -> bool:
-        """Return whether a provider may serve a need, given the providers that are chosen already."""
+        """Return whether a provider may serve a need, given the providers already chosen for other needs."""
         rules = self.rules
         need = rules.needs[index]
         for name, amount in need.resources:
@@ -352,7 +353,7 @@ class NeedAssignment:
         return all(self._subtree_in_reach(rule, index, provider) for rule in rules.subtrees_of[index])
 
     def can_complete(self, rest: Sequence[int]) -> bool:
-        """Return False if a need in ``rest`` has no option, or if a quick proof shows they do not fit."""
+        """Return False if a need in ``rest`` has no option, or a quick proof shows that they do not fit."""
         left: list[list[Provider]] = []
         for index in rest:
             self.rules.budget.spend(self.steps * len(self.options[index]))
@@ -368,7 +369,7 @@ class NeedAssignment:
         )
 
     def _traits_in_reach(self, index: int, provider: Provider) -> bool:
-        """Return whether chosen or possible providers of the group have a trait of each required set."""
+        """Return whether the chosen and possible providers of the group have each required trait."""
         others = [other for other, need in enumerate(self.rules.needs) if need.unsuffixed and other != index]
         return all(
             not provider.traits.isdisjoint(traits)
@@ -379,7 +380,7 @@ class NeedAssignment:
         )
 
     def _subtree_in_reach(self, rule: Sequence[int], index: int, provider: Provider) -> bool:
-        """Return whether one provider of the rule can be the root of a subtree with all other providers."""
+        """Return whether one provider of the rule may be the root of a subtree with all others."""
         above = self._lineage_of(provider)
         open_ones, chosen = [], [provider.id]
         for other in rule:
@@ -396,7 +397,7 @@ class NeedAssignment:
         return not all(above.isdisjoint(self._ids[other]) for other in open_ones)
 
     def _possible_providers(self, index: int) -> Sequence[Provider]:
-        """Return the provider chosen for a need, or all its options."""
+        """Return the provider chosen for a need, or all options of the need if none is chosen."""
         at = self.chosen[index]
         return self.options[index] if at is None else (at,)
 

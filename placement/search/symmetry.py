@@ -1,12 +1,13 @@
-"""Recognises equal groups of a request and equal providers, so that equivalent assignments are tried once.
+"""Recognises equal groups of a request and equal providers, so that it tries equivalent choices once.
 
 Hosts have many equal devices, and guests ask for several of these devices. There are 518,918,400 ways to give
 eight of sixteen devices to eight equal groups, but the client sees no difference between these ways. The
-search yields one of these ways first. A dead end is remembered for all equivalent assignments.
+search yields one of these ways before all others. The search remembers a dead end for all equivalent
+assignments.
 
 Devices form a *pool* if all needs that they serve ask for the same amount, the unit. Only the number of free
 units in a pool matters. A device may have several units: for example, a network card has several virtual
-functions. The planner, which counts guests, uses pools of equal devices. The search for candidates has one
+functions. The planner, which counts guests, uses pools of equal devices. The search for candidates serves one
 guest, so the devices of its pools may have different free amounts (:attr:`AssignmentKinds.in_pools`).
 """
 
@@ -25,20 +26,22 @@ from placement.search.rules import RequestRules, available_amount
 # an assignment of 8 needs takes 0.5 KB, an assignment of 64 needs 4 KB, and several threads may search at
 # once
 MAX_REMEMBERED: Final = 100_000
-"""Maximum number of assignments that are remembered for one root."""
+"""Maximum number of assignments that a search remembers for one root."""
 
 
 def never_pooled(traits: frozenset[str]) -> bool:
-    """Return whether a provider with these traits belongs to no pool.
+    """Return whether the traits of a provider exclude it from every pool.
 
-    NUMA nodes are no pool, because topology policies distinguish them. Sharing providers are no pool, because
-    guests of other hosts also use them.
+    NUMA nodes form no pool, because topology policies distinguish them. Sharing providers form no pool,
+    because guests of other hosts also use them.
     """
     return not traits.isdisjoint((ZONE, SHARES))
 
 
 class AssignmentKinds:
-    """The kinds of needs and of providers at a tree. Two needs, or two providers, of one kind can be swapped.
+    """Divides the needs, and the providers of a tree, into kinds of equal ones.
+
+    Two needs of one kind, or two providers of one kind, can be swapped.
 
     :param options: for each need, the providers that can serve it.
     :param pooled: whether providers are of one kind only if they form a pool, so that several guests can swap
@@ -102,7 +105,7 @@ class AssignmentKinds:
         return len({*self.of_providers.values()}) < len(self.of_providers)
 
     def list_pools(self) -> Iterator[tuple[list[int], int]]:
-        """Yield each pool as the ids of its providers, with the amount of one unit of the pool.
+        """Yield for each pool the ids of its providers and the amount of one unit.
 
         The ids are in the order of the options.
         """
@@ -116,12 +119,11 @@ class AssignmentKinds:
 
     @cached_property
     def in_pools(self) -> AssignmentKinds | None:
-        """The kinds with pools for a single guest; None if pools would only join equivalent ways.
+        """The kinds with pools for a single guest; None if pools would not join more equivalent assignments.
 
-        Each provider of a pool has a number of units, which its free amount and ``max_unit`` limit. Any
-        provider with a unit left can serve the next need, and each need takes one unit. So whether the
-        remaining needs can be served depends on the number of units taken, not on the devices. A pool has all
-        providers of a kind, so that it never distinguishes equal providers.
+        The number of units of a provider follows from its free amount and its ``max_unit``. Any provider with
+        a unit left can serve the next need, and each need takes one unit. So whether the remaining needs can
+        be served depends on the number of units taken, not on the devices.
         """
         # without classes that add up, free amounts do not distinguish kinds, and pools would join nothing
         if not self._rules.adding_up:
@@ -151,7 +153,7 @@ class AssignmentKinds:
         return pooled
 
     def signature_of(self, chosen: Sequence[Provider | None]) -> Hashable:
-        """Return a key of an assignment: the kind of each chosen provider, and the kinds of needs it serves.
+        """Return a key of an assignment: the kinds of chosen providers, with the kinds of their needs.
 
         A pool counts as one provider. The search serves needs in a fixed order, so the key also determines
         the remaining needs.
@@ -174,7 +176,7 @@ class AssignmentKinds:
         )
 
     def _provider_signature(self, provider: Provider, serves: Sequence[int]) -> Hashable:
-        """Return a key of a provider. Providers with equal keys can be swapped in any assignment.
+        """Return a key of a provider; providers with equal keys can be swapped in any assignment.
 
         Such providers are leaves below the same parent, or have neither parent nor children.
         """
@@ -192,7 +194,7 @@ class AssignmentKinds:
         return (*self._features_of(provider, serves), tuple(contested))
 
     def _features_of(self, provider: Provider, serves: Sequence[int]) -> tuple[Hashable, ...]:
-        """Return a key of everything that distinguishes providers, except free amounts."""
+        """Return a key of all properties that distinguish providers, except free amounts."""
         return (
             provider.parent_id,
             self._parts.get(provider.id),
@@ -203,7 +205,7 @@ class AssignmentKinds:
         )
 
     def _unit_of(self, provider: Provider, serves: Sequence[int]) -> tuple[str, int] | None:
-        """Return the class and amount for which all needs of a provider ask; None if needs differ."""
+        """Return the class and the amount for which all needs of a provider ask; None if the needs differ."""
         asked = {self._rules.needs[index].resources for index in serves}
         if len(asked) > 1 or provider.parent_id is None:
             return None
@@ -213,7 +215,7 @@ class AssignmentKinds:
         return resources[0]
 
     def _gives_units(self, provider: Provider, serves: Sequence[int]) -> bool:
-        """Return whether any of the provider's units can serve any of its needs, for any number of guests."""
+        """Return whether any unit of the provider can serve any of its needs, for any number of guests."""
         unit = self._unit_of(provider, serves)
         if unit is None:
             return False
@@ -224,7 +226,9 @@ class AssignmentKinds:
         )
 
     def _units_for_one(self, found: Sequence[Provider]) -> int:
-        """Return how many needs one provider of a kind can serve at once; 0 if the kind forms no pool.
+        """Return the number of needs that one provider of a kind can serve at once.
+
+        The result is 0 if the kind forms no pool.
 
         :param found: all providers that belong to the kind.
         """
@@ -239,7 +243,7 @@ class AssignmentKinds:
         return units if units == 1 or self._serves_together(serves) else 0
 
     def _serves_together(self, serves: Sequence[int]) -> bool:
-        """Return whether one provider may serve any combination of its needs while it has free units."""
+        """Return whether the provider may serve any combination of these needs while it has free units."""
         rules = self._rules
         suffixed = [index for index in serves if not rules.needs[index].unsuffixed]
         subtrees = [{*rule} for index in serves for rule in rules.subtrees_of[index]]
@@ -253,14 +257,14 @@ class AssignmentKinds:
 
 
 class RememberedAssignments:
-    """A set of the assignments tried at one tree; an assignment stands for all equivalent assignments."""
+    """A set of assignments that were tried at one tree; each stands for all equivalent assignments."""
 
     def __init__(self, kinds: AssignmentKinds) -> None:
         self.kinds = kinds
         self._known: set[Hashable] = set()
 
     def add(self, chosen: Sequence[Provider | None]) -> bool:
-        """Remember an assignment; return True if neither it nor an equivalent assignment was known."""
+        """Remember an assignment; return True if no equivalent assignment was remembered before."""
         signature = self.kinds.signature_of(chosen)
         if signature in self._known:
             return False

@@ -4,25 +4,25 @@ The worker buffers a whole request before a thread handles it, and buffers the a
 read it. So slow clients occupy no thread.
 
 Modules
-    - ``arbiter`` is the parent process, which listens, and starts and stops the workers.
+    - ``arbiter`` is the parent process, which listens for connections, and starts and stops the workers.
     - ``connection`` buffers the bytes of one client, from the first byte of a request to the last byte of its
       answer.
-    - ``worker`` has the event loop, the threads and the limits.
+    - ``worker`` has the event loop, the threads and the limits of a worker process.
 
 A worked example
     A client sends the headers of a request at once, and then 2 MB of its body during ten seconds. The event
     loop reads each part when it arrives. After the last part, the loop puts the connection into the queue of
     complete requests. A thread takes the connection from the queue and calls the application, which answers
     with 5 MB. The thread sends as much of the answer as the socket's buffer takes. The loop sends the rest of
-    the answer in pieces; the client has a minute to read each MiB. After the last byte, the loop waits for
-    the client's next request.
+    the answer in pieces, and the client has a minute to read each MiB. After the last byte, the loop waits
+    for the client's next request.
 
 Invariants
-    - The event loop never waits for a client; a thread is busy only while the application computes the
+    - The event loop never waits for a client, and a thread works only while the application computes the
       answer.
     - A connection belongs either to the loop, or to the thread that answers its request.
     - Each connection has a deadline in every state.
-    - A stopping server answers each request of its connections. It closes a connection with the first answer
-      since the stop, or after some idle seconds.
+    - A server that stops still answers each request on its open connections. It closes a connection after the
+      first answer since the stop, or after some idle seconds.
     - The total memory of unfinished requests and unsent answers is limited.
 """

@@ -10,7 +10,7 @@ from typing import Final
 from gunicorn.arbiter import Arbiter
 
 _HANDSHAKE_SECONDS: Final = 0.1
-"""Seconds for which a stopping server waits for the last packet of connections that clients have begun."""
+"""Seconds for which a stopping server waits for connections that clients have begun, but not completed."""
 _SO_ATTACH_FILTER: Final = 26
 """The option of sockets in the kernel's ``asm-generic/socket.h``; Python has no name for it."""
 _DROP_SYN: Final = (
@@ -24,10 +24,13 @@ _DROP_SYN: Final = (
 
 
 class ServerArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
-    """Stops in such a way that no connection is left that the kernel has accepted and no worker takes."""
+    """Stops the server so that no accepted connection is left without a worker."""
 
     def stop(self, graceful: bool = True) -> None:
-        """Stop the workers; called by gunicorn."""
+        """Stop the workers.
+
+        gunicorn calls this method.
+        """
         # another process listens on a shared socket: a later server, which systemd or this one starts
         is_shared = self.systemd or self.reexec_pid or self.master_pid
         if graceful and self.LISTENERS and not is_shared:
@@ -40,11 +43,11 @@ class ServerArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
 
 
 def ignore_new_connections(listener: socket.socket) -> None:
-    """Let the kernel drop the first packet of each new connection to a listening TCP socket.
+    """Make the kernel drop the first packet of each new connection to a listening TCP socket.
 
-    The kernel still accepts connections that have begun. A client that connects later sends its packet again
-    after a second, and is refused if the socket is closed by then. UNIX sockets stay as they are: gunicorn
-    removes their path before the workers stop.
+    The kernel still completes connections that have begun. A client that connects later sends its packet
+    again after a second, and is refused if the socket is closed by then. UNIX sockets stay unchanged, because
+    gunicorn removes their path before the workers stop.
     """
     if listener.family == socket.AF_UNIX:
         return

@@ -1,6 +1,6 @@
-"""The connection of a client.
+"""The connection of one client, with buffers.
 
-It buffers each request until all of it has arrived, and each answer until it is sent.
+A connection buffers each request until it has arrived completely, and each answer until it is sent.
 """
 
 import re
@@ -16,23 +16,23 @@ from gunicorn.http.message import Request
 from gunicorn.http.parser import RequestParser
 
 HEADERS_TIMEOUT: Final = 10.0
-"""Maximum seconds from the begin of a connection or request until its headers are complete."""
+"""Maximum seconds from the start of a connection or request until its headers are complete."""
 BODY_TIMEOUT: Final = 60.0
 """Maximum seconds until the whole body of a request has arrived."""
 IDLE_TIMEOUT: Final = 75.0
-"""Maximum seconds of waiting for the next request on a connection."""
+"""Maximum seconds that a connection may wait for its next request."""
 ANSWER_TIMEOUT: Final = 60.0
-"""Maximum seconds in which the client has to read an answer; each MiB of a longer answer has this time."""
+"""Maximum seconds for the client to read an answer; each MiB of a longer answer has this time."""
 
 MAX_HEADERS: Final = 64 * 1024
-"""Maximum size of all headers, and of trailers, in bytes."""
+"""Maximum size in bytes of all headers of a request, and of all trailers."""
 MAX_BODY: Final = 64 * 1024 * 1024
-"""Maximum size of a body, in bytes."""
+"""Maximum size of a request's body in bytes."""
 _MAX_CHUNKS: Final = 100_000
-"""Maximum number of chunks of a body."""
+"""Maximum number of chunks in a body."""
 # pieces are small, because gunicorn copies the rest of a piece for each chunk in it
 _PIECE: Final = 8 * 1024
-"""Size of the pieces in which gunicorn reads a body, in bytes."""
+"""Size in bytes of the pieces in which gunicorn reads a body."""
 _RENEWED_AFTER: Final = 1024 * 1024
 """Number of bytes of an answer that a client has to read to get a new deadline."""
 _MAX_AT_ONCE: Final = 256 * 1024
@@ -41,23 +41,30 @@ _HTTP_1_1: Final = (1, 1)
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _PLAIN_FIELDS: Final = re.compile(rb"(?:[A-Za-z0-9-]+: [!-~](?:[ -~]*[!-~])?(?:\r\n|\Z))+")
-"""Headers as nearly all clients send them. Names without underscores cannot be confused in the environment of
-WSGI, and values are printable ASCII."""
+"""Pattern of headers in the form in which nearly all clients send them. Names without underscores are
+unambiguous in the WSGI environment, and values are printable ASCII.
+"""
 _MAX_PLAIN: Final = (50, 4096)
-"""Maximum number and total bytes of headers in the plain form, below the limits of gunicorn."""
+"""Maximum number and total bytes of headers for this form, below the limits of gunicorn."""
 _SPECIAL_FIELD: Final = re.compile(r"EXPECT|X-FORWARDED-")
-"""The begin of names of headers that have a meaning for gunicorn while it reads them."""
+"""The beginning of header names with a meaning for gunicorn while it reads headers."""
 
 
 class TooLarge(Exception):
-    """A request is too large; the arguments are the HTTP status, its reason phrase and the limit."""
+    """A request is too large; the arguments are the HTTP status, the reason phrase and the limit."""
 
 
 class PlainRequest(Request):  # type: ignore[misc]  # gunicorn has no types
-    """Reads plain headers faster than gunicorn does. All other headers are left to gunicorn."""
+    """A request class that reads common headers faster than gunicorn does.
+
+    For all other headers, it uses the code of gunicorn.
+    """
 
     def parse_headers(self, data: bytes, from_trailer: bool = False) -> list[tuple[str, str]]:
-        """Return the headers with names in upper case; called by gunicorn."""
+        """Return the headers with names in upper case.
+
+        gunicorn calls this method.
+        """
         if not from_trailer and len(data) <= _MAX_PLAIN[1] and _PLAIN_FIELDS.fullmatch(data):
             fields = [line.split(": ", 1) for line in data.decode("ascii").split("\r\n")]
             headers = [(name.upper(), value) for name, value in fields]
@@ -71,16 +78,15 @@ class PlainRequest(Request):  # type: ignore[misc]  # gunicorn has no types
 
 
 class PlainParser(RequestParser):  # type: ignore[misc]  # gunicorn has no types
-    """gunicorn's parser with our class of requests."""
+    """gunicorn's parser, which makes requests of our class."""
 
     mesg_class = PlainRequest
 
 
 class ClientConnection:
-    """The state of a connection, which belongs to the loop, or to the thread that answers its request.
+    """The state of a connection, which belongs to the event loop or to the thread that answers its request.
 
-    gunicorn uses this object as if it were the socket. Bytes that gunicorn sends are kept until
-    :meth:`flush`.
+    gunicorn uses this object in place of the socket. Bytes that gunicorn sends are kept until :meth:`flush`.
     """
 
     def __init__(self, cfg: Any, sock: socket.socket, peer: Any, server: Any) -> None:
@@ -117,33 +123,33 @@ class ClientConnection:
 
     @property
     def client(self) -> str:
-        """The address of the client for the log; a client of a UNIX socket has no address."""
+        """The address of the client for the log; the client of a UNIX socket has none."""
         if isinstance(self.peer, tuple):
             return "{}:{}".format(*self.peer)
         return f"a client of {self.server}"
 
     @property
     def held_bytes(self) -> int:
-        """The number of bytes in the buffers, including the body of the current request."""
+        """The number of bytes in the buffers, with the body of the current request."""
         return len(self._received) + self._handed_on + len(self._unsent)
 
     @property
     def unsent_bytes(self) -> int:
-        """The number of bytes of answers that were not sent yet."""
+        """The number of bytes of answers that are not sent yet."""
         return len(self._unsent)
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no byte of a request has arrived, and no byte of an answer has to be sent."""
+        """Return whether no byte of a request has arrived, and no byte of an answer is left to send."""
         return self.request is None and not self.held_bytes
 
     @property
     def is_at_rest(self) -> bool:
-        """Return whether a request was answered, and no byte of the next request has arrived."""
+        """Return whether the last request was answered, and no byte of the next one has arrived."""
         return self._has_asked and self.is_idle
 
     def receive(self) -> bool:
-        """Read from the client; return False if the client has closed the connection.
+        """Read bytes from the client; return False if the client has closed the connection.
 
         :raises OSError: the connection is lost.
         """
@@ -158,7 +164,7 @@ class ClientConnection:
         return bool(data)
 
     def is_complete(self) -> bool:
-        """Return whether a whole request has arrived.
+        """Return whether a whole request is in the buffer.
 
         :raises TooLarge: the request is too long.
         :raises Exception: the bytes are not HTTP; gunicorn raises exceptions of many classes.
@@ -210,7 +216,7 @@ class ClientConnection:
             yield self._source.popleft()
 
     def end_request(self, *, close: bool) -> None:
-        """End the current request after its answer was sent; the next request may follow."""
+        """End the current request after its answer was sent, so that the next request may follow."""
         self.request = self._body = None
         self._has_asked = True
         self.last_used = time.monotonic()
@@ -226,7 +232,7 @@ class ClientConnection:
         self.deadline = time.monotonic() + (HEADERS_TIMEOUT if self._received else IDLE_TIMEOUT)
 
     def send(self, data: bytes) -> int:
-        """Ignore gunicorn's interim response ("100 Continue"), because the body has already arrived."""
+        """Ignore gunicorn's interim response ("100 Continue"), because the whole body has arrived already."""
         return len(data)
 
     def gettimeout(self) -> float:
@@ -234,17 +240,17 @@ class ClientConnection:
         return 0.0
 
     def sendall(self, data: bytes) -> None:
-        """Keep bytes of the answer for :meth:`flush`."""
+        """Buffer bytes of the answer until :meth:`flush`."""
         self._unsent += data
 
     def take_back(self) -> None:
-        """Drop an answer before its first byte is sent, so that another answer can replace it."""
+        """Drop an answer of which no byte was sent yet, so that another answer can replace it."""
         self._unsent.clear()
 
     def flush(self) -> bool:
         """Send as many bytes as the socket takes; return whether all bytes are sent.
 
-        A slow client gets more time as long as it continues to read the answer.
+        While a slow client continues to read, it gets more time.
 
         :raises OSError: the connection is lost.
         """
@@ -266,9 +272,9 @@ class ClientConnection:
         return True
 
     def close(self) -> None:
-        """Read the rest of the request, then close the connection.
+        """Read the rest of the request, and then close the connection.
 
-        If some input stayed unread, the client could lose the answer.
+        If some input were left unread, the client might lose the answer.
         """
         # unread input would make the kernel reset the connection, and the client could lose the answer. An
         # error means that the client has closed its end already
@@ -295,12 +301,12 @@ class _SizedBody:
         self._length = length
 
     def end_position(self, received: bytearray) -> int | None:
-        """Return the position of the end of the body; None if some of it is missing."""
+        """Return the position at which the body ends; None if some of it has not arrived."""
         return self._length if len(received) >= self._length else None
 
 
 class _ChunkedBody:
-    """A chunked body, which gunicorn decodes; this class only finds its end."""
+    """A chunked body; this class only finds its end, and gunicorn decodes it."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -308,7 +314,7 @@ class _ChunkedBody:
         self._searched = 0
 
     def end_position(self, received: bytearray) -> int | None:
-        """Return the position of the end of the body, or of an invalid chunk, which gunicorn will refuse."""
+        """Return the position at which the body ends, or at which gunicorn will refuse an invalid chunk."""
         while True:
             # no line end follows the chunk, so the body is invalid
             if (

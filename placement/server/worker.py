@@ -1,9 +1,9 @@
-"""The bundled web server: gunicorn with a class of worker process that slow clients cannot keep busy.
+"""The worker process of the bundled web server, which slow clients cannot keep busy.
 
-One event loop reads from all connections and writes to them, and never waits for a single client. A thread
-gets a request when the whole request has arrived. If the client does not read the whole answer at once, the
+One event loop reads from all connections and writes to them, without waiting for any client. A thread gets a
+request only after the whole request has arrived. If the client does not read the whole answer at once, the
 loop sends the rest. So silent, idle and slow connections occupy no thread, and each of them has a deadline.
-If there are too many connections, the connection that has been idle longest is closed first.
+If there are too many connections, the one that has been idle for the longest time is closed first.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from placement.server.arbiter import ServerArbiter
 from placement.server.connection import ClientConnection, TooLarge
 
 MAX_REQUEST_LINE: Final = 8190
-"""Maximum size in bytes, the default of Apache httpd; lists of aggregates and traits make queries long."""
+"""Maximum bytes of a request line, as in Apache httpd; lists of aggregates and traits make queries long."""
 
 
 class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
@@ -42,17 +42,20 @@ class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no t
 
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
-        """Return the settings of this server, in addition to the settings that all bundled servers have."""
+        """Return the settings of this server that other bundled servers do not have."""
 
     def run(self) -> None:
-        """Serve until the server is stopped."""
+        """Serve requests until the server is stopped."""
         try:
             ServerArbiter(self).run()
         except RuntimeError as error:
             sys.exit(f"The server cannot start: {error}")
 
     def load_config(self) -> None:
-        """Set the options; called by gunicorn."""
+        """Set the options of gunicorn.
+
+        gunicorn calls this method.
+        """
         settings: dict[str, Any] = {
             # clients must not choose the path at which the service is mounted (SCRIPT_NAME)
             "forwarder_headers": "",
@@ -70,10 +73,13 @@ class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no t
 
 
 class _ServerLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no types
-    """Leaves gunicorn's log records to the handlers that oslo.log has set up."""
+    """Passes gunicorn's log records to the handlers that oslo.log has set up."""
 
     def setup(self, cfg: Any) -> None:
-        """Remove gunicorn's handlers; called by gunicorn."""
+        """Remove gunicorn's own log handlers.
+
+        gunicorn calls this method.
+        """
         super().setup(cfg)
         self.error_log.handlers.clear()
         self.error_log.setLevel(logging.NOTSET)
@@ -84,10 +90,10 @@ class IdleConnections:
     """File descriptors of waiting connections, ordered by the time when their current state began.
 
     A connection at rest has no unfinished request, so its client can connect again without a loss. All other
-    waiting connections wait for a request or the rest of a request, or their clients read an answer slowly.
-    Normally a connection at rest is closed first, because other clients are in the middle of a request or
-    about to send one. But a client may open any number of connections without a request. So if connections
-    that are not at rest are more than half of the maximum, one of these is closed first.
+    waiting connections wait for a request or its rest, or for a client that reads an answer slowly. Normally
+    a connection at rest is closed first, because other clients are in the middle of a request or about to
+    send one. But a client may open any number of connections without a request. So if more than half of the
+    maximum are connections that are not at rest, one of these is closed first.
 
     :param most: the maximum number of connections.
     """
@@ -104,7 +110,7 @@ class IdleConnections:
         now.setdefault(fd)
 
     def discard(self, fd: int) -> None:
-        """Remove a connection that has stopped waiting."""
+        """Remove a connection that is no longer waiting."""
         self._at_rest.pop(fd, None)
         self._owing.pop(fd, None)
 
@@ -115,17 +121,18 @@ class IdleConnections:
 
 
 _MAX_HELD: Final = 256 * 1024 * 1024
-"""Maximum number of bytes in memory for all clients together."""
+"""Maximum number of bytes that the buffers of all clients hold together."""
 _ALWAYS_HELD: Final = 64 * 1024
-"""Number of bytes in memory that each client may always have, even if other clients use up the maximum."""
+"""Number of bytes that the buffers of each client may always hold, even above the maximum for all clients."""
 _RESERVED_FILES: Final = 256
 """Number of file descriptors that are reserved for databases, logs and other files."""
 _STOP_TIMEOUT: Final = 2.0
 """Maximum seconds for which searches may continue when the service stops."""
 _LAST_REQUEST_TIMEOUT: Final = 5.0
-"""Seconds without a request after which a stopping service closes a connection. A request that arrives at
-that moment is lost. The next request of a busy client arrives much earlier, and its answer has
-``Connection: close``. A stopping worker ends before ``graceful_timeout`` in any case."""
+"""Seconds without a request after which a stopping service closes a connection. A request that arrives at the
+moment of the close is lost. The next request of a busy client arrives much earlier, and its answer has
+``Connection: close``. A stopping worker ends before ``graceful_timeout`` in any case.
+"""
 _TICK: Final = 1.0
 """Seconds between two checks of deadlines."""
 
@@ -136,7 +143,10 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
     alive: bool
 
     def init_process(self) -> None:
-        """Set up the worker; called by gunicorn after the fork."""
+        """Set up the worker after the fork.
+
+        gunicorn calls this method.
+        """
         self._loop = select.epoll()
         self._connections: dict[int, ClientConnection] = {}
         self._busy: set[int] = set()
@@ -153,7 +163,10 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         super().init_process()
 
     def run(self) -> None:
-        """Serve until the worker has to stop; called by gunicorn."""
+        """Serve requests until the worker has to stop.
+
+        gunicorn calls this method.
+        """
         listeners = {each.fileno(): each for each in self.sockets}
         # the socket is non-blocking, because several workers share a listening socket, and only one of them
         # gets a new connection
@@ -186,7 +199,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
                     self.alive = False
 
     def _is_stopping(self, listeners: dict[int, Any]) -> bool:
-        """Stop listening; return whether there are unanswered requests and time left to answer them."""
+        """Stop listening; return whether unanswered requests remain, and time to answer them."""
         if not self._stop_began:
             self._stop_began = time.monotonic()
             for fd, listener in listeners.items():
@@ -207,7 +220,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         return bool(self._connections) and time.monotonic() - self._stop_began < self.cfg.graceful_timeout - 1
 
     def _accept_client(self, listener: Any) -> bool:
-        """Accept a connection; return False if there is none."""
+        """Accept one connection; return False if no client is waiting."""
         try:
             sock, peer = listener.accept()
         except OSError:  # another worker has taken the connection, or the client has left
@@ -229,7 +242,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         return True
 
     def _go_on(self, connection: ClientConnection) -> None:
-        """Send unsent bytes if there are any; otherwise read, and queue the request if it is complete."""
+        """Send unsent bytes if there are any; otherwise read, and queue the request once it is complete."""
         try:
             if not connection.flush():
                 self._watch_connection(connection, select.EPOLLOUT)
@@ -283,7 +296,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         self._follow_up(connection)
 
     def _follow_up(self, connection: ClientConnection) -> None:
-        """Send the answer; if all of it is sent, continue with the next request of the connection."""
+        """Send the answer; after its last byte, continue with the next request of the connection."""
         try:
             if not connection.flush():
                 self._watch_connection(connection, select.EPOLLOUT)
@@ -300,7 +313,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         self._loop.modify(connection.fd, events)
 
     def _count_held(self, connection: ClientConnection) -> None:
-        """Update the total of held bytes by the change of this connection, which is faster than a new sum."""
+        """Add the change of this connection's buffers to the total, which is faster than a new sum."""
         held = connection.held_bytes
         self._held += held - connection.counted
         connection.counted = held
@@ -327,7 +340,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
                 self._close(connection)
 
     def _answer_all(self) -> None:
-        """Answer requests until the worker ends; each thread runs this method."""
+        """Answer requests until the worker ends; each thread of the worker runs this method."""
         while True:
             connection = self._ready.get()
             close = True
@@ -343,7 +356,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             os.eventfd_write(self._wake, 1)
 
     def _answer_request(self, connection: ClientConnection) -> bool:
-        """Call the application and send its answer; return whether to close the connection then."""
+        """Call the application and send its answer; return whether to close the connection afterwards."""
         request = connection.request
         try:
             content = request.body.read()
@@ -376,7 +389,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         return bool(response.should_close())
 
     def _abandoned_check(self, connection: ClientConnection) -> Callable[[], str | None]:
-        """Return a function for long searches: it returns why the answer is no longer needed, or None."""
+        """Return a function for long searches, which returns why the answer is no longer needed, or None."""
         poll = select.poll()
         poll.register(connection.sock, select.POLLRDHUP)
 

@@ -1,11 +1,11 @@
-"""Writes, releases and reads allocations of consumers, and reads the usage of projects.
+"""Writes, releases and reads the allocations of consumers, and reads the usage of projects.
 
 Besides claims, the release of all allocations of a consumer is the most frequent write. On a database that
-accepts several statements at once, the release sends all its statements together. The first statement locks
-the consumer, and stores its id in a setting of the transaction. If there is no consumer, it stores an id that
-no consumer has. The other statements use this setting to find the rows to lock, stamp and delete. If the
-consumer is created after the first statement, these statements do not touch it. On other databases the
-release reads the rows first.
+accepts several statements at once, the release sends all its statements together. The first statement of this
+release locks the consumer, and stores its id in a setting of the transaction. If there is no consumer, the
+statement stores an id that no consumer has. The other statements use this setting to find the rows to lock,
+stamp and delete. If the consumer is created after the first statement, the other statements do not touch it.
+On other databases the release reads the rows first.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from placement.store.expired import COUNTS, IS_TIMED
 
 
 def replace(tx: WriteTransaction, claims: Sequence[ConsumerClaim]) -> None:
-    """Replace the allocations of consumers by their claims; write all claims or none of them.
+    """Replace the current allocations of consumers by those of their claims; write all claims or none.
 
     :raises InvalidRequest: a provider or a resource class does not exist.
     :raises ConcurrentUpdate: a generation in a claim is not the current generation of its consumer.
-    :raises Conflict: a provider has no inventory of a claimed class, or not enough of it.
+    :raises Conflict: a provider has no inventory of a claimed class, or too little of the class is free.
     """
     # buckets are locked before any check, because data that is read under the locks stays valid until the
     # commit
@@ -169,7 +169,7 @@ def _supply_lookup(count: int) -> PreparedStatement:
 def read_supplies(
     tx: WriteTransaction, uuids: Collection[str]
 ) -> tuple[dict[str, ProviderSupply], dict[str, int]]:
-    """Return the inventories and the usage of existing providers, and the ids of resource classes by name."""
+    """Return the inventories and usage of existing providers, and the ids of resource classes by name."""
     supplies: dict[str, ProviderSupply] = {}
     class_ids: dict[str, int] = {}
     if uuids:
@@ -265,7 +265,7 @@ def delete(tx: WriteTransaction, consumer: str) -> None:
 
 
 def no_allocations(consumer: str) -> NotFound:
-    """Return the error for a consumer without allocations."""
+    """Return the error that says that a consumer has no allocations."""
     return NotFound(f"No allocations for consumer '{consumer}'")
 
 
@@ -298,7 +298,7 @@ def _give_back(tx: WriteTransaction, locked: LockedConsumers) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """An amount of one resource class that a consumer holds of a provider."""
+    """An amount of one resource class, allocated to a consumer from one provider."""
 
     consumer: str
     consumer_generation: int
@@ -383,15 +383,15 @@ def of_provider(conn: sa.Connection, provider: str) -> list[Allocation]:
 
 # ids begin at 1, so no consumer has this id
 _NOBODY: Final = "0"
-"""An id, as text, that no consumer has."""
+"""A text that takes the place of a consumer's id if there is no consumer."""
 _ANOTHER_WAY: Final = "-1"
-"""Also such an id: the consumer exists, but its release concerns a hold, and has to read first."""
+"""A text that takes the place of a consumer's id if its release concerns a hold, and has to read first."""
 _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'")
 """The setting of the transaction that stores the id of the consumer to release."""
 
 
 def release(database: ServiceDatabase, consumer: str) -> None:
-    """Release all allocations of a consumer, in a transaction of its own.
+    """Release all allocations of a consumer in a new transaction.
 
     :raises NotFound: the consumer holds nothing, or has expired.
     """
@@ -411,9 +411,9 @@ def release(database: ServiceDatabase, consumer: str) -> None:
 
 
 def _at_once(tx: WriteTransaction, consumer: str) -> StatementAnswer:
-    """Queue all statements of a release; return the answer of the first statement, to read after the commit.
+    """Queue all statements of a release, and return the answer of the first one, to be read after the commit.
 
-    The answer of this statement is the consumer's id as text, :data:`_NOBODY` or :data:`_ANOTHER_WAY`.
+    The answer of the first statement is the consumer's id as text, :data:`_NOBODY` or :data:`_ANOTHER_WAY`.
     """
     # the order of locks is consumers, then buckets, as everywhere
     locked = tx.queue(_lock_consumer, {"consumer": consumer})
@@ -473,7 +473,9 @@ _stamp: Final = PreparedStatement(
         updated_at=sa.bindparam("now", type_=sa.Double),
     )
 )
-"""Stamps the providers after a change of usage alone, which does not change their generation."""
+"""A statement that stamps providers after a change of their usage alone, without changing their
+generations.
+"""
 _consumer_removal: Final = PreparedStatement(
     sa.delete(allocations).where(allocations.c.consumer_id == _released)
 )
@@ -487,7 +489,7 @@ _pending: Final = sa.select(planned_allocations.c.consumer_id)
 
 @dataclass(frozen=True, slots=True)
 class ClassUsage:
-    """The used amount of one resource class by all consumers of one type (None: the type is unknown)."""
+    """The amount of one resource class that all consumers of one type use; the type None is unknown."""
 
     consumer_type: str | None
     resource_class: str
@@ -512,7 +514,7 @@ def of_project(conn: sa.Connection, project_id: str, user_id: str | None) -> lis
 
 
 def consumer_counts(conn: sa.Connection, project_id: str, user_id: str | None) -> dict[str | None, int]:
-    """Return how many consumers of each type have allocations, for a project or one user in it."""
+    """Return the number of consumers with allocations by type, for a project or for one of its users."""
     query = (
         sa.select(consumers.c.consumer_type, sa.func.count())
         .where(consumers.c.project_id == project_id, COUNTS, consumers.c.id.not_in(_pending))

@@ -1,4 +1,4 @@
-"""Attributes of providers: named texts and numbers that clients store with them."""
+"""Writes the attributes of providers: named texts and numbers that clients store with a provider."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,7 +13,7 @@ from placement.store import providers
 
 
 def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Mapping[str, Attribute]) -> int:
-    """Replace the attributes of a provider; return its generation, which increases if the attributes change.
+    """Replace the attributes of a provider; return the provider's generation, which increases with a change.
 
     :raises NotFound: no such provider.
     :raises ConcurrentUpdate: ``generation`` is not the current generation.

@@ -1,8 +1,9 @@
 """Limits on the reservations of a project: duration and horizon, number, amounts and hours.
 
-The amounts are those of reservations, and of claims that end: otherwise a project could claim from a
-reservation, and book the same amount again. All writes of these amounts lock one bucket, so two bookings at
-once cannot exceed a limit together.
+Claims that end count like reservations.
+
+Otherwise a project could claim from a reservation, and then book the same amount again. All writes of
+reservations and of such claims lock one bucket, so two simultaneous bookings cannot exceed a limit together.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ _DAY: Final = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class BookingLimits:
-    """The limits on reservations; None and missing keys mean no limit.
+    """The limits on the reservations of a project; None or a missing key means no limit.
 
     - ``max_duration``: seconds from the start to the end of a reservation.
     - ``max_ahead``: seconds from now to the start.
-    - ``max_number``: reservations of a project, pending and active.
-    - ``amounts``: largest momentary sums, by resource class or by ``PROJECT/CLASS``.
-    - ``hours``: largest sums of amounts multiplied by hours, within ``period`` seconds; keys as before.
+    - ``max_number``: maximum number of pending and active reservations of a project.
+    - ``amounts``: largest sums of amounts at any instant, by resource class or by ``PROJECT/CLASS``.
+    - ``hours``: largest sums of amounts multiplied by hours, within ``period`` seconds; the keys are those of
+      ``amounts``.
     """
 
     max_duration: float | None = None
@@ -39,11 +41,11 @@ class BookingLimits:
 
     @property
     def needs_amounts(self) -> bool:
-        """Return whether the amounts of a project matter."""
+        """Return whether a limit applies to the amounts of a project."""
         return bool(self.amounts or self.hours)
 
     def check_time(self, window: TimeWindow, now: float) -> None:
-        """Refuse a reservation that is too long, or begins too late.
+        """Refuse a reservation that is too long, or that begins too late.
 
         :raises Conflict: the message has the option, the limit and the wanted value.
         """
@@ -60,9 +62,9 @@ class BookingLimits:
             )
 
     def check_number(self, number: int) -> None:
-        """Refuse a new reservation of a project with too many of them.
+        """Refuse a new reservation if the project then has too many reservations.
 
-        :param number: the reservations of the project, with the new one.
+        :param number: the number of the project's reservations, including the new one.
         :raises Conflict: the message has the option, the limit and the present value.
         """
         if self.max_number is not None and number > self.max_number:
@@ -74,9 +76,9 @@ class BookingLimits:
     def check_amounts(
         self, project_id: str, others: Sequence[TimedAmount], own: Sequence[TimedAmount], now: float
     ) -> None:
-        """Refuse a new or longer reservation of a project above its limits.
+        """Refuse a new or longer reservation if the project would exceed its limits on amounts.
 
-        :param others: all other amounts of the project; ``own`` are those of the reservation.
+        :param others: all other amounts of the project. ``own`` has the amounts of the reservation.
         :raises Conflict: the message has the option, the limit, the present and the wanted value.
         """
         for name in sorted({each.resource_class for each in own}):

@@ -1,7 +1,7 @@
-"""Lists providers that changed after a cursor, for clients that follow the database.
+"""Lists the providers that changed after a cursor, for clients that follow the database.
 
-A cursor is a text that encodes, for each bucket, the counter up to which a client knows the changes. The
-client sends the cursor back unchanged.
+A cursor is a text that encodes the last counter of each bucket that a client has seen. The client sends the
+cursor back unchanged.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ChangeCursor:
 
     @classmethod
     def from_counters(cls, counters: Mapping[int, int], history: str) -> ChangeCursor:
-        """Return the cursor for these counters, given by bucket."""
+        """Return the cursor that encodes these counters, given by bucket."""
         # the low bits are enough, and 256 whole counters would make a cursor of 2.7 kB
         kept = tuple(counters[bucket] % (1 << _BITS) for bucket in range(PROVIDER_BUCKETS))
         # a checksum is enough, because it only has to tell histories apart
@@ -69,17 +69,17 @@ class ChangeCursor:
         return cls(epoch, history, tuple(int.from_bytes(part, "big") for part in parts))
 
     def __str__(self) -> str:
-        """Return the text for :meth:`parse`."""
+        """Return the cursor as a text, which :meth:`parse` reads."""
         parts = b"".join(each.to_bytes(_BITS // 8, "big") for each in self.counters)
         data = _HEAD.pack(_VERSION, self.epoch, self.history) + parts
         # the alphabet is URL-safe, because clients put the cursor into a query string
         return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
     def counters_before(self, now: Mapping[int, int], history: str) -> dict[int, int]:
-        """Return for each bucket that has changed since the cursor the full counter at the cursor.
+        """Return the full counters at the cursor, for each bucket that has changed since the cursor.
 
-        :raises Gone: the counters are below the cursor, for instance after a restore, or the database has
-            another history.
+        :raises Gone: the current counters are lower than those of the cursor, for instance after a restore,
+            or the database has another history.
         """
         if (self.epoch, self.history) != (now[EPOCH], crc32(history.encode())):
             raise too_old("the database has another history or epoch, as after a restore or a failover")
@@ -97,7 +97,7 @@ class ChangeCursor:
 
 
 def too_old(why: str) -> Gone:
-    """Return the error for a cursor so old that the changes after it are not known any more."""
+    """Return the error for a cursor that is too old, because later changes are no longer known."""
     return Gone(
         f"The changes since this cursor are no longer known: {why}. Send a request without 'since' for a new"
         " cursor, read everything that you need again, and continue with the new cursor.",
@@ -107,7 +107,7 @@ def too_old(why: str) -> Gone:
 
 # deletions are rare; the last records of a bucket are kept without a time limit
 KEPT: Final = 64
-"""Number of deletions that are kept for each bucket."""
+"""Number of deleted providers that are remembered for each bucket."""
 
 _rp = resource_providers.c
 _dp = deleted_providers.c
@@ -115,7 +115,7 @@ _dp = deleted_providers.c
 
 @dataclass(frozen=True, slots=True)
 class ChangedHolder:
-    """A consumer that holds amounts of a changed provider."""
+    """A consumer that holds amounts of a provider that has changed."""
 
     uuid: str
     generation: int
@@ -123,7 +123,7 @@ class ChangedHolder:
 
 @dataclass(frozen=True, slots=True)
 class ChangedProvider:
-    """A changed provider, with all consumers that have allocations of it now.
+    """A provider that has changed, with all consumers that currently have allocations of it.
 
     ``described`` is False if only the usage of the provider has changed.
     """
@@ -158,7 +158,7 @@ class _StampedRow:
 
 
 def note_deletion(tx: WriteTransaction, uuid: str) -> None:
-    """Record the deletion of a (locked) provider, and drop the oldest records of its bucket."""
+    """Record the deletion of a locked provider, and drop the oldest such records of its bucket."""
     bucket = buckets.bucket_of(uuid)
     of_bucket = sa.select(_dp.uuid, _dp.change_seq).where(_dp.bucket == bucket)
     # the number is one less than the maximum, to leave room for the new record
@@ -174,12 +174,12 @@ def note_deletion(tx: WriteTransaction, uuid: str) -> None:
 
 
 def current_cursor(conn: sa.Connection, history: str) -> ChangeCursor:
-    """Return a cursor after all changes so far."""
+    """Return the cursor that follows all changes so far."""
     return ChangeCursor.from_counters(_read_counters(conn), history)
 
 
 def changes_since(conn: sa.Connection, history: str, cursor: ChangeCursor, limit: int) -> ProviderChanges:
-    """Return the first changes since a cursor.
+    """Return the first changes after a cursor.
 
     :param history: the history of the database, as in :class:`~placement.db.position.DatabaseVersion`.
     :param limit: approximate maximum number of providers in the answer.
@@ -223,7 +223,7 @@ def _read_counters(conn: sa.Connection) -> dict[int, int]:
 
 
 def _check_remembered(conn: sa.Connection, known: Mapping[int, int]) -> None:
-    """Check that each deletion since the cursor is still recorded.
+    """Check that all deletions of providers since the cursor are still recorded.
 
     :raises Gone: records of deletions after the cursor were dropped.
     """

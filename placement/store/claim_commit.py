@@ -1,15 +1,15 @@
-"""Commits claims that were placed with the read model, and their groups, if the choices are still valid.
+"""Commits claims with providers chosen in the read model, if these choices are still valid.
 
-A claim of a new consumer is written without reading the database first. The statements contain the conditions
-of a valid choice. Everything but the usage of a provider has to be unchanged since the choice, and the
-current allocations have to leave enough of its capacity. If a condition fails, the statement inserts an
-allocation with a provider id that does not exist. The foreign key forbids this, so the whole transaction is
-rolled back. The next attempt reads first, and finds the reason.
+A claim of a new consumer is written without reading the database first. The statements that write the claim
+contain the conditions of a valid choice. All properties of a chosen provider, except its usage, must be
+unchanged since the choice, and enough of its capacity must be free. If a condition fails, the statement
+inserts an allocation with a provider id that does not exist. A foreign key forbids such an allocation, so the
+database rolls the whole transaction back. The next attempt reads the database first, and finds the reason.
 
-A consumer is in at most one group. The consumer leaves the group when it loses its last allocation. It also
-leaves the group with its next claim, unless this claim names the group again. A transaction that adds a
-consumer to a group locks the bucket of the group. So if two consumers join at the same time, the second
-transaction sees the first member.
+A consumer is a member of at most one group. The consumer leaves the group when it loses its last allocation.
+A consumer also leaves its group with its next claim, unless this claim names the group again. A transaction
+that adds a consumer to a group locks the bucket of the group. So if two consumers join at the same time, the
+second transaction sees the first member.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from placement.db.tables import (
 )
 from placement.exceptions import Conflict, InvalidRequest
 from placement.read_model.provider import SHARES, Provider
-from placement.store import expiries, reservations
+from placement.store import expiries, preemptions, reservations
 from placement.store.allocations import write_claims
 from placement.store.claimants import check_generations, lock_claimed
 from placement.store.claims import ConsumerClaim, claimed_amounts
@@ -57,12 +57,12 @@ from placement.store.time_profile import HoldRefusal
 
 
 def buckets_of(names: Iterable[str]) -> set[int]:
-    """Return the buckets to lock before consumers join groups with these names."""
+    """Return the buckets that must be locked before consumers join the groups with these names."""
     return {buckets.bucket_of_group(name) for name in names}
 
 
 def group_lookup(names: Collection[str]) -> tuple[PreparedStatement, Values]:
-    """Return a statement that reads the rows for :func:`group_members`, and its values."""
+    """Return the statement with its values that reads the rows for :func:`group_members`."""
     return _member_lookup(len(names)), bind_values("group", sorted(names))
 
 
@@ -119,7 +119,7 @@ def _membership_removal(count: int) -> PreparedStatement:
 
 
 def join_groups(tx: WriteTransaction, names: Mapping[str, str]) -> None:
-    """Add consumers to groups; ``names`` has the name of the group by uuid of the consumer.
+    """Add consumers to groups; ``names`` has the name of each consumer's group, by the consumer's uuid.
 
     The caller has locked the buckets of the groups, and the consumers are in no group yet.
     """
@@ -131,7 +131,7 @@ def join_groups(tx: WriteTransaction, names: Mapping[str, str]) -> None:
 
 @lru_cache(KEPT_SIZES)
 def _member_insertion(count: int) -> PreparedStatement:
-    """Return a statement that adds consumers with unknown ids to groups."""
+    """Return a statement that adds consumers to groups before the ids of these consumers are known."""
     rows = [
         {
             # the consumer is selected by uuid, because the ids of new consumers are unknown before the batch
@@ -149,10 +149,10 @@ def _member_insertion(count: int) -> PreparedStatement:
 def is_worthwhile(
     tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping[str, Provider]
 ) -> bool:
-    """Return whether to try a write without a read of the database first.
+    """Return whether to try to write claims without reading the database first.
 
-    It has to be the first attempt, all consumers have to be new, and the database has to accept several
-    statements in one round trip.
+    Such a write has to be the first attempt, all its consumers have to be new, and the database has to accept
+    several statements in one round trip.
 
     :param chosen: all providers that the choices depend on, by uuid, in their state at the time of the
         choice.
@@ -218,9 +218,9 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
 def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
     """Return a statement that inserts allocations if all providers of the choice are unchanged.
 
-    ``witnesses`` is the number of providers that the choice depends on, but that give no amount, such as a
-    parent with a required trait. All other consumers together may hold at most ``others`` of each class of a
-    provider.
+    ``witnesses`` is the number of providers without an amount in the claim on which the choice depends, such
+    as a parent with a required trait. The parameter ``others`` limits what all other consumers together may
+    hold of a class of a provider.
     """
     # the witnesses are conditions of the first row, so that they need no statement of their own
     seen = [
@@ -268,14 +268,14 @@ def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
 
 
 def _unchanged_provider(provider: sa.BindParameter[int], seq: sa.BindParameter[int]) -> sa.Select[tuple[int]]:
-    """Return a query for the id of a provider; it returns no row if more than usage has changed."""
+    """Return a query for a provider's id, without a result if more than its usage has changed."""
     return sa.select(resource_providers.c.id).where(
         resource_providers.c.id == provider, resource_providers.c.described_seq == seq
     )
 
 
 class LostRace(Exception):
-    """Another transaction was faster: a provider of the choice is gone, is full, or has changed."""
+    """Another transaction was faster, so a chosen provider is gone, full or changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,18 +294,20 @@ def commit_claims(
     joining: Sequence[GroupMembership] = (),
     reservation: str | None = None,
     expiring: Mapping[str, float] | None = None,
+    preempted: Collection[str] = (),
 ) -> dict[str, float]:
-    """Write all claims or none of them, and replace the groups of their consumers by the given groups.
+    """Write all claims or none, and move their consumers to the given groups.
 
     :param chosen: all providers that the choices depend on, by uuid, in their state at the time of the
         choice. Providers without amounts are not locked, so a change of such a provider during the commit may
         go unnoticed.
     :param reservation: the reservation from which all amounts are taken.
-    :param expiring: by uuid of the consumer, the seconds until the claim expires unless a client confirms it.
+    :param expiring: the number of seconds after which an unconfirmed claim expires, by uuid of the consumer.
+    :param preempted: the consumers of preemptible claims that end when the only claim, a window, begins.
     :returns: the times at which these claims expire, by uuid of the consumer.
     :raises ConcurrentUpdate: a generation in a claim is not the current generation of its consumer.
-    :raises Conflict: there is no such reservation for the claims.
-    :raises LostRace: another transaction has made a choice invalid.
+    :raises Conflict: the named reservation does not exist, or cannot serve the claims.
+    :raises LostRace: another transaction has made the choice of a provider invalid.
     """
     # groups, reservations and expiries need answers before the commit
     is_timed = any(claim.window is not None for claim in claims)
@@ -315,7 +317,7 @@ def commit_claims(
     # described_seq by provider id, which also differs for a provider that was deleted and created again
     described = {provider.id: provider.described_seq for provider in chosen.values()}
     names = {each.group.name for each in joining}
-    others = [] if reservation is None else [reservation]
+    others = [*preempted] if reservation is None else [reservation]
     # a single call locks all consumers, providers and groups, so that locks are taken in the usual order
     locked = lock_claimed(tx, claims, buckets=buckets_of(names), others=others)
     check_generations(claims, locked)
@@ -327,6 +329,14 @@ def commit_claims(
         if divided is None:
             raise LostRace(f"Reservation {reservation} no longer holds all claimed amounts.")
         claims = divided
+    if preempted:
+        window = claims[0].window
+        # this line is for the type checker: only a window preempts
+        assert window is not None
+        earlier = preemptions.preempted_claims(tx, preempted, window.starts_at, locked)
+        if earlier is None:
+            raise LostRace("A preemptible claim has changed.")
+        claims = [*claims, *earlier]
     # the query is queued now and its answer is read after the write, so that one batch has all statements
     found = tx.queue(_described_rows(len(described)), bind_values("id", sorted(described)))
     members = tx.queue(*group_lookup(names)) if names else None
@@ -346,11 +356,13 @@ def commit_claims(
         _check_groups(joining, group_members(members.rows), {claim.consumer for claim in claims})
     # first all claimants leave their groups, because a claim without a group removes its consumer from any
     # group
-    leave_groups(tx, [row.id for row in locked.consumers.values()])
+    leave_groups(tx, [row.id for uuid, row in locked.consumers.items() if uuid not in preempted])
     join_groups(tx, {each.consumer: each.group.name for each in joining})
     # the end of a window is a part of its reservation
     ends = {
-        claim.consumer: claim.window.ends_at
+        claim.consumer: expiries.ClaimEnd(
+            claim.window.ends_at, claim.cleaning_time, claim.on_end, claim.kept_until
+        )
         for claim in claims
         if claim.window is not None and claim.owner.consumer_type != RESERVATION
     }
@@ -362,10 +374,10 @@ def commit_claims(
 
 
 def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: Collection[str]) -> None:
-    """Check that each consumer may join its group at its hosts, given all members and earlier consumers.
+    """Check that each consumer may join its group at its chosen hosts.
 
     :param moving: consumers that leave their current hosts with these claims.
-    :raises LostRace: another consumer has joined meanwhile.
+    :raises LostRace: another consumer has joined the group meanwhile.
     """
     counts = {
         name: members_by_host(members.get(name, ()), moving) for name in {each.group.name for each in joining}

@@ -1,7 +1,7 @@
-"""Locks the claimants: the consumers of claims with their holdings, and then the providers.
+"""Locks the claimants, which are the consumers of claims with their holdings, and then the providers.
 
 A claimant may be a pending window, which has planned allocations instead of holdings. Clients cannot claim
-for it, nor for a hold: only the time and the operations of reservations change these consumers.
+for a pending window, nor for a hold: only time and the operations of reservations change these consumers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from placement.store.expired import COUNTS, IS_TIMED
 
 @dataclass(frozen=True, slots=True)
 class LockedConsumers:
-    """The locked consumers by uuid, and all their holdings.
+    """The consumers that a transaction has locked, by uuid, and all their holdings.
 
     - ``expired``: the uuids of expired consumers.
     - ``planned``: the planned allocations of pending windows.
@@ -48,12 +48,12 @@ class LockedConsumers:
 
     @property
     def provider_ids(self) -> set[int]:
-        """The ids of all providers with holdings of these consumers."""
+        """The ids of all providers of which these consumers hold allocations."""
         return {each.provider_id for each in self.holdings}
 
     @property
     def providers(self) -> set[str]:
-        """The uuids of all providers with holdings or planned allocations of these consumers."""
+        """The uuids of all providers of which these consumers hold allocations, now or in planned windows."""
         return {each.provider for each in (*self.holdings, *self.planned)}
 
 
@@ -64,7 +64,7 @@ def lock_claimed(
     buckets: Iterable[int] = (),
     others: Sequence[str] = (),
 ) -> LockedConsumers:
-    """Create new consumers, and lock all consumers and providers of the claims, consumers first.
+    """Create the new consumers of claims, and lock first all consumers, then all providers.
 
     :param more: uuids of further providers to lock; ``buckets`` are further buckets.
     :param others: uuids of further consumers to lock; their holdings are read, too.
@@ -87,8 +87,8 @@ def lock_claimed(
 def check_generations(claims: Iterable[ConsumerClaim], locked: LockedConsumers) -> None:
     """Refuse claims with a wrong generation of their consumer.
 
-    For a claim, an expired consumer does not exist. A claim for the uuid of an expired consumer has to wait
-    until that consumer's holdings are released (:func:`placement.store.reservations.write_with_room`).
+    An expired consumer counts as missing. A claim for the uuid of an expired consumer has to wait until the
+    service has released the expired allocations (:func:`placement.store.reservations.write_with_room`).
 
     :raises ConcurrentUpdate: a generation is wrong; the message has the wrong and the current generation.
         ConsumerExists if the consumer has to be released first.
@@ -114,7 +114,7 @@ def check_generations(claims: Iterable[ConsumerClaim], locked: LockedConsumers) 
 
 
 def refuse_hold(consumer: consumer_store.ConsumerRow) -> None:
-    """Refuse to change a hold.
+    """Refuse to change the consumer if it is a hold.
 
     :raises Conflict: the consumer is a hold.
     """
@@ -126,7 +126,7 @@ def refuse_hold(consumer: consumer_store.ConsumerRow) -> None:
 
 
 def lock_consumers(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsumers:
-    """Lock these consumers until the transaction ends; unknown uuids are left out."""
+    """Lock the consumers with these uuids until the transaction ends; ignore unknown uuids."""
     if not uuids:
         return LockedConsumers({})
     consumers_locked = consumer_store.lock(tx, uuids)

@@ -1,4 +1,7 @@
-"""Claims of consumers, and the check that providers have enough for them. The check uses no database."""
+"""Claims of consumers, and the check that the providers have enough capacity for the claims.
+
+This module does not use the database.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,14 +11,14 @@ from typing import Final
 from placement.exceptions import Conflict, InvalidRequest
 from placement.read_model.provider import Inventory
 from placement.store.consumers import ConsumerOwnership, Generation
-from placement.store.time_profile import TimeWindow
+from placement.store.time_profile import EndAction, TimeWindow
 
 Resources = Mapping[str, int]
 ByProvider = Mapping[str, Resources]
 
 
 class CapacityExceeded(Conflict):
-    """A provider, of which the uuid is given, has too little of a resource class."""
+    """The provider with the given uuid has too little of a resource class."""
 
     def __init__(self, detail: str, provider: str, resource_class: str) -> None:
         super().__init__(detail)
@@ -27,11 +30,12 @@ class CapacityExceeded(Conflict):
 class ConsumerClaim:
     """All allocations that one consumer wants: amounts by provider uuid and resource class.
 
-    ``generation`` is the consumer's generation that the client knows. None means a new consumer, and
+    ``generation`` is the consumer's generation as the client knows it. None means a new consumer, and
     :data:`~placement.store.consumers.ANY_GENERATION` means that any generation is right (before microversion
     1.28). ``in_any_portions`` marks the remaining amounts of a reservation, for which min_unit, max_unit and
     step_size do not matter. ``window`` is the time of the allocations; None means from now on, without an
-    end.
+    end. Its last ``cleaning_time`` seconds come after the end of the claim, for which ``on_end`` is meant. A
+    preemptible claim keeps its room until ``kept_until``; then a window that begins later may end it.
     """
 
     consumer: str
@@ -41,6 +45,9 @@ class ConsumerClaim:
     # the value is True for the rest of a reservation, which may not be a multiple of the step size
     in_any_portions: bool = False
     window: TimeWindow | None = None
+    cleaning_time: int = 0
+    on_end: EndAction = EndAction.NONE
+    kept_until: float | None = None
 
     @property
     def takes_anything(self) -> bool:
@@ -50,7 +57,7 @@ class ConsumerClaim:
 
 @dataclass(frozen=True, slots=True)
 class ClaimantHolding:
-    """An amount that a consumer holds before its new claim.
+    """An amount that a consumer holds of a provider before its new claim.
 
     ``consumer`` and ``provider`` are uuids, ``used`` is the held amount.
     """
@@ -71,7 +78,7 @@ class ProviderSupply:
     used: dict[int, int]
 
     def balance_of(self, class_id: int | None) -> tuple[int, int]:
-        """Return the capacity and the used amount of a class; a missing inventory has the capacity 0."""
+        """Return the capacity and used amount of a resource class; without an inventory the capacity is 0."""
         inventory = None if class_id is None else self.inventories.get(class_id)
         return (0, 0) if inventory is None or class_id is None else (inventory.capacity, self.used[class_id])
 
@@ -84,14 +91,14 @@ def check_capacity(
 ) -> None:
     """Refuse claims that the providers cannot serve.
 
-    The consumers with claims may together hold the capacity of a class less the usage of all other consumers.
-    If they already hold more, for instance because the total was reduced, they may claim the same amount
-    again. Such a claim does not increase the excess, and lets guests move away.
+    The claimants may together hold that part of a class's capacity that no other consumer uses. If the
+    claimants already hold more, for instance because an operator reduced the total, they may claim the same
+    amount again. A claim of the same amount does not increase the excess, and lets guests move away.
 
     :param supplies: inventories and usage of the existing providers, by uuid of the provider.
     :param class_ids: the ids of the existing resource classes, by name.
     :raises InvalidRequest: there is no such provider, or no such class.
-    :raises Conflict: a provider has no inventory of a claimed class, or not enough of it.
+    :raises Conflict: a provider has no inventory of a claimed class, or too little of the class is free.
     """
     # names are checked before capacities, because a wrong request is reported before a conflict
     for claim in claims:
@@ -139,7 +146,7 @@ def claimed_amounts(claims: Iterable[ConsumerClaim]) -> Iterator[tuple[ConsumerC
 
 
 def capacity_exceeded(provider: str, resource_class: str) -> CapacityExceeded:
-    """Return the refusal of an amount that the provider, of which the uuid is given, does not have."""
+    """Return the error that refuses an amount, because the provider with the given uuid has too little."""
     detail = f"{_creation_text(provider, resource_class)} The requested amount would exceed the capacity."
     return CapacityExceeded(f"{_REFUSED}{detail}", provider, resource_class)
 

@@ -1,4 +1,4 @@
-"""Creates, renames and deletes resource classes: standard, additional and custom classes."""
+"""Creates, renames and deletes resource classes, which are standard, additional or custom classes."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -13,11 +13,11 @@ from placement.exceptions import Conflict, InvalidRequest, NotFound
 from placement.store import names
 
 _USERS: Final = (inventories, allocations, planned_allocations)
-"""The tables with amounts of resource classes."""
+"""The tables with rows that refer to resource classes."""
 
 
 def create_class(tx: WriteTransaction, name: str) -> bool:
-    """Create a resource class; return False if it exists."""
+    """Create a resource class; return False if the class exists already."""
     return names.create_name(tx, resource_classes, name)
 
 
@@ -75,7 +75,7 @@ def _lock_custom(tx: WriteTransaction, name: str, verb: str) -> int:
 def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None:
     """Create missing standard and additional classes, and missing standard traits.
 
-    A class that is no longer additional is deleted, unless it is in use.
+    A class that the configuration no longer names as additional is deleted, unless it is in use.
     """
     # the names are a list in the order of the library, so that ids of a new database have this order
     wanted = list(dict.fromkeys((*os_resource_classes.STANDARDS, *additional)))
@@ -99,7 +99,7 @@ def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None
 
 
 def unknown_classes(conn: sa.Connection, wanted: Iterable[str]) -> list[str]:
-    """Return the names that are no resource classes, in alphabetical order."""
+    """Return those of the names that are not resource classes, in alphabetical order."""
     # before its first start, a new database has no names
     missing = set(wanted).difference(os_resource_classes.STANDARDS)
     return sorted(missing.difference(conn.execute(sa.select(resource_classes.c.name)).scalars()))

@@ -1,4 +1,4 @@
-"""Reads, locks and writes consumers (the holders of allocations) and their generations."""
+"""Reads, locks and writes consumers, which hold allocations, and the generations of consumers."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +24,9 @@ class AnyGeneration(Enum):
 
 ANY_GENERATION: Final = AnyGeneration.ANY_GENERATION
 Generation = int | AnyGeneration | None
-"""The generation of a consumer in a request: a number, None for a new consumer, or ANY_GENERATION."""
+"""The generation of a consumer as a request gives it: a number, None for a new consumer, or
+ANY_GENERATION.
+"""
 
 _columns: Final = (
     consumers.c.id,
@@ -39,10 +41,10 @@ _by_uuid: Final = sa.select(*_columns).where(consumers.c.uuid == sa.bindparam("u
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOwnership:
-    """The project and the user that a consumer belongs to; a type of None is shown as ``unknown``.
+    """The project and the user of a consumer, and its type; a type of None is shown as ``unknown``.
 
-    ``unsaid`` names the fields that the client's microversion does not have. An existing consumer keeps its
-    values of these fields.
+    ``unsaid`` names the fields that the microversion of the request does not have. An existing consumer keeps
+    its values of the fields in ``unsaid``.
     """
 
     project_id: str
@@ -54,7 +56,7 @@ class ConsumerOwnership:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRow:
-    """The row of a consumer."""
+    """The row of a consumer in the database."""
 
     id: int
     uuid: str
@@ -65,9 +67,9 @@ class ConsumerRow:
 
 
 def owner_after(present: ConsumerRow, owner: ConsumerOwnership) -> ConsumerOwnership:
-    """Return the owner of an existing consumer after a request.
+    """Return the project, user and type that an existing consumer has after a request.
 
-    Fields in ``unsaid``, which the request cannot have, keep their values.
+    Fields in ``unsaid``, which the request could not contain, keep their values.
     """
     # in the common case the same object is returned, because this runs for each claim
     return (
@@ -76,7 +78,7 @@ def owner_after(present: ConsumerRow, owner: ConsumerOwnership) -> ConsumerOwner
 
 
 def present_owner(row: ConsumerRow) -> ConsumerOwnership:
-    """Return the current ownership of a consumer."""
+    """Return the current project, user and type of a consumer."""
     return ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
 
 
@@ -88,18 +90,18 @@ def find_consumer(conn: sa.Connection, uuid: str) -> ConsumerRow | None:
 
 
 def is_of_project(project: sa.ColumnElement[str] | str) -> sa.ColumnElement[bool]:
-    """Return the condition that consumers belong to a project, given by its id or as a parameter."""
+    """Return the SQL condition that a consumer belongs to a project, given by its id or as a parameter."""
     return is_same_text(consumers.c.project_id, project)
 
 
 def lock(tx: WriteTransaction, uuids: Collection[str]) -> StatementAnswer:
-    """Lock consumers until this transaction ends; :func:`rows` reads the answer of the database."""
+    """Lock consumers until this transaction ends; the function :func:`rows` reads the answer."""
     # uuids are sorted, because all transactions lock consumers in this order
     return tx.queue(_locking_lookup(len(uuids)), bind_values("uuid", sorted(uuids)))
 
 
 def rows(locked: StatementAnswer) -> list[ConsumerRow]:
-    """Return the rows of the locked consumers; a uuid without a consumer has no row."""
+    """Return the rows of the locked consumers by uuid; a uuid without a consumer is missing."""
     return [ConsumerRow(*each) for each in locked.rows]
 
 
@@ -111,7 +113,7 @@ def _locking_lookup(count: int) -> PreparedStatement:
 
 
 def check_generation(present: ConsumerRow | None, given: Generation) -> None:
-    """Refuse a generation that is not the consumer's; ``present`` is None if there is no consumer.
+    """Refuse a request with another generation than the consumer's; ``present`` is None without a consumer.
 
     :raises ConcurrentUpdate: the generations differ; the message has both generations. ConsumerExists if
         ``given`` is None, but the consumer exists.
@@ -145,9 +147,9 @@ def create_consumers(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnershi
 
 
 def advance_consumer(tx: WriteTransaction, row: ConsumerRow, owner: ConsumerOwnership) -> None:
-    """Increase the generation of a locked consumer, and write its owner.
+    """Increase the generation of a locked consumer, and write its project, user and type.
 
-    If the consumer is a reservation and gets another type, it is no longer a reservation.
+    A reservation that gets another consumer type is no longer a reservation.
     """
     # the new type may end a reservation, because PUT /allocations may change any consumer
     if row.consumer_type == RESERVATION != owner.consumer_type:
@@ -180,7 +182,7 @@ _advance: Final = PreparedStatement(
 
 
 def remove(tx: WriteTransaction, ids: Iterable[int]) -> None:
-    """Delete these consumers, which have no allocations any more."""
+    """Delete the consumers with these ids, which no longer have allocations."""
     # the function returns early, because a statement without consumers would be a useless round trip
     if chosen := list(ids):
         tx.queue(_consumer_removal(len(chosen)), bind_values("id", chosen))

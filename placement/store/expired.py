@@ -1,8 +1,8 @@
-"""Conditions and queries for consumers that have expired by the clock of the database.
+"""SQL conditions and queries for consumers that have expired by the clock of the database.
 
-A reservation or an unconfirmed claim ends at its time, even if no worker reads the database at that time.
-Queries that show consumers add the condition :data:`COUNTS`. A writer that needs the amounts of expired
-consumers releases them (:mod:`placement.store.reservations`).
+A reservation or an unconfirmed claim expires at its time, even if no worker reads the database then. Queries
+that show consumers add the condition :data:`COUNTS`. A writer that needs the amounts of expired consumers
+releases them (:mod:`placement.store.reservations`).
 """
 
 from typing import Final
@@ -18,8 +18,9 @@ EXPIRES: Final = sa.and_(
     # statement
     consumers.c.generation == claim_expiries.c.generation,
 )
-"""SQL condition: the claim of a consumer has an expiry time. The row counts only for one generation of the
-consumer."""
+"""SQL condition: the claim of a consumer has an expiry time, valid for the consumer's current generation.
+After a change of the generation, the row with the expiry time has no effect.
+"""
 
 _claims: Final = (
     sa.select(consumers.c.id)
@@ -48,4 +49,4 @@ IS_TIMED: Final = sa.or_(
     .exists(),
     sa.select(sa.literal(1)).where(EXPIRES, claim_expiries.c.is_final).correlate(consumers).exists(),
 )
-"""SQL condition: the allocations of the consumer have a known end, so that holds depend on them."""
+"""SQL condition: the allocations of the consumer have a known end, so the sizes of holds depend on them."""

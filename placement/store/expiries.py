@@ -8,6 +8,7 @@ Expired claims are released like reservations (:mod:`placement.store.reservation
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -16,11 +17,18 @@ import sqlalchemy as sa
 from placement.db import buckets, clock
 from placement.db.batch import KEPT_SIZES, PreparedStatement, StatementAnswer, bind_parameters, bind_values
 from placement.db.database import WriteTransaction
-from placement.db.tables import ConsumerId, claim_expiries, consumers
+from placement.db.tables import (
+    ConsumerId,
+    allocations,
+    claim_expiries,
+    consumers,
+    resource_providers,
+)
 from placement.exceptions import Conflict, NotFound
 from placement.store import consumers as consumer_store
 from placement.store.consumers import ConsumerOwnership
 from placement.store.expired import EXPIRES
+from placement.store.time_profile import EndAction
 
 
 def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) -> StatementAnswer | None:
@@ -60,7 +68,21 @@ _insertion: Final = PreparedStatement(
 )
 
 
-def write_ends(tx: WriteTransaction, ends: Mapping[str, float], known: Collection[int]) -> None:
+@dataclass(frozen=True, slots=True)
+class ClaimEnd:
+    """The end of a claim: when its amounts are released, how long after its end this is, and what happens.
+
+    ``expires_at`` is in seconds since 1970, ``cleaning_time`` in seconds. A window that begins from
+    ``kept_until`` on may end a preemptible claim earlier; None means that the claim is not preemptible.
+    """
+
+    expires_at: float
+    cleaning_time: int
+    on_end: EndAction
+    kept_until: float | None = None
+
+
+def write_ends(tx: WriteTransaction, ends: Mapping[str, ClaimEnd], known: Collection[int]) -> None:
     """Make claims that this transaction writes end at a time, which no confirmation changes.
 
     :param ends: the ends, by uuid of the consumer.
@@ -70,8 +92,8 @@ def write_ends(tx: WriteTransaction, ends: Mapping[str, float], known: Collectio
         return
     if known:
         tx.queue(_expiry_removal(len(known)), bind_values("id", sorted(known)))
-    for consumer, ends_at in sorted(ends.items()):
-        tx.queue(_end_insertion, {"consumer": consumer, "ends_at": ends_at})
+    for consumer, end in sorted(ends.items()):
+        tx.queue(_end_insertion, {"consumer": consumer, **asdict(end)})
     tx.lock_buckets([buckets.RESERVATIONS])
 
 
@@ -79,7 +101,11 @@ _end_insertion: Final = PreparedStatement(
     sa.insert(claim_expiries).values(
         consumer_id=sa.select(consumers.c.id).where(_consumer).scalar_subquery(),
         generation=sa.select(consumers.c.generation).where(_consumer).scalar_subquery(),
-        expires_at=sa.bindparam("ends_at", type_=sa.Double),
+        expires_at=sa.bindparam("expires_at", type_=sa.Double),
+        cleaning_time=sa.bindparam("cleaning_time", type_=sa.Integer),
+        on_end=sa.bindparam("on_end", type_=sa.String),
+        kept_until=sa.bindparam("kept_until", type_=sa.Double),
+        booked_at=clock.ServerNow(),
         is_final=sa.true(),
     )
 )
@@ -108,13 +134,16 @@ def _expiry_times(count: int) -> PreparedStatement:
 class ClaimExpiry(NamedTuple):
     """The expiry of a claim (in seconds since 1970, and from now), and its consumer's generation.
 
-    ``is_final`` means that the claim ends then, and cannot be confirmed.
+    ``is_final`` means that the claim ends, and cannot be confirmed: its amounts are released
+    ``cleaning_time`` seconds after its end.
     """
 
     generation: int
     expires_at: float
     seconds: float
     is_final: bool
+    cleaning_time: int
+    on_end: EndAction
 
 
 def find_expiry(conn: sa.Connection, consumer: str) -> ClaimExpiry:
@@ -127,16 +156,96 @@ def find_expiry(conn: sa.Connection, consumer: str) -> ClaimExpiry:
         raise no_expiry(consumer)
     # one statement reads both times, so that their difference is right even if the clock of the client is
     # wrong
-    generation, expires_at, present, is_final = row
-    return ClaimExpiry(generation, float(expires_at), float(expires_at) - float(present), bool(is_final))
+    generation, expires_at, present, is_final, cleaning_time, on_end = row
+    seconds = float(expires_at) - float(present)
+    return ClaimExpiry(
+        generation, float(expires_at), seconds, bool(is_final), cleaning_time, EndAction(on_end)
+    )
 
 
 _present: Final = (
     sa.select(
-        consumers.c.generation, claim_expiries.c.expires_at, clock.ServerNow(), claim_expiries.c.is_final
+        consumers.c.generation,
+        claim_expiries.c.expires_at,
+        clock.ServerNow(),
+        claim_expiries.c.is_final,
+        claim_expiries.c.cleaning_time,
+        claim_expiries.c.on_end,
     )
     .select_from(claim_expiries.join(consumers, EXPIRES))
     .where(_consumer, claim_expiries.c.expires_at > clock.ServerNow())
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EndingClaim:
+    """A claim that ends at a time, in seconds since 1970, with its consumer."""
+
+    consumer: str
+    generation: int
+    project_id: str
+    consumer_type: str | None
+    ends_at: float
+    on_end: EndAction
+
+
+EndMarker = tuple[float, str]
+"""The end and the consumer of the last claim of a page."""
+
+
+def list_ending(
+    conn: sa.Connection, root: str, after: EndMarker, limit: int
+) -> tuple[float, list[EndingClaim]]:
+    """Return the present time, and the claims that end with amounts of a tree, by their end and consumer.
+
+    Claims in their cleaning time are included.
+
+    :param after: the page begins after this end and consumer.
+    :raises NotFound: there is no such root.
+    """
+    row = conn.execute(_root, {"root": root}).one_or_none()
+    if row is None:
+        raise NotFound(f"There is no tree with the root provider {root}: give the root of a host.")
+    root_id, now = row
+    end, consumer = after
+    values = {"root": root_id, "now": now, "end": end, "after": consumer, "limit": limit}
+    found = [
+        EndingClaim(uuid, generation, project_id, consumer_type, float(ends_at), EndAction(on_end))
+        for uuid, generation, project_id, consumer_type, ends_at, on_end in conn.execute(_ending, values)
+    ]
+    return float(now), found
+
+
+_root: Final = sa.select(resource_providers.c.id, clock.ServerNow()).where(
+    resource_providers.c.uuid == sa.bindparam("root"), resource_providers.c.root_id.is_(None)
+)
+_end_time: Final = claim_expiries.c.expires_at - claim_expiries.c.cleaning_time
+_end: Final = sa.bindparam("end", type_=sa.Double)
+_ending: Final = (
+    sa.select(
+        consumers.c.uuid,
+        consumers.c.generation,
+        consumers.c.project_id,
+        consumers.c.consumer_type,
+        _end_time.label("ends_at"),
+        claim_expiries.c.on_end,
+    )
+    # a consumer has several amounts of a tree
+    .distinct()
+    # from the few allocations of the tree to ends by primary key, because a cloud may have many ends
+    .select_from(resource_providers)
+    .join(allocations, allocations.c.provider_id == resource_providers.c.id)
+    .join(claim_expiries, claim_expiries.c.consumer_id == allocations.c.consumer_id)
+    .join(consumers, EXPIRES)
+    .where(
+        (resource_providers.c.id == sa.bindparam("root", type_=sa.Integer))
+        | (resource_providers.c.root_id == sa.bindparam("root", type_=sa.Integer)),
+        claim_expiries.c.is_final,
+        claim_expiries.c.expires_at > sa.bindparam("now", type_=sa.Double),
+        (_end_time > _end) | ((_end_time == _end) & (consumers.c.uuid > sa.bindparam("after"))),
+    )
+    .order_by(sa.literal_column("ends_at"), consumers.c.uuid)
+    .limit(sa.bindparam("limit", type_=sa.Integer))
 )
 
 

@@ -1,4 +1,7 @@
-"""Groups of consumers: their members, the members' hosts, and the checks of a policy. No database is used."""
+"""Groups of consumers, with their members, the members' hosts, and the checks of a policy.
+
+This module does not use the database.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
@@ -7,7 +10,7 @@ from enum import StrEnum
 
 
 class GroupPolicy(StrEnum):
-    """Whether the members of a group run on the same host or on different hosts.
+    """Whether the members of a group must run on the same host or on different hosts.
 
     A soft policy is a preference, and excludes no host.
     """
@@ -19,13 +22,13 @@ class GroupPolicy(StrEnum):
 
     @property
     def is_soft(self) -> bool:
-        """Return whether the policy is only a preference."""
+        """Return whether the policy is only a preference, which excludes no host."""
         return self in (GroupPolicy.SOFT_AFFINITY, GroupPolicy.SOFT_ANTI_AFFINITY)
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """The group that a consumer joins, and its policy for the hosts of members.
+    """The group that a consumer joins, and the policy that the group has for the hosts of its members.
 
     With anti-affinity a host may have at most ``max_per_host`` members.
     """
@@ -37,7 +40,8 @@ class ConsumerGroup:
     def allows_hosts(self, hosts: Collection[int], present: Mapping[int, int]) -> bool:
         """Return whether another member may be on these hosts.
 
-        :param present: the number of other members at each host, by the id of its root; 0 if missing.
+        :param present: the number of other members at each host, by the id of the host's root; a missing host
+            has 0.
         """
         # without other members, affinity restricts nothing
         if self.policy is GroupPolicy.AFFINITY:
@@ -50,7 +54,8 @@ class ConsumerGroup:
     def host_preference(self, hosts: Collection[int], present: Mapping[int, int], size: int) -> float:
         """Return a score from 0 to 1 for placing another member on these hosts; 1 is best.
 
-        :param present: the number of other members at each host, by the id of its root; 0 if missing.
+        :param present: the number of other members at each host, by the id of the host's root; a missing host
+            has 0.
         :param size: the number of other members; a member on several hosts counts once.
         """
         # max() is needed, because a member on several hosts is beside the members on all of them
@@ -66,7 +71,8 @@ class ConsumerGroup:
 class GroupMember:
     """A member of a group, with the roots of the hosts of its allocations.
 
-    The member has the generation of the consumer. While the generation is unchanged, so are the allocations.
+    The object stores the generation of the member's consumer. While this generation is unchanged, the
+    allocations of the member are unchanged, too.
     """
 
     consumer: str
@@ -79,7 +85,7 @@ Members = Mapping[str, frozenset[GroupMember]]
 
 
 def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
-    """Return the hosts of a consumer, as ids of their roots.
+    """Return the hosts on which a consumer has allocations, as the ids of the hosts' root providers.
 
     A provider that shares with other trees, such as shared storage, does not count as a host, unless the
     consumer only uses such providers.
@@ -93,10 +99,10 @@ def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
 
 
 def members_by_host(members: Iterable[GroupMember], apart_from: Container[str]) -> Counter[int]:
-    """Return how many members are at each host, by its root; consumers in ``apart_from`` are not counted."""
+    """Return the number of members at each host, by its root, without consumers in ``apart_from``."""
     return Counter(host for each in members if each.consumer not in apart_from for host in each.hosts)
 
 
 def size(members: Iterable[GroupMember], apart_from: Container[str]) -> int:
-    """Return how many members have allocations; consumers in ``apart_from`` are not counted."""
+    """Return the number of members with allocations, without the consumers in ``apart_from``."""
     return sum(1 for each in members if each.consumer not in apart_from and each.hosts)

@@ -1,4 +1,4 @@
-"""Reads the consumers with allocations of providers, for the console and for planning moves."""
+"""Reads the consumers that have allocations of given providers, for the console and for planning moves."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from placement.store.allocations import NAMED, OWNED
 
 @dataclass(frozen=True, slots=True)
 class AllocationHolder:
-    """One amount that a consumer holds, with the project of the consumer."""
+    """One amount that a consumer holds of a provider, with the project of the consumer."""
 
     consumer: str
     consumer_type: str | None
@@ -77,7 +77,7 @@ _holdings: Final = (
 
 @dataclass(frozen=True, slots=True)
 class HeldAmount:
-    """One amount that a consumer holds, with the values that planning a move needs."""
+    """One amount that a consumer holds, with the values that are needed to plan a move of the consumer."""
 
     consumer: str
     consumer_type: str | None
@@ -89,7 +89,7 @@ class HeldAmount:
 def held_beside(
     conn: sa.Connection, provider_ids: Collection[int], limit: int
 ) -> tuple[list[HeldAmount], bool]:
-    """Return all allocations of the consumers of these providers, including allocations of other providers.
+    """Return all allocations of the consumers of these providers, also those of other providers.
 
     :param limit: the maximum number of amounts that are read.
     :returns: the amounts, consumer by consumer, and whether all consumers are included. An included consumer
@@ -137,7 +137,7 @@ _held: Final = (
 
 
 def find_projects(conn: sa.Connection, uuids: Collection[str]) -> dict[str, str]:
-    """Return the projects of these consumers by uuid; unknown consumers are left out."""
+    """Return the projects of the consumers with these uuids, by uuid; ignore unknown uuids."""
     query = sa.select(consumers.c.uuid, consumers.c.project_id).where(
         consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True))
     )

@@ -1,12 +1,16 @@
-"""Writes the holds that keep amounts free for windows; ``time_profile`` decides how large they are.
+"""Writes holds, which are consumers that keep amounts of a provider free for windows.
 
-A provider has at most one hold: a consumer with a uuid that the provider determines, of the type
-``WINDOW_HOLD``. A write of timed amounts makes the hold one of its claimants. The hold gives up its old
-amounts and claims its new ones, so the one check of capacity covers the windows, too. If its provider has no
-timed amounts beyond its begun ones, the hold disappears like each consumer without allocations.
+The module ``time_profile`` decides how large holds are.
 
-Only transactions with the bucket of its provider read or write a hold. So the row of the hold is locked after
-the bucket, unlike the rows of other consumers, and no deadlock is possible.
+A provider has at most one hold, which is a consumer of the type ``WINDOW_HOLD``; the provider's uuid
+determines its uuid. A write of timed amounts also writes a claim of the provider's hold. This claim replaces
+the old amounts of the hold by new ones, so the one check of capacity covers the windows, too. If all timed
+amounts of a provider have begun, its hold has no amounts, and disappears like each consumer without
+allocations.
+
+A transaction reads or writes the hold of a provider only while it has locked the provider's bucket. So the
+transaction locks the row of the hold after the bucket, and no deadlock is possible; it locks the rows of
+other consumers before the buckets.
 """
 
 from __future__ import annotations
@@ -70,10 +74,10 @@ from placement.store.time_profile import (
 # any constant namespace serves; a change would orphan the holds of existing databases
 _NAMESPACE: Final = uuids.UUID("b6f0c1de-3c6f-4a0e-8a37-5f3a4ad6a9f1")
 _OWNER: Final = ConsumerOwnership("placement-windows", "placement-windows", WINDOW_HOLD)
-"""The owner of holds: no project of the cloud, because windows of several projects share a hold."""
+"""The owner of all holds; it is no project of the cloud, because windows of several projects share a hold."""
 
 _MAX_NAMED_PROVIDERS: Final = 500
-"""Maximum number of given providers among which windows are searched for a message."""
+"""Maximum number of providers among which windows are searched, so that an error message can name them."""
 
 
 def hold_uuid(provider: str) -> str:
@@ -83,7 +87,7 @@ def hold_uuid(provider: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TimedWrite:
-    """A write of timed amounts: claims with allocations, the holds included, and claims that begin later."""
+    """A write of timed amounts, with the claims that have allocations now and the claims that begin later."""
 
     claims: Sequence[ConsumerClaim]
     planned: Sequence[ConsumerClaim]
@@ -93,9 +97,9 @@ class TimedWrite:
 
 @dataclass(frozen=True, slots=True)
 class TimedChange:
-    """The timed amounts of other consumers, and the amounts of the claimants before and after a write.
+    """The timed amounts before and after a write, both of the claimants and of all other consumers.
 
-    ``before`` has only timed amounts. ``untimed`` has the holdings of claimants without an end.
+    ``before`` has only amounts with an end. ``untimed`` has the claimants' holdings without an end.
     """
 
     now: float
@@ -105,12 +109,13 @@ class TimedChange:
     after: Sequence[TimedAmount]
 
     def check_instants(self, supplies: Mapping[str, ProviderSupply], class_ids: Mapping[str, int]) -> None:
-        """Refuse amounts that increase an excess at some instant.
+        """Refuse a write after which an instant has more excess over a capacity than before.
 
-        The check of the peak alone would accept an amount now if a later window is above the capacity.
+        A check of the peak alone would accept an additional amount now if a later window is above the
+        capacity.
 
         :param supplies: the supplies without the amounts of all claimants and holds.
-        :raises CapacityExceeded: an instant has too little room.
+        :raises CapacityExceeded: at some instant the claimed amounts exceed the capacity.
         """
         names = {class_id: name for name, class_id in class_ids.items()}
         untimed = [
@@ -130,15 +135,16 @@ class TimedChange:
 
 
 _ALWAYS: Final = TimeWindow(AT_ONCE, math.inf)
-"""The window of amounts without an end."""
+"""The time window of amounts that have no end."""
 
 
 def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: LockedConsumers) -> TimedWrite:
-    """Return a write with the holds of the providers as claimants.
+    """Return the write of these claims, with the claims of their providers' holds added.
 
     The caller has locked the consumers, and the buckets of all providers of the claims and of the holdings.
 
-    :raises HoldRefusal: a provider has too many timed amounts, or another consumer has the uuid of a hold.
+    :raises HoldRefusal: a provider would have too many timed amounts, or another consumer has the uuid of a
+        hold.
     """
     claimants = {*locked.consumers, *(claim.consumer for claim in claims)}
     providers = sorted(
@@ -182,7 +188,7 @@ def plan_write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: Lo
 
 
 def plan_repair(tx: WriteTransaction, providers: Sequence[str]) -> TimedWrite:
-    """Lock these providers; return a write that gives them the holds that their timed amounts need.
+    """Lock these providers; return a write that corrects their holds according to their timed amounts.
 
     :raises HoldRefusal: another consumer has the uuid of a hold.
     """
@@ -196,7 +202,7 @@ def plan_repair(tx: WriteTransaction, providers: Sequence[str]) -> TimedWrite:
 
 @dataclass(frozen=True, slots=True)
 class _HoldState:
-    """The time of the database, all timed amounts of some providers, and their holds, which are locked."""
+    """The time of the database, with all timed amounts and the locked holds of some providers."""
 
     now: float
     amounts: Sequence[TimedAmount]
@@ -219,7 +225,7 @@ def _create_holds(
     needed: dict[HoldKey, int],
     known: Mapping[str, consumer_store.ConsumerRow],
 ) -> list[ConsumerClaim]:
-    """Create the missing holds; return the claims of all holds that exist then."""
+    """Create the holds that are missing; return the claims of all holds of these providers."""
     holds = _hold_claims(providers, needed)
     consumer_store.create_consumers(
         tx, {each.consumer: _OWNER for each in holds if each.takes_anything and each.consumer not in known}
@@ -249,7 +255,7 @@ def _check_types(rows: Iterable[consumer_store.ConsumerRow]) -> None:
 
 
 def insert_planned(tx: WriteTransaction, planned: Sequence[ConsumerClaim]) -> None:
-    """Queue the planned allocations of claims that begin later; their capacity is checked already."""
+    """Queue the planned allocations of claims that begin later; the caller has checked their capacity."""
     rows = [
         {"consumer": claim.consumer, "provider": uuid, "class": name, "used": amount}
         for claim, uuid, name, amount in claimed_amounts(planned)
@@ -298,9 +304,9 @@ _OF_WINDOWS: Final = reservations.join(consumers, consumers.c.id == reservations
 def _amounts_query(
     chosen: sa.ColumnElement[bool], is_window: sa.ColumnElement[bool] = _IS_WINDOW
 ) -> sa.Select[Any]:
-    """Return a query for timed amounts of the providers that the condition chooses.
+    """Return a query for the timed amounts of those providers that the condition selects.
 
-    :param is_window: the condition for reservations.
+    :param is_window: SQL condition that selects reservations.
     """
 
     def amounts(held: sa.Table, owners: sa.FromClause, ends: sa.Table, *more: Any) -> sa.Select[Any]:
@@ -336,7 +342,7 @@ def _amounts_of(count: int) -> PreparedStatement:
 
 
 def timed_amounts(rows: Rows) -> list[TimedAmount]:
-    """Return timed amounts from the rows of a query."""
+    """Convert the rows of a query to timed amounts."""
     return [
         TimedAmount(
             consumer,
@@ -353,7 +359,7 @@ def timed_amounts(rows: Rows) -> list[TimedAmount]:
 
 @dataclass(frozen=True, slots=True)
 class TimeSchedule:
-    """Timed amounts and holds of some providers or of all, and the time of the database of the read."""
+    """Timed amounts and holds of some or all providers, and the time of the database when they were read."""
 
     now: float
     amounts: Sequence[TimedAmount]
@@ -363,7 +369,7 @@ class TimeSchedule:
 def read_schedule(
     conn: sa.Connection, without: Collection[str] = (), of_providers: Collection[str] | None = None
 ) -> TimeSchedule:
-    """Return the schedule of some providers or of all providers, without the amounts of some consumers."""
+    """Return the timed amounts and holds of some or all providers; leave out the consumers in ``without``."""
     now = float(conn.execute(sa.select(clock.ServerNow())).scalar_one())
     if of_providers is None:
         amounts = timed_amounts(conn.execute(_ALL_AMOUNTS).all())
@@ -384,9 +390,9 @@ def read_schedule(
 def planned_providers(
     conn: sa.Connection, names: Collection[str], of_providers: Collection[str] | None, limit: int
 ) -> list[str]:
-    """Return the uuids of some providers on which windows that have not begun need some classes.
+    """Return the uuids of providers of which future windows will take some of the given resource classes.
 
-    :param of_providers: the providers that matter; None: all.
+    :param of_providers: the providers to search; None means all providers.
     """
     query = (
         sa.select(resource_providers.c.uuid)
@@ -404,12 +410,12 @@ def planned_providers(
 
 
 def project_amounts(conn: sa.Connection, project_id: str) -> list[TimedAmount]:
-    """Return the amounts of all reservations of a project, and of its claims that end."""
+    """Return the amounts of all reservations of a project, and of those claims of the project that end."""
     return timed_amounts(conn.execute(_PROJECT_AMOUNTS, {"project": project_id}).all())
 
 
 def find_wrong_holds(conn: sa.Connection) -> dict[HoldKey, tuple[int, int]]:
-    """Return wrong holds of all providers, with the present and the needed amount."""
+    """Return the holds with wrong amounts, of all providers, each with its present and its needed amount."""
     schedule = read_schedule(conn)
     held = [((provider, name), int(used)) for provider, name, used in conn.execute(_ALL_HOLDS)]
     return wrong_holds(schedule.amounts, held, schedule.now)

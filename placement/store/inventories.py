@@ -1,4 +1,4 @@
-"""Adds, changes, replaces and removes inventories of a provider."""
+"""Adds, changes, replaces and deletes the inventories of a provider."""
 
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, fields
@@ -28,7 +28,7 @@ class InventoryValues:
 
 
 UPDATE_CONFLICT: Final = "update conflict: "
-"""Prefix that clients expect before "Inventory for ... in use" in the error of ``PUT .../inventories``."""
+"""Prefix of the error of ``PUT .../inventories`` that clients expect before "Inventory for ... in use"."""
 # the fields have the names of the database columns, so that one list serves both uses
 COLUMNS: Final = tuple(field.name for field in fields(InventoryValues))
 
@@ -36,10 +36,10 @@ COLUMNS: Final = tuple(field.name for field in fields(InventoryValues))
 def check_capacity(
     uuid: str, wanted: Mapping[str, InventoryValues], *, may_have_none: bool, verb: str = "update"
 ) -> None:
-    """Refuse inventories with a negative capacity, and optionally inventories with a capacity of 0.
+    """Refuse inventories with a negative capacity and, unless ``may_have_none``, with a capacity of 0.
 
     :param may_have_none: whether a capacity of 0 is allowed, as from microversion 1.26 on.
-    :raises InvalidRequest: an inventory is refused.
+    :raises InvalidRequest: an inventory has such a capacity.
     """
     for resource_class, values in wanted.items():
         # the read model uses the same function: with another rounding, this check could accept a capacity of
@@ -165,7 +165,7 @@ def write(
     """Insert or update these inventories of a locked provider; all its other inventories stay.
 
     :param present: the class ids of the provider's current inventories.
-    :param ids: the ids of the wanted resource classes, as far as the classes exist.
+    :param ids: the ids of those wanted resource classes that exist.
     :raises InvalidRequest: there is no such class.
     """
     unknown = sorted(set(wanted) - set(ids))
@@ -190,10 +190,10 @@ def remove_some(
     said_before: str = "",
     code: str = exceptions.INVENTORY_IN_USE,
 ) -> None:
-    """Delete inventories of a locked provider, given by the ids of their classes.
+    """Delete some inventories of a locked provider, given by the ids of their resource classes.
 
-    :param said_before: prefix of the error message.
-    :raises Conflict: an inventory is in use; clients look for the message and the code of this error.
+    :param said_before: text at the beginning of the error message.
+    :raises Conflict: an inventory is in use. Clients depend on the message and the code of this error.
     """
     # an early return for the common case, in which a client only changes amounts
     if not going:
@@ -291,7 +291,10 @@ def _column_values(values: InventoryValues) -> dict[str, Any]:
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, InventoryValues]]) -> None:
-    """Add inventories of new classes to locked providers, by the ids of providers and classes."""
+    """Add inventories of new classes to locked providers.
+
+    The keys are the ids of providers and of classes.
+    """
     rows = [
         {
             "provider_id": provider_id,
@@ -307,7 +310,7 @@ def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, InventoryValu
 
 
 def update(tx: WriteTransaction, provider_id: int, values: Mapping[int, InventoryValues]) -> None:
-    """Change inventories of a locked provider, given by the ids of their classes."""
+    """Change inventories of a locked provider; the keys are the ids of their classes."""
     for class_id, each in values.items():
         # the prefix is necessary because SQLAlchemy itself uses the names of columns as bound parameters
         given = {f"new_{name}": value for name, value in _column_values(each).items()}

@@ -1,8 +1,11 @@
-"""Maintenance of hosts: a window with the whole capacity of a tree, whatever guests hold of it.
+"""Books maintenance of hosts: windows with the whole capacity of a tree, even while guests use the tree.
 
-Other windows need free room. A maintenance is written without a check, so guests that are on the host do not
-prevent it. Until its end, no consumer without an end gets a place there, and no claim that lasts into it. The
-guests keep their allocations until they end or move; as long as some have to move, the window is degraded.
+Windows of other kinds need free room. The service books a maintenance without a check of the capacity, so
+guests on the host do not prevent it. Until the maintenance ends, the service gives the host neither to
+consumers without an end, nor to claims that overlap the maintenance. The guests keep their allocations until
+they end or move.
+
+The window is degraded while it overlaps the allocations of guests that have to move.
 """
 
 from __future__ import annotations
@@ -46,19 +49,19 @@ from placement.store.time_profile import TimeWindow, check_window
 
 # the sum of a maintenance and of other windows has to fit in a column of 32 bits
 _MAX_AMOUNT: Final = 2**30
-"""Maximum amount of a class of a provider that a maintenance takes."""
+"""Maximum amount of one resource class of one provider that a maintenance can take."""
 MAX_GUESTS: Final = 1000
-"""Maximum number of guests in an answer."""
+"""Maximum number of guests that one answer lists."""
 
 
 def book_maintenance(
     tx: WriteTransaction, consumer: str, host: str, owner: ConsumerOwnership, window: TimeWindow
 ) -> WrittenReservation:
-    """Book all providers of a tree for a window.
+    """Book all providers of a tree for the maintenance window.
 
-    :param host: the uuid of the root.
+    :param host: the uuid of the root provider.
     :raises NotFound: there is no such provider.
-    :raises InvalidRequest: the provider is no root, or the time is impossible.
+    :raises InvalidRequest: the provider is not a root, or the time is impossible.
     :raises Conflict: the consumer exists, or the tree has no capacity.
     """
     # the consumer is locked and created before the providers are locked, as in claims
@@ -102,10 +105,12 @@ def _tree_uuids(conn: sa.Connection, host: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class HostGuest:
-    """A consumer on providers of a window. ``ends_at`` is the time of its end, in seconds since 1970.
+    """A consumer that has allocations of providers that a window books.
 
-    ``has_to_move`` tells whether it holds amounts during the window; otherwise it ends before. ``is_planned``
-    tells whether it is a window that has not begun.
+    ``ends_at`` is the end of the consumer's allocations, in seconds since 1970.
+
+    ``has_to_move`` tells whether the consumer still holds amounts during the window; otherwise it ends
+    before. ``is_planned`` tells whether the consumer is a window that has not begun.
     """
 
     consumer: str
@@ -119,7 +124,7 @@ class HostGuest:
 def find_guests(
     conn: sa.Connection, window: CapacityReservation, providers: Collection[str], limit: int = MAX_GUESTS
 ) -> list[HostGuest]:
-    """Return the other consumers of these providers by uuid, at most ``limit``.
+    """Return at most ``limit`` other consumers of these providers, in the order of their uuids.
 
     Windows that begin after this one are left out.
     """
@@ -136,9 +141,10 @@ def find_guests(
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceGuests:
-    """A reservation of hosts, by uuid, with their roots, and some consumers there.
+    """A reservation of whole hosts, with the roots of the hosts, and some consumers on these hosts.
 
-    ``ending`` consumers end before it. ``planned`` ones are windows that have not begun and last longer.
+    The consumers in ``ending`` end before the reservation begins. The consumers in ``planned`` are windows
+    that have not begun and overlap the reservation.
     """
 
     uuid: str

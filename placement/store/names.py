@@ -1,7 +1,7 @@
-"""Looks up and creates names in the database: resource classes and traits.
+"""Looks up and creates the names of resource classes and traits in the database.
 
 A transaction uses only ids that it has read itself, because another transaction may rename or delete a name
-at any time. In a database that was restored from a backup, the id may belong to another name.
+at any time. In a database that was restored from a backup, an id read earlier may belong to another name.
 """
 
 from collections.abc import Collection
@@ -14,10 +14,12 @@ from placement.db.database import WriteTransaction
 
 
 class NameLookup:
-    """The ids of resource classes or traits, by name. The query is queued with other statements.
+    """The ids of resource classes or traits, by name.
 
-    The transaction may write these ids to rows. A foreign key protects a name with such rows from deletion.
-    If the name was deleted before the row was written, the transaction fails and runs again.
+    The query for the ids is queued together with other statements.
+
+    The transaction may write the ids to rows. While such a row exists, a foreign key protects the name from
+    deletion. If the name was deleted before the row was written, the transaction fails and runs again.
 
     :param table: the table of resource classes or of traits.
     """
@@ -28,7 +30,7 @@ class NameLookup:
 
     @property
     def ids(self) -> dict[str, int]:
-        """The ids of the existing names."""
+        """The ids of those names that exist, by name."""
         rows = self._answer.rows if self._answer else ()
         return {name: each for name, each in rows}  # noqa: C416  # rows are not pairs
 
@@ -40,14 +42,17 @@ def _id_lookup(table: sa.Table, count: int) -> PreparedStatement:
 
 
 def lock_name(tx: WriteTransaction, table: sa.Table, name: str) -> int | None:
-    """Lock all names until the transaction ends; return the id of this name, or None."""
+    """Lock the names of classes and traits until the transaction ends.
+
+    Return the id of this name, or None.
+    """
     # the table of names is locked before the lookup, so that two workers cannot create the same name
     tx.lock_names()
     return NameLookup(tx, table, [name]).ids.get(name)
 
 
 def create_name(tx: WriteTransaction, table: sa.Table, name: str) -> bool:
-    """Create a name; return False if it exists."""
+    """Create a resource class or trait with this name; return False if the name exists."""
     if lock_name(tx, table, name) is not None:
         return False
     tx.conn.execute(sa.insert(table).values(name=name, updated_at=tx.now))

@@ -1,10 +1,10 @@
 """Writes inventories, traits or aggregates of a provider without reading the provider first.
 
 The first statement after the lock stores the id of the provider in a setting of the transaction. If the
-provider has another generation than the client knows, the statement stores an id that no provider has. The
-other statements insert rows with the stored id. Foreign keys forbid ids without a provider, and also the id
-that stands for an unknown name. In these cases the whole transaction is rolled back. The next attempt reads
-first, and finds the reason.
+provider's generation is not the one that the client knows, the statement stores an id that no provider has.
+The other statements insert rows with the stored id. Foreign keys forbid ids without a provider, and also the
+id that stands for an unknown name. If a foreign key refuses a row, the database rolls the whole transaction
+back. The next attempt reads the provider first, and finds the reason.
 """
 
 from collections.abc import Sequence
@@ -26,11 +26,11 @@ _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.provider'
 _UNTIL_IT_ENDS: Final[sa.ColumnElement[bool]] = sa.literal_column("true")
 
 PROVIDER: Final = sa.cast(sa.func.current_setting(_SETTING), sa.Integer)
-"""The id of the provider that :func:`find_provider` has found."""
+"""SQL expression for the id of the provider that :func:`find_provider` has found."""
 
 
 def is_worthwhile(tx: WriteTransaction, generation: int, count: int) -> bool:
-    """Return whether to write without a read first: in the first attempt, and with rows to insert.
+    """Return whether to write without reading first, which needs a first attempt and rows to insert.
 
     Without rows, no foreign key would refuse a provider that has changed.
     """
@@ -40,7 +40,7 @@ def is_worthwhile(tx: WriteTransaction, generation: int, count: int) -> bool:
 
 
 def finding_statement(*conditions: sa.ColumnElement[bool]) -> PreparedStatement:
-    """Return the statement by which :func:`find_provider` finds the provider if these conditions hold."""
+    """Return the statement with which :func:`find_provider` finds a provider that meets these conditions."""
     chosen = sa.select(resource_providers.c.id).where(
         resource_providers.c.uuid == sa.bindparam("its_uuid", type_=sa.String),
         resource_providers.c.generation == sa.bindparam("its_generation", type_=sa.Integer),
@@ -100,10 +100,10 @@ def _part_insertion(
 
 
 def stamp_provider(tx: WriteTransaction) -> None:
-    """Queue the stamp and the next generation of the provider.
+    """Queue the statement that stamps the provider and increases its generation.
 
-    The effect is the same as that of :meth:`~placement.db.database.WriteTransaction.stamp_provider`, which
-    needs the id of the provider.
+    The method :meth:`~placement.db.database.WriteTransaction.stamp_provider` has the same effect, but needs
+    the id of the provider.
     """
     tx.queue(_stamp, {"now": tx.now})
 

@@ -28,7 +28,7 @@ _rp = resource_providers.c
 
 @dataclass(frozen=True, slots=True)
 class ProviderRow:
-    """The row of a provider; roots have neither ``parent_id`` nor ``root_id``."""
+    """The row of a provider in the database; roots have neither ``parent_id`` nor ``root_id``."""
 
     id: int
     uuid: str
@@ -39,12 +39,12 @@ class ProviderRow:
 
     @property
     def tree_root(self) -> int:
-        """The id of the root of its tree."""
+        """The id of the root of the tree to which the provider belongs."""
         return self.id if self.root_id is None else self.root_id
 
 
 def find_providers(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ProviderRow]:
-    """Return the rows of existing providers by uuid."""
+    """Return the database rows of those providers that exist, by uuid."""
     # the function returns early, because not every database accepts an empty IN list
     if not uuids:
         return {}
@@ -60,12 +60,12 @@ def _by_uuid(count: int) -> PreparedStatement:
 
 
 def no_provider(uuid: str) -> NotFound:
-    """Return the error for a provider that does not exist."""
+    """Return the error for a uuid without a provider."""
     return NotFound(f"No resource provider with uuid {uuid} found")
 
 
 def lock(tx: WriteTransaction, uuid: str) -> ProviderRow:
-    """Lock a provider: no other transaction writes to it until this transaction ends.
+    """Lock a provider, so that no other transaction writes to it until this transaction ends.
 
     :raises NotFound: there is no such provider.
     """
@@ -75,7 +75,7 @@ def lock(tx: WriteTransaction, uuid: str) -> ProviderRow:
 
 
 def read_locked(tx: WriteTransaction, uuid: str) -> ProviderRow:
-    """Return the row of a provider that is locked already.
+    """Return the row of a provider that the caller has already locked.
 
     :raises NotFound: there is no such provider.
     """
@@ -86,9 +86,9 @@ def read_locked(tx: WriteTransaction, uuid: str) -> ProviderRow:
 
 
 def check_generation(row: ProviderRow, given: int) -> None:
-    """Refuse a write of traits or aggregates that gives another generation than the provider has.
+    """Refuse a write of traits or aggregates with another generation than the provider's current one.
 
-    :raises ConcurrentUpdate: the generation differs; clients look for the words of this message.
+    :raises ConcurrentUpdate: the generation differs. Clients compare the words of this message.
     """
     if row.generation != given:
         # the message differs from that for inventories, as in OpenStack Placement
@@ -98,10 +98,11 @@ def check_generation(row: ProviderRow, given: int) -> None:
 
 
 def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str | None) -> Callable[[], str]:
-    """Add a provider, below a parent or as the root of a new tree.
+    """Create a provider, either below a parent or as the root of a new tree.
 
-    On a database that accepts several statements at once, the first attempt reads nothing. If the parent does
-    not exist, a foreign key makes the attempt fail. The next attempt reads first, and finds the reason.
+    On a database that accepts several statements at once, the first attempt writes without reading. If the
+    parent does not exist, a foreign key makes the attempt fail. The next attempt reads first, and finds the
+    reason.
 
     :returns: a function that returns the uuid of the root; call it after the transaction.
     :raises InvalidRequest: the parent is the provider itself or does not exist.
@@ -137,16 +138,16 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
 
 
 def insert(tx: WriteTransaction, uuid: str, name: str, parent: ProviderRow | None) -> None:
-    """Insert a provider with an unused uuid; the caller has locked its bucket and its parent."""
+    """Insert the row of a new provider; the caller has locked the provider's bucket and its parent."""
     # The parent is None for a new root
     place = {"parent": parent and parent.id, "root": parent and parent.tree_root}
     tx.queue(_creation, {**_base_values(tx, uuid, name), **place})
 
 
 def insert_below(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str) -> None:
-    """Insert a provider like :func:`insert`; the database finds the parent, which may be queued before.
+    """Insert a provider like :func:`insert`, but let the database find the parent, which may be queued.
 
-    Only for databases that accept several statements at once: MariaDB refuses the statement.
+    MariaDB refuses the statement, so it is only for databases that accept several statements at once.
     """
     tx.queue(_creation_below, {**_base_values(tx, uuid, name), "its_parent": parent_uuid})
 
@@ -176,7 +177,7 @@ def _creation_at(parent: sa.ColumnElement[int], root: sa.ColumnElement[int]) -> 
 
 
 def _of_parent(column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """Return a query for a column of the parent.
+    """Return a query for one column of the parent's row.
 
     If the parent does not exist, the query returns an id that the foreign key refuses.
     """

@@ -35,7 +35,7 @@ from placement.exceptions import (
     InvalidRequest,
     NotFound,
 )
-from placement.store import allocations, claimants, expired, expiries, holds, window_history
+from placement.store import allocations, claimants, expired, expiries, holds, time_events, window_history
 from placement.store import consumers as consumer_store
 from placement.store.booking_limits import BookingLimits
 from placement.store.claims import CapacityExceeded, ConsumerClaim
@@ -43,6 +43,7 @@ from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
 from placement.store.time_profile import (
     AT_ONCE,
     NO_MARGINS,
+    EndAction,
     TimedAmount,
     TimeWindow,
     WindowMargins,
@@ -91,6 +92,7 @@ class CapacityReservation:
     now: float = 0.0
     lead_time: int = 0
     cleaning_time: int = 0
+    on_end: EndAction = EndAction.NONE
 
     @property
     def window_margins(self) -> WindowMargins:
@@ -161,11 +163,12 @@ class ReservationEnd:
 class ReservationChange:
     """A new end of a reservation, and the amounts that it keeps, by provider and resource class.
 
-    None as the end or as the amounts leaves them as they are.
+    ``on_end`` is for claims that take from it afterwards. None leaves each of the three as it is.
     """
 
     end: ReservationEnd | None
     kept: Mapping[str, Mapping[str, int]] | None = None
+    on_end: EndAction | None = None
 
 
 _holds: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
@@ -183,6 +186,7 @@ _shown: Final = (
         clock.ServerNow(),
         reservations.c.lead_time,
         reservations.c.cleaning_time,
+        reservations.c.on_end,
     )
     .select_from(_holds)
     .where(consumers.c.consumer_type == TYPE, reservations.c.expires_at > clock.ServerNow())
@@ -193,7 +197,11 @@ _one: Final = _shown.where(consumers.c.uuid == sa.bindparam("uuid"))
 def find_reservation(conn: sa.Connection, uuid: str) -> CapacityReservation | None:
     """Return the reservation with this uuid; None if it does not exist or has expired."""
     row = conn.execute(_one, {"uuid": uuid}).first()
-    return None if row is None else CapacityReservation(*row)
+    return None if row is None else _reservation_of(row)
+
+
+def _reservation_of(row: Sequence[Any]) -> CapacityReservation:
+    return replace(CapacityReservation(*row), on_end=EndAction(row[-1]))
 
 
 def list_reservations(
@@ -209,7 +217,7 @@ def list_reservations(
         query = query.where(reservations.c.claim_group == group)
     if after is not None:
         query = query.where(consumers.c.uuid > after)
-    return [CapacityReservation(*row) for row in conn.execute(query)]
+    return [_reservation_of(row) for row in conn.execute(query)]
 
 
 def no_reservation(uuid: str) -> NotFound:
@@ -238,11 +246,13 @@ def make_reservation(
     starts_at: float | None = None,
     limits: BookingLimits = NO_LIMITS,
     margins: WindowMargins = NO_MARGINS,
+    on_end: EndAction = EndAction.NONE,
 ) -> WrittenReservation:
     """Turn a consumer that this transaction has created, with its allocations, into a reservation.
 
     :param starts_at: the start of a window; its allocations are planned if it lies in the future.
     :param margins: the parts of the time from ``starts_at`` to ``end`` that claims cannot use.
+    :param on_end: what happens at the end of claims that take from the reservation.
     :raises InvalidRequest: the end of the reservation is not in the future.
     :raises Conflict: the reservation exceeds a limit.
     """
@@ -252,6 +262,7 @@ def make_reservation(
     which = sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery()
     values: dict[str, Any] = {"consumer_id": which, "claim_group": group, "starts_at": starts_at}
     values |= {"lead_time": margins.lead, "cleaning_time": margins.cleaning}
+    values["on_end"] = on_end
     values["expires_at"] = _time_of(end)
     tx.conn.execute(sa.insert(reservations).values(values))
     # the reservation is read after the write, because the database computes the end by its own clock
@@ -271,10 +282,19 @@ def _note_booking(tx: WriteTransaction, written: WrittenReservation) -> None:
     found, promised = written.reservation, Counter[str]()
     for each in written.held:
         promised[each.resource_class] += each.used
-    held = TimeWindow(found.starts_at or AT_ONCE, found.expires_at)
-    owner = (found.project_id, found.user_id)
     window_history.note_booking(
-        tx, found.uuid, owner, found.group, held, found.window_margins, promised, found.now
+        tx,
+        window_history.WindowRecord(
+            found.uuid,
+            found.project_id,
+            found.user_id,
+            found.group,
+            TimeWindow(found.starts_at or AT_ONCE, found.expires_at),
+            found.window_margins,
+            promised,
+            found.on_end,
+        ),
+        found.now,
     )
 
 
@@ -322,14 +342,18 @@ def _change_locked(
             window_history.note_end(tx, uuid, ends_at)
             end = ReservationEnd(ends_at, None)
         window = TimeWindow(found.starts_at, ends_at)
-    if window is None and change.kept is None:
+    if change.kept is None and (window is None or end is None):
+        # neither times nor amounts change
         consumer_store.advance_consumer(tx, row, consumer_store.present_owner(row))
     else:
         _write_again(tx, row, window, change.kept)
     tx.lock_buckets([buckets.RESERVATIONS])
+    query = sa.update(reservations).where(reservations.c.consumer_id == row.id)
     if end is not None:
-        query = sa.update(reservations).where(reservations.c.consumer_id == row.id)
         tx.conn.execute(query.values(expires_at=_time_of(end)))
+    if change.on_end is not None:
+        tx.conn.execute(query.values(on_end=change.on_end))
+        window_history.note_end_action(tx, uuid, change.on_end)
     written = _read_written(tx, uuid)
     # an earlier end is possible even if the limits are lower than before
     if written.reservation.expires_at > found.expires_at:
@@ -376,7 +400,7 @@ def _latest_end(
 
     The end is in seconds since 1970, the cleaning time in seconds.
 
-    :param kept: the amounts that the window shall keep; None: all.
+    :param kept: the amounts that the window shall keep; None means all.
     """
     _, found = _lock_reservation(tx, uuid)
 
@@ -519,7 +543,7 @@ def divided_claims(
     The claims last for the cleaning time of the reservation longer.
 
     :param groups: the names of the groups that the consumers join.
-    :returns: None if the reservation does not hold enough.
+    :returns: The result is None if the reservation does not hold enough.
     :raises Conflict: there is no reservation that serves the claims.
     """
     row, found = locked.consumers.get(reservation), find_reservation(tx.conn, reservation)
@@ -559,7 +583,11 @@ def divided_claims(
 def _with_cleaning(claim: ConsumerClaim, reservation: CapacityReservation) -> ConsumerClaim:
     if claim.window is None or not reservation.cleaning_time:
         return claim
-    return replace(claim, window=reservation.window_margins.held_window(claim.window))
+    return replace(
+        claim,
+        window=reservation.window_margins.held_window(claim.window),
+        cleaning_time=reservation.cleaning_time,
+    )
 
 
 def unusable_reservation(reservation: str, project_id: str) -> Conflict:
@@ -678,6 +706,7 @@ def _give_back_expired(tx: WriteTransaction) -> int:
             for query in expired.UUIDS
             for uuid in tx.conn.execute(query.where(consumers.c.uuid.in_(found))).scalars()
         ]
+        time_events.note_ended(tx, found)
         allocations.give_back(tx, found)
     # the counter is incremented in any case, so that workers read the next expiry
     tx.lock_buckets([buckets.RESERVATIONS])

@@ -1,4 +1,4 @@
-"""Moves inventories together with their allocations between providers, in one transaction."""
+"""Moves inventories between providers together with their allocations, in one transaction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from placement.store.inventories import InventoryValues
 
 @dataclass(frozen=True, slots=True)
 class NewInventories:
-    """The inventories that a provider shall have, and the provider generation that the client knows."""
+    """The wanted inventories of a provider, and the generation of the provider as the client knows it."""
 
     generation: int
     inventories: Mapping[str, InventoryValues]
@@ -25,8 +25,8 @@ def reshape_providers(
 ) -> None:
     """Replace the inventories of providers and the allocations of consumers together, or change nothing.
 
-    New inventories are written first, and old inventories deleted last, so that allocations may move from old
-    to new inventories.
+    New inventories are written first and old inventories are deleted last, so that allocations may move from
+    old inventories to new ones.
 
     :raises InvalidRequest: a provider or a resource class does not exist.
     :raises ConcurrentUpdate: a generation of a provider or a consumer is stale.

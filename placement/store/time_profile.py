@@ -1,34 +1,38 @@
-"""Amounts over time, and the hold that keeps room for windows; pure functions, without the database.
+"""Computes sums of amounts over time, and the size of holds, without the database.
 
 Nouns
     A *time window* is a half-open interval ``[starts_at, ends_at)`` of seconds since 1970, by the clock of
-    the database. So a window may begin at the moment when another window ends. A *timed amount* is an
+    the database. So one window may begin at the moment when another window ends. A *timed amount* is an
     amount of one resource class of one provider that a consumer may use during a time window. Reservations
     with a start (*windows*) and claims that end have timed amounts. Amounts of all other consumers have no
     known end.
 
     The *peak* of a provider and class is the largest momentary sum of its timed amounts, from now on. The
-    *begun* timed amounts have allocations, like the amounts of every consumer. The *hold* is the rest: the
-    peak minus the begun amounts. A consumer of the type ``WINDOW_HOLD`` has it as an allocation.
+    *begun* timed amounts have allocations, like the amounts of every consumer. The amount of the *hold* is
+    the peak minus the begun amounts. A consumer of the type ``WINDOW_HOLD`` has this amount as an allocation.
 
 Why a hold
-    A consumer without an end needs its amounts beside every later window, so beside the peak. Because the
-    hold is an allocation, the used amount of a provider is always the sum of the amounts without an end and
-    of the peak. So each search, each claim and each usage respects windows without knowing of them, and a
-    cloud without windows runs the same statements as before. Only writes of timed amounts compute holds.
+    An amount without an end must be free beside every later window, and therefore beside the peak. Because
+    the hold is an allocation, the used amount of a provider is always the sum of the amounts without an end
+    and of the peak. So each search, each claim and each report of usage respects windows without code for
+    windows.
+
+    A cloud without windows runs the same statements as before. Only writes of timed amounts compute holds.
 
 A worked example
     A host has 8 VCPU, and a guest without an end uses 2. A window takes 4 VCPU from 10:00 to 11:00, another
-    one 6 VCPU from 11:00 to 12:00. They do not overlap, so the peak is 6, and so is the hold: the used amount
-    is 8, and no guest without an end may come. At 10:00 the first window begins: its 4 VCPU become an
-    allocation, and the hold is 2. If the window is deleted at 10:30, the hold is 6 again.
+    one 6 VCPU from 11:00 to 12:00. The two windows do not overlap, so the peak is 6 VCPU, and the hold is 6
+    VCPU, too. The used amount of the host is 8 VCPU, so no other guest without an end fits. At 10:00 the
+    first window begins, so its 4 VCPU become an allocation, and the hold shrinks to 2. If the window is
+    deleted at 10:30, the hold grows to 6 again.
 
 Invariants
     - At each instant, amounts without an end and timed amounts together are at most the capacity, unless an
-      operator reduces the capacity. A write never increases the excess of any instant, nor that of the peak.
+      operator reduces the capacity. A write never increases the excess over the capacity, neither at any
+      instant nor of the peak.
     - A transaction that changes timed amounts also writes the holds of their providers.
-    - An amount that has ended but still has its allocation is not a part of the peak, and is begun. So the
-      hold is never too small, however late the service removes the allocation.
+    - An amount that has ended, but still has its allocation, counts as begun, but not for the peak. So the
+      hold is never too small, even if the service removes the allocation late.
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from heapq import nsmallest
 from typing import Final
 
@@ -47,66 +52,74 @@ MAX_AHEAD: Final = 366 * 86_400.0
 """Maximum number of seconds from now to the start of a window."""
 # requests need some time from the client to the service, and the clocks of clients differ
 MAX_PAST: Final = 60.0
-"""Maximum number of seconds from the start of a window to now, for a window that begins at once."""
+"""Maximum number of seconds by which the start of a new window may lie in the past."""
 # a message has to stay readable
 _MAX_NAMED: Final = 5
-"""Maximum number of windows and claims that a message names."""
+"""Maximum number of windows and claims that an error message names."""
 # each write of a timed amount reads all timed amounts of its providers
 MAX_TIMED_AMOUNTS: Final = 1000
-"""Maximum number of timed amounts of one resource class of one provider."""
+"""Maximum number of timed amounts of one resource class that one provider may have."""
 
 # the columns of amounts are signed integers of 32 bits
 _MAX_PEAK: Final = 2**31 - 1
-"""Maximum peak of one resource class of one provider."""
+"""Largest peak that one resource class of one provider may have."""
 
 # a float within the last second of 9999 may be rounded up to the year 10000, which no date can have
 _LAST: Final = 253_402_300_799.0
-"""The last second of the year 9999."""
+"""The last second of the year 9999, as the latest possible time."""
 
 AT_ONCE: Final = 0.0
-"""The start of a claim that begins when it is written."""
+"""The start of a claim that begins at the moment when it is written."""
+
+
+class EndAction(StrEnum):
+    """An action on a guest at the end of its claim, besides the release of its allocations."""
+
+    NONE = "none"
+    NOTIFY = "notify"
+    EVICT = "evict"
 
 
 class HoldRefusal(Conflict):
-    """A hold cannot be written, whatever the state of other consumers is."""
+    """A hold cannot be written, independently of the state of other consumers."""
 
 
 HoldKey = tuple[str, str]
-"""The uuid of a provider, and the name of a resource class."""
+"""The key of a hold: the uuid of a provider and the name of a resource class."""
 
 
 def iso_time(seconds: float) -> str:
-    """Return a time in seconds since 1970 as ISO 8601 text, in UTC with milliseconds."""
+    """Return a time, given in seconds since 1970, as ISO 8601 text in UTC with milliseconds."""
     time = datetime.fromtimestamp(min(seconds, _LAST), UTC).replace(tzinfo=None)
     return f"{time.isoformat(timespec='milliseconds')}Z"
 
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """The half-open interval ``[starts_at, ends_at)``."""
+    """The half-open interval of time ``[starts_at, ends_at)``."""
 
     starts_at: float
     ends_at: float
 
     def has_overlap(self, other: TimeWindow) -> bool:
-        """Return whether some instant is in both windows."""
+        """Return whether the two windows have an instant in common."""
         return self.starts_at < other.ends_at and other.starts_at < self.ends_at
 
 
 @dataclass(frozen=True, slots=True)
 class WindowMargins:
-    """Seconds before the start and after the end of a window in which its amounts are held, too."""
+    """Seconds before the usable start and after the usable end of a window, with its amounts held."""
 
     # whole numbers, so that sums with times are exact
     lead: int = 0
     cleaning: int = 0
 
     def held_window(self, usable: TimeWindow) -> TimeWindow:
-        """Return the time in which amounts are held, from the time in which claims may use them."""
+        """Return the time for which amounts are held, computed from the time in which claims may use them."""
         return TimeWindow(usable.starts_at - self.lead, usable.ends_at + self.cleaning)
 
     def usable_window(self, held: TimeWindow) -> TimeWindow:
-        """Return the time in which claims may use amounts, from the time in which they are held."""
+        """Return the time in which claims may use amounts, computed from the time for which they are held."""
         return TimeWindow(held.starts_at + self.lead, held.ends_at - self.cleaning)
 
 
@@ -129,18 +142,21 @@ class TimedAmount:
 
     @property
     def key(self) -> HoldKey:
-        """The provider and the resource class."""
+        """The provider's uuid and the name of the resource class."""
         return self.provider, self.resource_class
 
     @property
     def starts_at(self) -> float:
-        """The start of the window; a begun amount is used now, whatever the clock says."""
+        """The start of the window.
+
+        An amount that has begun counts from now on, even if the clock is behind.
+        """
         # the clock of a server that takes over may be behind
         return -math.inf if self.has_begun else self.window.starts_at
 
 
 def largest_sum(amounts: Iterable[TimedAmount], window: TimeWindow) -> int:
-    """Return the largest momentary sum of these amounts during a window."""
+    """Return the largest sum that these amounts reach at any instant of a window."""
     steps: list[tuple[float, int]] = []
     for each in amounts:
         begin, end = max(each.starts_at, window.starts_at), min(each.window.ends_at, window.ends_at)
@@ -158,7 +174,7 @@ def largest_sum(amounts: Iterable[TimedAmount], window: TimeWindow) -> int:
 def first_growth(
     before: Iterable[TimedAmount], after: Iterable[TimedAmount], limit: int, window: TimeWindow
 ) -> float:
-    """Return the first instant of a window at which an excess over a limit grows; its end if there is none.
+    """Return the first instant of a window at which an excess over a limit grows, or the end of the window.
 
     :param before: the amounts before a write, of which the sum may exceed the limit at some instants.
     :param after: the amounts after the write.
@@ -180,7 +196,7 @@ def first_growth(
 
 
 def by_key(amounts: Iterable[TimedAmount]) -> dict[HoldKey, list[TimedAmount]]:
-    """Return the amounts by provider and resource class."""
+    """Group the amounts by provider and resource class."""
     found: dict[HoldKey, list[TimedAmount]] = {}
     for each in amounts:
         found.setdefault(each.key, []).append(each)
@@ -188,7 +204,7 @@ def by_key(amounts: Iterable[TimedAmount]) -> dict[HoldKey, list[TimedAmount]]:
 
 
 def needed_holds(amounts: Iterable[TimedAmount], now: float) -> dict[HoldKey, int]:
-    """Return the hold of each provider and resource class with timed amounts, 0 included."""
+    """Return the amount that each hold needs, by provider and resource class with timed amounts."""
     return {
         key: max(
             0,
@@ -201,10 +217,10 @@ def needed_holds(amounts: Iterable[TimedAmount], now: float) -> dict[HoldKey, in
 def wrong_holds(
     amounts: Sequence[TimedAmount], holds: Iterable[tuple[HoldKey, int]], now: float
 ) -> dict[HoldKey, tuple[int, int]]:
-    """Return the holds that no write can have left: the present amount and the needed one.
+    """Return the present and the needed amount of each hold that is wrong, so that no write can have left it.
 
     :param amounts: all timed amounts of the providers.
-    :param holds: the present holds of the providers; other holds are 0.
+    :param holds: the present holds of the providers; missing holds are 0.
     """
     needed, present = needed_holds(amounts, now), dict(holds)
     # a hold was computed in the past, and later some amounts may have ended without a release
@@ -218,11 +234,12 @@ def wrong_holds(
 
 
 def check_amounts(amounts: Iterable[TimedAmount], now: float) -> None:
-    """Refuse too many timed amounts of one provider and resource class, and too large ones.
+    """Refuse too many or too large timed amounts of one provider and resource class.
 
-    The peak, not the hold, is limited: a hold may grow up to the peak when a claim is released.
+    The check limits the peak, not the hold, because a hold may grow up to the peak when a claim is released.
 
-    :raises HoldRefusal: there are more than :data:`MAX_TIMED_AMOUNTS`, or no column can have their peak.
+    :raises HoldRefusal: there are more than :data:`MAX_TIMED_AMOUNTS`, or the peak is too large for a
+        database column.
     """
     for (provider, name), some in by_key(amounts).items():
         if len(some) > MAX_TIMED_AMOUNTS:
@@ -241,7 +258,7 @@ def check_amounts(amounts: Iterable[TimedAmount], now: float) -> None:
 def check_window(window: TimeWindow, now: float) -> TimeWindow:
     """Return the part of a requested window that lies in the future.
 
-    :raises InvalidRequest: the window has no such part, or its start is too far away or in the past.
+    :raises InvalidRequest: the window is over, or its start is too far in the future or in the past.
     """
     if window.starts_at > now + MAX_AHEAD:
         raise InvalidRequest(
@@ -262,9 +279,9 @@ def check_window(window: TimeWindow, now: float) -> TimeWindow:
 
 
 def overlaps_sentence(amounts: Iterable[TimedAmount], window: TimeWindow, *, are_all: bool = True) -> str:
-    """Return a sentence with the windows and claims that overlap a window; empty if there are none.
+    """Return a sentence that names the windows and claims that overlap a window; empty if none overlaps it.
 
-    :param are_all: whether there are no other amounts, so that a number of further ones would be right.
+    :param are_all: whether ``amounts`` has all amounts, so that the sentence may count the unnamed ones.
     """
     overlapping = {
         (each.window.ends_at, each.consumer): each for each in amounts if each.window.has_overlap(window)

@@ -1,15 +1,15 @@
-"""Sums of timed amounts as step functions, which answer questions about a window without reading amounts.
+"""Sums of timed amounts as step functions, which answer questions about a time window quickly.
 
 A *skyline* has the sum of the timed amounts of one provider and resource class at each instant. Its
-*breakpoints* are the instants at which the sum changes. A skyline is made once, and then answers questions
-about many windows, each in less time than the amounts would take.
+*breakpoints* are the instants at which the sum changes. A skyline is computed once, and then answers
+questions about many windows, each faster than a sum over all amounts.
 """
 
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
@@ -17,31 +17,65 @@ from placement.store.time_profile import HoldKey, TimedAmount, TimeWindow, by_ke
 
 
 def whole_milliseconds(seconds: float) -> float:
-    """Return the earliest time from this one on that answers show exactly, in seconds."""
+    """Round a time up to whole milliseconds, which answers of the API show exactly."""
     nearest = round(seconds, 3)
     return nearest if nearest >= seconds else round(nearest + 0.001, 3)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSkyline:
-    """The sums of timed amounts of one provider and resource class.
+    """The sums of the timed amounts of one provider and resource class, as a step function.
 
-    The sum from ``times[i]`` until ``times[i + 1]`` is ``sums[i]``; it is 0 before the first and from the
-    last breakpoint on. ``counted`` is the part of timed amounts in the used amount that the read model shows:
-    begun amounts and the hold.
+    The sum from ``times[i]`` until ``times[i + 1]`` is ``sums[i]``.
+
+    The sum is 0 before the first breakpoint, and after the last. ``counted`` is the timed part of the used
+    amount in the read model: the begun amounts and the hold.
     """
 
     times: "array[float]"
     sums: "array[int]"
     counted: int = 0
+    #: the parts and the result of the last sum that begins with this skyline
+    _last_total: "list[tuple[TotalParts, TimeSkyline]]" = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def from_amounts(cls, amounts: Iterable[TimedAmount], counted: int = 0) -> "TimeSkyline":
-        """Return the skyline of amounts of one provider and class."""
+        """Return the skyline of the amounts of one provider and resource class."""
         changes: dict[float, int] = {}
         for each in amounts:
             changes[each.starts_at] = changes.get(each.starts_at, 0) + each.used
             changes[each.window.ends_at] = changes.get(each.window.ends_at, 0) - each.used
+        return cls.from_changes(changes, counted)
+
+    @classmethod
+    def total_of(cls, parts: "TotalParts") -> "TimeSkyline":
+        """Return the sum of skylines, each with sums between a lowest and a highest number.
+
+        The result is relative to the sum without timed amounts, so it begins at 0, too.
+
+        :param parts: at least one.
+        """
+        kept = parts[0][0]._last_total
+        # equal questions come with each search, and a changed provider has another skyline
+        for known, total in kept:
+            if known == parts:
+                return total
+        changes: dict[float, int] = {}
+        for skyline, lowest, highest in parts:
+            before = min(max(0, lowest), highest)
+            for time, present in zip(skyline.times, skyline.sums, strict=True):
+                level = lowest if present < lowest else min(present, highest)
+                if level != before:
+                    changes[time] = changes.get(time, 0) + level - before
+                    before = level
+        kept[:] = [(parts, cls.from_changes(changes))]
+        return kept[0][1]
+
+    @classmethod
+    def from_changes(cls, changes: Mapping[float, int], counted: int = 0) -> "TimeSkyline":
+        """Return the skyline of the changes of a sum, by time."""
         times, sums, present = array("d"), array("q"), 0
         for time in sorted(changes):
             # back-to-back windows of equal amounts change nothing
@@ -52,13 +86,13 @@ class TimeSkyline:
         return cls(times, sums, counted)
 
     def largest_sum(self, window: TimeWindow) -> int:
-        """Return the largest momentary sum during a window."""
+        """Return the largest sum at any instant of a window."""
         begin = max(0, bisect_right(self.times, window.starts_at) - 1)
         # a slice and its maximum are faster than a loop
         return max(0, max(self.sums[begin : bisect_left(self.times, window.ends_at, begin)], default=0))
 
     def largest_integral(self, now: float, period: float) -> float:
-        """Return the largest sum multiplied by seconds within any period of some seconds, from now on.
+        """Return the largest integral (amount times seconds) of the sum over a future period of this length.
 
         All amounts have an end.
         """
@@ -76,10 +110,10 @@ class TimeSkyline:
         return max((integral_until(each + period) - integral_until(each) for each in starts), default=0.0)
 
     def first_fit(self, most: int, start: float, duration: float, until: float = math.inf) -> float:
-        """Return the earliest start of a window during which the sum never exceeds ``most``.
+        """Return the earliest start of a window during which the sum never exceeds the amount ``most``.
 
         The result is ``start``, or the end of an amount in whole milliseconds. A result above ``until`` only
-        means that no earlier window fits.
+        means that no window fits that starts before ``until``.
 
         :param most: at least 0.
         :param duration: the length of the window, in seconds.
@@ -102,20 +136,37 @@ class TimeSkyline:
         return start
 
     def fits_until(self, most: int, start: float) -> float:
-        """Return when the sum first exceeds ``most`` after a time at which it does not; infinity if never."""
+        """Return the first time after ``start`` at which the sum exceeds ``most``.
+
+        The result is infinity if it never does.
+        """
         for index in range(bisect_right(self.times, start), len(self.times)):
             if self.sums[index] > most:
                 return self.times[index]
         return math.inf
 
+    def rises_within(self, begin: float, end: float) -> list[float]:
+        """Return the times from ``begin`` up to ``end``, without it, at which the sum grows."""
+        first, last = bisect_left(self.times, begin), bisect_left(self.times, end)
+        return [
+            self.times[index]
+            for index in range(first, last)
+            if self.sums[index] > (self.sums[index - 1] if index else 0)
+        ]
+
+    def falls_after(self, time: float) -> Iterator[float]:
+        """Yield the times after ``time`` at which the sum falls, in ascending order."""
+        for index in range(max(1, bisect_right(self.times, time)), len(self.times)):
+            if self.sums[index] < self.sums[index - 1]:
+                yield self.times[index]
+
     def next_end(self, time: float) -> float:
-        """Return the first time after ``time`` at which the sum falls; infinity if there is none."""
-        for index in range(bisect_right(self.times, time), len(self.times)):
-            if index and self.sums[index] < self.sums[index - 1]:
-                return self.times[index]
-        return math.inf
+        """Return the first time after ``time`` at which the sum decreases; infinity if it never does."""
+        return next(self.falls_after(time), math.inf)
 
 
+TotalParts = tuple[tuple[TimeSkyline, int, int], ...]
+"""Skylines with the lowest and the highest number that each of them adds to a total."""
 NO_SKYLINE: Final = TimeSkyline(array("d"), array("q"))
 """The skyline of a provider and class without timed amounts."""
 SkylinesByClass = Mapping[str, TimeSkyline]
@@ -128,9 +179,10 @@ def make_skylines(
     holds: Iterable[tuple[HoldKey, int]],
     spend: Callable[[int], None] = lambda _: None,
 ) -> dict[str, dict[str, TimeSkyline]]:
-    """Return the skylines of amounts, by uuid of the provider and by resource class.
+    """Compute the skylines of amounts, by uuid of the provider and by resource class.
 
-    :param spend: called with the number of amounts of each skyline; its exception ends the work.
+    :param spend: a function that is called with the number of amounts of each skyline; its exception ends the
+        work.
     """
     counted = dict(holds)
     found: dict[str, dict[str, TimeSkyline]] = {}

@@ -1,4 +1,4 @@
-"""Writes the names of traits, and the traits of providers."""
+"""Creates and deletes traits, and writes the traits of providers."""
 
 from collections.abc import Collection, Mapping, Set
 from functools import cache, lru_cache
@@ -15,7 +15,7 @@ from placement.store import names, optimistic_write, providers
 
 
 def create_trait(tx: WriteTransaction, name: str) -> bool:
-    """Create a trait; return False if it exists."""
+    """Create a trait; return False if the trait exists already."""
     return names.create_name(tx, traits, name)
 
 
@@ -39,7 +39,7 @@ def delete(tx: WriteTransaction, name: str) -> None:
 
 
 def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection[str]) -> int:
-    """Replace the traits of a provider; return its generation, which increases if they differ.
+    """Replace the traits of a provider; return the provider's generation, which increases with a change.
 
     :raises NotFound: no such provider.
     :raises InvalidRequest: no such trait.
@@ -80,7 +80,10 @@ def remove_all(tx: WriteTransaction, uuid: str) -> None:
 def _lock(
     tx: WriteTransaction, uuid: str, wanted: Collection[str]
 ) -> tuple[providers.ProviderRow, Set[int], dict[str, int]]:
-    """Lock a provider; return its row, the ids of its traits, and the ids of the existing wanted traits."""
+    """Lock a provider.
+
+    Return its row, the ids of its traits, and the ids of those wanted traits that exist.
+    """
     # the lock is followed by both lookups in one batch
     tx.lock([uuid])
     present = tx.queue(_present, {"provider": uuid})
@@ -97,7 +100,7 @@ _present: Final = PreparedStatement(
 
 
 def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Set[int]) -> bool:
-    """Write the traits of a provider if they differ from the current ones; return whether they differ.
+    """Write the traits of a provider if they differ from its current traits; return whether they differ.
 
     If the provider has exactly these traits already, its generation does not change.
     """
@@ -113,8 +116,8 @@ def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Se
 def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
     """Replace the traits of locked providers; ``wanted`` has the ids of the new traits by provider id.
 
-    If an extension has registered attributes for a trait, they are deleted with the trait, which they
-    describe.
+    If an extension has registered attributes that describe a trait, the attributes are deleted with the
+    trait.
     """
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
@@ -142,7 +145,7 @@ def _removal_of(provider: sa.ColumnElement[int]) -> PreparedStatement:
 
 
 def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement | None:
-    """Return a statement that deletes attributes of traits that are gone; None without such attributes."""
+    """Return a statement that deletes attributes of removed traits; None if no trait has attributes."""
 
     def is_stale(trait: str, attributes: Collection[str]) -> sa.ColumnElement[bool]:
         present = (
@@ -180,7 +183,7 @@ def _stale_attributes_there() -> PreparedStatement | None:
 
 @lru_cache(KEPT_SIZES)
 def _other_traits(count: int) -> PreparedStatement:
-    """Return a statement that finds a provider unless it has exactly these traits."""
+    """Return a statement that finds a provider by id, unless the provider has exactly these traits."""
     its = provider_traits.c.provider_id == resource_providers.c.id
     # the sets are equal if their sizes are equal and the provider has no other trait
     total = sa.select(sa.func.count()).select_from(provider_traits).where(its).scalar_subquery()

@@ -1,16 +1,16 @@
-"""Writes the wanted state of a tree of providers in one transaction, completely or not at all.
+"""Writes the described state of a tree of providers in one transaction, completely or not at all.
 
 Nouns
     A *description* is the wanted state of one provider: its name, its parent, and optionally its inventories,
-    traits, aggregates and attributes. A part that the description leaves out stays unchanged. ``generation``
-    is the generation that the client knows, or None for a new provider. A *level* is a set of new providers
-    that can be created at once, because all their parents exist.
+    traits, aggregates and attributes. A part of the provider that the description leaves out stays unchanged.
+    ``generation`` is the provider generation that the client knows, or None for a new provider. A *level* is
+    a set of new providers that can be created together, because all their parents exist.
 
 Invariants
-    - A provider without a description is not written. A provider that already equals its description is not
-      written either, whatever generation the client gives. So a client that has not received an answer may
-      repeat its request. A new provider has generation 0.
-    - Providers are created, never moved, renamed or deleted.
+    - A write does not touch a provider without a description. A write does not touch a provider that
+      already equals its description either, whatever generation the client gives. So a client that has not
+      received an answer may repeat its request. A new provider has generation 0.
+    - Providers can be created, but not moved, renamed or deleted.
     - All described providers belong to one tree.
 """
 
@@ -51,7 +51,7 @@ _NOT_THERE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class ProviderDescription:
-    """The wanted state of a provider. A part that is None stays unchanged."""
+    """The state that a provider shall have. A part that is None stays unchanged."""
 
     uuid: str
     name: str
@@ -64,7 +64,7 @@ class ProviderDescription:
     attributes: Mapping[str, Attribute] | None = None
 
     def __str__(self) -> str:
-        """Return the name of the provider in errors."""
+        """Return the name that error messages use for the provider."""
         return f"Resource provider {self.name} ({self.uuid})"
 
 
@@ -78,7 +78,7 @@ class PresentProvider:
     attributes: dict[str, Attribute] = field(default_factory=dict)
 
     def differs_from(self, wanted: ProviderDescription) -> bool:
-        """Return whether the provider differs from the description."""
+        """Return whether the current state of the provider differs from the description."""
         return any(
             # the collections are dicts and sets, so their order in the request makes no difference
             part is not None and part != present
@@ -92,11 +92,11 @@ class PresentProvider:
 
 
 def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[str, int]:
-    """Write the wanted state of the providers of a tree; return the new generation of each provider, by uuid.
+    """Write the described state of all providers of a tree; return their new generations by uuid.
 
-    :raises InvalidRequest: the providers are not one tree, or a described name does not exist.
+    :raises InvalidRequest: the providers are not one tree, or a resource class or trait does not exist.
     :raises ConcurrentUpdate: a provider has another name, parent or generation than the client knows.
-    :raises Conflict: a name is taken, or an inventory to be removed is in use.
+    :raises Conflict: the name of a new provider is taken, or an inventory to be removed is in use.
     """
     # first the checks that need neither database nor lock
     by_uuid = {each.uuid: each for each in wanted}
@@ -144,7 +144,8 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
 def _check_names(wanted: Sequence[ProviderDescription]) -> None:
     """Check that no two providers have the same uuid or name.
 
-    :raises InvalidRequest: two providers have one uuid, one name, or names that MariaDB does not distinguish.
+    :raises InvalidRequest: two providers have the same uuid, the same name, or names that MariaDB does not
+        distinguish.
     """
     names_seen: dict[str, ProviderDescription] = {}
     uuids_seen: set[str] = set()
@@ -159,7 +160,7 @@ def _check_names(wanted: Sequence[ProviderDescription]) -> None:
 
 
 def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[ProviderDescription]]:
-    """Yield the providers level by level, each after its parent.
+    """Yield the described providers level by level, so that each parent precedes its children.
 
     :raises InvalidRequest: some providers are their own ancestors.
     """
@@ -198,7 +199,7 @@ def _check_places(
     by_uuid: Mapping[str, ProviderDescription],
     rows: Mapping[str, ProviderRow],
 ) -> None:
-    """Check that each provider has the described name and parent, and that all providers belong to one tree.
+    """Check that existing providers have the described names and parents, and that there is only one tree.
 
     :raises InvalidRequest: a parent does not exist, or there are several trees.
     :raises ConcurrentUpdate: a provider has another name or parent than the client describes.
@@ -236,7 +237,7 @@ def _check_places(
 
 
 def _refuse_taken(wanted: Sequence[ProviderDescription], taken: Mapping[str, str]) -> None:
-    """Check that no other provider has one of the names of new providers.
+    """Check that the names of new providers are free.
 
     :raises Conflict: another provider has one of the names.
     """
@@ -250,9 +251,9 @@ def _refuse_taken(wanted: Sequence[ProviderDescription], taken: Mapping[str, str
 
 
 def _check_generation(wanted: ProviderDescription, row: ProviderRow) -> None:
-    """Refuse a description that does not give the current generation of its provider.
+    """Refuse a description with another generation than the provider's current one.
 
-    :raises ConcurrentUpdate: the client does not know the current generation.
+    :raises ConcurrentUpdate: the client gives another generation than the current one.
     """
     if wanted.generation != row.generation:
         given = "none" if wanted.generation is None else wanted.generation
@@ -269,7 +270,7 @@ class _NameIds:
         self._traits = names.NameLookup(tx, traits, {name for each in wanted for name in each.traits or ()})
 
     def check_names(self, wanted: ProviderDescription) -> None:
-        """Check that all named classes and traits exist, and that no capacity is negative.
+        """Check that all named classes and traits exist, and that no described capacity is negative.
 
         :raises InvalidRequest: a class or trait does not exist, or a capacity is negative.
         """
@@ -293,18 +294,18 @@ class _NameIds:
         return self._traits.ids
 
     def of_classes(self, wanted: Mapping[str, InventoryValues]) -> dict[int, InventoryValues]:
-        """Return inventories by the ids of their classes instead of by names."""
+        """Replace the names of resource classes by their ids, as keys of inventories."""
         classes = self.class_ids
         return {classes[name]: values for name, values in wanted.items()}
 
     def of_traits(self, wanted: Collection[str]) -> set[int]:
-        """Return the ids of these traits."""
+        """Return the ids of the traits with these names."""
         known = self.trait_ids
         return {known[name] for name in wanted}
 
 
 def _insert(tx: WriteTransaction, new: Mapping[int, ProviderDescription], ids: _NameIds) -> None:
-    """Write all parts of new providers, by the id of the provider."""
+    """Write all parts of new providers; the keys are the ids of the providers."""
     # each kind of part takes one statement, for any number of providers
     inventory_store.insert(tx, {each: ids.of_classes(one.inventories or {}) for each, one in new.items()})
     trait_store.insert(tx, {each: ids.of_traits(one.traits or ()) for each, one in new.items()})
@@ -350,7 +351,7 @@ def _write_changes(
 
 
 def _read(tx: WriteTransaction, rows: Sequence[ProviderRow]) -> dict[int, PresentProvider]:
-    """Return the current state of locked providers, by provider id."""
+    """Return the current state of some locked providers, by provider id."""
     found = {row.id: PresentProvider() for row in rows}
     if not rows:
         return found

@@ -1,7 +1,8 @@
-"""The history of windows: each booking with its promised amounts, until it is old.
+"""The history of windows, which has each booking with its promised amounts until the booking is old.
 
-A row is written with the booking, and marked if the window is deleted. So the end of a window needs no write:
-its state follows from the clock of the database. Each booking deletes some old rows.
+A booking writes a row of the history, and the deletion of a window marks this row. The end of a window needs
+no write, because its state follows from the clock of the database. Each new booking also deletes some old
+rows.
 """
 
 from __future__ import annotations
@@ -19,30 +20,34 @@ from placement.db.batch import PreparedStatement
 from placement.db.database import WriteTransaction
 from placement.db.tables import booked_windows as table
 from placement.db.tables import is_same_text
-from placement.store.time_profile import TimeWindow, WindowMargins
+from placement.store.time_profile import EndAction, TimeWindow, WindowMargins
 
 MAX_AGE: Final = 90 * 86_400.0
-"""Seconds after its end for which the history has a window."""
+"""Seconds for which the history keeps a window after the window's end."""
 MAX_KEPT: Final = 1000
-"""Maximum number of windows of a project in the history that are over."""
+"""Maximum number of past windows of a project that the history keeps."""
 # more than one, so that the history becomes shorter
 _AT_ONCE: Final = 100
-"""Maximum number of rows that a booking deletes because of their age, and because of their number."""
+"""Maximum number of rows that one booking deletes for their age, and again for their number."""
 
 
 class PastState(StrEnum):
-    """The state of a window that is over. A cancelled window was deleted before its start."""
+    """The state of a window that is over: it ended or was cancelled.
+
+    A cancelled window was deleted before its start.
+    """
 
     ENDED = "ended"
     CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
-class PastWindow:
-    """A window that is over; times are in seconds since 1970.
+class WindowRecord:
+    """A window in the history; times are in seconds since 1970.
 
-    ``held`` is the time for which its amounts were promised, with the margins. ``resources`` has the promised
-    amounts by resource class. ``ended_at`` is the time of its deletion; None if it lasted until its end.
+    ``held`` is the time for which the amounts were promised, including the margins. ``resources`` has the
+    promised amounts by resource class. ``ended_at`` is the time at which the window was deleted; None if it
+    lasts until its end.
     """
 
     uuid: str
@@ -52,61 +57,61 @@ class PastWindow:
     held: TimeWindow
     margins: WindowMargins
     resources: Mapping[str, int]
-    ended_at: float | None
+    on_end: EndAction = EndAction.NONE
+    ended_at: float | None = None
 
 
-def note_booking(
-    tx: WriteTransaction,
-    uuid: str,
-    owner: tuple[str, str],
-    group: str | None,
-    held: TimeWindow,
-    margins: WindowMargins,
-    resources: Mapping[str, int],
-    now: float,
-) -> None:
-    """Add a new window to the history, and delete old rows; the caller has locked the bucket of expiries.
+def note_booking(tx: WriteTransaction, window: WindowRecord, now: float) -> None:
+    """Record a new window in the history, and delete old rows; the caller has locked the bucket of expiries.
 
-    :param owner: the project and the user.
     :param now: the present time by the clock of the database.
     """
-    project_id, user_id = owner
     old = [
         *tx.conn.execute(_too_old, {"before": now - MAX_AGE}).scalars(),
-        *tx.conn.execute(_too_many, {"project": project_id, "kept": MAX_KEPT, "now": now}).scalars(),
+        *tx.conn.execute(_too_many, {"project": window.project_id, "kept": MAX_KEPT, "now": now}).scalars(),
     ]
     if old:
         tx.conn.execute(sa.delete(table).where(table.c.uuid.in_(old)))
     tx.conn.execute(
         sa.insert(table).values(
-            uuid=uuid,
-            project_id=project_id,
-            user_id=user_id,
-            claim_group=group,
-            starts_at=held.starts_at,
-            expires_at=held.ends_at,
-            lead_time=margins.lead,
-            cleaning_time=margins.cleaning,
-            resources=json.dumps(resources, sort_keys=True),
-            ended_at=held.ends_at,
+            uuid=window.uuid,
+            project_id=window.project_id,
+            user_id=window.user_id,
+            claim_group=window.group,
+            starts_at=window.held.starts_at,
+            expires_at=window.held.ends_at,
+            lead_time=window.margins.lead,
+            cleaning_time=window.margins.cleaning,
+            on_end=window.on_end,
+            resources=json.dumps(window.resources, sort_keys=True),
+            ended_at=window.held.ends_at,
+            booked_at=now,
+            end_set_at=now,
         )
     )
 
 
 def note_end(tx: WriteTransaction, uuid: str, expires_at: float) -> None:
-    """Change the end of a window, with its cleaning time."""
+    """Record a changed end of a window, which includes its cleaning time."""
     tx.conn.execute(
-        sa.update(table).where(table.c.uuid == uuid).values(expires_at=expires_at, ended_at=expires_at)
+        sa.update(table)
+        .where(table.c.uuid == uuid)
+        .values(expires_at=expires_at, ended_at=expires_at, end_set_at=clock.ServerNow())
     )
 
 
+def note_end_action(tx: WriteTransaction, uuid: str, on_end: EndAction) -> None:
+    """Change what happens at the end of a window."""
+    tx.conn.execute(sa.update(table).where(table.c.uuid == uuid).values(on_end=on_end))
+
+
 def note_deletion(tx: WriteTransaction, uuid: str) -> None:
-    """Mark a window that is deleted before its end; one that is over stays as it is."""
+    """Mark a window that is deleted before its end; a window that is over stays unchanged."""
     tx.queue(_mark_deleted, {"uuid": uuid})
 
 
 def forget_window(tx: WriteTransaction, uuid: str) -> None:
-    """Delete a window from the history, because a new reservation has its uuid."""
+    """Delete a window from the history, because a new reservation has the same uuid."""
     tx.conn.execute(sa.delete(table).where(table.c.uuid == uuid))
 
 
@@ -117,8 +122,8 @@ def list_past(
     group: str | None,
     after: str | None,
     limit: int,
-) -> list[PastWindow]:
-    """Return windows that are over, of a project and a group, in the order of uuids, beginning after one."""
+) -> list[WindowRecord]:
+    """Return past windows of a project and a group, in the order of uuids from ``after`` on."""
     query = sa.select(table).where(_STATES[state]).order_by(table.c.uuid).limit(limit)
     if project_id is not None:
         query = query.where(is_same_text(table.c.project_id, project_id))
@@ -127,7 +132,7 @@ def list_past(
     if after is not None:
         query = query.where(table.c.uuid > after)
     return [
-        PastWindow(
+        WindowRecord(
             row.uuid,
             row.project_id,
             row.user_id,
@@ -135,6 +140,7 @@ def list_past(
             TimeWindow(row.starts_at, row.expires_at),
             WindowMargins(row.lead_time, row.cleaning_time),
             json.loads(row.resources),
+            EndAction(row.on_end),
             row.ended_at if row.ended_at < row.expires_at else None,
         )
         for row in conn.execute(query)

@@ -1,4 +1,4 @@
-"""Sums of windows for metrics: their number, and the amounts that they hold and lend."""
+"""Computes sums of windows for metrics: the number of windows, and the amounts that they hold and lend."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ MAX_AMOUNTS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class WindowUsage:
-    """The number of pending and active windows, and their amounts by resource class.
+    """The numbers of pending and of active windows, and their amounts by resource class.
 
-    - ``booked``: amounts of pending windows, and those that claims have not taken from active windows.
-    - ``lent``: the part of the room of pending windows that active windows and claims that end use now.
+    - ``booked``: the amounts of pending windows, and those amounts of active windows that no claim has
+      taken.
+    - ``lent``: those amounts of pending windows that active windows and ending claims use until the start of
+      the window.
     """
 
     pending: int
@@ -36,7 +38,7 @@ class WindowUsage:
 
     @classmethod
     def from_schedule(cls, schedule: TimeSchedule) -> WindowUsage:
-        """Return the sums of a schedule of all providers."""
+        """Compute the sums from a schedule of all providers."""
         # claims that end have no start
         windows = [each for each in schedule.amounts if each.window.starts_at != AT_ONCE]
         pending = [each for each in windows if not each.has_begun]
@@ -51,7 +53,7 @@ class WindowUsage:
 
 
 def read_usage(conn: sa.Connection) -> WindowUsage | None:
-    """Return the sums of all windows; None if there are more than :data:`MAX_AMOUNTS` amounts."""
+    """Read the sums of all windows; None if there are more than :data:`MAX_AMOUNTS` amounts."""
     if conn.execute(_COUNT).scalar_one() > MAX_AMOUNTS:
         return None
     return WindowUsage.from_schedule(read_schedule(conn))

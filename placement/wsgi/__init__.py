@@ -1,4 +1,4 @@
-"""The service for other WSGI servers, such as uWSGI, mod_wsgi and gunicorn."""
+"""The service as a WSGI application for other web servers, such as uWSGI, mod_wsgi and gunicorn."""
 
 import io
 import logging
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _CHUNK_TIMEOUT: Final = 60
-"""Maximum seconds until the next chunk of a body arrives."""
+"""Maximum seconds until the next chunk of a request's body arrives."""
 
 
 def init_application() -> "WSGIApplication":
@@ -51,10 +51,10 @@ def _uwsgi_module() -> Any:
 
 
 class ChunkedInput:
-    """Passes a chunked body to ``app`` as a file, because uWSGI itself does not decode chunks.
+    """Passes a chunked body to ``app`` as a file, because uWSGI does not decode chunks.
 
-    :param read_chunk: returns the next chunk, or an empty text at the end. Its argument is a timeout in
-        seconds, and it raises OSError if no chunk arrives in time.
+    :param read_chunk: a function that returns the next chunk, or an empty text at the end. Its argument is a
+        timeout in seconds, and it raises OSError if no chunk arrives in time.
     """
 
     def __init__(self, app: "WSGIApplication", read_chunk: Callable[[int], bytes]) -> None:
@@ -62,7 +62,7 @@ class ChunkedInput:
         self._read_chunk = read_chunk
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Call the application (WSGI); if the body is chunked, replace the body with a file."""
+        """Call the application; if the body is chunked, replace it by a file."""
         if environ.get("HTTP_TRANSFER_ENCODING", "").strip().lower() == "chunked":
             environ["wsgi.input"] = io.BufferedReader(_ChunkReader(self._read_chunk))
             # tells Flask that the input has an end although there is no Content-Length
@@ -73,7 +73,7 @@ class ChunkedInput:
 
 
 class _ChunkReader(io.RawIOBase):
-    """A file that reads the next chunk when it needs more bytes."""
+    """A file that reads the next chunk whenever it needs more bytes."""
 
     def __init__(self, read_chunk: Callable[[int], bytes]) -> None:
         self._read_chunk = read_chunk
@@ -81,11 +81,11 @@ class _ChunkReader(io.RawIOBase):
         self._ended = False
 
     def readable(self) -> bool:
-        """Return True: the file can be read."""
+        """Return True, because the file can be read."""
         return True
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
-        """Read into the buffer; return the number of bytes, 0 at the end."""
+        """Read bytes into the buffer; return their number, which is 0 at the end."""
         if not self._left and not self._ended:
             self._left = memoryview(self._read_chunk(_CHUNK_TIMEOUT))
             self._ended = not self._left

@@ -1,14 +1,14 @@
-"""The console: pages for people, in a browser, below ``/console``.
+"""The console: web pages for operators and projects below ``/console``.
 
 Nouns
-    A *page* shows a part of the cloud. A pure function over the read model returns its content as frozen
-    dataclasses, and a template draws them. The *route* of a page calls the function and the template. Some
-    pages show an answer of the REST API. A page of this kind *asks* the handlers of the API within the
+    A *page* shows a part of the cloud. A pure function over the read model returns the content of a page as
+    frozen dataclasses, and a template renders it. The *route* of a page calls the function and the template.
+    Some pages show an answer of the REST API. A page of this kind *asks* the handlers of the API within the
     process, with the rights of the visitor.
 
-    A *visitor* is the person in front of the browser. Visitors have the same rights as over REST. A page
-    names the policy rules of all REST operations that return the same content. The visitor sees the page if
-    each of these rules allows it.
+    A *visitor* is the user of the browser. Visitors have the same rights as with the REST API. A page names
+    the policy rules of all REST operations that return the same content. The visitor sees the page if each of
+    these rules allows it.
 
     A *host* is a tree of resource providers. A host is *disabled* if its root has COMPUTE_STATUS_DISABLED,
     *full* if it has CPUs and memory and one of the two is used up, and *open* otherwise. An open host is
@@ -22,22 +22,22 @@ A worked example
     count as disabled and not as stranded.
 
 Parts
-    - This module, ``options`` and ``revisions`` register the console with the service. ``app`` puts the
-      application together (Flask: blueprints, filters, errors), with ``admission`` (sessions of requests)
-      and ``signing_in`` (the form, and limits of attempts).
+    - This module, ``options`` and ``revisions`` register the console with the service. ``app`` makes the
+      Flask application, with ``admission`` (sessions of requests) and ``signing_in`` (the form, and limits of
+      attempts).
     - Each page has a module with its route: ``hosts``, ``host_scheduling``, ``capacity``, ``candidates``,
       ``consumers``, ``names``, ``neighbours``, ``settings`` and ``window_calendar``. ``icalendar`` is a feed
       for other calendars. Two pages have a second module with their computations: ``fleet`` for the list of
       hosts, and ``host`` for the page of one host.
-    - ``page_request`` has the common parts of all routes: the visitor, the rules, and questions to the API.
-      ``forms`` has cookies and marks, ``questions`` the fields in which visitors describe a guest, and
-      ``sessions`` the tables.
+    - ``page_request`` has what all routes need: the visitor, the policy rules, and requests to the API.
+      ``forms`` protects forms with cookies and marks, ``questions`` has the fields in which visitors describe
+      a guest, and ``sessions`` has the tables.
 
 Order of calls
     A request passes the admission, which finds the session and gives its token to the authentication of the
     REST API. Flask then finds the route, ``page_request.console_page`` checks the rules of the page, and the
-    route pins the read model or asks the API. The template is the last step. Without Keystone, admission
-    makes each visitor the administrator.
+    route pins the read model or asks the API. At last the template renders the page. Without Keystone,
+    admission makes each visitor the administrator.
 
 Imports
     ``app`` imports the modules of pages. If visitors have to sign in, ``app`` also imports ``admission`` and
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 
 class ConsoleApplication:
-    """The console; a :class:`placement.api.middleware.SideApplication`."""
+    """Connects the console to the service, as a :class:`placement.api.middleware.SideApplication`."""
 
     path = "/console"
 
@@ -90,9 +90,9 @@ class ConsoleApplication:
 
 APPLICATION: Final = ConsoleApplication()
 DISABLED_REASON: Final = "console.disabled_reason"
-"""The attribute that says why a provider has the trait COMPUTE_STATUS_DISABLED."""
+"""The attribute with the reason for which a provider has the trait COMPUTE_STATUS_DISABLED."""
 DISABLED_BY: Final = "console.disabled_by"
-"""The attribute that names the visitor that set the trait."""
+"""The attribute with the name of the visitor that has set the trait COMPUTE_STATUS_DISABLED."""
 ATTRIBUTES_OF_TRAITS: Final = {DISABLED: (DISABLED_REASON, DISABLED_BY)}
 """By trait, the attributes that a provider loses together with this trait. A reason is valid only while the
 host is disabled."""

@@ -1,4 +1,4 @@
-"""Admission of visitors by their sessions.
+"""Admits visitors of the console by their sessions.
 
 The token of a session is checked like the token of a request over REST. So a revoked token or a lost role
 takes effect in the console and in REST at the same moment.
@@ -15,8 +15,8 @@ import orjson
 from cryptography.fernet import Fernet, InvalidToken
 
 from placement.api import context
-from placement.api.identity import TokenAccess
 from placement.api.service import PlacementService
+from placement.api.token_access import TokenAccess
 from placement.exceptions import ServiceError, Unavailable
 from placement_extras.console import forms, sessions
 from placement_extras.console.page_request import REFUSAL, SESSION, VisitorSession
@@ -29,20 +29,20 @@ LOG = logging.getLogger(__name__)
 SIGN_IN: Final = "/console/sign-in"
 
 WINDOW: Final = 300.0
-"""Seconds after an attempt to sign in during which it counts towards the limits of attempts."""
+"""Seconds for which an attempt to sign in counts towards the limits of attempts."""
 
 # expired rows have no effect; they are removed only to keep the tables small
 _TIDY_SECONDS: Final = 600.0
 """Seconds after which a worker searches for expired rows again."""
 _PUBLIC: Final = (SIGN_IN, "/console/sign-out", "/console/static/")
-"""The beginnings of paths that need no session."""
+"""The beginnings of paths for which no session is needed."""
 _ADMITTED: Final = "placement_extras.console.admitted"
 _UNAVAILABLE: Final = 503
 _CANNOT_ASK: Final = "The Identity service is temporarily unavailable, so your session cannot be checked."
 
 
 def begin_session(service: PlacementService, access: TokenAccess) -> VisitorSession:
-    """Start the session of a visitor that has signed in."""
+    """Start the session of a visitor that has just signed in."""
     session = VisitorSession(sessions.new_secret(), access.token, access.user, access.project)
     content = orjson.dumps({"token": session.token, "user": session.user, "project": session.project})
     # the content is encrypted with a key from the cookie alone, so that a copy of the database has no usable
@@ -104,7 +104,7 @@ class SessionAdmission:
         return _to_sign_in(environ, start_response)
 
     def _find_session(self, environ: "WSGIEnvironment") -> VisitorSession | None:
-        """Return the session of the request, if any.
+        """Return the session of a request; None if there is none.
 
         :raises ServiceError: the database does not answer.
         """
@@ -148,7 +148,7 @@ class SessionAdmission:
 
 
 def note_admitted(pages: "WSGIApplication") -> "WSGIApplication":
-    """Wrap ``pages`` so that each request that passes the authentication is marked as admitted."""
+    """Wrap ``pages`` so that each request which passes the authentication is marked as admitted."""
 
     def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         environ[_ADMITTED] = True
@@ -158,7 +158,7 @@ def note_admitted(pages: "WSGIApplication") -> "WSGIApplication":
 
 
 class _PageAnswer:
-    """Passes on the answers of pages, and holds back answers of the authentication."""
+    """Passes answers of pages on, and holds answers of the authentication back."""
 
     def __init__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> None:
         self._environ = environ

@@ -51,7 +51,7 @@ _UNITS: Final = ("MiB", "GiB", "TiB", "PiB", "EiB")
 _RATE_STEP: Final = 1000
 _RATE_UNITS: Final = ("MB/s", "GB/s", "TB/s", "PB/s")
 _FIRST_UNIT: Final = {"MEMORY_MB": 0, "DISK_GB": 1}
-"""The unit of amounts of a class, as an index of ``_UNITS``; other classes count pieces."""
+"""The unit of each class's amounts, as an index of ``_UNITS``; other classes count pieces."""
 
 
 def format_number(value: int) -> str:
@@ -90,7 +90,7 @@ def _scaled_text(value: float, step: int, units: Sequence[str]) -> str:
 def whole_percent(part: int, whole: int) -> int:
     """Return the share of a part in a whole, in percent from 0 to 100.
 
-    Only an empty part has 0, and only the whole has 100.
+    Only an empty part gives 0, and only the whole gives 100.
     """
     if whole <= 0:
         # without a capacity, any usage fills the bar
@@ -164,9 +164,9 @@ _SECTIONS: Final = (
     ("names.show_names", "Names", (*SEE_HOSTS, rest.LIST_CLASSES, rest.LIST_TRAITS)),
     ("consumers.show_project", "Project", (rest.TOTAL_USAGES,)),
 )
-"""The pages in the menu of each page, with the policy rules under which REST returns the same content."""
+"""The pages in the menu, each with the policy rules that REST requires for the same content."""
 _KEPT: Final = "public, max-age=31536000, immutable"
-"""Cache-Control of a file with a digest of its content in the address."""
+"""The value of Cache-Control for a file with an address that contains a digest of its content."""
 _FILES: Final = ("console.css", "console.js", "htmx.min.js", "icon.svg")
 _HTMX: Final = {
     "allowEval": False,
@@ -227,7 +227,7 @@ def _file_digest(name: str) -> str:
 
 
 def _template_values() -> dict[str, Any]:
-    """Return the variables of every template."""
+    """Return the variables that every template can use."""
     visit: PageRequest | None = g.get("visit")
     sections = []
     if visit is not None:
@@ -256,7 +256,7 @@ def _add_headers(response: Response) -> Response:
 
 
 def _is_dated() -> bool:
-    """Return whether the address has the digest of the requested file, so that browsers may keep it."""
+    """Return whether the address contains the digest of the requested file, so that browsers may cache it."""
     name = (request.view_args or {}).get("filename") if request.endpoint == "static" else None
     return name in _FILES and request.args.get("v") == _file_digest(name)
 

@@ -1,4 +1,4 @@
-"""``/console/candidates``: the allocation candidates of a guest, or the reasons for an empty list."""
+"""The page ``/console/candidates``: allocation candidates of a guest, or the reasons for an empty list."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from placement_extras.console.questions import GuestQuestion
 
 @dataclass(frozen=True, slots=True)
 class ProviderTaking:
-    """The amount of a class that a candidate takes from a provider, and the provider's capacity and usage."""
+    """The amount of a class that a candidate takes from a provider, and its capacity and usage."""
 
     resource_class: str
     amount: int
@@ -49,8 +49,7 @@ class OfferLine:
 
 
 Way = tuple[OfferLine, ...]
-"""One candidate, as lines of the picture: the tree of its host, then the trees that share resources with the
-host."""
+"""One candidate as lines of a picture: the tree of its host, then the trees that share resources with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +127,14 @@ blueprint = Blueprint("candidates", __name__)
 
 # a person would not compare more pictures
 _MAX_SHOWN: Final = 24
-"""Maximum number of candidates on a page."""
+"""Maximum number of candidates that a page shows."""
 _MIB: Final = 1 << 20
 _BODY: Final = explanation.ExplanationBody()
 
 
 @console_page(blueprint, "/console/candidates", *SEE_HOSTS, rest.LIST_CANDIDATES)
 def explore_candidates(visit: PageRequest) -> str | tuple[str, int]:
-    """Show the form, and the candidates for its question."""
+    """Show the form and, if the form has a request, its candidates."""
     question = GuestQuestion.from_form(request.args)
     found: HostOffers | None = None
     warnings: tuple[str, ...] = ()

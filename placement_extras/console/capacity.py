@@ -1,4 +1,4 @@
-"""``/console/capacity``: the number of guests that fit, short resources, and the effect of excluded hosts."""
+"""The page ``/console/capacity``: the number of guests that fit, short resources, and excluded hosts."""
 
 import re
 from collections.abc import Iterable
@@ -19,10 +19,10 @@ from placement_extras.planner.rules import CAPACITY
 
 blueprint = Blueprint("capacity", __name__)
 CENSUS: Final = "DEVICE_CENSUS"
-"""The key of the application's configuration with the counts of PCI devices."""
+"""The key of the object that counts PCI devices, in the application's configuration."""
 
 _MAX_TEXT: Final = 16_384
-"""Maximum characters of a field."""
+"""Maximum number of characters in a field of the form."""
 _AMOUNTS: Final = ("vcpus", "ram", "disk")
 # the line has a name without "=" and ":", then a colon and a blank; in a query no blank follows a colon
 _OF_NOVA: Final = re.compile(r"([^=:]+):\s+(.+)")

@@ -1,4 +1,7 @@
-"""``/console/consumers``: the reservations, or one consumer. ``/console/project``: the usage of a project."""
+"""The page ``/console/consumers`` shows the reservations, or one consumer.
+
+The page ``/console/project`` shows the usage of a project.
+"""
 
 from typing import Any, Final
 
@@ -17,7 +20,7 @@ _PER_PAGE: Final = 100
 
 @console_page(blueprint, "/console/consumers", rest.LIST_ALLOCATIONS)
 def find_consumer(visit: PageRequest) -> str | Response:
-    """Show the form for a consumer, and the reservations of all projects if the visitor may see them."""
+    """Show a form to find a consumer, and all projects' reservations if the visitor may see them."""
     text = request.args.get("uuid", "").strip()
     uuid = canonical_uuid(text)
     if uuid is None:

@@ -1,4 +1,4 @@
-"""PCI devices on pages: each device of a host with its consumers, and counts for the whole cloud."""
+"""PCI devices in pages: each device of a host with its consumers, and counts for the whole cloud."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def _device_row(provider: Provider, holders: Sequence[int]) -> DeviceRow:
 class DeviceStock:
     """The PCI devices of one resource class.
 
-    ``hosts`` is the number of hosts with such devices, ``open_hosts`` the number of hosts with a free one.
+    ``hosts`` is the number of hosts with such devices, and ``open_hosts`` the number of hosts with a free
+    one.
     """
 
     resource_class: str
@@ -86,7 +87,7 @@ class DeviceStock:
 
 
 class DeviceCensus:
-    """Counts the PCI devices of all hosts. A host is counted again only after a change of it.
+    """Counts the PCI devices of all hosts. A host is counted again only after the host has changed.
 
     Threads may share the object.
 

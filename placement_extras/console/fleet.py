@@ -1,4 +1,4 @@
-"""All hosts with their states, and the sums of their resources, for the page of the fleet.
+"""The hosts of the cloud with their states, and the sums of their resources, for the page of the fleet.
 
 An agent writes only if its report has changed, so the time of the last write does not show whether the agent
 still runs. Agents with the option ``[compute] heartbeat_interval`` announce the time of their next report in
@@ -24,7 +24,7 @@ REPORTED_AT: Final = "agent.reported_at"
 REPORT_DUE: Final = "agent.report_due"
 """The attribute with the time at which an agent's next report is due, in seconds since 1970."""
 BROKEN_PROMISES: Final = "agent.broken_promises"
-"""The attribute in which the agent of a host describes the promises to guests that the host breaks."""
+"""The attribute in which the agent of a host describes promises to guests that the host breaks."""
 _MAX_TEXT: Final = 255
 
 
@@ -55,7 +55,10 @@ def last_heartbeat(members: Iterable[Provider]) -> AgentHeartbeat | None:
 
 
 def broken_promises(members: Iterable[Provider]) -> str:
-    """Return the promises to guests that a host breaks, in its agent's words; empty without any."""
+    """Return the promises to guests that a host breaks, in the words of its agent.
+
+    The result is empty if it breaks none.
+    """
     for each in members:
         if each.attributes:
             broken = each.attributes.get(BROKEN_PROMISES)
@@ -65,8 +68,9 @@ def broken_promises(members: Iterable[Provider]) -> str:
 
 
 FIRST_CLASSES: Final = ("PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "LLC", "MBA")
-"""The first resource classes of each list, in this order. All other classes follow, sorted by the number of
-providers that have them, the largest number first."""
+"""The first resource classes of each list, in this order. All other classes follow in descending order of the
+number of providers that have them.
+"""
 
 _CPUS: Final = ("PCPU", "VCPU")
 _MEMORY: Final = "MEMORY_MB"
@@ -75,7 +79,7 @@ _MAX_TOTALS: Final = 12
 _MAX_COLUMNS: Final = 6
 """Maximum number of classes in the list of hosts."""
 PER_PAGE: Final = 40
-"""Number of hosts on a page."""
+"""Number of hosts on one page."""
 
 
 class HostCondition(StrEnum):
@@ -89,12 +93,14 @@ class HostCondition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostFilter:
-    """The filters and the order of the list of hosts. An empty field filters nothing; ``page`` counts from 1.
+    """The filters and the order of the list of hosts.
+
+    An empty field filters nothing, and ``page`` counts from 1.
 
     A host passes the filter if its tree has a provider with the class, a provider with the trait, and a
     provider in the aggregate. ``broken`` selects hosts that break promises to guests. ``order`` is ``name``,
-    or it is ``free`` or ``used``: then hosts are in descending order of the free amount or the used share of
-    the class.
+    ``free`` or ``used``; the last two sort hosts by the free amount or the used share of the class, the
+    largest first.
     """
 
     name: str = ""
@@ -116,13 +122,13 @@ class ClassAmounts:
 
     @property
     def free(self) -> int:
-        """The unused amount; 0 if more than the capacity is used."""
+        """The unused amount; 0 if usage exceeds the capacity."""
         return max(0, self.capacity - self.used)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetHost:
-    """A row of the list: a host, its numbers of providers and NUMA nodes (``zones``), and its amounts.
+    """A row of the list: a host, the numbers of its providers and NUMA nodes (``zones``), and its amounts.
 
     If ``is_shared`` is set, guests of other hosts use some of these amounts, too. ``broken`` has the promises
     to guests that the kernel of the host does not keep.
@@ -157,7 +163,7 @@ class ClassTotal:
 class FleetPage:
     """One page of the list of hosts.
 
-    ``passing`` of all ``hosts`` pass the filters; ``totals`` are sums over passing hosts.
+    ``passing`` of the ``hosts`` hosts pass the filters, and ``totals`` are sums over these.
     """
 
     hosts: int
@@ -189,9 +195,9 @@ def state_of(tree: HostTree, now: float = 0.0) -> HostCondition:
 
 
 def make_page(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> FleetPage:
-    """Return the list of hosts that pass the filters, at a time.
+    """Return the page of hosts that pass the filters, at a time.
 
-    A number above that of the last page selects the last page.
+    A number above that of the last page means the last page.
     """
     trees = snapshot.whole_trees()
     passing = _passing_roots(snapshot, trees, wanted)
@@ -224,7 +230,7 @@ def list_roots(snapshot: ModelSnapshot, wanted: HostFilter) -> list[int]:
 
 
 def _passing_roots(snapshot: ModelSnapshot, trees: Mapping[int, HostTree], wanted: HostFilter) -> list[int]:
-    """Return the roots of all trees that pass each filter except the filter of states."""
+    """Return the roots of all trees that pass every filter except the filter of states."""
     filters = (
         (snapshot.by_class, wanted.resource_class),
         (snapshot.by_trait, wanted.trait),
@@ -242,7 +248,7 @@ def _passing_roots(snapshot: ModelSnapshot, trees: Mapping[int, HostTree], wante
 
 
 def class_rank(name: str) -> int:
-    """Return the place of a resource class among the classes that pages show first."""
+    """Return the position of a resource class in the list of classes that pages show first."""
     return FIRST_CLASSES.index(name) if name in FIRST_CLASSES else len(FIRST_CLASSES)
 
 
@@ -334,6 +340,6 @@ def natural_order(name: str) -> tuple[tuple[str, int], ...]:
 
 
 def filter_choices(snapshot: ModelSnapshot, limit: int) -> tuple[list[str], list[str], list[str]]:
-    """Return the classes, traits and aggregates to choose from in the filters, at most ``limit`` of each."""
+    """Return at most ``limit`` classes, traits and aggregates for the visitor to choose as filters."""
     classes = sorted(snapshot.by_class, key=lambda name: (name not in FIRST_CLASSES, name))
     return classes[:limit], sorted(snapshot.by_trait)[:limit], sorted(snapshot.by_aggregate)[:limit]

@@ -1,7 +1,7 @@
-"""Protection of forms that change something: only a page of the console in the same browser can send them.
+"""Protects forms that change something, so that only a page of the console in the same browser can send them.
 
 Each form contains a mark, which is derived from the secret in the browser's cookie. If a browser has no
-cookie yet, the page with the form sets it.
+cookie yet, the page that contains the form sets the cookie.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ it."""
 PLAIN_COOKIE: Final = "placement-console"
 """Name of the cookie if visitors need not sign in, because such a console may be without HTTPS."""
 SIGNS_IN: Final = "SIGNS_IN"
-"""The key in the configuration of the application: whether visitors have to sign in."""
+"""The key, in the application's configuration, for whether visitors have to sign in."""
 
 _STALE: Final = (
     "The form was out of date, or your browser did not keep the cookie, which needs HTTPS. Please try again."
@@ -35,7 +35,7 @@ def field_texts(fields: Mapping[str, str], names: Iterable[str], longest: int) -
 
 
 def secret_of(environ: "WSGIEnvironment", name: str) -> str | None:
-    """Return the value of the cookie of that name, if it has the form of a secret."""
+    """Return the value of the cookie with that name, if the value has the form of a secret."""
     sent = environ.get("HTTP_COOKIE", "").encode("latin-1")
     # cookies of other applications may have any bytes; such bytes must not raise an error, and must stay part
     # of the cookie's name
@@ -44,7 +44,7 @@ def secret_of(environ: "WSGIEnvironment", name: str) -> str | None:
 
 
 def form_mark() -> str:
-    """Return the mark for a form on this page, which proves that the console has made the form."""
+    """Return the mark of a form on this page, which proves that the form is from the console."""
     secret = secret_of(request.environ, _name()) or g.get("new_secret")
     if secret is None:
         # all forms of a page have the same secret, which give_secret() sends to the browser
@@ -65,7 +65,7 @@ def check_form() -> None:
 
 
 def give_secret(response: Response) -> Response:
-    """Return the response, with the cookie if the browser has none and a form on the page needs it."""
+    """Return the response, with a cookie if a form on the page needs one that the browser does not have."""
     if "new_secret" in g:
         keep_secret(response, g.new_secret)
     return response

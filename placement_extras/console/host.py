@@ -1,9 +1,9 @@
-"""The page of a host, or of a part of a host: nested providers, consumers, and positions of guests.
+"""Computes the page of a host, or of a part of a host: providers, consumers, and positions of guests.
 
-The picture of consumers has a bar for each inventory, in which each consumer has a part. The parts show
-amounts, because Placement does not know single CPUs. A *position* is the CPUs and the cache ways of a guest.
-Agents with ``[compute] report_positions`` write the CPUs and cache ways of guests into attributes. The
-service never sends a request to an agent, because it does not know the agents' addresses.
+The picture of consumers has one bar for each inventory, and in the bar a part for each consumer. The parts
+show amounts, because Placement does not know single CPUs. The *position* of a guest consists of its CPUs and
+its cache ways. Agents with ``[compute] report_positions`` write the CPUs and cache ways of guests into
+attributes. The service never sends a request to an agent, because it does not know the agents' addresses.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ from placement_extras.console.fleet import (
 from placement_extras.console.page_request import ListPage
 
 _MAX_DEPTH: Final = 6
-"""Number of levels of providers that a page shows nested. All providers further below are on one level."""
+"""Number of levels of providers that a page shows nested. Providers further below are all shown on one
+level.
+"""
 PER_PAGE: Final = 200
-"""Maximum number of providers below the provider of a page; their ancestors are not counted."""
+"""Maximum number of providers on a page below its main provider, without their ancestors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class InventoryStock:
 
     @property
     def amounts(self) -> ClassAmounts:
-        """The capacity and the usage."""
+        """The capacity and the usage of the inventory."""
         return ClassAmounts(self.inventory.capacity, self.used)
 
 
@@ -178,7 +180,7 @@ def stocks_of(provider: Provider) -> tuple[InventoryStock, ...]:
 
 
 def class_order(name: str) -> tuple[int, str]:
-    """Return the sort key of the resource classes of a provider."""
+    """Return the key by which the resource classes of a provider are sorted."""
     return class_rank(name), name
 
 
@@ -206,25 +208,25 @@ def holdings_of(rows: Iterable[AllocationHolder], providers: Mapping[str, Provid
 
 
 MAX_LANES: Final = 48
-"""Maximum number of bars of a picture."""
+"""Maximum number of bars in a picture."""
 MAX_PARTS: Final = 250
-"""Number of parts after which no further bar is drawn, so that the page stays small."""
+"""Number of parts of bars after which no further bar is drawn, so that the page stays small."""
 COLOURS: Final = 6
 """Number of different colours. Consumers with the same colour are distinguished by their numbers."""
 
 _MAX_PARTS: Final = 40  # maximum of one bar; more parts could not be told apart
 _MAX_UNITS: Final = 128
-"""Maximum capacity at which a bar has a mark for each unit."""
+"""Largest capacity for which a bar has a mark for each unit."""
 # with this width, the number fits on a narrow screen
 _LABELLED: Final = 6.0
-"""Minimum width, in percent of the bar, of a part with a label."""
+"""Minimum width of a part of a bar with a label, in percent of the bar."""
 
 
 @dataclass(frozen=True, slots=True)
 class BarSegment:
     """The part of a bar that stands for the amount of one consumer, with start and width in percent.
 
-    ``number`` is the number of its consumer in the list; 0 stands for all consumers that are not in the list.
+    ``number`` is the consumer's number in the list; 0 stands for all consumers that the list leaves out.
     """
 
     number: int
@@ -239,7 +241,7 @@ class BarSegment:
 
     @property
     def has_label(self) -> bool:
-        """Whether the part has room for its number."""
+        """Whether the part is wide enough for the number of its consumer."""
         return self.number > 0 and self.width >= _LABELLED
 
 
@@ -260,7 +262,7 @@ class InventoryBar:
 
 @dataclass(frozen=True, slots=True)
 class HostPicture:
-    """The bars, grouped by provider, and the number of bars that the picture has no room for."""
+    """The bars of a picture by provider, and the number of bars that it has no room for."""
 
     lanes: tuple[InventoryBar, ...]
     left_out: int
@@ -304,7 +306,7 @@ def _inventory_bars(
 
 
 def _bar_segments(holding: Sequence[tuple[int, int]], used: int, whole: int) -> Iterator[BarSegment]:
-    """Return the parts of the listed consumers, then one part for all other consumers."""
+    """Return the parts of a bar for the listed consumers, and one last part for all other consumers."""
     done = 0
     for number, amount in holding[:_MAX_PARTS]:
         yield BarSegment(number, amount, 100 * done / whole, 100 * amount / whole)
@@ -355,7 +357,7 @@ class ConsumerPlace:
 
     @property
     def colour(self) -> int:
-        """The colour of the consumer's parts in the picture; 0 for a consumer that is not in the list."""
+        """The colour of the consumer in the picture; 0 for a consumer that is not in the list."""
         return self.number and (self.number - 1) % COLOURS + 1
 
 
@@ -368,7 +370,7 @@ class AgentPositions:
 
 
 def agent_positions(members: Iterable[Provider], held: Sequence[ConsumerHolding]) -> AgentPositions | None:
-    """Return the positions of guests, from attributes of these providers; None without positions."""
+    """Return the positions of guests from attributes of these providers; None if there are no positions."""
     numbers = {each.consumer: number for number, each in enumerate(held, 1)}
     places, watermarks = [], []
     for each in members:
@@ -386,7 +388,7 @@ def agent_positions(members: Iterable[Provider], held: Sequence[ConsumerHolding]
 
 
 def _consumer_place(consumer: str, number: int, text: str) -> ConsumerPlace:
-    """Return the reported positions of a consumer; an invalid attribute counts as empty."""
+    """Return the CPUs and cache ways reported for a consumer; an invalid attribute counts as empty."""
     parts = text.split("; ")
     cpus = _CPUS.fullmatch(parts[0])
     return ConsumerPlace(consumer, number, cpus[1] if cpus else "", tuple(_caches(parts[1:])))

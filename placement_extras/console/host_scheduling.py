@@ -1,7 +1,7 @@
-"""``POST /console/providers/{uuid}/scheduling``: keep new guests away from a host, and let them in again.
+"""Handles ``POST /console/providers/{uuid}/scheduling``, which disables a host for new guests or enables it.
 
-The root gets the trait that Nova's scheduler always forbids, and attributes with the visitor and the reason,
-in one write. The console removes the trait only together with these attributes. If the attributes are
+The root provider gets the trait that Nova's scheduler always forbids, and attributes with the visitor and the
+reason, in one write. The console removes the trait only together with these attributes. If the attributes are
 missing, an agent or nova-compute has set the trait, and would set it again. The attributes are deleted with
 the trait, even if another client removes it.
 """
@@ -29,7 +29,7 @@ from placement_extras.console.page_request import (
 blueprint = Blueprint("host_scheduling", __name__)
 
 CHANGE: Final = (rest.UPDATE_PROVIDER_TRAITS, ext.WRITE_TREE, ext.ATTRIBUTES, ext.CHANGE_ATTRIBUTES)
-"""The policy rules under which the REST API allows the same change."""
+"""The policy rules that the REST API requires for the same change."""
 _MAX_REASON: Final = 255
 """Maximum number of characters of a reason, because the attribute that stores it cannot be longer."""
 _TRIES: Final = 5  # more than one, because claims of other clients change the generation in the meantime
@@ -37,9 +37,10 @@ _TRIES: Final = 5  # more than one, because claims of other clients change the g
 
 @dataclass(frozen=True, slots=True)
 class HostScheduling:
-    """Whether new guests are kept away from a host.
+    """Whether the host is disabled for new guests.
 
-    If a visitor of the console disabled the host (``is_ours``), the object has the visitor and the reason.
+    If a visitor of the console has disabled the host (``is_ours``), the object also has the visitor and the
+    reason.
     """
 
     is_disabled: bool
@@ -49,7 +50,7 @@ class HostScheduling:
 
 
 def scheduling_of(root: Provider) -> HostScheduling:
-    """Return the scheduling of the host with this root."""
+    """Return whether the host with this root is disabled, and why."""
     is_disabled, reason = DISABLED in root.traits, root.attributes.get(DISABLED_REASON)
     if not is_disabled or not isinstance(reason, str):
         return HostScheduling(is_disabled, is_ours=False)

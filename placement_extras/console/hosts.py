@@ -1,4 +1,7 @@
-"""``/console/``: the list of hosts. ``/console/providers/{uuid}``: a host, or a part of a host."""
+"""The page ``/console/`` lists the hosts.
+
+The page ``/console/providers/{uuid}`` shows a host, or a part of a host.
+"""
 
 import time
 from collections.abc import Mapping
@@ -20,12 +23,11 @@ from placement_extras.console.page_request import SEE_HOSTS, PageRequest, consol
 blueprint = Blueprint("hosts", __name__)
 
 _MAX_CHOICES: Final = 250
-"""Maximum number of classes, traits and aggregates to choose from."""
+"""Maximum number of classes, traits and aggregates that a filter offers."""
 _MAX_HOLDERS: Final = 100
-"""Number of consumers on a page."""
+"""Number of consumers on one page."""
 _MAX_HOLDERS_PAGES: Final = 1000
-"""Maximum number of pages of consumers. A maximum is needed because the database reads the consumers of all
-earlier pages, too."""
+"""Maximum number of pages of consumers, needed because each page reads the consumers of all earlier pages."""
 _ORDERS: Final = ("name", "free", "used")
 
 
@@ -71,7 +73,7 @@ def show_fleet(visit: PageRequest) -> str:
 def _visit_time(visit: PageRequest) -> float:
     """Return the current time.
 
-    For a visitor that may not read attributes, return 0, so that no agent counts as silent.
+    If the visitor may not read attributes, return 0, so that no agent counts as silent.
     """
     return time.time() if visit.may_use(ext.ATTRIBUTES) else 0.0
 

@@ -1,4 +1,4 @@
-"""``/console/calendar.ics``: the windows of a project as iCalendar (RFC 5545), for other calendars."""
+"""The feed ``/console/calendar.ics``: a project's windows as iCalendar (RFC 5545), for other calendars."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ blueprint = Blueprint("icalendar", __name__)
 
 _PER_ANSWER: Final = 1000
 _MAX_ANSWERS: Final = 5
-"""Maximum number of lists of reservations that one feed reads."""
+"""Maximum number of lists of reservations that one feed requests from the API."""
 _MAX_OCTETS: Final = 75
-"""Maximum length of a line without its end, RFC 5545 section 3.1."""
+"""Maximum number of octets in a line without its end, by RFC 5545 section 3.1."""
 # a text has no control characters but tab and line feed, RFC 5545 section 3.3.11; the last three ranges are
 # further ends of lines, at which some readers would begin a property
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def escape_text(text: str) -> str:
-    """Return a value of the type TEXT (RFC 5545, section 3.3.11)."""
+    """Escape a text as a value of the type TEXT (RFC 5545, section 3.3.11)."""
     text = _CONTROLS.sub("", text.replace("\r\n", "\n"))
     return text.replace("\\", "\\\\").replace(";", "\\;").replace(",", "\\,").replace("\n", "\\n")
 
 
 def fold_line(line: str) -> str:
-    """Return a line in parts of at most 75 octets of UTF-8, each part after the first after a blank."""
+    """Fold a line into lines of at most 75 octets of UTF-8, of which all but the first begin with a blank."""
     parts, part, size = [], "", 0
     for character in line:
         octets = len(character.encode())
@@ -86,7 +86,7 @@ def _utc_form(time: datetime) -> str:
 
 @console_page(blueprint, "/console/calendar.ics")
 def feed_windows(visit: PageRequest) -> Response:
-    """Return the windows of a project; the rules are those of the list of reservations."""
+    """Return the windows of a project as a calendar, for visitors that may list the reservations."""
     project = page_request.text_of(request.args, "project") or visit.visitor.project_id
     if not project:
         raise NotFound("You have not signed in for a project.")

@@ -1,4 +1,4 @@
-"""``/console/names``: all resource classes and traits, each with the number of providers that have it."""
+"""The page ``/console/names``: resource classes and traits, each with the number of its providers."""
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _PER_PAGE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class NamedUse:
-    """A resource class or trait, with the numbers of providers and of hosts that have it."""
+    """A resource class or trait, with the numbers of providers and hosts that have it."""
 
     name: str
     providers: int

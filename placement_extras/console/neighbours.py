@@ -1,8 +1,8 @@
-"""``/console/neighbours``: use of caches and memory bandwidth, limited guests, and broken promises.
+"""The page ``/console/neighbours``: use of caches and memory bandwidth, limited guests, broken promises.
 
-Agents write these values into attributes of their hosts. Each host has values of its L3 caches, of the few
-guests that use most, and of limited guests. The service sends no requests to agents or Prometheus. Values
-that an agent has not replaced in time are left out.
+Agents write these values into attributes of their hosts. The attributes of a host describe its L3 caches, the
+few guests that use most, and the limited guests. The service sends no requests to agents or Prometheus. The
+page leaves out values that an agent has not renewed in time.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from placement_extras.console.page_request import (
 
 blueprint = Blueprint("neighbours", __name__)
 CENSUS: Final = "NEIGHBOUR_CENSUS"
-"""The key in the application's configuration of the object that caches the values of hosts."""
+"""The key of the object that caches the values of hosts, in the application's configuration."""
 SEE_NEIGHBOURS: Final = (*SEE_HOSTS, ext.ATTRIBUTES)
-"""The policy rules under which the REST API shows the same attributes."""
+"""The policy rules that the REST API requires to show the same attributes."""
 
 MEASURED_AT: Final = "neighbour.measured_at"
 """The attribute with the time of the measurement, in seconds since 1970."""
@@ -51,9 +51,9 @@ prefixes."""
 _CACHES_PER_PAGE: Final = 40
 _LIMITS_PER_PAGE: Final = 40
 _TOP: Final = 10
-"""Number of guests in each of the two lists of largest users."""
+"""Number of guests in each list of the largest users."""
 _MAX_BROKEN: Final = 20
-"""Maximum number of hosts with broken promises on the page; the page of the fleet lists all."""
+"""Maximum number of hosts with broken promises on this page; the page of the fleet shows all of them."""
 
 _NUMBER: Final = r"(\d{1,15}(?:\.\d)?)"
 _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -77,7 +77,7 @@ class NeighbourOrder(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLoad:
-    """Bandwidths in MB a second, and occupancy and size of a cache in MiB; an unknown value is None."""
+    """The use of caches: bandwidths in MB a second, occupancy and size in MiB; an unknown value is None."""
 
     bandwidth: float | None = None
     max_bandwidth: float | None = None
@@ -106,7 +106,7 @@ class NeighbourGuest:
 
 @dataclass(frozen=True, slots=True)
 class LimitedLever:
-    """A limit on a guest: the limited resource, the trigger of the limit, and the guests that it protects."""
+    """One limit on a guest: the limited resource, the trigger, and the guests that the limit protects."""
 
     lever: str
     trigger: str
@@ -115,7 +115,7 @@ class LimitedLever:
 
 @dataclass(frozen=True, slots=True)
 class LimitedGuest:
-    """A guest with limits."""
+    """A guest of a host with the limits on it."""
 
     root: Provider
     consumer: str
@@ -134,7 +134,7 @@ class NeighbourHost:
 
 @dataclass(frozen=True, slots=True)
 class BrokenHost:
-    """A host that breaks promises to guests, in its agent's words."""
+    """A host that breaks promises to guests, with the description of its agent."""
 
     root: Provider
     broken: str
@@ -144,9 +144,9 @@ class BrokenHost:
 class NeighboursPage:
     """The content of the page about neighbours.
 
-    ``hosts`` is the number of hosts with current values. Hosts with older values are counted in ``outdated``,
-    and left out of all else. ``bandwidth`` (MB a second) and ``occupancy`` (MiB) are sums over all caches.
-    ``broken`` has the first of ``all_broken`` hosts that break promises.
+    ``hosts`` is the number of hosts with current values. ``outdated`` is the number of hosts with older
+    values, which are left out everywhere else. ``bandwidth`` (MB a second) and ``occupancy`` (MiB) are sums
+    over all caches. ``broken`` has some of the ``all_broken`` hosts that break promises.
     """
 
     hosts: int
@@ -162,7 +162,7 @@ class NeighboursPage:
 
 
 class NeighbourCensus:
-    """Reads the values of all hosts. A host is read again only after a change of it.
+    """Reads the values of all hosts. A host is read again only after the host has changed.
 
     Threads may share the object.
     """
@@ -174,7 +174,7 @@ class NeighbourCensus:
     def list_hosts(self, snapshot: ModelSnapshot, name: str = "") -> list[NeighbourHost]:
         """Return the values of each host for which an agent has written values.
 
-        :param name: only hosts with this text in their names are returned; upper and lower case are equal.
+        :param name: a text that the names of the hosts must contain, in upper or lower case.
         """
         trees, text, found = snapshot.whole_trees(), name.casefold(), []
         for root in snapshot.roots_having(snapshot.by_attribute, MEASURED_AT).ids:
@@ -233,7 +233,7 @@ def make_page(
 ) -> NeighboursPage:
     """Return the page at a time (seconds since 1970). A number above the last page selects the last page.
 
-    :param name: the page shows only hosts with this text in their names.
+    :param name: a text that the names of the shown hosts contain.
     """
     known = census.list_hosts(snapshot, name)
     hosts = [each for each in known if now <= each.valid_until]
@@ -276,7 +276,7 @@ _CACHE_ORDERS: Final[Mapping[NeighbourOrder, Callable[[NeighbourCache], Any]]] =
 def _largest_guests(
     hosts: Iterable[NeighbourHost], amount: Callable[[NeighbourGuest], float]
 ) -> tuple[NeighbourGuest, ...]:
-    """Return the guests with the largest use of a resource, without guests that use nothing."""
+    """Return the guests with the largest use of a resource; leave out guests that use nothing."""
     used = (one for each in hosts for one in each.guests if amount(one) > 0)
     return tuple(heapq.nlargest(_TOP, used, key=amount))
 

@@ -1,6 +1,6 @@
-"""A request for a page: the visitor and the time, pages of lists, and requests to the REST API.
+"""A request for a page: the visitor, the time, pages of lists, and requests to the REST API.
 
-A page calls the API within the process with the visitor's token, so visitors have the same rights as over
+A page calls the API within the process with the visitor's token, so visitors have the same rights as with
 REST.
 """
 
@@ -32,9 +32,9 @@ HANDLERS: Final = "placement_extras.console.handlers"
 """The key of the WSGI environment with the handlers of the REST API."""
 
 SESSION: Final = "placement_extras.console.session"
-"""The key of the environment with the session of a visitor that has signed in."""
+"""The key of the WSGI environment with the session of a visitor that has signed in."""
 REFUSAL: Final = "placement_extras.console.refusal"
-"""The key of the environment with an error that the console shows instead of the page."""
+"""The key of the WSGI environment with an error that the console shows in place of the page."""
 
 SEE_HOSTS: Final = (
     rest.LIST_PROVIDERS,
@@ -43,15 +43,15 @@ SEE_HOSTS: Final = (
     rest.LIST_PROVIDER_TRAITS,
     rest.LIST_AGGREGATES,
 )
-"""The policy rules that allow a visitor, over REST, everything that a page of hosts shows."""
+"""The policy rules that the REST API requires for everything that a page of hosts shows."""
 
 Page = Callable[..., Response | str | tuple[str, int]]
-"""The function of a page. The result is the page, or a tuple of the page and the status of the answer."""
+"""The function of a page, which returns the page, or a tuple of the page and the HTTP status."""
 
 
 @dataclass(frozen=True, slots=True)
 class VisitorSession:
-    """A signed-in visitor: the token, and names to be shown; ``secret`` is the value of the cookie."""
+    """A signed-in visitor: the token, and names to show; ``secret`` is the value of the cookie."""
 
     secret: str
     token: str
@@ -78,7 +78,7 @@ class PageRequest:
 
         Providers and names stay unchanged until the context ends.
 
-        Writes do not wait for the end of the context.
+        Updates of the model do not wait for the end of the context.
 
         :raises placement.exceptions.Unavailable: the database does not answer.
         """
@@ -91,7 +91,7 @@ class PageRequest:
             yield snapshot, names
 
     def require_rules(self, rules: Iterable[str]) -> None:
-        """Check that all of the rules allow the visitor this request.
+        """Check that all of the rules allow this request to the visitor.
 
         :raises Forbidden: a rule does not allow the request; the message names the first such rule.
         """
@@ -99,7 +99,7 @@ class PageRequest:
             self.service.enforcer.authorize(self.visitor, rule)
 
     def may_use(self, *rules: str) -> bool:
-        """Return whether all of the rules allow the visitor this request."""
+        """Return whether all of the rules allow this request to the visitor."""
         try:
             self.require_rules(rules)
         except Forbidden:
@@ -141,7 +141,7 @@ T = TypeVar("T")
 MAX_NAME: Final = 255
 """Maximum number of characters in a typed name; the columns of names in the database have the same length."""
 _MAX_PAGE: Final = 1_000_000
-"""Maximum number of a page in a query string."""
+"""Largest number of a page that a query string may name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class ListPage(Generic[T]):
 def cut_page(rows: Sequence[T], number: int, per_page: int) -> ListPage[T]:
     """Return one page of a list.
 
-    A number above that of the last page selects the last page; an empty list has one page.
+    A number above that of the last page means the last page, and an empty list has one page.
     """
     pages = max(1, -(-len(rows) // per_page))
     number = min(max(1, number), pages)
@@ -170,7 +170,7 @@ def asked_page(name: str = "page") -> int:
 
 
 def text_of(arguments: Mapping[str, str], name: str) -> str:
-    """Return a text in a query string, without blanks at its ends, of at most :data:`MAX_NAME` characters."""
+    """Return a text of a query string without outer blanks, with at most :data:`MAX_NAME` characters."""
     return arguments.get(name, "").strip()[:MAX_NAME]
 
 
@@ -183,7 +183,7 @@ def number_of(arguments: Mapping[str, str], name: str = "page") -> int:
 
 _VERSION: Final = f"placement {microversion.text(microversion.MAX)}"
 _TAKEN: Final = ("openstack.request_id", "openstack.global_request_id", "REMOTE_ADDR", ABANDONED)
-"""Variables of the environment that a request to the API takes from the visitor's request."""
+"""The variables of the WSGI environment that a request to the API copies from the visitor's request."""
 
 
 class ApiRefusal(Exception):
@@ -232,7 +232,7 @@ def ask_api(method: str, path: str, parameters: Mapping[str, str] | None = None,
 
 
 def redirect_to(address: str) -> Response:
-    """Return an answer that leads the browser to another page."""
+    """Return an answer that makes the browser go to another page."""
     # with 303 the browser fetches the page, so that a reload does not send the form again
     answer = redirect(address, HTTPStatus.SEE_OTHER, Response)
     # this line is for the type checker: redirect() makes an object of its last argument

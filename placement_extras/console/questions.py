@@ -15,12 +15,12 @@ _MAX_TEXT: Final = 8192
 _ADDRESS: Final = re.compile(r"""allocation_candidates\?([^\s"'`<>#\\]*)([^\n]*)""")
 _CURL: Final = re.compile(r"(\$ *)?curl\s")
 _DATA: Final = ("-d", "--data", "--data-ascii", "--data-raw", "--data-urlencode")
-"""Options of curl for parameters, which ``-G`` puts into the address."""
+"""Options of curl with parameters, which curl's ``-G`` puts into the address."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuestQuestion:
-    """The needs of a guest, as the visitor typed them.
+    """The fields of a form that describe a guest, as the visitor typed them.
 
     A query takes precedence over the fields of a flavor.
     """
@@ -38,7 +38,7 @@ class GuestQuestion:
 
     @property
     def is_asked(self) -> bool:
-        """Whether any field is filled."""
+        """Whether the visitor has filled any field."""
         return bool(self.query or self.vcpus)
 
     def request_body(self) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def condition_words(clause: Mapping[str, Any]) -> str:
 
 
 def selective_steps(steps: Iterable[Mapping[str, Any]], hosts: int) -> list[tuple[str, int]]:
-    """Return the conditions that exclude hosts, in order, each with the number of hosts left.
+    """Return the conditions that exclude hosts, each with the number of hosts that are left after it.
 
     The list ends with the condition that leaves no host.
 

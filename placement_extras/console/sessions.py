@@ -1,4 +1,4 @@
-"""Sessions of the console, and attempts to sign in.
+"""Stores the console's sessions, and attempts to sign in.
 
 Sessions and attempts are in tables of the database, so all workers share them.
 
@@ -6,13 +6,14 @@ The migrations in ``revisions`` make the tables; the table ``alembic_version_con
 revision.
 
 The cookie of a browser is a *secret* of 256 random bits. Three values are derived from the secret: the *key*
-of the session in the database, the key that encrypts the session's content, and the *mark*. No value reveals
-another value. Forms contain the mark, so that other sites cannot send such forms. So a copy of the database
-is not enough to impersonate a visitor, and the token of the Identity service never leaves the service.
+of the session in the database, the key that encrypts the session's content, and the *mark*. None of these
+values reveals another one. A form contains the mark, so that other sites cannot send this form. So a copy of
+the database is not enough to impersonate a visitor, and the token of the Identity service never leaves the
+service.
 
-An *attempt* to sign in has two *subjects*: the user at this address, and the address. Each subject has as
-many *slots* as attempts are allowed, and the attempt takes a free slot of each. The database prevents two
-attempts from taking one slot: the second attempt starts again.
+An *attempt* to sign in has two *subjects*: the user at this address, and the address. For each subject there
+are as many *slots* as attempts are allowed, and an attempt takes a free slot of each subject. The database
+prevents two attempts from taking one slot: the second attempt starts again.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def count_attempt(tx: WriteTransaction, limits: Mapping[str, int], seconds: floa
 
 
 def _free(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> dict[str, list[int]] | None:
-    """Return the free slots of each subject; None if some subject has no free slot left."""
+    """Return the free slots of each subject; None if no slot of some subject is free."""
     taken: dict[str, list[int | None]] = {subject: [] for subject in limits}
     rows = conn.execute(
         sa.select(console_attempts.c.subject, console_attempts.c.slot).where(
@@ -163,7 +164,7 @@ def new_secret() -> str:
 
 
 def is_one(text: str | None) -> bool:
-    """Return whether a text has the form of a secret, as :func:`new_secret` makes it."""
+    """Return whether a text has the form of a secret made by :func:`new_secret`."""
     return text is not None and _SECRET.fullmatch(text) is not None
 
 
@@ -173,12 +174,12 @@ def key(secret: str) -> str:
 
 
 def form_mark(secret: str) -> str:
-    """Return the mark that forms contain in the browser with this secret."""
+    """Return the mark that belongs to the secret of a browser, for the forms in this browser."""
     return _derive_key(secret, b"console form").hex()
 
 
 def is_marked(secret: str, mark_: str) -> bool:
-    """Return whether the mark of a form is right. The comparison takes the same time for each wrong mark."""
+    """Return whether a form has the right mark. The comparison takes the same time for each wrong mark."""
     return hmac.compare_digest(form_mark(secret).encode(), mark_.encode("utf-8", "replace"))
 
 

@@ -1,8 +1,8 @@
-"""``/console/settings``: whether hosts apply the settings of their group, from attributes that agents write.
+"""The page ``/console/settings``: whether hosts apply the settings of their group, as agents report.
 
-The generation of a group is the newest generation that enough of its hosts have applied: at least a tenth of
-the hosts, and at least two hosts. So a single agent with wrong settings, or a wrong report, does not make all
-other hosts look outdated. Hosts with a newer generation are *ahead* until enough hosts have applied it.
+The generation of a group is the newest generation that at least a tenth of its hosts, and at least two hosts,
+have applied. So a single agent with wrong settings, or a wrong report, does not make all other hosts look
+outdated. Hosts with a newer generation are *ahead* until enough hosts have applied it.
 """
 
 from collections.abc import Iterable
@@ -27,16 +27,15 @@ GENERATION: Final = "fleet.generation"
 TROUBLE: Final = "fleet.trouble"
 """The attribute with the reason why a host does not apply newer settings."""
 SEE_SETTINGS: Final = (*SEE_HOSTS, ext.ATTRIBUTES)
-"""The policy rules under which the REST API shows the same attributes."""
+"""The policy rules that the REST API requires to show the same attributes."""
 
 _GROUPS_PER_PAGE: Final = 50
 _PER_PAGE: Final = 50
 _QUORUM: Final = 10
-"""A generation counts as the generation of the group if at least one in this number of the group's hosts has
-applied it."""
+"""A generation counts as that of the group if the group's hosts, divided by this number, have applied it."""
 _MIN_QUORUM: Final = 2
 _MAX_GENERATION: Final = 2**53
-"""Above this number, integers of JSON are not exact any more."""
+"""Largest integer that JSON represents exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class SettingsFollower:
 
 @dataclass(frozen=True, slots=True)
 class SettingsGroup:
-    """A group of hosts, its generation, and the numbers of hosts that are behind, ahead or in trouble."""
+    """A group of hosts with its generation, and the numbers of hosts that are behind, ahead or in trouble."""
 
     name: str
     common: int
@@ -91,7 +90,7 @@ def find_follower(root: Provider, members: Iterable[Provider]) -> SettingsFollow
 
 
 def common_generation(generations: Iterable[int]) -> int:
-    """Return the generation of a group, computed from the generations of its hosts (at least one)."""
+    """Compute the generation of a group from the generations of its hosts (at least one)."""
     ordered = sorted(generations, reverse=True)
     quorum = max(_MIN_QUORUM, -(-len(ordered) // _QUORUM))
     return ordered[min(quorum, len(ordered)) - 1]

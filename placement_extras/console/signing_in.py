@@ -12,8 +12,8 @@ from typing import Final
 from flask import Blueprint, Response, current_app, render_template, request
 
 from placement.api.auth import KeystoneAuth
-from placement.api.identity import CannotAsk, SignInRefused
 from placement.api.service import PlacementService
+from placement.api.token_access import CannotAsk, SignInRefused
 from placement.exceptions import Forbidden
 from placement_extras.console import admission, forms, sessions
 from placement_extras.console.page_request import MAX_NAME, redirect_to, service_of
@@ -26,13 +26,14 @@ IDENTITY: Final = "placement_extras.console.identity"
 """The key, in the application's configuration, of the client of the Identity service that signs visitors
 in."""
 ROOM: Final = "placement_extras.console.room"
-"""The key, in the application's configuration, of the semaphore that a request holds while it waits for the
-Identity service. The semaphore limits the number of threads that wait if the Identity service hangs."""
+"""The key, in the application's configuration, of the semaphore that requests hold while they wait for the
+Identity service. The semaphore limits the number of waiting threads if the Identity service hangs.
+"""
 
 _MAX_SECRET: Final = 4096
 # an address may belong to a proxy or a whole office, so an address has more attempts than a name
 _OF_ONE_NAME: Final = 5
-"""Maximum number of attempts for one name from one address within :data:`~.admission.WINDOW`."""
+"""Maximum number of attempts with one name from one address within :data:`~.admission.WINDOW`."""
 _OF_ONE_ADDRESS: Final = 50
 """Maximum number of attempts from one address within :data:`~.admission.WINDOW`."""
 _WITH_PORT: Final = re.compile(r"(?:\[([^]]*)\]|([^:]*))(?::\d*)?")
@@ -51,7 +52,7 @@ _MISSING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SignInForm:
-    """The fields that a visitor typed, without secrets; they are shown again after a refusal."""
+    """The fields that a visitor has typed, without secrets; the form shows them again after a refusal."""
 
     username: str = ""
     user_domain: str = "Default"
@@ -61,7 +62,7 @@ class SignInForm:
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, str]) -> "SignInForm":
-        """Return the form in the request."""
+        """Return the fields of the form in the request."""
         return cls(**forms.field_texts(fields, cls.__slots__, MAX_NAME))
 
     @property
@@ -88,13 +89,13 @@ class SignInForm:
 
 @blueprint.get(admission.SIGN_IN)
 def show_form() -> Response:
-    """Show the form, and set the cookie; the form is refused without this cookie."""
+    """Show the form to sign in, and set the cookie without which the form is refused."""
     return _form_page(SignInForm())
 
 
 @blueprint.post(admission.SIGN_IN)
 def sign_in() -> Response:
-    """Begin a session, and redirect to the page that the visitor wanted before signing in."""
+    """Sign the visitor in, and redirect to the page that the visitor wanted before."""
     form = SignInForm.from_fields(request.form)
     try:
         forms.check_form()
@@ -177,11 +178,11 @@ def _count_attempt(service: PlacementService, limits: Mapping[str, int]) -> bool
 
 
 def counted_as(sent: str) -> str:
-    """Return the client address for which an attempt to sign in is counted.
+    """Count an attempt to sign in, and return True.
 
-    :param sent: the address of the connection's other end, or a header to which proxies append addresses.
-        Only the last address of a list is from a trusted proxy; the client may have invented the others. Some
-        proxies add the port.
+    :param sent: Above the limit of attempts, return False without writing to the database. Only the last
+        address of a list is from a trusted proxy; the client may have invented the others. Some proxies add
+        the port.
     :returns: the address. For IPv6, the network with the first 64 bits, because a client may use all its
         addresses.
     """

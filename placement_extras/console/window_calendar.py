@@ -1,6 +1,6 @@
-"""``/console/calendar``: hosts as rows, with windows, claims that end, and free room over time.
+"""The page ``/console/calendar``: hosts as rows, with windows, claims that end, and free room over time.
 
-A page shows few hosts, and reads only their windows, so its price does not grow with the cloud.
+A page shows few hosts and reads only their windows, so its cost does not grow with the cloud.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ SEE_CALENDAR: Final = (
     rest.LIST_ALLOCATIONS,
     ext.LIST_RESERVATIONS,
 )
-"""The policy rules under which the REST API shows the same consumers, times and amounts."""
+"""The policy rules that the REST API requires to show the same consumers, times and amounts."""
 
 DAY: Final = 86_400.0
 SPANS: Final[Mapping[int, int]] = {1: 4, 7: 7, 28: 4, 84: 6}
-"""Number of days that the page can show, and the number of columns for each."""
+"""The numbers of days that the page can show, each with the number of columns."""
 _DEFAULT_SPAN: Final = 7
 _HOSTS_PER_PAGE: Final = 20
 # about a pixel, so that a page with thousands of windows remains small
 _LEAST_STEP: Final = 1 / 1000
-"""Minimum width of a step between two short ones, as a share of the shown time."""
+"""Steps narrower than this share of the shown time are joined with their short neighbours."""
 _MAX_BARS: Final = 60
 """Maximum number of windows and claims that the page draws for a host."""
 _MAX_OF_PROJECT: Final = 1000
-"""Maximum number of reservations of a project by which hosts are selected."""
+"""Maximum number of a project's reservations that are used to select hosts."""
 _COLOURS: Final = 6
 _MAX_AHEAD_DAYS: Final = 366
 
@@ -74,9 +74,11 @@ class CalendarQuestion:
 
 @dataclass(frozen=True, slots=True)
 class CalendarBar:
-    """A window, or a claim that ends, on a host; ``left`` and ``width`` are shares of the shown time.
+    """A window, or a claim that ends, as a bar of a host.
 
-    ``lane`` counts from 0; bars of one lane do not overlap. The start of the window is 0 for a claim.
+    ``left`` and ``width`` are shares of the shown time.
+
+    ``lane`` counts from 0; bars in the same lane do not overlap. The start of the window is 0 for a claim.
     """
 
     consumer: str
@@ -92,7 +94,10 @@ class CalendarBar:
 
 @dataclass(frozen=True, slots=True)
 class UsageStep:
-    """A part of the shown time with a constant used amount; ``left`` and ``width`` are shares of it."""
+    """A part of the shown time with a constant used amount.
+
+    ``left`` and ``width`` are shares of the shown time.
+    """
 
     left: float
     width: float
@@ -154,7 +159,10 @@ def calendar_host(
 
 
 def _usage_steps(skyline: TimeSkyline, endless: int, shown: TimeWindow) -> Iterator[UsageStep]:
-    """Yield the steps in order. Short steps are drawn as one, with the largest of their amounts."""
+    """Yield the steps of usage in the order of time.
+
+    Short steps are drawn as one, with the largest of their amounts.
+    """
     length = shown.ends_at - shown.starts_at
     inside = (each for each in skyline.times if shown.starts_at < each < shown.ends_at)
     first, level = shown.starts_at, 0
@@ -171,7 +179,7 @@ def _usage_steps(skyline: TimeSkyline, endless: int, shown: TimeWindow) -> Itera
 def _make_bars(
     amounts: Iterable[TimedAmount], projects: Mapping[str, str], wanted: CalendarQuestion
 ) -> tuple[tuple[CalendarBar, ...], int, int]:
-    """Return the first bars by start, the number of lanes, and the number of bars that are left out."""
+    """Return the first bars by their start, the number of lanes, and the number of bars left out."""
     by_consumer: dict[str, list[TimedAmount]] = defaultdict(list)
     for each in amounts:
         if not wanted.project or projects.get(each.consumer) == wanted.project:

@@ -1,11 +1,11 @@
 """Translates a flavor and an image to the request that Nova would send to Placement for such a guest.
 
 Nouns
-    A *flavor* is the size of a guest with its *extra specs*; an *image* has *properties*. The same feature
-    has different names in a flavor and in an image (``hw:cpu_policy`` and ``hw_cpu_policy``). If flavor and
-    image have a value, a rule for this feature decides which value counts. A flavor and an image together are
-    a *guest*. The *translation* of a guest is a request for allocation candidates. A guest is *refused* if
-    the flavor and the image contradict each other, or if one of them contradicts itself.
+    A *flavor* is the size of a guest with its *extra specs*; an *image* has *properties*. A feature has
+    different names in a flavor and in an image (``hw:cpu_policy`` and ``hw_cpu_policy``). If both flavor and
+    image have a value for a feature, a rule for this feature decides which value counts. A flavor and an
+    image together are a *guest*. The *translation* of a guest is a request for allocation candidates. A guest
+    is *refused* if the flavor and the image contradict each other, or if one of them contradicts itself.
 
 Modules
     ``flavor`` has the classes for flavors and images; ``guest`` combines the two translations. ``pinning``
@@ -28,6 +28,6 @@ Invariants
       package refuses it, too (``tests/nova/test_flavors.py``). If Placement would refuse the query, this
       package refuses the guest. Unlike Nova, this package also requests the service's own resource classes.
       Extra specs and properties that Nova ignores are also ignored here, with a warning.
-    - A translation depends only on the guest and the options. So it is cached, and equal guests share one
-      object.
+    - A translation depends only on the guest and the options. So the result is cached, and equal guests share
+      one object.
 """

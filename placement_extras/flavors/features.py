@@ -1,4 +1,4 @@
-"""Finds the traits that a guest needs: of its host, and of providers that serve its resources."""
+"""Finds the traits that a guest needs from its host, and from the providers of its resources."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -104,7 +104,7 @@ def _image_type(guest: FlavorGuest) -> Iterator[str]:
 
 
 def _device_traits(guest: FlavorGuest) -> list[str]:
-    """Return the traits for the image's properties.
+    """Return the traits for properties of the image.
 
     If a value has no trait, return an empty list, as Nova does.
     """

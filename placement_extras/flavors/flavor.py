@@ -14,7 +14,7 @@ INVALID_FLAVOR: Final = "placement.ext.invalid_flavor"
 """The code of the error for a refused flavor."""
 
 Pairs = tuple[tuple[str, str], ...]
-"""Pairs of name and value, in the order of the request; each name occurs once."""
+"""Pairs of name and value in the order of the request, in which each name occurs once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class PciAlias:
 
 @dataclass(frozen=True, slots=True)
 class TranslationRules:
-    """The options for translations, mostly with Nova's names, and the service's own resource classes.
+    """The options of translation, mostly with Nova's names, and the resource classes of the service.
 
     The defaults are Nova's, except for ``disable_fallback_pcpu_query``: Nova checks each host after the
     query, and this service does not. With ``require_owner_nova``, hosts and devices need the trait
@@ -82,17 +82,18 @@ class TranslationRules:
 
 
 def refusal_error(why: str) -> InvalidRequest:
-    """Return the error for an impossible guest, with the reason."""
+    """Return the error, with the reason, for a guest that cannot exist."""
     return InvalidRequest(f"No guest can have this flavor and image: {why}.", INVALID_FLAVOR)
 
 
 MAX_CPUS: Final = 1 << 12
-"""Maximum number of CPUs of a guest. The maximum limits the size of the integer that a hostile list of CPUs
-can create."""
+"""Maximum number of CPUs of a guest. The limit bounds the size of the integer that a hostile list of CPUs can
+create.
+"""
 
 
 def first_cpus(number: int) -> int:
-    """Return the CPUs 0 to ``number - 1``."""
+    """Return a set with the CPUs from 0 to ``number - 1``."""
     return (1 << number) - 1
 
 

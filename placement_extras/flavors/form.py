@@ -52,7 +52,7 @@ class _ImageSchema(StrictSchema):
 
 
 class FlavorAsked(StrictSchema):
-    """Schema of a flavor, with Nova's names of fields."""
+    """Schema of a flavor with its image; the fields have Nova's names."""
 
     vcpus = IntegerField(1, MAX_CPUS, required=True)
     ram = IntegerField(0, MAX_INT, required=True)
@@ -102,7 +102,7 @@ def configured_rules(conf: cfg.ConfigOpts) -> TranslationRules:
 
 
 class FlavorForm:
-    """Translates flavors as Nova does; a :class:`placement.schemas.request_form.RequestForm`."""
+    """The form ``flavor`` of requests, which translates flavors as Nova does."""
 
     schema: ClassVar[type[StrictSchema]] = FlavorAsked
 

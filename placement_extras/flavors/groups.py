@@ -45,7 +45,7 @@ class GroupBuilder:
         self.devices: dict[str, str | None] = {}
 
     def add_specs(self, specs: dict[str, str]) -> None:
-        """Add the extra specs ``resources<suffix>:CLASS``, ``trait<suffix>:TRAIT`` and ``group_policy``."""
+        """Read the extra specs ``resources<suffix>:CLASS``, ``trait<suffix>:TRAIT`` and ``group_policy``."""
         for key, value in specs.items():
             if key == "group_policy":
                 if value in ("none", "isolate"):
@@ -110,20 +110,20 @@ class GroupBuilder:
         self._groups[""].forbidden.add(trait)
 
     def has_amount(self, name: str) -> bool:
-        """Return whether any group has an amount of a class; an amount of 0 counts, too."""
+        """Return whether any group has an amount of a class, even an amount of 0."""
         return any(name in group.resources for group in self._groups.values())
 
     def group_policy(self) -> str | None:
         """Return the policy for groups with a suffix.
 
-        A request with several groups with a suffix needs a policy. If two or more of these groups come from
-        extra specs, the flavor has to name it. Otherwise the default is "none".
+        A request needs a policy if it has several groups with a suffix. If two or more of these groups come
+        from extra specs, the flavor has to name it. Otherwise the policy is "none" by default.
         """
         several = sum(group.suffix != "" for group in self.build_groups()) > 1
         return "none" if self._policy is None and several and self._suffixes_of_specs < 2 else self._policy
 
     def build_groups(self) -> tuple[RequestGroup, ...]:
-        """Return the groups that are not empty, without amounts of 0."""
+        """Return all groups that are not empty; leave out amounts of 0."""
         return tuple(
             RequestGroup(
                 suffix=suffix,
@@ -138,7 +138,7 @@ class GroupBuilder:
 
 
 SPEC: Final = "pci_passthrough:alias"
-"""The extra spec that names the devices of a guest."""
+"""The extra spec that names the PCI devices of a guest."""
 MAX_DEVICES: Final = 256
 """Maximum number of devices of a guest. Without a maximum, a short extra spec could ask for billions of
 groups."""

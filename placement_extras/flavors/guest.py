@@ -1,4 +1,6 @@
-"""Combines a flavor and an image to a guest. Flavor and image may each have a value for the same feature.
+"""Combines a flavor and an image to a guest, and checks the properties of the image.
+
+Flavor and image may each have a value for the same feature.
 
 Nova refuses an image if a known property has a value of the wrong type. So this module lists all known
 properties and their former names, even properties that do not affect a request.
@@ -19,7 +21,7 @@ from placement_extras.flavors.flavor import NovaFlavor, Pairs, parse_cpus, refus
 class ChoiceProperty:
     """A property with a fixed set of values.
 
-    :param others: other spellings of values, each with the value that it stands for.
+    :param others: other spellings of values, each with the value for which it stands.
     :param exact: whether upper and lower case are distinguished.
     """
 
@@ -140,7 +142,7 @@ FORMERLY: Final[Mapping[str, str]] = {
     "xenapi_device_id": "hw_device_id",
     "xenapi_image_compression_level": "img_compression_level",
 }
-"""Former names of properties with checked values."""
+"""Former names of image properties of which the values are checked."""
 
 _COMPARISON: Final = re.compile(r"\s*(?:<=|>=|<|>|!=|==)\s*(\S+)\s*")
 _VERSION: Final = re.compile(
@@ -151,11 +153,11 @@ _VERSION: Final = re.compile(
     r"(\+[a-z0-9]+([-_.][a-z0-9]+)*)?",
     re.ASCII | re.IGNORECASE,
 )
-"""A version number by PEP 440."""
+"""Pattern of a version number by PEP 440."""
 
 
 def check_comparisons(text: str) -> None:
-    """Check a list of comparisons with versions, such as ``>=6.0,<6.2``.
+    """Check a list of comparisons of versions, such as ``>=6.0,<6.2``.
 
     :raises ValueError: the text is not a list of comparisons.
     """
@@ -169,7 +171,7 @@ MAX_NODES: Final = 128
 """Maximum number of NUMA nodes of a guest. Nova ignores properties of nodes with higher numbers."""
 
 _TRUE_TEXTS: Final = frozenset(("1", "t", "true", "on", "y", "yes"))
-"""Texts that mean yes, as in oslo.utils."""
+"""Texts that count as yes, as in oslo.utils."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ class TypedProperties:
 
 
 def parse_flag(text: str) -> bool:
-    """Return whether a text means yes; unknown texts mean no, as in Nova."""
+    """Return whether a text counts as yes; unknown texts count as no, as in Nova."""
     return text.strip().lower() in _TRUE_TEXTS
 
 
@@ -248,7 +250,7 @@ def by_node(given: Mapping[str, str], name: str, read_one: Callable[[str], int])
 
 
 def _in_present_words(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of the current name and the value of each property."""
+    """Yield the value of each property with the property's current name."""
     # former names are read first, so that a current name overrides them
     for former, name in FORMERLY.items():
         if former in given:
@@ -279,7 +281,7 @@ class FlavorGuest:
     def both_texts(self, name: str, prefix: str = "hw") -> tuple[str | None, str | None]:
         """Return the value of a feature in the flavor, and its value in the image.
 
-        A missing value is None.
+        A missing value is None in the result.
         """
         return self.specs.get(f"{prefix}:{name}"), self.image.texts.get(f"{prefix}_{name}")
 
@@ -294,7 +296,9 @@ class FlavorGuest:
         return flavor or image
 
     def agreed_choice(self, name: str, prefix: str = "hw") -> str | None:
-        """Return the value of a feature that has a fixed set of values; None: it has no value.
+        """Return the value of a feature with a fixed set of values.
+
+        The result is None if neither flavor nor image has a value.
 
         :raises InvalidRequest: the value is unknown, or flavor and image have different values.
         """
@@ -305,7 +309,7 @@ class FlavorGuest:
     def both_flags(self, name: str) -> tuple[bool | None, bool | None]:
         """Return whether the flavor asks for a feature, and whether the image asks for it.
 
-        None stands for a missing value.
+        A missing value is None in the result.
         """
         spec = self.specs.get(f"hw:{name}")
         return None if spec is None else parse_flag(spec), self.image.flags.get(f"hw_{name}")

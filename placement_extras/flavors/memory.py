@@ -25,12 +25,14 @@ PAGE_CLASSES: Final[Mapping[int, str]] = {
     1_048_576: "CUSTOM_HUGE_PAGES_1GB",
     16_777_216: "CUSTOM_HUGE_PAGES_16GB",
 }
-"""The resource classes with which the agent reports huge pages, by the size of a page in KiB."""
+"""The resource class that the agent reports for huge pages of each size in KiB."""
 _UNITS: Final = " KMGTPEZYRQ"
-"""Prefixes of units; each means 1024 times the previous prefix, and the blank means no prefix."""
+"""Prefixes of units in ascending order: each means 1024 times the previous one, and the blank means no
+prefix.
+"""
 _SIZE_TEXT: Final = re.compile(r"([-+]?\d*\.?\d+)(?:([KMGTPEZYRQ])i?)?(b|bit|B)")
 _BY_WORDS: Final = ("any", "large", "small")
-"""Words for page sizes. With such a word, the host chooses the size."""
+"""Words for page sizes, with which the host chooses the size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def find_encryption(guest: FlavorGuest) -> MemoryEncryption | None:
 
 
 def has_stateless_firmware(guest: FlavorGuest) -> bool:
-    """Return whether the guest's firmware stores no state, which only UEFI supports."""
+    """Return whether the guest's firmware stores no state, which is possible only with UEFI."""
     return (
         guest.image.flags.get("hw_firmware_stateless", False)
         and guest.image.texts.get("hw_firmware_type") == "uefi"
@@ -217,7 +219,7 @@ def node_count(guest: FlavorGuest, pinning: CpuPinning) -> int:
 
 
 def persistent_labels(guest: FlavorGuest) -> list[str]:
-    """Return the labels of a guest's persistent memory, one label for each namespace."""
+    """Return the labels of a guest's persistent memory, with one label for each namespace."""
     return [label for label in map(str.strip, guest.specs.get("hw:pmem", "").split(",")) if label]
 
 

@@ -18,7 +18,7 @@ THREADS: Final = "HW_CPU_HYPERTHREADING"
 
 @dataclass(frozen=True, slots=True)
 class CpuPinning:
-    """CPU policy of a guest.
+    """The CPU policy of a guest.
 
     :param policy: the CPU policy in flavor or image, which is translated to amounts.
     :param threads: the thread policy in flavor or image, which is translated to a trait.

@@ -13,7 +13,7 @@ from placement_extras.flavors.flavor import NovaFlavor
 from placement_extras.flavors.guest import CHOICES, COMPARED, FLAGS, FREE, NUMBERS
 
 MAX_WARNINGS: Final = 16
-"""Maximum number of warnings for a flavor; further warnings are only counted."""
+"""Maximum number of warnings that are shown for a flavor; further warnings are only counted."""
 
 _NAMES: Final[Mapping[str, str]] = {
     "accel": "device_profile",
@@ -53,12 +53,11 @@ _NAMES: Final[Mapping[str, str]] = {
 """Known names by namespace. The two ``maxphysaddr`` names are included because Nova's scheduler uses them,
 although Nova's API does not know them."""
 SPEC_OF_GROUP: Final = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)", re.DOTALL)
-"""An extra spec with an amount or a trait; its groups match the kind, the suffix and the name."""
+"""Pattern of an extra spec with an amount or a trait, which captures the kind, the suffix and the name."""
 _NAMESPACES: Final = ("resources", "trait", *_NAMES)
 _NUMBER: Final = re.compile(r"_?\d+$")
 _MISSPELT_RATIO: Final = 0.81
-"""An unknown namespace counts as misspelt if its similarity to a known namespace (0 to 1) is above this
-number."""
+"""The similarity (0 to 1) to a known namespace above which an unknown namespace counts as misspelt."""
 _POLICY: Final = "group_policy"
 _SPECS: Final = frozenset(
     (_POLICY, *(f"{namespace}:{name}" for namespace, names in _NAMES.items() for name in names.split()))
@@ -107,7 +106,7 @@ class FlavorWarnings:
 
 
 def warn_unknown_names(flavor: NovaFlavor, warnings: FlavorWarnings) -> None:
-    """Warn of unknown names: extra specs of Nova's namespaces, and properties of images."""
+    """Warn of unknown names of extra specs in Nova's namespaces, and of unknown properties of images."""
     _check_specs((name for name, _ in flavor.extra_specs), warnings)
     for name, value in flavor.image.properties:
         if name.startswith("trait:"):
@@ -130,7 +129,7 @@ def _check_specs(names: Iterable[str], warnings: FlavorWarnings) -> None:
 
 
 def _meant_spec(name: str) -> str | None:
-    """Return the probable name for an unknown extra spec.
+    """Return the name that an unknown extra spec probably means.
 
     Return None for a known name, and for names of other programs.
     """

@@ -85,7 +85,7 @@ def _check_cpu_topology(guest: FlavorGuest) -> None:
 
 
 def _check_left_out(guest: FlavorGuest) -> None:
-    """Refuse device profiles of Cyborg, because a translation would lack their devices."""
+    """Refuse device profiles of Cyborg, because the translated request would lack their devices."""
     if guest.specs.get("accel:device_profile"):
         raise refusal_error(
             "accel:device_profile is a profile of Cyborg, which this service does not read; "
@@ -122,7 +122,7 @@ def translate_flavor(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTrans
 # translations are cached, because a cloud has few flavors, and one flavor is often claimed several times in a
 # row
 _KEPT_TRANSLATIONS: Final = KeptResults[FlavorTranslation](16 << 20)
-"""A cache of the translations of recent flavors, with at most 16 MiB."""
+"""A cache of recent translations of flavors, with at most 16 MiB."""
 
 
 def _translate_guest(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTranslation:
@@ -177,7 +177,7 @@ def _is_within_node(
 def _gather_groups(
     guest: FlavorGuest, pinned: CpuPinning | None, rules: TranslationRules, warnings: FlavorWarnings
 ) -> GroupBuilder:
-    """Build the groups; if ``pinned`` is None, the CPU policy is not translated, as in Nova's fallback."""
+    """Build the groups of a request; if ``pinned`` is None, ignore the CPU policy, as in Nova's fallback."""
     groups = GroupBuilder(rules.own_classes, warnings)
     groups.add_specs(guest.specs)
     if pinned is not None:
@@ -240,7 +240,7 @@ def _candidates_request(gathered: GroupBuilder, root: frozenset[str]) -> Candida
 
 
 def _check_groups(groups: tuple[RequestGroup, ...], policy: str | None) -> None:
-    """Refuse a request that Nova would send, but that Placement would not accept."""
+    """Refuse a request that Nova would send and Placement would not accept."""
     for group in groups:
         which = f"the group {group.suffix}" if group.suffix else "the group without a suffix"
         if not group.resources:

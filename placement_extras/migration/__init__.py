@@ -1,4 +1,4 @@
-"""Moves from OpenStack Placement to this service, and back.
+"""Moves a cloud from OpenStack Placement to this service, and back.
 
 An *import* copies the database of OpenStack Placement into an empty database of this service. An *adoption*
 renames the tables of OpenStack Placement inside their database, creates our tables beside them, and copies
@@ -9,7 +9,7 @@ changes since the adoption.
 ``stock_database`` reads the tables of OpenStack Placement, and ``stock_writer`` writes them. ``importer``
 copies rows, and ``relations`` renames tables.
 
-Each move either completes or leaves the database as it was. PostgreSQL and SQLite execute a move in one
+Each move either completes or leaves the database unchanged. PostgreSQL and SQLite execute a move in one
 transaction. MySQL commits each change of a table at once. So a row in a MySQL database records the progress
 of the move. If the move is interrupted, a second run continues from there.
 """

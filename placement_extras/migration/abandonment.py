@@ -1,9 +1,9 @@
 """Gives an adopted database back to OpenStack Placement.
 
 The kept tables of OpenStack Placement get their old names, and our tables are removed. On PostgreSQL and
-SQLite this is one transaction. On MySQL our tables are first renamed, so that no worker writes to them. A row
-records the progress there, and a second run continues from it. The outcome lists the content that the tables
-of OpenStack Placement cannot hold.
+SQLite this is one transaction. On MySQL our tables are first renamed, so that no worker writes to them. On
+MySQL a row records the progress, and a second run continues from there. The outcome lists the content that
+the tables of OpenStack Placement cannot hold.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from placement.db.tables import (
     claim_expiries,
     consumer_groups,
     consumers,
+    ended_claims,
     planned_allocations,
     provider_attributes,
     reservations,
@@ -60,7 +61,7 @@ _MAX_NAMED: Final = 10
 
 
 def expressible_content(after: PortableContent, source: StockContent) -> tuple[PortableContent, list[str]]:
-    """Return the content that OpenStack Placement's tables can hold, and notes about all other content."""
+    """Return the content that OpenStack Placement's tables can hold, and notes about the rest."""
     notes: list[str] = []
     things = dict(after.by_table)
     # windows are lost, so nothing keeps their room
@@ -107,14 +108,14 @@ def expressible_content(after: PortableContent, source: StockContent) -> tuple[P
 
 
 class AbandonWay(StrEnum):
-    """The treatment of the changes that were made since the adoption."""
+    """The treatment of changes that were made after the adoption."""
 
     REFUSE = "refuse"
-    """Abandon the adoption only if nothing has changed since."""
+    """Abandon the adoption only if nothing has changed after it."""
     CARRY_BACK = "carry back"
-    """Write the changes into the tables of OpenStack Placement."""
+    """Write the changes back into the tables of OpenStack Placement."""
     DISCARD = "discard"
-    """Drop the changes."""
+    """Discard the changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +241,14 @@ _LOST_NOTES: Final = {
     consumer_groups.name: "groups of claims: OpenStack Placement has none, so {} consumers leave theirs",
     claim_expiries.name: "claims that expire or end: OpenStack Placement has none, so up to {} claims become"
     " permanent",
+    ended_claims.name: "history of claims: OpenStack Placement has none, so {} of them are forgotten",
     booked_windows.name: "history of windows: OpenStack Placement has none, so {} of them are forgotten",
     provider_attributes.name: "attributes of resource providers: OpenStack Placement has none, so {} are"
     " lost",
 }
-"""A note for each of our tables without an equivalent in the schema of OpenStack Placement. ``{}`` stands for
-the number of rows."""
+"""For each of our tables without an equivalent in OpenStack Placement, a note about its lost rows. ``{}``
+stands for the number of rows.
+"""
 
 
 def _lost_content(conn: sa.Connection, prefix: str) -> list[str]:
@@ -264,7 +267,7 @@ def _lost_content(conn: sa.Connection, prefix: str) -> list[str]:
 
 
 def _lost_windows(conn: sa.Connection, prefix: str) -> list[str]:
-    """Return a note with the reservations that begin later, so that operators can tell their projects."""
+    """Return a note that names future reservations, so that operators can inform their projects."""
     own, plans, ends = (
         sa.table(prefix + table.name, *(sa.column(each) for each in names))
         for table, names in (

@@ -203,7 +203,7 @@ def own_table_names(present: set[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class KeptTable:
-    """A kept table of OpenStack Placement and the number of its rows."""
+    """A table of OpenStack Placement that the adoption has kept, with the number of its rows."""
 
     name: str
     rows: int

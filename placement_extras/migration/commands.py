@@ -97,7 +97,7 @@ def comparison_text(comparison: TallyComparison) -> str:
 
 
 def take_over(conf: cfg.ConfigOpts) -> str | None:
-    """Adopt the database if ``[placement_database] adopt`` is set.
+    """Adopt the database if the option ``[placement_database] adopt`` is set.
 
     The function is a :class:`placement.maintenance.sync.Takeover`.
 

@@ -1,7 +1,7 @@
 """The content of a database in one format, for our schema and the schema of OpenStack Placement.
 
-Both databases of an import are read as rows with the same columns, so that rows can be counted, summed and
-compared. Differences are described item by item, with names and uuids.
+The two databases of an import are read as rows with the same columns, so that rows can be counted, summed and
+compared. Differences are described one by one, with names and uuids.
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ def _describe_item(table: str, key: ContentKey, value: tuple[Any, ...]) -> str:
 
 
 def _previous_value(table: str, was: tuple[Any, ...], now: tuple[Any, ...]) -> str:
-    """Return the values that differ, old and new, in parentheses."""
+    """Return the old and the new values that differ, as text in parentheses."""
     if table == "allocations":
         return f" (was {was[0]})"
     names: Sequence[str] = {

@@ -61,7 +61,7 @@ def _consumer_uuids(source: StockContent) -> Iterator[str]:
 
 
 def _aggregate_uuids(source: StockContent) -> Iterator[str]:
-    """Yield the uuids of all aggregates with members, without dashes and in small letters."""
+    """Yield the uuids of all aggregates with members, without dashes and in lower case."""
     listed = source.queries["provider_aggregates"].subquery()
     yield from source.conn.execute(sa.select(listed.c.aggregate).distinct()).scalars()
 
@@ -183,7 +183,7 @@ def _tree_roots(source: StockContent) -> TreeRoots:
 
 
 def shorten_list(lines: Sequence[str]) -> str:
-    """Join the first lines with an indent, and add the number of lines that are left out."""
+    """Join the first lines with an indent, and end with the number of lines that are left out."""
     more = [f"... and {len(lines) - _MAX_SHOWN} more"] if len(lines) > _MAX_SHOWN else []
     return "\n".join(f"  {line}" for line in (*lines[:_MAX_SHOWN], *more))
 
@@ -239,7 +239,7 @@ def copy(
     *,
     skip_orphans: bool = False,
 ) -> ImportOutcome:
-    """Copy all content like :func:`run`, but in a transaction of the caller."""
+    """Copy all content like :func:`run`, but within a transaction of the caller."""
     notes = examine_source(source, skip_orphans=skip_orphans)
     # the lock keeps all writers of a running service waiting, so that an empty database stays empty until the
     # copy

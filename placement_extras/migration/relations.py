@@ -87,9 +87,9 @@ _MAX_NAME: Final = 63  # maximum bytes of a name in PostgreSQL, which cuts longe
 # another program.
 _LOCK_SECONDS: Final = 60
 _LOCK_TRY_SECONDS: Final = 5
-"""Maximum seconds of one attempt to lock all tables. Another program may use one table in a transaction, and
-wait on a second connection for another table that is locked here. The database does not detect this deadlock.
-So each failed attempt releases its locks."""
+"""Maximum seconds of one attempt to lock all tables. The rights of a user with a role are not checked. The
+database does not detect this deadlock. So each failed attempt releases its locks.
+"""
 
 # indexes of a table, and sequences that its columns own ('a' and 'i': automatic and internal dependencies)
 _BELONGINGS: Final = sa.text(
@@ -200,7 +200,7 @@ def _execute_patiently(conn: sa.Connection, statement: str) -> None:
 def commit_step(conn: sa.Connection) -> None:
     """Commit a step of a move on MySQL.
 
-    On other databases the whole move is one transaction, so nothing is done.
+    On other databases the whole move is one transaction, so this function does nothing.
     """
     if not is_transactional(conn):
         conn.exec_driver_sql("COMMIT")

@@ -188,7 +188,7 @@ class StockContent(DatabaseContent):
 
 
 def canonical_uuid(text: str) -> str:
-    """Return a uuid with dashes and in small letters, as our API shows it.
+    """Return a uuid with dashes and in lower case, as our API shows it.
 
     OpenStack Placement stores some uuids in the spelling of the client.
 

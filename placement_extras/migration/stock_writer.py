@@ -399,7 +399,7 @@ def _row_batches(rows: Iterable[RowValues]) -> Iterator[Sequence[RowValues]]:
 
 @contextmanager
 def _refusal_named(table: sa.Table) -> Iterator[None]:
-    """Report an error of the database as a refusal of a table.
+    """Convert an error of the database in this context to a refusal of a table.
 
     :raises Conflict: the table refuses a row; the message names the table.
     """

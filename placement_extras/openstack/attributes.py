@@ -1,4 +1,4 @@
-"""Commands of ``openstack`` for attributes of resource providers, which osc-placement does not have."""
+"""Commands of ``openstack`` that list, set and remove attributes of resource providers."""
 
 import argparse
 import math
@@ -55,7 +55,7 @@ class SetProviderAttributes(command.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
-        """Change the attributes; fail if another client changes the provider at the same time."""
+        """Change the attributes; fail if another client changes the provider meanwhile."""
         given = {
             name: _parse_value(value)
             for name, value in parse_pairs(parsed_args.attribute, "--attribute", "<value>").items()
@@ -83,7 +83,7 @@ class UnsetAttributes(command.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
-        """Change the attributes; fail if another client changes the provider at the same time."""
+        """Change the attributes; fail if another client changes the provider meanwhile."""
         present = send_request(self, "GET", _attributes_path(parsed_args))
         left = {
             name: value for name, value in present["attributes"].items() if name not in parsed_args.attribute
@@ -120,7 +120,7 @@ def _attributes_table(answer: Mapping[str, Any]) -> ShownTable:
 
 
 def _parse_value(text: str) -> str | float:
-    """Return the number that a text stands for, or the text."""
+    """Return the number for which a text stands, or the text itself if it is no number."""
     try:
         number = float(text)
     except ValueError:

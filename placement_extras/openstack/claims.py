@@ -1,4 +1,4 @@
-"""Commands of ``openstack`` that claim and reserve, which osc-placement does not have."""
+"""Commands of ``openstack`` for claims, reservations and free windows, which osc-placement does not have."""
 
 import argparse
 import uuid
@@ -32,7 +32,7 @@ _RESERVATIONS: Final = "/ext/v1/reservations"
 _AVAILABILITY: Final = "/ext/v1/availability"
 _PAGE_SIZE: Final = 1000  # reservations in an answer, the maximum of the service
 _CONFLICT_TEXT: Final = "consumer generation conflict"
-"""Text of the service's error for a wrong generation."""
+"""Text in the service's error for a wrong generation."""
 _GENERATIONS_VERSION: Final = "1.28"
 """First microversion that shows allocations together with the generation of their consumer."""
 RESERVATION_COLUMNS: Final = (
@@ -45,26 +45,27 @@ RESERVATION_COLUMNS: Final = (
     "expires_at",
     "lead_time",
     "cleaning_time",
+    "on_end",
     "state",
     "degraded",
     "allocations",
 )
-"""Columns of a reservation."""
+"""The columns of a reservation."""
 _LISTED_COLUMNS: Final = (
     *("uuid", "project_id", "group", "expires_at", "resources"),
     *("starts_at", "state", "degraded"),
 )
-"""Columns of the list of reservations."""
+"""The columns of the list of reservations."""
 CLAIM_COLUMNS: Final = (
     *("#", "host", "resource_provider", "resources", "score"),
     *("consumer", "generation", "expires_at"),
 )
-"""Columns of a claim and of its alternates."""
+"""The columns of a claim and of its alternates (further choices)."""
 AVAILABILITY_COLUMNS: Final = (
     *("starts_at", "ends_at", "free_until"),
     *("host", "root_provider", "resources"),
 )
-"""Columns of a free window."""
+"""Columns of a free window; of several consumers, each one has a line."""
 
 TableRow = tuple[Any, ...]
 
@@ -82,8 +83,8 @@ class CreateClaim(command.Lister):
 
     The table has a line for each resource provider. Lines with the number 0 are the claim; lines with numbers
     from 1 on are alternates. The column "score" is filled if the claim has an order, and "expires_at" if it
-    expires. A dry run claims nothing, so its columns "consumer", "generation" and "expires_at" are empty. If
-    no host has room, the command shows the reasons.
+    expires or has an end. A dry run claims nothing, so its columns "consumer", "generation" and "expires_at"
+    are empty. If no host has room, the command shows the reasons.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -130,6 +131,19 @@ class CreateClaim(command.Lister):
             help="Time when the claim ends in any case, such as 2026-12-24T18:00:00Z (UTC); a claim from a"
             " reservation with a start needs it",
         )
+        parser.add_argument(
+            "--preemptible",
+            dest="min_duration",
+            metavar="<seconds>",
+            type=int,
+            help="Make a claim that lasts at least this number of seconds, and ends when its room is promised"
+            " to others, or at --ends-at. It gets the host where it may stay longest",
+        )
+        _add_on_end(
+            parser,
+            "What happens to the guest at --ends-at: nothing, an event, or an eviction by the agent of its"
+            " host (default: evict for preemptible claims, else the value of the reservation, or none)",
+        )
         parser.add_argument("--dry-run", action="store_true", help="Show the claim without making it")
         return parser
 
@@ -148,7 +162,9 @@ class CreateClaim(command.Lister):
         elif parsed_args.policy is not None:
             raise exceptions.CommandError("--policy needs a group: give its name with --group.")
         body: dict[str, Any] = {"claims": [claim], "dry_run": parsed_args.dry_run}
-        body |= _given_fields(parsed_args, "reservation", "ends_at")
+        body |= _given_fields(parsed_args, "reservation", "ends_at", "on_end")
+        if min_duration := _given_fields(parsed_args, "min_duration"):
+            body["preemptible"] = min_duration
         try:
             (claimed,) = request_extension(self, "POST", _CLAIMS, json=body)["claims"]
         except exceptions.Conflict as error:
@@ -160,9 +176,9 @@ class CreateClaim(command.Lister):
                 " consumer with that generation."
             ) from None
         print_warnings(self, claimed.get("warnings", ()))
-        held: TableRow = tuple(
-            claimed[name] for name in ("consumer_uuid", "consumer_generation", "expires_at")
-        )
+        held: TableRow = tuple(claimed[name] for name in ("consumer_uuid", "consumer_generation"))
+        # an earlier service has no ends
+        held += (claimed["expires_at"] or claimed.get("ends_at"),)
         if parsed_args.dry_run:
             print("Dry run: nothing was claimed.", file=self.app.stderr)
             held = None, None, None
@@ -193,7 +209,7 @@ class ConfirmClaim(command.ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
-        """Confirm with the given or the current generation."""
+        """Confirm the claim with the given generation or, without one, the current generation."""
         generation = parsed_args.generation
         if generation is None:
             held = send_request(self, "GET", f"/allocations/{parsed_args.uuid}", version=_GENERATIONS_VERSION)
@@ -231,6 +247,7 @@ class CreateReservation(command.ShowOne):
             " (default: now)",
         )
         _add_margins(parser)
+        _add_on_end(parser, f"{_ON_END_HELP} (default: none)")
         parser.add_argument("--uuid", metavar="<uuid>", help="UUID of the reservation (default: a new one)")
         parser.add_argument(
             "--group",
@@ -246,7 +263,9 @@ class CreateReservation(command.ShowOne):
         body = {
             **_request_fields(self, parsed_args, needs_source=host is None),
             **_expiry_fields(parsed_args),
-            **_given_fields(parsed_args, "uuid", "group", "starts_at", "lead_time", "cleaning_time"),
+            **_given_fields(
+                parsed_args, "uuid", "group", "starts_at", "lead_time", "cleaning_time", "on_end"
+            ),
         }
         if host is not None:
             # the service refuses a query, a flavor or hosts beside it, with a reason
@@ -303,21 +322,25 @@ class ShowReservation(command.ShowOne):
 
 
 class SetReservation(command.ShowOne):
-    """Change the time when a reservation expires."""
+    """Change the time when a reservation expires, or what happens at the end of claims from it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
+        """Send the new time, with the current generation of the reservation."""
         parser = _with_uuid(super().get_parser(prog_name))
-        _add_expiry(parser)
+        _add_expiry(parser, is_required=False)
+        _add_on_end(parser, f"{_ON_END_HELP} (default: as before)")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
-        """Write the time with the current generation."""
+        """Write the changes with the current generation."""
+        changes = {**_expiry_fields(parsed_args), **_given_fields(parsed_args, "on_end")}
+        if not changes:
+            raise exceptions.CommandError("Nothing to change: give --until, --for or --on-end.")
         path = f"{_RESERVATIONS}/{parsed_args.uuid}"
         generation = send_request(self, "GET", path)["reservation"]["generation"]
         return _reservation_columns(
             self,
-            send_request(self, "PUT", path, json={"generation": generation, **_expiry_fields(parsed_args)}),
+            send_request(self, "PUT", path, json={"generation": generation, **changes}),
         )
 
 
@@ -343,10 +366,13 @@ class ListAvailability(command.Lister):
     A flavor in options or in a file replaces the query. To book a window, give its start to --from of
     "openstack resource reservation create", its end to --until, and its host to --allowed-host. An empty
     "free_until" means that nothing is planned afterwards.
+
+    With --count, several consumers with this request fit together, and each window has a line for each of
+    them.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser of the arguments."""
+        """Find the windows; if there are none, fail with the reason."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         _add_place_arguments(parser)
         add_topology(parser)
@@ -363,6 +389,14 @@ class ListAvailability(command.Lister):
             metavar="<time>",
             help="Latest end (UTC; default: any end, with a start in 366 days)",
         )
+        parser.add_argument(
+            "--count", metavar="<number>", type=int, help="Number of consumers that fit together (default: 1)"
+        )
+        parser.add_argument(
+            "--different-hosts",
+            action="store_true",
+            help="Find a host of its own for each of --count consumers",
+        )
         _add_margins(parser)
         parser.add_argument(
             "--limit", metavar="<number>", type=int, help="Maximum number of windows (default: 5)"
@@ -371,11 +405,18 @@ class ListAvailability(command.Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
         """Find windows; without any, fail with the reason."""
+        asked = {**_place_fields(self, parsed_args), **given_topology(parsed_args)}
+        if parsed_args.count is not None:
+            claims = [{**asked, "count": parsed_args.count}]
+            asked = {"claims": claims, "different_hosts": parsed_args.different_hosts}
+        elif parsed_args.different_hosts:
+            raise exceptions.CommandError("--different-hosts needs the number of consumers: give --count.")
         body = {
-            **_place_fields(self, parsed_args),
-            **given_topology(parsed_args),
+            **asked,
             **_given_fields(parsed_args, "duration", "not_before", "deadline", "limit"),
             **_given_fields(parsed_args, "lead_time", "cleaning_time"),
+            # reasons cost the service more than the search does, but a person needs them
+            "explain": True,
         }
         answer = request_extension(self, "POST", _AVAILABILITY, json=body)
         print_warnings(self, answer["warnings"])
@@ -387,11 +428,12 @@ class ListAvailability(command.Lister):
         rows = [
             (
                 *(each[name] for name in ("starts_at", "ends_at", "free_until")),
-                names.host_name(each["root_provider_uuid"]),
-                each["root_provider_uuid"],
-                amounts_text(_sum_amounts(some["resources"] for some in each["allocations"].values())),
+                names.host_name(choice["root_provider_uuid"]),
+                choice["root_provider_uuid"],
+                amounts_text(_sum_amounts(some["resources"] for some in choice["allocations"].values())),
             )
             for each in answer["windows"]
+            for choice in each.get("claims", [each])
         ]
         return AVAILABILITY_COLUMNS, rows
 
@@ -472,12 +514,12 @@ def _place_fields(
 
 
 def _given_fields(parsed_args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return the options that were given, out of the options with these names, as fields of a body."""
+    """Return those of the named options that the user has given, as fields of a body."""
     return {name: getattr(parsed_args, name) for name in names if getattr(parsed_args, name) is not None}
 
 
 def _place_rows(choice: Mapping[str, Any], names: HostNames) -> list[TableRow]:
-    """Return host, provider, amounts and score for each provider of a claim or an alternate."""
+    """Return host, provider, amounts and score for each provider of a choice."""
     total = None if choice["score"] is None else choice["score"]["total"]
     return [
         (names.host_name(provider), provider, amounts_text(each["resources"]), total)
@@ -489,8 +531,18 @@ def _add_expires_in(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--expires-in", metavar="<seconds>", type=float, help=what)
 
 
-def _add_expiry(parser: argparse.ArgumentParser) -> None:
-    end = parser.add_mutually_exclusive_group(required=True)
+def _add_on_end(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--on-end", choices=("none", "notify", "evict"), help=what)
+
+
+_ON_END_HELP: Final = (
+    "What happens to guests at the end of claims that take from the reservation from now on, and name no"
+    " action: nothing, an event, or an eviction by the agent of the host"
+)
+
+
+def _add_expiry(parser: argparse.ArgumentParser, *, is_required: bool = True) -> None:
+    end = parser.add_mutually_exclusive_group(required=is_required)
     end.add_argument(
         "--for", dest="seconds", metavar="<seconds>", type=float, help="Seconds until the reservation expires"
     )
@@ -509,7 +561,9 @@ def _add_margins(parser: argparse.ArgumentParser) -> None:
 
 
 def _expiry_fields(parsed_args: argparse.Namespace) -> dict[str, Any]:
-    return {"expires_at": parsed_args.until} if parsed_args.until else {"expires_in": parsed_args.seconds}
+    if parsed_args.until:
+        return {"expires_at": parsed_args.until}
+    return {} if parsed_args.seconds is None else {"expires_in": parsed_args.seconds}
 
 
 def _reservation_columns(

@@ -36,7 +36,7 @@ _UNNAMED_FLAVOR: Final = "guest"
 
 TableRow = tuple[Any, ...]
 AnswerParts = Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Iterable[TableRow]]]]
-"""Parts of an answer that a table can show, each with its columns and a function for its rows."""
+"""The parts of an answer that a table can show, each with its columns and the function for its rows."""
 
 
 class ExplainAllocationCandidates(command.Lister):
@@ -82,8 +82,8 @@ class ShowCapacity(command.Lister):
 
       openstack resource capacity show --flavor 'm1.small=resources=VCPU:1,MEMORY_MB:2048,DISK_GB:20'
 
-    A flavor without a name is called "guest" in the table. It is a query, or sizes and properties as in other
-    commands:
+    A flavor without a name is called "guest" in the table. The text after the name is a query, or sizes and
+    properties as in other commands:
 
       openstack resource capacity show --vcpus 4 --ram 8192 --property hw:cpu_policy=dedicated
 
@@ -230,7 +230,7 @@ def _add_options(parser: argparse.ArgumentParser, parts: AnswerParts, queries_ar
 def _send_query(
     asking: command.Command, path: str, body: Mapping[str, Any], parsed_args: argparse.Namespace
 ) -> Any:
-    """Send a request with the options that all commands share; return the answer."""
+    """Send a request with the options that all commands share, and return the answer."""
     version = parsed_args.query_version
     shown = {**body, **given_strict(parsed_args), **({} if version is None else {"microversion": version})}
     return request_extension(asking, "POST", path, json=shown)
@@ -284,7 +284,7 @@ def _move_rows(flavor: Mapping[str, Any]) -> Iterable[TableRow]:
 
 
 def _bounds_text(each: Mapping[str, int]) -> int | str:
-    """Return a number, or a range if the search has not found the exact number."""
+    """Return the number as text, or a range if the search did not find the exact number."""
     lower, upper = each["lower_bound"], each["upper_bound"]
     return lower if lower == upper else f"{lower} to {upper}"
 

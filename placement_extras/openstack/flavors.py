@@ -20,12 +20,12 @@ _SIZES: Final = {
     "swap": ("<size-mb>", "Swap in MiB"),
 }
 TOPOLOGIES: Final = ("single-numa-node", "restricted", "best-effort", "spread")
-"""Ways to split dedicated CPUs and memory over NUMA nodes."""
+"""The policies for splitting dedicated CPUs and memory over NUMA nodes."""
 _MAX_FILE: Final = (
     1 << 20
 )  # characters; a file that is not a flavor, such as a device, must not fill the memory
 _SHOWN: Final = {"OS-FLV-EXT-DATA:ephemeral": "ephemeral", "properties": "extra_specs"}
-"""Names of fields in the output of `openstack flavor show` that differ from our names."""
+"""For fields in the output of `openstack flavor show` with other names than ours, our names."""
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,12 +73,12 @@ def add_topology(parser: argparse.ArgumentParser) -> None:
 
 
 def given_topology(parsed_args: argparse.Namespace) -> dict[str, Any]:
-    """Return the member ``topology`` of a body; empty without the option."""
+    """Return the field ``topology`` of a body; empty without the option."""
     return {} if parsed_args.topology is None else {"topology": parsed_args.topology}
 
 
 def given_strict(parsed_args: argparse.Namespace) -> dict[str, Any]:
-    """Return the member ``strict`` of a body; empty without the option."""
+    """Return the field ``strict`` of a body; empty without the option."""
     return {"strict": True} if parsed_args.strict else {}
 
 

@@ -9,7 +9,7 @@ from osc_lib import exceptions
 from osc_lib.command import command
 
 _TREES_VERSION: Final = "1.14"
-"""First microversion with the root of a provider's tree and the filter ``in_tree``."""
+"""First microversion that shows the root of a provider's tree, and has the filter ``in_tree``."""
 
 
 def send_request(asking: command.Command, method: str, path: str, **options: Any) -> Any:
@@ -71,7 +71,10 @@ def _root_uuid(asking: command.Command, name: str) -> str:
 
 
 class HostNames:
-    """The names of hosts. Each tree is requested once; names are empty if the user may not see providers."""
+    """The names of hosts.
+
+    Each tree is requested only once; names are empty if the user may not see providers.
+    """
 
     def __init__(self, asking: command.Command) -> None:
         self._asking = asking

@@ -3,18 +3,18 @@
 Nouns
     A *flavor* is a request for allocation candidates, with a name. A *host* is a tree of providers,
     identified by its root. A *slot* is one inventory of a host. A *way* to place a guest of a flavor at a
-    host is a set of slots, with the amount that the guest takes of each. All ways of a flavor take the same
-    total amount of each resource class. A way is dropped if another way takes the same or less of each slot.
-    Hosts are *coupled* if one provider shares resources with all of them: an amount that a guest of one host
-    takes from this provider is missing at the other hosts.
+    host is a set of slots, with the amount that the guest takes from each slot. All ways of a flavor take the
+    same total amount of each resource class. A way is dropped if another way takes the same or less from each
+    slot. Hosts are *coupled* if one provider shares resources with all of them, so that an amount taken from
+    it for one host is missing at the others.
 
-    A *lower bound* is a number of guests for which the planner knows places. An *upper bound* is a number of
-    guests of which the planner has proved that no more fit. Usually both bounds are equal. The bounds differ
-    if the exact number would take too long to compute.
+    A *lower bound* is a number of guests for which the planner knows places; it is certain that these fit. An
+    *upper bound* is a number of guests for which the planner has proved that more do not fit. In most cases
+    the two bounds are equal. The bounds differ if the exact number would take too long to compute.
 
-    A host is *full* for a flavor if no guest of the flavor fits. At a full host, each way lacks at least one
-    resource class. The planner looks at the way that lacks the fewest classes: these classes are *short*. The
-    free amounts of the flavor's other classes are *stranded*.
+    A host is *full* for a flavor if no guest of the flavor fits. At a full host, each way lacks enough of at
+    least one resource class. The planner examines the way that lacks the fewest classes: these classes are
+    *short*. The free amounts of the flavor's other classes are *stranded*.
 
 Modules
     - ``packing`` finds the ways of a flavor at a host, and counts the guests that fit into free amounts.
@@ -25,9 +25,9 @@ Modules
     - ``cluster_simulation`` keeps the free amounts while guests are added and removed. ``drain_plan`` uses
       the simulation to find places for the guests of some hosts, and ``migration_plan`` to find the fewest
       moves that make room.
-    - ``trials`` has the journal with which the searches of the planner undo changes.
+    - ``trials`` has the journal with which the planner's searches undo changes.
     - ``handler`` reads the allocations of guests and answers requests, and ``document`` makes the JSON.
-      ``options`` and ``rules`` are separate modules, because tools load them without ``handler``.
+      ``options`` and ``rules`` are separate modules, so that tools can load them without ``handler``.
 
 The order of calls
     The handler parses flavors, opens a view of the read model, and counts the guests of each flavor
@@ -44,12 +44,12 @@ A worked example
     ``resources=DISK_GB:2&resources_CPU=VCPU:2``. The flavor has two ways at this host, one for each node.
     Each way takes 2 GB of disk and 2 VCPU. The first node has room for 2 guests, the second node for 1 guest,
     and the disk for 5 guests. So 3 guests fit. The host ``cn2`` has the same nodes, but only 1 GB of free
-    disk, so no guest fits there. DISK_GB is short, and 7 VCPU are stranded, which would be enough for 3
+    disk, so no guest fits there. There DISK_GB is short, and 7 VCPU are stranded, which would be enough for 3
     guests.
 
 Invariants
     - Only the search (``placement.search``) finds ways; the planner has no rules of its own.
     - If a client claims guests one after the other at the places that the planner found, at least as many
       claims succeed as the lower bound says.
-    - All work is counted and limited (``placement.search.budget``).
+    - Each step of the work is counted and limited (``placement.search.budget``).
 """

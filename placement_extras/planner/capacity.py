@@ -1,7 +1,7 @@
 """Counts the guests of a flavor that fit: in the cloud, in each aggregate, and without the worst host.
 
-Hosts that share a provider are coupled: the amounts that guests of one host take from it are missing at the
-other hosts. For full hosts the result names the short classes and the stranded amounts.
+Hosts that share a provider are coupled: an amount that a guest of one host takes from the provider is missing
+at the other hosts. For full hosts the result names the short classes and the stranded amounts.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from placement_extras.planner.packing import (
 
 # one packing of the whole group for each of its hosts would take too long in a larger group
 MAX_RETRIED: Final = 32
-"""Maximum size of a group of coupled hosts for which the guests are counted again for the failure of each
-host. Larger groups get bounds."""
+"""Maximum number of coupled hosts in a group for which guests are counted again without each host. For larger
+groups the result has bounds.
+"""
 
 
 @dataclass(eq=False, slots=True)
@@ -43,9 +44,9 @@ class CoupledHost:
 
     A slot is a pair of provider id and class.
 
-    ``free`` has the free amounts of the slots of these ways. ``alone`` is the number of guests that fit if
-    the other hosts get no guests. ``shared`` has the providers of other hosts that share with this host,
-    ``offered`` the slots that this host shares with other hosts.
+    ``free`` has the free amounts of the slots of these ways. ``alone`` is the number of guests that fit if no
+    guests are placed on the other hosts. ``shared`` has the providers of other hosts that share with this
+    host, and ``offered`` the slots that this host shares with other hosts.
     """
 
     tree: HostTree
@@ -57,7 +58,7 @@ class CoupledHost:
 
 
 class HostCoupling:
-    """The hosts that share providers with each other, and the number of guests that fit on any of them.
+    """Hosts that share providers with each other, and the number of guests that fit on them together.
 
     :param sharing: the ids of all providers that share with trees other than their own.
     """
@@ -113,7 +114,7 @@ class HostCoupling:
         return sum([self._fit_group(group) for group in by_group.values()], NONE)
 
     def without_each(self) -> Iterator[tuple[HostTree, FitBounds]]:
-        """Yield each coupled host, with bounds of the number of guests that fit on the others if it fails."""
+        """Yield each coupled host, with bounds of the guests that fit on the others if this host fails."""
         fits = [self._fit_group(group) for group in self._groups]
         # hosts of different groups have no common providers, so bounds of groups add up
         whole = sum(fits, NONE)
@@ -132,7 +133,7 @@ class HostCoupling:
                 yield failed.tree, whole - fit + left
 
     def _after_failure(self, host: CoupledHost, failed: CoupledHost) -> CoupledHost:
-        """Return a coupled host with its remaining ways after the failure of another host."""
+        """Return a coupled host with the ways that are left after another host has failed."""
         if not failed.offered:
             return host
         # the sharing providers of the failed host are lost, too, so its neighbours may have fewer ways
@@ -180,7 +181,7 @@ MAX_EXAMPLES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class StrandedHost:
-    """A full host: its root, its stranded amounts, and the number of guests for which these are enough."""
+    """A full host: its root, its stranded amounts, and the number of guests that these suffice for."""
 
     root: Provider
     stranded: Mapping[str, int]
@@ -189,10 +190,10 @@ class StrandedHost:
 
 @dataclass(frozen=True, slots=True)
 class ClassShortage:
-    """The full hosts where the same classes are short: their number, and their stranded amounts by class.
+    """The full hosts where the same classes are short, with their number and their stranded amounts by class.
 
     If these hosts had enough of the short classes, ``guests`` more guests would fit. ``examples`` has some of
-    these hosts; those with room for most of these guests come first.
+    these hosts, beginning with those that have stranded amounts for most guests.
     """
 
     classes: tuple[str, ...]
@@ -213,7 +214,7 @@ class StrandedAmounts:
     def add(
         self, tree: HostTree, ways: FlavorFootprints, free: Free, shared: Collection[int] = frozenset()
     ) -> None:
-        """Add a full host, where no way has enough free amounts.
+        """Add a full host, on which no way finds enough free amounts.
 
         :param shared: ids of providers that share with a coupled host. Free amounts of these providers are
             not stranded, because other hosts can use them.
@@ -246,7 +247,7 @@ def _short_classes(way: Way, ways: FlavorFootprints, free: Free) -> frozenset[st
 
 
 class _LackingHosts:
-    """The full hosts that have the same ways for a guest and lack the same resource classes."""
+    """The full hosts with the same ways for a guest that lack the same resource classes."""
 
     def __init__(
         self, ways: FlavorFootprints, short: frozenset[str], shared: Collection[int], budget: SearchBudget
@@ -288,20 +289,20 @@ class _GatheredHosts:
 
 
 _TREES: Final = 64
-"""Number of trees after which the budget is checked again."""
+"""Number of trees between two checks of the budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlavorCapacity:
-    """The number of guests of a flavor that fit.
+    """The number of guests of a flavor that still fit.
 
     - ``hosts`` is the number of hosts that could serve the flavor if all hosts and sharing providers were
       empty. ``candidate_hosts`` is the number of hosts where a guest currently fits.
-    - ``worst`` is the root of the host with the largest loss of guests if it failed. Without this host,
+    - ``worst`` is the root of the host with the most guests lost by its failure. Without the worst host,
       ``without_worst`` guests fit.
-    - ``by_aggregate`` has, for each aggregate, the number of guests that fit on hosts with a root in this
-      aggregate.
-    - ``shortages`` is None if a topology splits the guests, because shortages are then not computed.
+    - ``by_aggregate`` has, for each aggregate, the number of guests that fit on hosts of which the root is in
+      the aggregate.
+    - ``shortages`` is None if a topology splits the guests, because shortages are not computed then.
     """
 
     fit: FitBounds
@@ -312,7 +313,9 @@ class FlavorCapacity:
     by_aggregate: Mapping[str, FitBounds]
     shortages: tuple[ClassShortage, ...] | None
     uncounted_hosts: int = 0
-    """Number of hosts with a lower bound of 0 because the time ended before guests were placed on them."""
+    """Number of hosts for which the lower bound is 0 because the time ended before guests were placed
+    there.
+    """
 
 
 class CloudHosts:
@@ -345,7 +348,7 @@ class CloudHosts:
 
 
 def count_flavor(cloud: CloudHosts, request: CandidatesRequest) -> FlavorCapacity:
-    """Return how many more guests of a flavor fit if no guests of other flavors are added.
+    """Return how many more guests of a flavor fit, if no guests of other flavors come.
 
     :raises placement.search.budget.BudgetExhausted: the work takes too long.
     """
@@ -353,7 +356,7 @@ def count_flavor(cloud: CloudHosts, request: CandidatesRequest) -> FlavorCapacit
 
 
 class _FlavorCount:
-    """The count of one flavor over all hosts."""
+    """Counts the guests of one flavor over all hosts."""
 
     def __init__(self, cloud: CloudHosts, request: CandidatesRequest) -> None:
         self._cloud = cloud
@@ -440,8 +443,8 @@ class _FlavorCount:
     ) -> None:
         """Add a full host to the shortages if a guest would fit on the empty host.
 
-        :param ways: the ways at the largest host of the same structure. This host may be too small for some
-            of them.
+        :param ways: the ways at the largest host of the same structure. The host itself may be too small for
+            some of these ways.
         """
         self._budget.spend(1 + len(ways.ways) // 4)
         kept = ways.ways_within(capacities)

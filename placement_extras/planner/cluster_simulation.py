@@ -1,4 +1,4 @@
-"""A simulated cluster: guests, their requests for new places, and the free amounts of hosts."""
+"""A simulated cluster, with guests, their requests for new places, and the free amounts of hosts."""
 
 from __future__ import annotations
 
@@ -114,20 +114,20 @@ def _make_request(asked: tuple[_Amounts, tuple[_Amounts, ...]]) -> CandidatesReq
 
 
 Host = tuple[HostTree, Sequence[Provider]]
-"""A tree, and the providers of other trees that share with it."""
+"""A tree, together with the providers of other trees that share with it."""
 Holders = Mapping[Slot, Mapping[HostedConsumer, int]]
-"""By slot, the guests that may move, with the amount that each holds."""
+"""For each slot, the guests that may move, with the amount that each of them holds."""
 _NO_HOLDERS: Final[Holders] = MappingProxyType({})
 _DeviceKind = tuple[Sequence[Slot], int]
-"""The slots of equal devices, and the number of free units that each device has."""
+"""The slots of equal devices, and the number of units that are free in each device."""
 _AT_ONCE: Final = 16
-"""Number of hosts after which the budget is checked again."""
+"""Number of hosts between two checks of the budget."""
 
 
 def _divide_units(kinds: Sequence[_DeviceKind], units: int, unit: int) -> Iterator[Way]:
     """Yield each way to take units from devices.
 
-    Ways that differ only by an exchange of equal devices are yielded once.
+    Ways that differ only by an exchange of equal devices count as one way.
 
     :param units: the number of units to take in total.
     :param unit: the amount of the resource class in one unit.
@@ -146,7 +146,7 @@ def _divide_units(kinds: Sequence[_DeviceKind], units: int, unit: int) -> Iterat
 
 
 def _list_partitions(number: int, length: int, most: int) -> Iterator[tuple[int, ...]]:
-    """Yield the partitions of a number into at most ``length`` parts of at most ``most``, largest first.
+    """Yield the partitions of a number into at most ``length`` parts, each at most ``most``, largest first.
 
     :param number: the number to partition, at most ``length * most``.
     """
@@ -160,7 +160,7 @@ def _list_partitions(number: int, length: int, most: int) -> Iterator[tuple[int,
 
 
 class ClusterSimulation:
-    """The free amounts of all hosts, which change when guests are added to hosts or removed.
+    """The free amounts of all hosts, which change when the simulation adds or removes guests.
 
     A slot is a pair of provider id and class. The ways of a request are computed for empty hosts and empty
     sharing providers.
@@ -204,7 +204,7 @@ class ClusterSimulation:
     def take_amounts(self, amounts: Iterable[tuple[Slot, int]], times: int = 1) -> None:
         """Subtract the amounts that a guest takes from the free amounts of the host.
 
-        :param times: the number of guests that take these amounts; -1 returns the amounts of one guest.
+        :param times: the number of guests that take these amounts. -1 gives the amounts of one guest back.
         """
         for slot, amount in amounts:
             # a slot with its initial amount gets no entry, so that unchanged hosts are recognised
@@ -227,14 +227,14 @@ class ClusterSimulation:
             yield host
 
     def serves_request(self, request: CandidatesRequest, host: Host) -> bool:
-        """Return whether a request has a way at a host when the host is empty.
+        """Return whether a request has a way at a host if the host is empty.
 
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
         return bool(self._asking_of(request).finder.footprints_at(*host).ways)
 
     def ways_at(self, request: CandidatesRequest, host: Host) -> Sequence[Way]:
-        """Return all ways of a request at a host when the host is empty. Equal devices form one pool.
+        """Return all ways that a request has at a host if the host is empty. Equal devices form one pool.
 
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
@@ -243,7 +243,7 @@ class ClusterSimulation:
     def room_at(
         self, request: CandidatesRequest, host: Host, holders: Holders = _NO_HOLDERS
     ) -> Iterator[Way]:
-        """Yield the ways of a request that fit into the current free amounts of a host.
+        """Yield the ways of a request that fit into the amounts currently free at a host.
 
         If several ways differ only in equal devices, only one of them is yielded.
 
@@ -262,7 +262,7 @@ class ClusterSimulation:
     def find_rooms(
         self, request: CandidatesRequest, holders: Holders = _NO_HOLDERS
     ) -> Iterator[tuple[Provider, Way]]:
-        """Yield each place that has room for one more guest, as :meth:`room_at` does.
+        """Yield each place with room for one more guest, like :meth:`room_at` for all hosts.
 
         A place is the root of a host, together with the way that the guest would take at this host.
         """
@@ -270,7 +270,7 @@ class ClusterSimulation:
             yield from self._rooms_at(request, host, holders)
 
     def candidate_hosts(self, request: CandidatesRequest) -> Iterator[Host]:
-        """Yield the hosts that may have room. Hosts with changed amounts come first."""
+        """Yield the hosts that may have room for the request. Hosts with changed amounts come first."""
         # the hosts are copied, because places are tried during the iteration over these hosts
         touched = {root for root, slots in self._touched.items() if slots}
         for root in sorted(touched):
@@ -288,7 +288,7 @@ class ClusterSimulation:
             yield host[0].root, way
 
     def _choose_devices(self, way: Way, holders: Holders) -> Iterator[Way]:
-        """Replace each pool of a way by devices; yield one way for each choice that makes a difference."""
+        """Replace each pool in a way by devices; yield one way for each choice of devices that matters."""
         self.budget.spend(1 + len(way))
         if not way:
             yield ()
@@ -337,13 +337,16 @@ class ClusterSimulation:
         return found
 
     def _plain_free(self, found: FlavorFootprints, tree: HostTree) -> Free | None:
-        """Return the free amounts by slot; None if guests have changed them or the host shares providers."""
+        """Return the free amounts by slot.
+
+        The result is None if guests have changed them, or if the host shares providers.
+        """
         if self._touched.get(tree.root.id) or self.is_coupled(found, tree):
             return None
         return found.with_pools(tree.free)
 
     def is_coupled(self, found: FlavorFootprints, tree: HostTree) -> bool:
-        """Return whether guests on other hosts may use the same resources of sharing providers."""
+        """Return whether guests of other hosts may use the same sharing providers."""
         return found.coupled or (self.shares and any(each.id in self._sharing for each in tree.members))
 
     def _keyed_ways(self, found: FlavorFootprints, tree: HostTree) -> Sequence[Way]:
@@ -352,7 +355,7 @@ class ClusterSimulation:
 
 
 class _RequestRoom:
-    """A request for a guest, and the hosts that had room for it at the beginning of the simulation."""
+    """The request of a guest, and the hosts with room for the guest at the beginning of the simulation."""
 
     def __init__(self, snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget) -> None:
         self.request = request
@@ -364,7 +367,7 @@ class _RequestRoom:
     def may_fit(self, found: FlavorFootprints, free: Free | None) -> bool:
         """Return whether a guest may fit into the free amounts.
 
-        None stands for unknown amounts, into which a guest may fit.
+        Unknown amounts are None, and a guest may fit into them.
         """
         if not found.ways or free is None:
             return bool(found.ways)
@@ -374,7 +377,7 @@ class _RequestRoom:
         return formula is None or formula(free) > 0
 
     def candidate_hosts(self, board: ClusterSimulation) -> Iterator[Host]:
-        """Yield the hosts that may have had room at the beginning."""
+        """Yield the hosts that may have had room for the guest at the beginning."""
         if self._left is None:
             self._left = self._look_for_room(board)
         number = 0

@@ -1,4 +1,4 @@
-"""Formats the capacity of flavors as a JSON document, as the API reference describes it.
+"""Renders the capacity of flavors as a JSON document, as the API reference describes it.
 
 Only :mod:`placement_extras.planner.handler` uses this module. The handler decides the content of an answer,
 and this module formats it.
@@ -22,7 +22,7 @@ def flavor_document(
     fallback: FlavorCapacity | None = None,
     making: MigrationPlan | None = None,
 ) -> dict[str, Any]:
-    """Return the JSON document about the guests of one flavor.
+    """Return the document about the guests of one flavor.
 
     :param fallback: the capacity for the fallback of the request, if it has one.
     :param making: the moves that make room for one more guest, if the request asks for moves.
@@ -49,16 +49,16 @@ def _hosts(capacity: FlavorCapacity) -> dict[str, int]:
 
 
 def of_sets(sets: FitBounds, shares: Mapping[str, FlavorProportion]) -> dict[str, Any]:
-    """Return the JSON document about flavors that are counted together in given proportions."""
+    """Return the document about flavors that are counted together in given proportions."""
     guests = {name: sets.lower_bound * share.number for name, share in shares.items()}
     return {**_fit_document(sets), "guests": guests}
 
 
 def of_displaced(displaced: DisplacedGuests, ending: int, planned: int) -> dict[str, Any]:
-    """Return the JSON document about the guests of drained hosts.
+    """Return the document about the guests of drained hosts.
 
-    :param ending: the number of further guests, which end before the hosts are taken away.
-    :param planned: the number of windows there that have not begun, and so hold nothing yet.
+    :param ending: the number of other guests there, which end before the hosts are taken away.
+    :param planned: the number of windows on these hosts that have not begun, and so hold nothing yet.
     """
     return {
         "consumers": displaced.guests,

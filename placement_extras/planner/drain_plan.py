@@ -1,4 +1,4 @@
-"""Finds places on other hosts for the guests of some hosts that are drained or fail."""
+"""Finds new places for the guests of hosts that are drained or that fail."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,20 +13,21 @@ from placement_extras.planner.packing import FitBounds, Way, most_by_volume
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 _MAX_TRIES: Final = 5_000
-"""Maximum number of tries of the second search, which looks for more places than the first pass found. After
-these tries, the result has bounds instead of an exact number."""
+"""Maximum number of tries of the second search, which looks for more places than the first pass has found.
+After these tries, the result has bounds instead of an exact number.
+"""
 # with more places, the search would reach its limit without a result
 _MAX_PLACES: Final = 200
-"""Maximum number of places, summed over all guests, up to which the second search runs."""
+"""Maximum number of places of all guests together with which the second search still runs."""
 MAX_UNPLACED: Final = 100
-"""Maximum number of guests without a place that an answer names."""
+"""Maximum number of guests without a new place that an answer names."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnplacedGuest:
-    """A guest without a place. ``root`` is the root of its drained host.
+    """A guest of a drained host that has no new place. ``root`` is the root of its drained host.
 
-    ``alone``: whether the guest would have a place if no other guest of the drained hosts were placed.
+    ``alone`` tells whether the guest would have a place if it were the only displaced guest.
     """
 
     guest: HostedConsumer
@@ -50,7 +51,7 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
     """Return how many of the guests fit on other hosts after all these guests have left.
 
     In a first pass, each guest takes the first place with room; the largest guests come first. If some guests
-    are left, a second search tries all places of all guests, within limits.
+    are left, a second search tries all places for all guests, within limits.
 
     :param board: the simulation of all hosts except the hosts of these guests.
     :raises placement.search.budget.BudgetExhausted: the work takes too long.
@@ -94,10 +95,10 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
 
 
 def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> list[HostedConsumer]:
-    """Return the guests by descending size.
+    """Sort guests by descending size.
 
-    For each class, a guest has a share of the largest requested amount; its size is the largest of these
-    shares.
+    The size of a guest is the largest of its shares: for each class, its amount divided by the largest amount
+    of any guest.
     """
     asked = [(each, each.total_amounts) for some in yielding_slices(guests, budget) for each in some]
     most: dict[str, int] = {}
@@ -116,7 +117,7 @@ def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> li
 def _place_guests(
     board: ClusterSimulation, guests: Sequence[HostedConsumer]
 ) -> tuple[list[Way], list[HostedConsumer]]:
-    """Place each guest at the first host with room; return their ways, and the guests without room."""
+    """Place each guest at the first host with room; return the ways used, and the guests without a place."""
     taken, left = [], []
     # searches are kept by the identity of the request, because guests of one flavor share the object
     places: dict[int, _FirstPlaces] = {}
@@ -135,7 +136,7 @@ def _place_guests(
 class _FirstPlaces:
     """Finds the first host with room for the guests of one request.
 
-    While guests are only added, a host without room stays without room.
+    While guests are only added, a host that has no room stays without room.
     """
 
     def __init__(self, board: ClusterSimulation, guest: HostedConsumer) -> None:
@@ -156,7 +157,7 @@ class _FirstPlaces:
 
 
 def _by_volume(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> int:
-    """Return an upper bound of the number of guests that fit, from sums of free amounts."""
+    """Return an upper bound of the number of guests that fit, computed from sums of free amounts."""
     asked: dict[str, Counter[int]] = {}
     for guest in guests:
         for name, amount in guest.total_amounts.items():
@@ -193,7 +194,7 @@ class _DrainSearch:
         self._best: tuple[HostedConsumer, ...] = ()
 
     def find_places(self, known: int, upper_bound: int) -> _DrainResult:
-        """Look for an arrangement in which more than ``known`` guests have a place.
+        """Search for an arrangement that gives more than ``known`` guests a place.
 
         :param known: the number of guests for which a place is known.
         :param upper_bound: the proved maximum of guests with a place.
@@ -227,9 +228,9 @@ class _DrainSearch:
         return True
 
     def _try_guests(self, number: int, left: list[HostedConsumer], spare: int) -> bool:
-        """Return whether the guests from index ``number`` on have places, except at most ``spare`` of them.
+        """Try to place the guests from index ``number`` on, except at most ``spare`` of them.
 
-        If the result is True, the guests stay placed.
+        If the result is True, the guests remain placed in the simulation.
         """
         self._journal.count_try()
         if number == len(self.guests):

@@ -1,4 +1,4 @@
-"""The operation ``POST /ext/v1/capacity``: its body, its handler, and the search for new places of guests.
+"""The operation ``POST /ext/v1/capacity``: its body, its handler, and new places for guests.
 
 The handler reads the guests of hosts from the database, and free amounts from the read model, at slightly
 different times. So a guest that is created, deleted or moved in between may be counted twice or not at all.
@@ -49,15 +49,15 @@ from placement_extras.planner.proportions import FlavorProportion, count_sets
 from placement_extras.planner.split_count import count_split
 
 MAX_FLAVORS: Final = 32
-"""Maximum number of flavors in a body."""
+"""Maximum number of flavors that a body names."""
 MAX_EXCLUDED: Final = 1024
-"""Maximum number of hosts in ``excluded_hosts``."""
+"""Maximum number of hosts that ``excluded_hosts`` names."""
 MAX_PROPORTION: Final = 1_000_000
-"""Maximum ``proportion``: the number of guests of a flavor in each set of flavors."""
+"""Maximum value of ``proportion``, the number of guests of a flavor in each set of flavors."""
 
 
 class FlavorSchema(explanation.AskingSchema, explanation.TopologySchema):
-    """A flavor: the request of one guest."""
+    """Schema of a flavor, which is the request of one guest."""
 
     name = StringField(required=True, min_length=1, max_length=255)
     proportion = IntegerField(1, MAX_PROPORTION, load_default=None)
@@ -66,9 +66,9 @@ class FlavorSchema(explanation.AskingSchema, explanation.TopologySchema):
 class CapacityBody(explanation.VersionedSchema):
     """The body of a request: the flavors to count, the microversion of their queries, and hosts to leave out.
 
-    ``drain`` asks whether the guests of these hosts have places elsewhere. ``maintenance`` asks this for the
-    hosts of a reservation, without the guests that end before it. ``moves`` asks for the moves that
-    make room for one more guest of each flavor.
+    ``drain`` asks whether the guests of the hosts to leave out have places elsewhere. ``maintenance`` asks
+    the same for the hosts of a reservation, without those guests that end before it. ``moves`` asks for the
+    moves that make room for one more guest of each flavor.
     """
 
     flavors = ArrayField(ObjectField(FlavorSchema), required=True, min_items=1, max_items=MAX_FLAVORS)
@@ -133,7 +133,7 @@ class GuestRelocator:
     """Finds new places for guests of given hosts.
 
     :param seconds: CPU time for all calls of the methods together.
-    :param check_awaited: called regularly; an exception that it raises ends the work.
+    :param check_awaited: a function that is called regularly; its exception ends the work.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class GuestRelocator:
             return displace_guests(ClusterSimulation(view.snapshot, budget, avoided), guests)
 
     def room_for(self, request: CandidatesRequest, avoided: Collection[str]) -> MigrationPlan:
-        """Return the fewest moves that make room for a guest. No guest moves from or to the avoided hosts.
+        """Find the fewest moves that make room for a guest. No guest moves from or to the avoided hosts.
 
         :raises placement.search.budget.BudgetExhausted: the work takes too long.
         """
@@ -202,7 +202,7 @@ class GuestRelocator:
 
 
 def _ids(snapshot: ModelSnapshot, uuids: Collection[str]) -> set[int]:
-    """Return the ids of those providers that exist."""
+    """Return the ids of the providers with these uuids, as far as they exist."""
     return {snapshot.by_uuid[uuid] for uuid in uuids if uuid in snapshot.by_uuid}
 
 
@@ -227,12 +227,15 @@ blueprint = Blueprint("ext_capacity", __name__)
 _BODY: Final = CapacityBody()
 
 _PLACING_SHARE: Final = 0.75
-"""Share of the remaining time for placing guests on hosts, if a topology splits the guests."""
+"""Share of the remaining time in which guests are placed on hosts, if a topology splits the guests."""
 
 
 @api_operation(blueprint, "POST", f"{EXT}/capacity", rules.CAPACITY, reads_json=True, writes_json=True)
 def count_capacity(call: ApiRequest) -> Response:
-    """Count how many guests of some flavors fit, and name the resources that are short. Nothing is stored."""
+    """Count how many guests of some flavors fit, and name the resources that are short.
+
+    The operation stores nothing.
+    """
     body = call.parse_body(_BODY)
     asked, version = parse(body, call.service.request_forms)
     topologies = parse_topologies(body, asked)
@@ -379,7 +382,7 @@ def _disabled_warnings(
 
 
 def _possible_requests(asked: AskedCandidates) -> Iterator[CandidatesRequest]:
-    """Yield the request of a flavor, then its fallback if it has one."""
+    """Yield the request of a flavor and, if it has one, its fallback."""
     yield asked.request
     if asked.fallback is not None:
         yield asked.fallback

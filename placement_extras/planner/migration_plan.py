@@ -1,4 +1,4 @@
-"""The fewest moves of guests to other hosts that make room for one more guest of a flavor."""
+"""Finds the fewest moves of guests to other hosts that make room for one more guest of a flavor."""
 
 import heapq
 import math
@@ -14,22 +14,22 @@ from placement_extras.planner.packing import DevicePool, Slot, Way
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 MAX_HOSTS: Final = 64
-"""Maximum number of hosts from which guests may move: the hosts that lack the least for the flavor."""
+"""Maximum number of hosts from which guests may move, which are those that lack least for the flavor."""
 MAX_MOVES: Final = 64
-"""Maximum number of moves of a plan."""
+"""Maximum number of moves in a plan."""
 _MAX_TRIES: Final = 2_000
 """Maximum number of single moves that the search tries in order to find a plan with fewer moves."""
 WINDOW_HOLD: Final = "WINDOW_HOLD"
 """The type of the consumers that keep room of their provider free for windows."""
 _STAYING: Final = frozenset(("RESERVATION", WINDOW_HOLD, "MIGRATION"))
-"""Types of consumers that cannot be moved."""
+"""Types of consumers that no plan moves."""
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationStep:
     """The move of one guest from a host to another host, and the amounts that it takes there.
 
-    Roots stand for the hosts.
+    Hosts are given by their roots.
 
     ``allocations`` has the amounts of the way, by uuid of the provider and by class.
     """
@@ -43,7 +43,7 @@ class MigrationStep:
 
 @dataclass(frozen=True, slots=True)
 class MigrationPlan:
-    """Moves, in their order, after which a guest of the flavor fits on ``host``.
+    """Moves in order, after which a guest of the flavor fits on ``host``.
 
     Each moved guest has room at its destination at the time of its move. At least ``lower_bound`` moves are
     necessary. ``lower_bound`` is None if moves cannot make room. ``moves`` is None if no plan is known.
@@ -115,7 +115,7 @@ def make_room(
 
 
 class _TargetHost:
-    """A host that could serve the flavor if it were empty, and the ways of the flavor at this host."""
+    """A host that could serve the flavor if it were empty, and the flavor's ways at this host."""
 
     def __init__(self, host: Host, ways: Sequence[Way]) -> None:
         self.root = host[0].root
@@ -124,7 +124,7 @@ class _TargetHost:
 
 
 class _MigrationSearch:
-    """The search for moves of guests, which are tried in the simulation and undone at the end."""
+    """Searches for moves of guests; it tries moves in the simulation, and undoes all of them at the end."""
 
     def __init__(
         self,
@@ -164,7 +164,10 @@ class _MigrationSearch:
         self._seen: dict[frozenset[tuple[HostedConsumer, Way]], int] = {}
 
     def run(self) -> MigrationPlan:
-        """Return the plan with the fewest moves or, if the search takes too long, the best plan so far."""
+        """Return the plan with the fewest moves.
+
+        If the search takes too long, return the best plan so far.
+        """
         least = self._least_moves()
         if math.isinf(least):
             return MigrationPlan(None, None, None)
@@ -203,7 +206,7 @@ class _MigrationSearch:
         return MigrationPlan(*best, bound)
 
     def _needs_leaving(self, target: _TargetHost) -> float:
-        """Return a lower bound of the guests that have to leave before the flavor fits at a host."""
+        """Return a lower bound of the number of guests that must leave before the flavor fits at a host."""
         # the bound is cached until a guest moves to this host or leaves it
         known = self._needed.get(target.root.id)
         if known is None:
@@ -214,7 +217,7 @@ class _MigrationSearch:
         return max([self._leaving_count(slot, amount) for slot, amount in way])
 
     def _leaving_count(self, slot: Slot, amount: int) -> float:
-        """Return a lower bound of the guests that have to leave before an amount of a slot is free."""
+        """Return a lower bound of the number of guests that must leave before an amount of a slot is free."""
         lacking, number = amount - self._board.free(slot), 0
         if lacking <= 0:
             return 0
@@ -227,7 +230,7 @@ class _MigrationSearch:
         return math.inf
 
     def _holders_of(self, slot: Slot) -> Mapping[HostedConsumer, int]:
-        """Return the guests that hold a slot, or a device of a pool, with the amount that each can free."""
+        """Return the guests that hold a slot, or a device of a pool, and the amount that each could free."""
         if not isinstance(slot, DevicePool):
             return self._holders.get(slot, {})
         found: dict[HostedConsumer, int] = {}
@@ -242,7 +245,7 @@ class _MigrationSearch:
         return min(map(self._needs_leaving, self._targets), default=math.inf)
 
     def _empty_host(self, target: _TargetHost, most: int) -> tuple[MigrationStep, ...] | None:
-        """Move the guests away that hold most of the missing resources.
+        """Move those guests away that hold most of the missing resources.
 
         Return None if ``most`` moves are not enough.
         """
@@ -257,7 +260,10 @@ class _MigrationSearch:
             self._journal.undo_changes()
 
     def _leaving_ways(self, target: _TargetHost) -> Iterator[tuple[HostedConsumer, tuple[Provider, Way]]]:
-        """Yield the guests that may leave a host, each with a new place; the most helpful come first."""
+        """Yield the guests that may leave a host, each with a new place.
+
+        The most helpful guests come first.
+        """
         way = min(target.ways, key=self._needs_for)
         missing = {slot: amount - self._board.free(slot) for slot, amount in way}
         lacking = [(amount, self._holders_of(slot)) for slot, amount in missing.items() if amount > 0]
@@ -273,9 +279,9 @@ class _MigrationSearch:
                 yield guest, where
 
     def _places_elsewhere(self, guest: HostedConsumer) -> Iterator[tuple[Provider, Way]]:
-        """Return the places on other hosts for a guest.
+        """Return the places for a guest on other hosts.
 
-        Amounts that it holds at sharing providers count as free.
+        The guest's own amounts at sharing providers count as free.
         """
         rooms = self._board.find_rooms(guest.request, self._holders)
         if self._board.shares:
@@ -299,9 +305,11 @@ class _MigrationSearch:
         )
 
     def _try_moves(self, left: int) -> bool:
-        """Return whether this number of moves makes room. If so, the moves stay in force in the simulation.
+        """Return whether this number of moves can make room.
 
-        :raises TriesExhausted: the search takes too long to find out.
+        If it can, the moves stay in force in the simulation.
+
+        :raises TriesExhausted: the limit of tries was reached before the result was known.
         """
         least = self._least_moves()
         if not least:
@@ -331,7 +339,7 @@ class _MigrationSearch:
         return False
 
     def _worth_moving(self, left: int, *, tight: bool) -> list[HostedConsumer]:
-        """Return the guests for the next move.
+        """Return the guests from which the next move is chosen.
 
         With ``tight``, each move has to free an amount of a short slot.
         """

@@ -1,6 +1,6 @@
-"""The options of the planner, in the section of the extended API.
+"""The options of the planner, in the configuration section of the extended API.
 
-This module is separate from the handler, because programs without a planner register the options.
+This module is separate from the handler, because programs that run no planner register the options, too.
 """
 
 from oslo_config import cfg

@@ -24,7 +24,7 @@ _MAX_TRIES: Final = 2_000
 instead of an exact number."""
 # with more ways, the search would reach its limit without a result
 _MAX_WAYS: Final = 200
-"""Maximum number of ways up to which a better packing than the first is searched for."""
+"""Maximum number of ways with which a better packing than the first is searched for."""
 
 Free = Mapping[Any, int] | tuple[int, ...]
 """The free amounts, by slot."""
@@ -32,7 +32,7 @@ Free = Mapping[Any, int] | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class FitBounds:
-    """Bounds of the number of guests that fit: at least ``lower_bound`` and at most ``upper_bound``."""
+    """Bounds of the number of guests that fit, which is from ``lower_bound`` to ``upper_bound``."""
 
     lower_bound: int
     upper_bound: int
@@ -52,7 +52,7 @@ NONE: Final = FitBounds(0, 0)
 
 
 def one_way(way: Way) -> Callable[[Free], int]:
-    """Return a function that counts the guests that fit if all of them take the same way.
+    """Return a function that counts the guests that fit if all of them use the same way.
 
     A way consists of slots, each with the amount that a guest takes. The count is never negative.
     """
@@ -81,7 +81,7 @@ def fit_function(found: FlavorFootprints, budget: SearchBudget) -> Callable[[Fre
 
 
 def fit_formula(ways: Sequence[Way]) -> Callable[[Free], int] | None:
-    """Return a function that computes the number of guests by a formula; None if no formula exists.
+    """Return a function that computes the number of guests by a formula; None if there is no formula.
 
     A formula exists if no slot occurs in several ways, except slots of which all ways take the same amount.
     """
@@ -108,7 +108,7 @@ def pack_guests(
     """Return bounds of the number of guests of one flavor that fit into the free room.
 
     The first packing fills the ways one after the other; the way with the most room comes first. If this
-    packing has fewer guests than the upper bound, a search tries to find a better packing.
+    packing has fewer guests than the upper bound, a search tries to find a packing with more.
 
     :param upper_bound: a known upper bound of the number of guests, if any.
     :raises placement.search.budget.BudgetExhausted: the budget is spent.
@@ -119,7 +119,7 @@ def pack_guests(
 
 
 class _PackingSearch:
-    """The search for the best packing: it chooses the number of guests for one way after the other."""
+    """Searches for the best packing by choosing the number of guests for one way after the other."""
 
     def __init__(self, found: FlavorFootprints, free: Free, budget: SearchBudget) -> None:
         self._budget = budget
@@ -156,7 +156,7 @@ class _PackingSearch:
         return FitBounds(self._best, upper_bound)
 
     def bound_guests(self, first: int) -> int:
-        """Return an upper bound of the guests that fit by the ways from index ``first`` on.
+        """Return an upper bound of the number of guests that fit with the ways from index ``first`` on.
 
         The bound is the smallest of three numbers: the sum over these ways, the guests that one resource
         class allows, and the guests that one slot allows.
@@ -192,7 +192,7 @@ class _PackingSearch:
             self._left[slot] -= count * amount
 
     def _try_ways(self, index: int, count: int, upper_bound: int) -> None:
-        """Try all numbers of guests in the remaining ways, as long as a better packing is possible."""
+        """Try all numbers of guests in the remaining ways, while a better packing is still possible."""
         self._best = max(self._best, count)
         if self._best >= upper_bound or count + self.bound_guests(index) <= self._best:
             return
@@ -249,18 +249,18 @@ class FlavorFootprints:
     pools: Mapping[Slot, DevicePool] = field(default_factory=dict)
 
     def with_pools(self, amounts: Sequence[int]) -> tuple[int, ...]:
-        """Return the free amounts of the slots of a tree, followed by the usable amounts of its pools."""
+        """Return the free amounts of a tree's slots, followed by the usable amounts of its pools."""
         if not self.pools:
             return tuple(amounts)
         return (*amounts, *[pool.usable_amount(amounts) for pool in self.pools.values()])
 
     def single_slots(self, slots: Iterable[Slot]) -> Iterator[Slot]:
-        """Yield these slots; for a pool, yield the slots of its devices instead."""
+        """Yield the slots, but in place of a pool the slots of its devices."""
         for slot in slots:
             yield from self.pools[slot].slots if slot in self.pools else (slot,)
 
     def with_provider_ids(self, tree: HostTree) -> FlavorFootprints:
-        """Return these footprints with provider ids and classes in place of the slots of a tree."""
+        """Return a copy with pairs of provider id and class in place of the tree's slots."""
         key = key_slots(tree, self.pools)
         return FlavorFootprints(
             tuple([tuple([(key(slot), amount) for slot, amount in way]) for way in self.ways]),
@@ -281,7 +281,7 @@ class FlavorFootprints:
         return tuple([way for way in self.ways if all(capacities[slot] >= part for slot, part in way)])
 
     def with_ways(self, ways: tuple[Way, ...]) -> FlavorFootprints:
-        """Return these footprints with only some of the ways."""
+        """Return a copy with only some of the ways."""
         classes = {slot: self.classes[slot] for way in ways for slot, _ in way}
         return FlavorFootprints(ways, classes, self.coupled, self.pools)
 
@@ -289,7 +289,7 @@ class FlavorFootprints:
 def key_slots(
     tree: HostTree, pools: Mapping[Slot, DevicePool] = MappingProxyType({})
 ) -> Callable[[Slot], Slot]:
-    """Return a function that replaces a slot of a tree by the id of its provider and its resource class.
+    """Return a function that replaces a slot of a tree by the id of its provider and its class.
 
     So a provider that several coupled hosts share has the same slot at each of these hosts.
     """
@@ -307,7 +307,7 @@ def key_slots(
 
 
 def most_by_volume(guests: int, asked: Mapping[str, Mapping[int, int]], there: Mapping[str, int]) -> int:
-    """Return an upper bound of the guests that fit, from the sum of the free amounts of each class.
+    """Return an upper bound of the number of guests that fit, from the sum of free amounts of each class.
 
     :param asked: the number of guests that request each amount, by resource class and amount.
     :param there: the free amounts of all hosts together, by resource class.
@@ -348,7 +348,7 @@ class FootprintFinder:
     def footprints_at(
         self, tree: HostTree, shared: Sequence[Provider], parts: tuple[int, ...] = ()
     ) -> FlavorFootprints:
-        """Return the ways at a host with the providers that share with it.
+        """Return the ways at a host, including those that use providers which share with it.
 
         :param parts: a number for each provider of the host. Only devices with the same number form a pool.
         :raises placement.search.budget.BudgetExhausted: the search takes too long.
@@ -404,7 +404,7 @@ def _slot_order(part: tuple[Any, int]) -> tuple[bool, Any]:
 
 
 def _pareto_minimal(ways: Iterable[Way], budget: SearchBudget) -> list[Way]:
-    """Return the Pareto-minimal ways."""
+    """Return only the Pareto-minimal ways."""
     kept: list[dict[Any, int]] = []
     for way in sorted(map(dict, ways), key=lambda way: (len(way), sum(way.values()))):
         budget.spend(1 + len(kept))

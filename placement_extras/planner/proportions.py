@@ -1,4 +1,4 @@
-"""Counts how many sets of guests of several flavors fit, where each set has the flavors in given proportions.
+"""Counts how many sets of guests fit, where each set contains several flavors in given proportions.
 
 For example, each set may have two guests of one flavor and one guest of another.
 """
@@ -25,13 +25,13 @@ from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 # guests are placed in chunks, so that each host gets a mix of flavors
 _CHUNKS: Final = 64
-"""Number of chunks into which the upper bound of sets is divided at first."""
+"""Number of chunks into which the search first divides the upper bound of sets."""
 _MAX_TRIES: Final = 5_000
 """Maximum number of tries to place one more set. After these tries, the result has bounds instead of an exact
 number."""
 # with more ways, the search would reach its limit without a result
 _MAX_WAYS: Final = 200
-"""Maximum number of ways up to which a place for one more set is searched for."""
+"""Maximum number of ways with which a place for one more set is searched for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,7 @@ class FlavorProportion:
 
 
 Place = tuple[Any, tuple[Way, ...]]
-"""The free amounts of a host by slot, which change during the search, and the ways of a flavor at this
-host."""
+"""The free amounts of a host by slot, which change during the search, and a flavor's ways at this host."""
 
 
 def count_sets(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> FitBounds:
@@ -174,7 +173,7 @@ class _SetPlacing:
         self._journal = TrialJournal(budget, _MAX_TRIES)
 
     def find_most(self, upper_bound: int) -> FitBounds:
-        """Return bounds of the number of sets that fit, at most ``upper_bound``."""
+        """Return bounds of the number of sets that fit, where ``upper_bound`` is already known."""
         # many sets are placed at a time, and half as many after a failure, so the work does not grow with the
         # number of guests
         fits, chunk = 0, max(1, upper_bound // _CHUNKS)
@@ -229,7 +228,9 @@ class _SetPlacing:
         self._journal.record_undo(_give_back, free, way, count)
 
     def _try_sets(self, sets: int) -> bool:
-        """Return whether this number of sets fits. If it fits, the guests stay placed.
+        """Try to place this number of sets of guests; return whether they fit.
+
+        If they fit, the guests stay placed.
 
         :raises TriesExhausted: the limit of tries was reached before the answer was known.
         """

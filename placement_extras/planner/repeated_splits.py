@@ -1,13 +1,14 @@
-"""Counts guests that are split over NUMA nodes without a search for each, if only free amounts matter.
+"""Counts guests that are split over NUMA nodes, and searches once for guests with equal splits.
 
-A request is *plain* if it has only one group, without a suffix and without required traits. Each class
-that is not split has to be at one provider of the host. The split of a guest then depends only on the
-*rooms*: the amounts that the providers of each NUMA node can give. So the split is cached by the rooms. A
-room is limited to the amount of one guest, so that hosts with different usage often have equal rooms.
+A request is *plain* if it has only one group, without a suffix and without required traits. Each class that
+is not split has to be at one provider of the host. The split of a guest on a host then depends only on the
+*rooms*: the amounts that the providers of each NUMA node can give. So the split is cached with the rooms as
+its key. A room is limited to the amount of one guest, so that hosts with different usage often have equal
+rooms.
 
 Invariants
-    Guests only reduce rooms. So the best split stays the best as long as it fits, and is repeated until one
-    of its amounts is no longer free.
+    Guests only reduce rooms. So the best split remains the best while it fits, and is repeated until one of
+    its amounts is no longer free.
 """
 
 from collections.abc import Hashable, Sequence
@@ -32,16 +33,18 @@ from placement.search.equivalence import tree_reader
 from placement.search.request import CandidatesRequest
 
 Amounts = tuple[tuple[int, int], ...]
-"""The split of one guest: numbers of rooms, each with the amount that the guest takes."""
+"""The split of one guest: pairs of the number of a room and the amount that the guest takes there."""
 
 _HostRoom = tuple[int, int, int, int, int]
-"""A room: the least and the largest amount for one guest, the step, the largest amount on the empty host, and
-the slot."""
+"""A room of a host: the least and the largest amount for one guest, the step, the largest amount on the empty
+host, and the slot.
+"""
 _HostRooms = Sequence[Sequence[Sequence[_HostRoom]]]
 """The rooms of a host by zone and class."""
 _Zone = tuple[tuple[tuple[int, int, int, int, int], ...], ...]
-"""The rooms of a zone by class: the largest free amount, the least amount, the step, the largest amount on
-the empty host, and the slot."""
+"""The rooms of one zone by class: the largest free amount, the least amount, the step, the largest amount on
+the empty host, and the slot.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ class RepeatedSplits:
         self._known: dict[Hashable, Amounts | None] = {}
 
     def count_guests(self, tree: HostTree, free: Sequence[int], limit: int) -> int | None:
-        """Return how many guests fit, at most ``limit``; None if more than free amounts matters at this host.
+        """Return how many guests fit, at most ``limit``; None if not only free amounts matter at this host.
 
         :param free: the free amounts of the host, by slot.
         :raises placement.search.budget.BudgetExhausted: the budget is spent.
@@ -215,7 +218,7 @@ class RepeatedSplits:
     def _split_guest(
         self, names: Sequence[str], zones: Sequence[_Zone], apart: Sequence[Sequence[int]]
     ) -> Amounts | None:
-        """Return the split of one guest: the index of each used room, and the amount that it gives.
+        """Return the split of one guest: the index of each used room, and the amount that the room gives.
 
         Return None if the guest does not fit.
         """

@@ -1,4 +1,4 @@
-"""The policy rules of the planner. Tools that list rules import this module without the planner itself."""
+"""The policy rules of the planner, in a module that tools can import without the planner itself."""
 
 from typing import Final
 

@@ -1,9 +1,9 @@
-"""Counts guests if a topology policy splits their CPUs and memory over the zones of a host.
+"""Counts guests when a topology policy splits their CPUs and memory over the zones of a host.
 
 In the simple case, a guest takes all its CPUs and memory from one zone, and each zone has one provider of
-each class. Then the ways of the flavor are filtered and packed, and the result is exact. Otherwise the
-search of claims places one guest after another on a copy of the host. The number of placed guests is the
-lower bound, and sums of free amounts give the upper bound.
+each class. In the simple case, the ways of the flavor are filtered and packed, and the result is exact. In
+all other cases, the search of claims places one guest after another on a copy of the host. The number of
+placed guests is the lower bound, and sums of free amounts give the upper bound.
 
 Only :mod:`placement_extras.planner.handler` uses this module. The module is separate from ``capacity``,
 because it uses the search of claims.
@@ -39,9 +39,9 @@ from placement_extras.planner.packing import (
 from placement_extras.planner.repeated_splits import RepeatedSplits
 
 CountedHost = tuple[HostTree, FitBounds]
-"""A host that is not coupled, and the number of guests that fit on it."""
+"""A host that shares no providers with other hosts, and the number of guests that fit on it."""
 _NO_LIMIT: Final = 1 << 62
-"""A limit above the number of guests of any host."""
+"""A number above the number of guests of any host, which means no limit."""
 
 
 def count_split(
@@ -62,7 +62,7 @@ def count_split(
 
 
 def count_repeats(snapshot: ModelSnapshot, choice: HostChoice) -> int:
-    """Return how many guests fit one after the other if all take the same providers and amounts."""
+    """Return how many guests fit one after the other, if all take the same from the same providers."""
     return min(
         snapshot.providers[provider.id].free(name) // amount
         for provider, amounts in choice.resources
@@ -131,7 +131,7 @@ class _SplitCount:
         )
 
     def _look_at_coupled(self, hosts: Sequence[tuple[HostTree, Sequence[Provider]]]) -> tuple[int, int]:
-        """Return how many of these hosts could serve a guest when empty, and how many can serve one now."""
+        """Return how many of these hosts could serve a guest when empty, and how many can now."""
         capable = able = 0
         for tree, shared in hosts if not self._uncounted else ():
             try:
@@ -146,7 +146,7 @@ class _SplitCount:
         return any(not self._bounds.asked.keys().isdisjoint(each.inventories) for each in sharing)
 
     def _count_host(self, tree: HostTree, shared: Sequence[Provider]) -> tuple[bool, FitBounds]:
-        """Return whether the host could serve a guest when empty, and how many guests fit now."""
+        """Return whether the host could serve a guest if it were empty, and how many guests fit now."""
         names = zoned_classes(tree, self._bounds.split)
         if not names or self._bounds.takes_of_one_provider(tree, names):
             ways = self._allowed_ways(tree, shared, names)
@@ -166,7 +166,7 @@ class _SplitCount:
         return is_capable, FitBounds(guests, max(guests, upper))
 
     def _bound_host(self, tree: HostTree, shared: Sequence[Provider]) -> tuple[bool, FitBounds]:
-        """Return the bounds of a host for which the time ended before guests were placed."""
+        """Return bounds for a host on which the time ended before guests were placed."""
         self._budget.spend(1 + len(tree.members))
         self._uncounted += 1
         return False, FitBounds(0, self._bounds.most_guests(tree, shared))
@@ -245,7 +245,7 @@ class _CoupledCount:
     asked: Mapping[str, int]
 
     def fit_bounds(self, among: Collection[int] | None = None, without: int | None = None) -> FitBounds:
-        """Return how many guests fit on hosts if the host ``without`` fails.
+        """Return how many guests fit on the hosts if the host ``without`` fails.
 
         :param among: the roots of the hosts that count; None for all hosts.
         """
@@ -335,7 +335,10 @@ class _HostPlacing:
         return ModelSnapshot((held or {}).get(each, snapshot.providers[each]) for each in ids)
 
     def first_choice(self, snapshot: ModelSnapshot, root: int) -> HostChoice | None:
-        """Return the providers and amounts of the next guest at a host; None if it does not fit there."""
+        """Return the amounts, by provider, that the next guest takes at a host.
+
+        The result is None if the guest does not fit.
+        """
         self._budget.spend(1 + len(snapshot))
         choices = SplitChoices(snapshot, self._request, self._topology, self._distances, self._budget)
         return next((each for each in choices.choices_at(root) if each is not None), None)
@@ -376,7 +379,7 @@ class _AmountBounds:
         }
 
     def takes_of_one_provider(self, tree: HostTree, names: Sequence[str]) -> bool:
-        """Return whether a guest takes all split classes from one zone, and each class from one provider."""
+        """Return whether a guest takes split classes from one zone, and each class from one provider."""
         zones = tree.kind.zone_positions
         if self._topology is not TopologyPolicy.SINGLE_NUMA and len(zones) > 1:
             return False

@@ -1,9 +1,9 @@
-"""The journal of a search: it undoes changes that the search has tried, and limits the number of tries.
+"""The journal of a search, which undoes the changes that the search has tried and limits their number.
 
 Every search of the planner looks for a series of changes that leads to a wanted state. The search makes a
 change, continues from there, and undoes the change if it does not lead to the state. The number of
-combinations can be huge. So a search stops after a number of tries, and the answer has bounds instead of
-an exact number.
+combinations of changes can be huge. So a search stops after a number of tries, and the answer has bounds
+instead of an exact number.
 
     for way in journal.try_each(ways):
         take(way)
@@ -25,11 +25,11 @@ Option = TypeVar("Option")
 
 
 class TriesExhausted(Exception):
-    """A search has reached its limit of tries without a result."""
+    """A search has reached its limit of tries before the result was known."""
 
 
 class TrialJournal:
-    """The changes that one search has tried, which are undone in reverse order.
+    """The changes that one search has made, which are undone in reverse order.
 
     :param max_tries: the number of calls of :meth:`count_try` after which a call raises
         :class:`TriesExhausted`.
@@ -55,7 +55,7 @@ class TrialJournal:
             raise TriesExhausted
 
     def record_undo(self, undo: Callable[..., object], *arguments: object) -> None:
-        """Record a change: the function, with its arguments, that undoes the change."""
+        """Record a change by the function, with its arguments, that undoes the change."""
         self._undoing.append((undo, arguments))
 
     def undo_changes(self, kept: int = 0) -> None:

@@ -101,8 +101,9 @@ class AmbiguousWrites:
     _accepted: dict[int, WrittenKeys] = field(default_factory=dict)
     """Accepted writes by the number of the request."""
     _seen: dict[str, frozenset[str]] = field(default_factory=dict)
-    """For each item, the names in accepted writes since the last write that replaced it with equal content in
-    both services."""
+    """For each item, the names in accepted writes since the last write that replaced the item with equal
+    content in both services.
+    """
     _doubtful: dict[str, frozenset[str]] = field(default_factory=dict)
     """For each item with ambiguous content, the names that can show this content."""
 
@@ -139,7 +140,7 @@ class AmbiguousWrites:
     def _rival_writes(
         self, copy: MirroredRequest, written: WrittenKeys, waiting: Iterable[int]
     ) -> list[WrittenKeys]:
-        """Return overlapping accepted writes of other content to the same items."""
+        """Return accepted writes that overlapped this write and wrote other content to the same items."""
         # get() returns None for refused and forgotten writes
         others = map(self._accepted.get, {*copy.beside, *waiting} - {copy.number})
         return [
@@ -155,7 +156,7 @@ class AmbiguousWrites:
         return self._accepted.get(copy.number) or WrittenKeys.of_request(copy.request)
 
     def add_doubt(self, copy: MirroredRequest) -> None:
-        """Mark the items of a write as ambiguous, because perhaps only one of the services accepted it."""
+        """Mark the items of a write as ambiguous, because possibly only one of the services accepted it."""
         written = self._written_keys(copy)
         for thing in written.things:
             self._mark_doubtful(thing, written.names)

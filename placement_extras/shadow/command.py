@@ -1,4 +1,4 @@
-"""``placement-shadow``: a trial of this service beside OpenStack Placement, which still answers clients."""
+"""The program ``placement-shadow``: a trial of this service beside OpenStack Placement."""
 
 import logging
 import multiprocessing
@@ -95,7 +95,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _set_up_log(arguments: Sequence[str]) -> None:
-    """Set up logging in a child process, which inherits none of it."""
+    """Set up logging in a child process, which does not inherit the logging of its parent."""
     log.setup(new_config(arguments, cli_opts=CLI_OPTIONS), PROJECT)
 
 

@@ -1,8 +1,8 @@
-"""Compares the answers of both services, and recognises documented differences.
+"""Compares the answers of the two services, and recognises documented differences.
 
-``doc/reference/deviations.yaml`` documents the differences between both services. This module recognises the
-differences that occur in answers. For example, after a refused claim OpenStack Placement keeps the consumer
-of the claim, and later answers show the type of this consumer.
+The file ``doc/reference/deviations.yaml`` documents the differences between the two services. This module
+recognises the differences that occur in answers. For example, after a refused claim OpenStack Placement keeps
+the consumer of the claim, and later answers show the type of this consumer.
 """
 
 from __future__ import annotations
@@ -71,8 +71,9 @@ MATCHED_TEXTS: Final = tuple(
     )
 )
 _GENERAL_STATUSES: Final = (400, 403, 404, 409)
-"""Statuses of errors that begin with the same general sentence in both services, such as "Access was denied
-..."."""
+"""Statuses of errors that begin with the same general sentence in the two services, such as "Access was
+denied ...".
+"""
 _COMPARED_HEADERS: Final = ("openstack-api-version", "content-type", "cache-control", "allow")
 CandidateAmounts = dict[str, dict[str, int]]
 """Amounts of an allocation candidate, by the uuid of the provider and the resource class."""
@@ -115,7 +116,9 @@ def _quote_detail(answer: ShadowAnswer) -> str:
 
 
 ComparedParts = Iterator[tuple[str, Any, Any]]
-"""The compared parts of two answers: name, value of OpenStack Placement, value of our service."""
+"""The compared parts of two answers: the name, the value of OpenStack Placement, and the value of our
+service.
+"""
 
 
 def _compare_headers(theirs: ShadowAnswer, ours: ShadowAnswer) -> ComparedParts:
@@ -286,13 +289,16 @@ def explain_difference(
 
 
 def refused_there_only(theirs: ShadowAnswer) -> str | None:
-    """Return the name of the deviation for a write that only OpenStack Placement refuses; None for others."""
+    """Return the deviation that explains why only OpenStack Placement refuses a write.
+
+    The result is None for other writes.
+    """
     # the claim is for a new consumer, but OpenStack Placement has kept this consumer after a refused claim
     return _ORPHANS if "expected 0 but got" in _sentence_of(theirs) else None
 
 
 def known_here_only(request: AskedRequest, theirs: ShadowAnswer) -> str | None:
-    """Return the name of the deviation for a path that only our service has; None for other paths."""
+    """Return the deviation that explains a path which only our service has; None for other paths."""
     path = unquote(urlsplit(request.path).path)
     return _EXTENSIONS if theirs.status == 404 and (path + "/").startswith("/ext/") else None
 
@@ -307,7 +313,7 @@ def _last_modified(exchange: ShadowExchange, difference: AnswerDifference) -> bo
 
 
 def _method_of_older_versions(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """Return whether the stock service left out ``Allow`` in an error 405."""
+    """Return whether the stock service left out the header ``Allow`` in an error 405."""
     return difference.what == "allow" and "allow" not in exchange.theirs.headers
 
 
@@ -351,7 +357,7 @@ def _refused_mappings(exchange: ShadowExchange, difference: AnswerDifference) ->
 
 
 def _wrong_sums(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """Return whether the stock service has candidates with wrong sums, and our service right sums."""
+    """Return whether the stock service has candidates with wrong sums, where our service has right sums."""
     url = urlsplit(exchange.request.path)
     if difference.what != "body" or url.path != "/allocation_candidates":
         return False

@@ -43,12 +43,12 @@ class CopiedDatabases:
 
 
 MAX_MOMENTS: Final = 20
-"""Maximum number of snapshots that are taken until a snapshot has no write in flight."""
+"""Maximum number of snapshots that are taken to get one without a write in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyMoment:
-    """Two times, in seconds of the monotonic clock, between which the copy was taken."""
+    """Two times (in seconds of the monotonic clock) between which the database was copied."""
 
     earliest: float
     latest: float
@@ -58,7 +58,7 @@ class CopyMoment:
         return copy.started + copy.seconds < self.earliest
 
     def is_within(self, copy: MirroredRequest) -> bool:
-        """Return whether a request was a write that was not answered yet at this moment.
+        """Return whether a request was a write that was not answered yet at the moment of the copy.
 
         The copy may or may not have the changes of such a write.
         """
@@ -82,8 +82,9 @@ def check_databases(databases: CopiedDatabases) -> None:
 def copy(databases: CopiedDatabases, is_quiet: Callable[[CopyMoment], bool] = lambda _: True) -> CopyMoment:
     """Copy the source database into ours. Programs that write to the source are not blocked.
 
-    :param is_quiet: returns whether no write was in flight at a moment. If so, the copy contains exactly the
-        changes before this moment. If not, another snapshot is taken, up to :data:`MAX_MOMENTS` times.
+    :param is_quiet: a function that returns whether no write was in flight at a moment. If no write was in
+        flight, the copy contains exactly the changes before this moment. Otherwise another snapshot is taken,
+        up to :data:`MAX_MOMENTS` times.
     :raises ServiceError: the database was not copied; our database is unchanged.
     """
     with open_database(databases.target) as database:

@@ -23,7 +23,7 @@ NO_ROOM: Final = "too much was waiting to be compared"
 
 @dataclass(frozen=True, slots=True)
 class BacklogBounds:
-    """Upper bounds, in bytes, of a queue of copies.
+    """Upper bounds in bytes of a queue that holds copies.
 
     A copy is added only while the queue stays below its bound.
 
@@ -54,7 +54,7 @@ class ByteBacklog:
         return len(self._copies)
 
     def put(self, copy: MirroredRequest) -> None:
-        """Add a copy, or a stub of it, if it fits. Otherwise count it in ``left_out``."""
+        """Add a copy, or a stub of it, if it fits. If nothing fits, count the copy in ``left_out``."""
         with self._changed:
             fitting = self._fitting_copy(copy)
             if fitting is None:
@@ -92,7 +92,7 @@ class ByteBacklog:
             return self._closed and not self._copies
 
     def any_waiting(self, holds: Callable[[MirroredRequest], bool]) -> bool:
-        """Return whether a condition holds for any waiting copy."""
+        """Return whether a condition holds for any copy in the queue."""
         with self._changed:
             return any(map(holds, self._copies))
 
@@ -127,7 +127,7 @@ _SILENCE_SECONDS: Final = 0.1
 class OutboxDelivery:
     """One copy for the comparing process, or None if no request was answered for a while.
 
-    :param left_out: number of copies that found no room since the start.
+    :param left_out: number of copies since the start for which the queue had no room.
     :param settled: a time of the monotonic clock in seconds. All writes that came in before this time are in
         this delivery or an earlier one.
     :param predecessors: number of processes that answered clients before the sender.
@@ -171,7 +171,7 @@ class MirrorOutbox:
         self._thread.join(seconds)
 
     def put(self, copy: MirroredRequest) -> None:
-        """Queue a copy to be sent; never blocks."""
+        """Queue a copy to be sent, without ever blocking."""
         self._waiting.put(copy)
 
     def _run(self) -> None:

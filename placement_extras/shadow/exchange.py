@@ -55,7 +55,7 @@ class ShadowAnswer:
 
     @classmethod
     def from_content(cls, status: int, headers: Headers, content: bytes) -> Self:
-        """Decompress and parse an answer as it was received."""
+        """Make an answer from its status, headers and content as received, which may be compressed."""
         named = {name.lower(): value for name, value in headers}
         if named.get("content-encoding", "identity") in ("gzip", "deflate"):
             content = _decompress_content(content)
@@ -115,7 +115,10 @@ class ReceivedAnswer:
     content: bytes
 
     def parse_answer(self) -> ShadowAnswer:
-        """Parse the answer; this is left to the comparing process, so that clients do not wait for it."""
+        """Parse the answer.
+
+        The comparing process does this, so that clients do not wait for it.
+        """
         return ShadowAnswer.from_content(self.status, self.headers, self.content)
 
 

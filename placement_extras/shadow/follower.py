@@ -34,8 +34,9 @@ _NICENESS: Final = 10
 _FINISH_SECONDS: Final = 10.0
 """Seconds at the end for replaying the waiting copies, and again the same time for the current request."""
 _ANSWER_SECONDS: Final = 10.0
-"""Seconds to wait for writes that were in flight at the moment of the copy. After this time another snapshot
-is taken."""
+"""Seconds to wait for answers to writes that were in flight when the database was copied. After this time
+another snapshot is taken.
+"""
 _TICK_SECONDS: Final = 0.02
 """Seconds between two checks of the writes that were in flight at the moment of the copy."""
 
@@ -123,7 +124,7 @@ class ShadowFollower:
     def _receive(self) -> None:
         """Receive copies.
 
-        Each connection belongs to another answering process; only one connection is open at a time.
+        Each connection is from another answering process; only one connection is open at a time.
         """
         while not self._stopped.is_set():
             try:
@@ -206,6 +207,6 @@ class ShadowFollower:
 def was_quiet(backlog: ByteBacklog, moment: CopyMoment) -> bool:
     """Return whether no write was in flight at a moment.
 
-    Call this when all writes before the moment are answered.
+    Call this function when all writes before the moment are answered.
     """
     return not backlog.any_waiting(moment.is_within)

@@ -56,10 +56,12 @@ class FlightTicket:
 
 
 class InFlight:
-    """The requests in flight. Numbers each request that comes in, and makes a copy when it is answered.
+    """The requests that are in flight.
 
-    :param put: receives the copies in the order of the answers. The function must not block, because it is
-        called under the lock.
+    It numbers each request that comes in, and makes a copy of the request when it is answered.
+
+    :param put: a function that receives the copies in the order of the answers. This function must not block,
+        because it is called under the lock.
     """
 
     def __init__(self, put: Callable[[MirroredRequest], None]) -> None:
@@ -85,7 +87,7 @@ class InFlight:
         return ticket
 
     def settled_until(self) -> float:
-        """Return a time in seconds of the monotonic clock. All writes that came in before it are answered."""
+        """Return a time, in seconds of the monotonic clock, before which all arrived writes are answered."""
         with self._lock:
             # the time is taken under the lock, so that each write that begins later has a later time
             now = time.monotonic()
@@ -127,7 +129,7 @@ class RequestForwarder:
     """WSGI application that forwards requests to OpenStack Placement and returns the answers.
 
     :param stock: URL of OpenStack Placement, with the prefix of its API.
-    :param in_flight: records the requests and makes the copies.
+    :param in_flight: the object that records requests and makes the copies.
     :param threads: maximum number of requests in flight.
     :param seconds: time after which a silent OpenStack Placement counts as unavailable.
     """
@@ -205,7 +207,7 @@ class RequestForwarder:
 
 
 class _PassingBody:
-    """The body of a forwarded answer, as an iterator that keeps a copy of at most :data:`.MAX_KEPT` bytes."""
+    """The body of a forwarded answer, as an iterator that copies at most :data:`.MAX_KEPT` bytes of it."""
 
     def __init__(
         self,
@@ -399,7 +401,7 @@ class _ProxyServer(BundledServer):
         super().__init__()
 
     def settings(self) -> Mapping[str, Any]:
-        """Return the settings of gunicorn."""
+        """Decompress at most :data:`MAX_KEPT` bytes; return content that is not compressed unchanged."""
         return {
             "bind": self._settings.bind,
             "workers": 1,

@@ -182,7 +182,7 @@ _TRAITS_PATH: Final = re.compile(r"/resource_providers/[^/?]+/traits")
 
 
 class ReplayVerdict(StrEnum):
-    """Judgement of the answers to one request."""
+    """The judgement of the two answers to one request."""
 
     SAME = "same"
     """The answers do not differ in anything that matters to clients."""
@@ -191,12 +191,14 @@ class ReplayVerdict(StrEnum):
     DIFFERENT = "different"
     """The answers differ, and nothing explains the difference."""
     RACED = "raced"
-    """The answers differ, or a refused write was not replayed. Overlapping writes can explain this."""
+    """The answers differ, or a refused write was not replayed. Overlapping writes can explain the
+    difference.
+    """
     DOUBTFUL = "doubtful"
     """The answers differ about an item with unknown content, because several clients wrote it at the same
     time."""
     MISSED = "missed"
-    """The answers were not compared."""
+    """The answers were not compared, for instance because one of them is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,7 @@ class ReplayOutcome:
     :param why: for MISSED the reason, for KNOWN the name of the deviation, otherwise the difference.
     :param answer: the answer of our service; None if our service was not asked.
     :param seconds: seconds until our service answered the copy.
-    :param parts: whether the databases of both services differ since this request.
+    :param parts: whether the databases of the two services differ from this request on.
     """
 
     copy: MirroredRequest
@@ -247,7 +249,7 @@ class RequestReplay:
     doubt: AmbiguousWrites = field(default_factory=AmbiguousWrites)
 
     def replay_copy(self, copy: MirroredRequest) -> None:
-        """Replay the next copy, or postpone it until the writes that overlapped it are replayed."""
+        """Replay the next copy, or postpone it until the writes that overlapped it have been replayed."""
         self._note_write(copy)
         outcome = self._try_outcome(copy)
         if outcome:
@@ -283,7 +285,7 @@ class RequestReplay:
         self.report(replace(outcome, verdict=ReplayVerdict.RACED, why=why, parts=False))
 
     def conclude_all(self) -> None:
-        """Judge all postponed copies now. Called after the last copy."""
+        """Judge all postponed copies now. The caller does this after the last copy."""
         for copy in list(self._postponed.values()):
             self._conclude_copy(copy)
 

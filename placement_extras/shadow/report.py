@@ -1,6 +1,6 @@
 """Counts the outcomes of all comparisons and serves them over HTTP.
 
-``/`` is a text for people, ``/report.json`` is for programs and ``/metrics`` is for Prometheus.
+``/`` returns a text for people, ``/report.json`` is for programs, and ``/metrics`` is for Prometheus.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class OutcomeTally:
     differences: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT))
     doubtful: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT))
     parted: dict[str, Any] | None = None
-    """The first request after which the databases differ; None as long as they are in step."""
+    """The first request after which the databases differ; None while they are in step."""
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     def __post_init__(self) -> None:
@@ -348,7 +348,7 @@ def _handler_class(status: ComparerStatus) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(content)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Log nothing, because a monitoring system sends a request every few seconds."""
+            """Log nothing, because a monitoring system asks for the report every few seconds."""
 
     return ReportHandler
 

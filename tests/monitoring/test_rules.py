@@ -45,6 +45,7 @@ FIRES: dict[str, list[tuple[str, str]]] = {
     ],
     "GuestsWithoutPlace": [("compute_agent_refused_guests", "1x200")],
     "GuestsNotLookedAfter": [("compute_agent_lost_guests", "1x200")],
+    "GuestsOverdue": [("compute_agent_overdue_guests", "1x200")],
     "GuestsUnallocated": [("compute_agent_unallocated_guests", "1x200")],
     "GuestsStray": [("compute_agent_stray_guests", "1x200")],
     "GuestsWithBrokenPromises": [('compute_agent_broken_promises{promise="cpus"}', "1x200")],

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib.metadata import EntryPoints
 from typing import Any
 
 import sqlalchemy as sa
@@ -9,7 +10,7 @@ import sqlalchemy as sa
 from placement import extensions
 
 # like an environment without the package: it is neither registered nor importable
-extensions.entry_points = lambda group: ()  # type: ignore[assignment, attr-defined]
+extensions.entry_points = EntryPoints  # type: ignore[assignment, attr-defined]
 sys.modules["placement_extras"] = None  # type: ignore[assignment]
 
 from placement.cmd import manage  # noqa: E402  # after the removal of the extras

@@ -1,28 +1,29 @@
 """The drivers of guests that are containers of Podman or Docker, which root runs.
 
-Terms: the *engine* is Podman or Docker. Both speak the API of the Docker Engine over a UNIX socket. A
+Terms: the *engine* is Podman or Docker; it has the API of the Docker Engine over a UNIX socket. A
 container with the label ``compute-agent.guest=true``, or with a name of ``guest_names`` in the options, is a
-guest while it runs. A *run* is the time from the start of a container to its end. With ``[podman] pods =
-pod``, a pod of Podman can be one guest. Its *infra container*, which has the labels of the pod and runs as
-long as the pod does, represents it.
+guest while it runs. A *run* is the time from the start of a container to its end. With the option ``[podman]
+pods = pod``, a pod of Podman can be one guest. The pod's *infra container*, which has the labels of the pod
+and runs as long as the pod does, represents the pod.
 
-``driver.py`` is the driver, on the base of :mod:`compute_agent.drivers.foreign`. ``table.py`` finds guests,
-``editor.py`` writes values to control groups and gives them back. Pure functions decide: ``labels.py`` (the
-settings) and ``container_state.py`` (answers of the engine). ``engine.py`` calls the engine, and
-``event_stream.py`` follows its events.
+``driver.py`` is the driver, which extends :mod:`compute_agent.drivers.foreign`. ``table.py`` finds guests,
+and ``editor.py`` writes values to control groups and restores the old ones. Pure functions decide:
+``labels.py`` parses the settings, and ``container_state.py`` the answers of the engine. ``engine.py`` calls
+the engine, and ``event_stream.py`` follows its events.
 
-Why control groups: the API could set limits by ``POST /containers/ID/update``. Podman 4.3 (Debian 12) does
-not have this call. The call cannot give back an empty set of CPUs. It has no ``memory.high``, ``memory.low``
-and ``cpu.idle``. Docker keeps its values for the next start of the container, where they would outlive the
-agent's decisions. So the agent writes to the group of the container. The group ends with each run, and with
-it all values of the agent. The group of a pod outlives its runs, so the agent gives its values back when the
-pod stops.
+The agent writes to control groups for these reasons: the API could set limits only by ``POST
+/containers/ID/update``. Podman 4.3 (Debian 12) does not have this call. The call cannot restore an empty set
+of CPUs. The call lacks ``memory.high``, ``memory.low`` and ``cpu.idle``. Docker keeps the values of such a
+call for the next start of the container, where they would outlive the agent's decisions. So the agent writes
+to the control group of the container. This group ends with each run of the container, and so do all values of
+the agent. The group of a pod outlives the runs of the pod, so the agent restores its values when the pod
+stops.
 
-Example: container ``db`` has ``compute-agent.guest=true`` and is given CPUs 4-7. The agent notes
-``AllowedCPUs`` as empty in its record, and writes 4-7 to ``cpuset.cpus`` of
+Example: the container ``db`` has the label ``compute-agent.guest=true``, and the agent gives it CPUs 4-7. The
+agent records that ``AllowedCPUs`` was empty, and writes 4-7 to ``cpuset.cpus`` of
 ``machine.slice/libpod-ID.scope``. When the container ends, the agent removes the record.
 
-Invariants: the agent starts and restarts no container. A value of the guest's own is on disk before the agent
-changes it. No call waits longer than ``engine.CALL_SECONDS`` for the engine, apart from the time that a
-container has to stop. Labels of the image decide nothing.
+Invariants: the agent never starts or restarts a container. The agent stores a value of the guest on disk
+before it changes the value. No call waits longer than ``engine.CALL_SECONDS`` for the engine, apart from the
+time that a container has to stop. Labels that come from the image have no effect.
 """

@@ -1,4 +1,4 @@
-"""The state of a container in the answers of the engine, and its control group.
+"""The state of a container, as the engine reports it, and its control group.
 
 Pure functions. Each value is checked, because users of the engine choose parts of it. The format is that of
 the Docker Engine API (v1.24 and later), which Podman also answers.
@@ -25,16 +25,16 @@ _POD_RUN: Final = re.compile(r"pod ([0-9a-f]{64}) (/\S+)\Z")
 CHANGES: Final = frozenset(
     {"start", "restart", "die", "died", "stop", "rename", "remove", "destroy", "cleanup"}
 )
-"""The actions of events after which a container may be another guest, or none."""
+"""The actions in events after which a container may have become a guest, or may no longer be one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
     """A container, or a pod with the process of its infra container.
 
-    :ivar pid: the process id of its main process; 0: it does not run.
-    :ivar image: the id of its image; empty: it has none (``podman run --rootfs``).
-    :ivar pod: the id of its pod; empty: it is in none, or the engine is Docker.
+    :ivar pid: the process id of its main process; 0 if it does not run.
+    :ivar image: the id of its image; empty if it has none (``podman run --rootfs``).
+    :ivar pod: the id of its pod; empty if it is in none, or the engine is Docker.
     :ivar is_infra: whether it is the infra container of its pod, which the engine adds.
     :ivar is_pod: whether name and labels are those of the pod.
     :ivar members: the ids of the running containers of a pod.
@@ -52,7 +52,7 @@ class ContainerState:
 
     @property
     def subject_kind(self) -> str:
-        """The kind of the subject, for messages."""
+        """The kind of the subject (container or pod), for messages."""
         return "pod" if self.is_pod else "container"
 
 
@@ -81,7 +81,7 @@ class ContainerRun:
 
 @dataclass(frozen=True, slots=True)
 class PodRun:
-    """The runs of a pod, which have one control group: it stays when the pod stops.
+    """The runs of a pod; all of them use one control group, which stays when the pod stops.
 
     :ivar group: the path of the group, which contains the id of the pod.
     """
@@ -94,7 +94,7 @@ class PodRun:
 
 
 def parse_run(text: str) -> ContainerRun | PodRun:
-    """The run of this boot in a text of :class:`ContainerRun` or :class:`PodRun`.
+    """Parse the run of this boot from a text of :class:`ContainerRun` or :class:`PodRun`.
 
     :raises ValueError: the text is not a run.
     """
@@ -108,7 +108,7 @@ def parse_run(text: str) -> ContainerRun | PodRun:
 
 
 def parse_list(document: Any) -> list[ContainerState]:
-    """The containers in the answer of ``GET /containers/json``, without their names and processes.
+    """Parse the containers in the answer of ``GET /containers/json``, without their names and processes.
 
     :raises ValueError: the answer is not a list of containers.
     """
@@ -123,7 +123,7 @@ def parse_list(document: Any) -> list[ContainerState]:
 
 
 def parse_container(document: Any) -> ContainerState:
-    """The container in the answer of ``GET /containers/ID/json`` or ``GET /libpod/containers/ID/json``.
+    """Parse the container in the answer of ``GET /containers/ID/json`` or ``GET /libpod/containers/ID/json``.
 
     :raises ValueError: a part is missing or is not what the API documents.
     """
@@ -144,7 +144,7 @@ def parse_container(document: Any) -> ContainerState:
 
 
 def parse_pod(document: Any) -> PodState:
-    """The pod in the answer of ``GET /libpod/pods/ID/json``.
+    """Parse the pod in the answer of ``GET /libpod/pods/ID/json``.
 
     :raises ValueError: a part is missing or is not what the API documents.
     """
@@ -156,7 +156,7 @@ def parse_pod(document: Any) -> PodState:
 
 
 def parse_image_labels(document: Any) -> Mapping[str, str]:
-    """The labels in the answer of ``GET /images/ID/json``.
+    """Parse the labels in the answer of ``GET /images/ID/json``.
 
     :raises ValueError: the answer is not an image.
     """
@@ -182,11 +182,11 @@ def changed_key(line: bytes) -> str | None:
 
 
 def own_group(path: str, key: str) -> str:
-    """The group of a container or a pod among the groups that contain its main process; empty: it has none.
+    """The group of a container or pod, out of the groups that contain its main process; empty if it has none.
 
     Examples are ``/machine.slice/libpod-ID.scope``, ``/system.slice/docker-ID.scope`` and
-    ``/machine.slice/machine-libpod_pod_ID.slice``. The runtime, or a systemd in the container, may have made
-    groups below it.
+    ``/machine.slice/machine-libpod_pod_ID.slice``. The container runtime, or a systemd in the container, may
+    have made groups below that group.
 
     :param path: the group of the main process.
     :param key: the id of the container or pod.

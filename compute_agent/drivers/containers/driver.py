@@ -1,8 +1,8 @@
 """The driver of guests that are containers of Podman or Docker.
 
-The engine starts and stops containers as always; the agent starts none. A container becomes a guest by the
+The engine starts and stops containers as usual; the agent starts none. A container becomes a guest by the
 label ``compute-agent.guest=true``, or by its name in an option of the agent. The agent writes CPUs, memory
-nodes, weights and limits to the control group of the container, for which it does not need the engine.
+nodes, weights and limits to the control group of the container, without help of the engine.
 """
 
 from __future__ import annotations
@@ -96,11 +96,11 @@ class ContainerDriver(ForeignDriver):
         self._await_look(start_thread(CONTAINERS_THREAD, self._follow_peer))
 
     def subject_key(self, guest: Guest) -> str:
-        """The id of the container; of a pod, that of its infra container."""
+        """The id of the container; for a pod, the id of its infra container."""
         return guest.details[CONTAINER]
 
     def guest_below(self, folder: str) -> str:
-        """The name of a guest with a group below a folder; empty if there is none."""
+        """The name of a guest with a group below the given folder; empty if there is none."""
         inner = (
             one.guest.name for one in self._table.all_entries() if one.guest.cgroup.startswith(f"{folder}/")
         )
@@ -130,7 +130,7 @@ class ContainerDriver(ForeignDriver):
         return super().apply_cpu_settings(guest, settings)
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
-        """Sentences about the limits that the group of the container does not have."""
+        """Messages about those limits in ``wanted`` that the group of the container does not have."""
         group, found = self._group_of(guest), []
         if wanted.idle and not group.has_file(IDLE):
             found.append("cpu_idle: the group has no cpu.idle (Linux 5.15, controller cpu)")
@@ -139,7 +139,7 @@ class ContainerDriver(ForeignDriver):
         return found
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
-        """Sentences about the parts of ``wanted`` that the driver does not set."""
+        """Messages about those parts of ``wanted`` that the driver does not set."""
         group, found = self._group_of(guest), []
         if wanted.weight is not None and not group.has_file(FILES[IO_WEIGHT]):
             found.append("the kernel has no io.weight: this needs the controller io with io.cost")
@@ -152,7 +152,7 @@ class ContainerDriver(ForeignDriver):
         return found
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
-        """Set the weight and the rates of block I/O that differ, and read them back.
+        """Set those weights and rates of block I/O that differ, and read them back.
 
         :raises DriverError: there are rates, but the kernel cannot limit the guest.
         """

@@ -1,7 +1,7 @@
-"""Writes values to the control groups of containers, and gives them back.
+"""Writes values to the control groups of containers, and restores the old values.
 
-The group of a container ends with each run. So values of a run that has ended need not be given back. The
-group of a pod ends with the pod, so its values are given back when the pod stops.
+The group of a container ends with each run. So values of a run that has ended need not be restored. The group
+of a pod ends with the pod, so the old values are restored when the pod stops.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""The engine of containers (Podman or Docker) over its UNIX socket: bounded calls, and events.
+"""Calls the engine of containers (Podman or Docker) with time limits, and follows its events.
 
-A shell without decisions. The API is that of the Docker Engine (https://docs.docker.com/reference/api/engine/),
-which Podman also answers. Each call has a connection of its own, so a call that hangs holds up no other one.
-Events are hints only. The table of guests then reads the state.
+The engine listens on a UNIX socket.
+
+A shell without decisions. The API is that of the Docker Engine
+(https://docs.docker.com/reference/api/engine/), which Podman also answers. Each call uses a connection of its
+own, so a call that hangs delays no other call. Events are hints only. After a hint, the table of guests reads
+the state.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from compute_agent.drivers.foreign.driver import PeerHint
 from compute_agent.model.messages import DriverError, printable_text
 
 CALL_SECONDS: Final = 5.0
-"""The longest time in seconds for which a call waits for its answer."""
+"""The longest time in seconds that a call waits for its answer."""
 
 # The list of containers has a few KiB for each one.
 _MAX_ANSWER: Final = 16 << 20
@@ -49,7 +52,7 @@ _NOT_MODIFIED: Final = 304
 
 
 class EngineError(DriverError):
-    """The engine refuses a call; ``status`` is the status of its answer."""
+    """The engine has refused a call; ``status`` is the HTTP status of its answer."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -95,11 +98,11 @@ class ContainerEngine:
 
     @property
     def is_open(self) -> bool:
-        """Whether the stream of events is open, as far as the agent knows."""
+        """Whether the stream of events is open, as far as the agent has noticed."""
         return self._events is not None and self._events.is_open
 
     def open(self) -> None:
-        """Check that the engine answers and that root runs it, and follow its events.
+        """Check that the engine answers and that root runs the engine; begin to follow its events.
 
         :raises DriverError: the engine does not answer, or another user runs it.
         """
@@ -132,7 +135,7 @@ class ContainerEngine:
             events.close()
 
     def list_containers(self, label: str) -> list[ContainerState]:
-        """The running containers with a label; all of them if it is empty."""
+        """The running containers with a label; with an empty label, all running containers."""
         filters = json.dumps({"label": [label]} if label else {})
         found = self._ask_json("GET", f"/containers/json?{urlencode({'filters': filters})}")
         try:
@@ -141,7 +144,7 @@ class ContainerEngine:
             raise DriverError(f"{self._name} gives an unexpected answer: {error}") from error
 
     def read_container(self, key: str) -> ContainerState | None:
-        """The state of a container; None if there is none with this id.
+        """The state of a container; None if no container has this id.
 
         :raises ValueError: the answer about this container cannot be used.
         """
@@ -149,7 +152,7 @@ class ContainerEngine:
         return None if found is None else parse_container(found)
 
     def read_pod(self, key: str) -> PodState | None:
-        """The state of a pod; None if there is none with this id.
+        """The state of a pod; None if no pod has this id.
 
         :raises ValueError: the answer about this pod cannot be used.
         """
@@ -157,7 +160,7 @@ class ContainerEngine:
         return None if found is None else parse_pod(found)
 
     def read_image_labels(self, image: str) -> Mapping[str, str] | None:
-        """The labels of an image; None if there is no image with this id, or its labels cannot be used."""
+        """The labels of an image; None if no image has this id, or its labels cannot be used."""
         if image not in self._image_labels:
             found = self._ask_json("GET", f"/images/{image}/json")
             if found is None:
@@ -172,12 +175,15 @@ class ContainerEngine:
         return self._image_labels[image]
 
     def stop_container(self, key: str, seconds: float) -> None:
-        """Stop a container, by force after ``seconds``. The engine then does not start it again by itself."""
+        """Stop a container, by force after ``seconds``.
+
+        The engine then does not restart the container by itself.
+        """
         whole = max(0, int(seconds))
         self._send_request("POST", f"/containers/{key}/stop?t={whole}", whole + self._seconds)
 
     def kill_container(self, key: str) -> None:
-        """Send SIGKILL to the main process of a container, with which all others end."""
+        """Send SIGKILL to the main process of a container, which also ends all other processes in it."""
         self._send_request("POST", f"/containers/{key}/kill", self._seconds)
 
     def stop_pod(self, key: str, infra: str, seconds: float) -> None:
@@ -227,7 +233,7 @@ class ContainerEngine:
         return plain
 
     def _send_request(self, method: str, path: str, seconds: float, whole_path: bool = False) -> HttpAnswer:
-        """The answer of the engine; one with status 404 is not an error.
+        """Return the answer of the engine; an answer with the status 404 is not an error.
 
         :param whole_path: whether the path is without the version of the API.
         """

@@ -1,8 +1,8 @@
-"""The stream of events of an engine (``GET /events``): one JSON object a line, while both sides live.
+"""The stream of events of an engine (``GET /events``), with one JSON object on each line.
 
-A thread reads lines. A line that is too long is skipped, and counts as a change of any container, because
-labels of a container are part of its events. A stream without events is opened again after a while, so that a
-connection that is dead without a sign does not stay.
+A thread reads lines. A line that is too long is skipped and counts as a change of any container, because
+events contain the labels of a container. A stream without events is opened again after a while, because a
+dead connection may give no sign.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 _MAX_LINE: Final = 1 << 16
 
 _SILENCE_SECONDS: Final = 300.0
-"""The longest time in seconds without an event, after which the stream is opened again."""
+"""Seconds without an event after which the stream is opened again."""
 
 _OK: Final = 200
 
@@ -50,7 +50,7 @@ class EventStream:
         :param connect: connects to the engine; raises OSError.
         :param path: the path of the request, with its query.
         :param on_change: called from the thread with the id of a container that may have changed. An empty id
-            stands for all containers: at the beginning of the stream, after a gap, and at its end.
+            means all containers: at the beginning of the stream, after a gap, and at its end.
         :raises OSError: the engine does not answer.
         """
         self._connect = connect
@@ -65,7 +65,7 @@ class EventStream:
 
     @property
     def is_open(self) -> bool:
-        """Whether the stream has not ended, as far as the agent knows."""
+        """Whether the stream is still open, as far as the agent has noticed."""
         return not self.reason
 
     def close(self) -> None:
@@ -103,7 +103,10 @@ class EventStream:
         self._on_change("")
 
     def _follow_events(self) -> str:
-        """Hand on the events of one request; return the reason for the end, or an empty one for silence."""
+        """Report the events of one request.
+
+        Return why the stream has ended, or an empty text after silence.
+        """
         with self._socket as plain, http.client.HTTPResponse(plain, method="GET") as answer:
             try:
                 answer.begin()

@@ -1,9 +1,9 @@
 """Settings of a guest in the labels of its container.
 
 Pure functions. The labels of a container are those of ``podman run --label`` and those of its image together.
-An image may come from anywhere, and labels decide about CPUs of the host. So a label with the value that the
-image has, too, is the image's and has no effect. The other labels are from users of the engine's socket,
-which is worth as much as root.
+An image may come from anywhere, but labels decide about CPUs of the host. So a label with the same value as
+in the image counts as the image's label, and has no effect. All other labels are from users of the engine's
+socket, which gives them the power of root anyway.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from compute_agent.model.messages import printable_text
 
 PREFIX: Final = "compute-agent."
 GUEST: Final = f"{PREFIX}guest"
-"""The label of containers that are guests."""
+"""The label of containers that are meant to be guests."""
 
 KUBERNETES: Final = "io.kubernetes.pod.uid"
 """The label of containers that the kubelet manages."""

@@ -1,7 +1,7 @@
 """The table of containers that are guests, by the id of the container.
 
-A container is looked at when the engine has an event of it, and when a list shows it for the first time. The
-labels of a container never change, so a guest that runs is not looked at again.
+The agent reads a container when the engine reports an event of it, and when a list shows it for the first
+time. The labels of a container never change, so the agent does not read a running guest again.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from compute_agent.model.messages import DriverError, printable_text
 LOG = logging.getLogger(__name__)
 
 CONTAINER: Final = "container"
-"""The name of the detail of a guest that has the id of its container; of a pod, of its infra container."""
+"""The key in a guest's details for the id of its container; for a pod, the id of its infra container."""
 
 POD: Final = "pod"
-"""The name of the detail of a guest that has the id of its pod; only pods that are one guest have it."""
+"""The key in a guest's details for the id of its pod; only pods that are one guest have it."""
 
 # An upper limit for the number of names in a message of one pod.
 _MAX_NAMES: Final = 20
 
 
 class ContainerTable(GuestTable):
-    """The containers that are guests, by id, and those that cannot be managed."""
+    """The containers that are guests, by id, and the containers that cannot be managed."""
 
     def __init__(
         self,
@@ -74,12 +74,14 @@ class ContainerTable(GuestTable):
         self._group_path = group_path
         # Only the thread of the table changes these.
         self._members: dict[str, dict[str, str]] = {}
-        """By pod, the running containers by id: the name of one outside of the pod's group; empty: inside."""
+        """By pod, its running containers by id, each with its name if it is outside of the pod's group,
+        otherwise with an empty text.
+        """
         self._unread: dict[str, str] = {}
-        """The refusals of the engine by the keys of containers to look at again."""
+        """The refusals of the engine, by the keys of containers that must be read again."""
 
     def is_managed(self, record: ValueRecord) -> bool:
-        """Whether the run of a record goes on, and its container is a guest."""
+        """Whether the run of a record continues, and its container is still a guest."""
         with self._lock:
             entry = self._by_uuid.get(record.guest_uuid)
         if entry is None or not self.is_recent(entry):
@@ -87,7 +89,7 @@ class ContainerTable(GuestTable):
         return record.run == str(run_of(entry.guest, entry.running.main, self._groups))
 
     def may_return(self, key: str, guest_uuid: str) -> bool:
-        """Whether a container exists, and its next run has this uuid, unless it is renamed."""
+        """Whether a container exists of which the next run would have this uuid, unless it is renamed."""
         try:
             container = self._find_subject(self._engine.read_container(key))
             if container is None:
@@ -101,7 +103,8 @@ class ContainerTable(GuestTable):
         """The container, or its pod if the pod is the guest; None if it is no guest of its own.
 
         The infra container, which has the labels of its pod, represents the pod. It alone is no guest. A
-        container outside of the group of its pod counts for itself. One that does not run may be there later.
+        container outside of the group of its pod counts as a guest of its own. A container that does not run
+        now may be in the group later.
 
         :raises ValueError: the answer about the pod cannot be used.
         """
@@ -191,7 +194,7 @@ class ContainerTable(GuestTable):
         return (listed | entries.keys()) - steady - self._others
 
     def _refuse_kubernetes(self) -> None:
-        """Refuse a host on which the kubelet manages CPUs of containers.
+        """Refuse to manage containers on a host where the kubelet manages their CPUs.
 
         :raises DriverError: a container is the kubelet's.
         """
@@ -293,7 +296,7 @@ class ContainerTable(GuestTable):
         return SubjectFinding(GuestEntry(guest, RunningGroup(main, folder), settings.memory_mb), guest_uuid)
 
     def _refuse_shared_group(self, key: str, folder: Path) -> None:
-        """Refuse a group that contains the group of another guest, or is below it.
+        """Refuse a group that contains another guest's group, or is below another guest's group.
 
         :raises UnfitSubjectError: two guests would share processes.
         """
@@ -308,7 +311,10 @@ class ContainerTable(GuestTable):
                 )
 
     def _uuid_of_run(self, run: ContainerRun) -> str:
-        """The uuid that a container already has in its run, under this name or a former one; empty: none."""
+        """The uuid that a container already has in its run, under this name or a former name.
+
+        The result is empty if it has none.
+        """
         with self._lock:
             entry = self._entries.get(run.key)
         if entry is not None and entry.running.main == run.main:

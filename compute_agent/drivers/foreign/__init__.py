@@ -1,13 +1,15 @@
-"""The parts of drivers of guests that other programs start, each in a control group of its own.
+"""The common parts of drivers of guests that other programs start, each in a control group of its own.
 
 Terms: the *peer* is the program that starts the guests: systemd, Podman or Docker. A *subject* is a service
 or a container, which may be a guest. A *value* is a setting of a group, such as ``AllowedCPUs``. A value *of
-the guest's own* is that before the agent's first write.
+the guest's own* is the value that the guest had before the agent's first write.
 
-``driver.py`` is the base of the drivers, with the thread that follows the peer. ``table.py`` has the guests,
-``editor.py`` sets values and gives them back, ``records.py`` keeps values on disk. Pure functions decide:
-``declared.py`` (settings in texts), ``values.py`` (values to set) and ``kernel_values.py`` (drift).
+``driver.py`` has the base class of the drivers, with the thread that follows the peer. ``table.py`` has the
+guests, ``editor.py`` sets values and restores old ones, and ``records.py`` stores values on disk. Pure
+functions decide: ``declared.py`` parses settings, ``values.py`` chooses values to set, and
+``kernel_values.py`` finds drift.
 
-Invariants: a value of the guest's own is on disk before the agent changes it. A guest that ends, or is no
-guest any more, leaves no record. A peer that is away does not stop the drivers of other guests.
+Invariants: the agent stores a value of the guest's own on disk before it changes the value. A guest that has
+ended, or that is no longer a guest, leaves no record. If a peer is down, the drivers of other guests continue
+to work.
 """

@@ -20,22 +20,25 @@ _MAX_PROBLEMS: Final = 20
 _NUMBER: Final = re.compile(r"[0-9]{1,10}\Z")
 
 MAX_MEMORY_MB: Final = (1 << 31) - 1
-"""The largest amount of a resource in Placement."""
+"""The largest amount of one resource in Placement."""
 
 _NAMESPACE: Final = uuid.UUID("0a1c6f4e-52f7-5d0b-9d3e-6a0f8f7c1b55")
-"""The namespace of uuids that are made from names."""
+"""The namespace from which uuids of names are derived."""
 
 
 class BadDeclarationError(ValueError):
-    """A value without which the subject cannot be a guest cannot be used. The text names the key."""
+    """A declared value cannot be used, and without it the subject cannot be a guest.
+
+    The text of the error names the key.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredSettings:
     """The declared settings of a guest.
 
-    :ivar guest_uuid: the uuid; empty: it is made from names.
-    :ivar memory_mb: the memory to claim in MiB; 0: not declared.
+    :ivar guest_uuid: the uuid; empty if it is made from names.
+    :ivar memory_mb: the memory to claim in MiB; 0 if not declared.
     :ivar declared: the values of settings, by setting.
     :ivar problems: sentences about keys that have no effect.
     """
@@ -48,13 +51,13 @@ class DeclaredSettings:
 
     @property
     def guest_settings(self) -> GuestSettings:
-        """The settings, with defaults for those that are not declared."""
+        """The settings of the guest, in which undeclared ones have their defaults."""
         return GuestSettings(vcpus=self.vcpus, **dict(self.declared))
 
 
 @dataclass(frozen=True, slots=True)
 class KeyNames:
-    """The keys of one kind of declarations.
+    """The keys by which one kind of declarations names settings.
 
     :ivar uuid: the key of the uuid.
     :ivar vcpus: the key of the number of CPUs.
@@ -71,7 +74,7 @@ class KeyNames:
 
 
 def made_uuid(*names: str) -> str:
-    """A uuid of version 5 from names, such as those of the host and of the service.
+    """Derive a uuid of version 5 from names, such as those of the host and of the service.
 
     :param names: none of them has a slash.
     """
@@ -79,7 +82,7 @@ def made_uuid(*names: str) -> str:
 
 
 def parse_declaration(values: Mapping[str, str], keys: KeyNames) -> DeclaredSettings:
-    """The settings in texts by key; an empty text means the default.
+    """Parse the settings in texts by key; an empty text stands for the default.
 
     :raises BadDeclarationError: the uuid, the number of CPUs or the memory cannot be used.
     """

@@ -70,14 +70,14 @@ _LAST_LOOK: Final = 2.0
 _POLL_SECONDS: Final = 0.02
 _MIB: Final = 1 << 20
 KILL_SECONDS: Final = 10.0
-"""The longest time in seconds until the processes of a guest end after SIGKILL."""
+"""The longest time in seconds in which the processes of a guest must end after SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerHint:
-    """A hint that a service or a container may have changed.
+    """A hint that the state of a service or a container may have changed.
 
-    :ivar key: its key in the table; empty: any may have changed.
+    :ivar key: its key in the table; empty if any may have changed.
     :ivar is_new: whether it may be another one than before.
     """
 
@@ -90,7 +90,7 @@ class GuestPeer(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is open, as far as the agent knows."""
+        """Whether the connection is open, as far as the agent has noticed."""
         ...
 
     def open(self) -> None:
@@ -106,9 +106,9 @@ class GuestPeer(Protocol):
 
 
 class ForeignDriver(UndividedThreads):
-    """The parts that drivers of guests of other programs share.
+    """The common parts of drivers of guests that other programs start.
 
-    A subclass sets the attributes of its peer, starts the thread, and calls :meth:`_await_look`.
+    A subclass sets the attributes of its peer, starts the thread, and then calls :meth:`_await_look`.
     """
 
     name: str
@@ -128,7 +128,7 @@ class ForeignDriver(UndividedThreads):
     ) -> None:
         """Begin without a peer.
 
-        :param folders: the folders of the host; None: the usual ones.
+        :param folders: the folders of the host; None means the usual ones.
         :param look_interval: the time in seconds between two lists of all guests.
         :param lock: called before each connection; raises DriverError if another agent manages the guests.
         :param look_only: whether the driver changes nothing.
@@ -148,8 +148,8 @@ class ForeignDriver(UndividedThreads):
     def _await_look(self, thread: threading.Thread) -> None:
         """Wait until the thread has tried to list guests.
 
-        In most cases the guests are known when the constructor returns, so the agent can take them over at
-        its start.
+        In most cases the guests are known when the constructor returns, so the agent can manage them from its
+        start.
 
         :param thread: the thread that runs :meth:`_follow_peer`.
         """
@@ -166,9 +166,9 @@ class ForeignDriver(UndividedThreads):
         return self._absence or f"{self.peer_name} does not answer"
 
     def outage_reasons(self) -> Mapping[str, str]:
-        """The reason why the program that runs the guests does not answer, with the driver's name as key.
+        """The reason why the peer does not answer, by the name of this driver; empty if it answers.
 
-        Empty if the program answers.
+        The result is empty if the program answers.
         """
         return {self.name: reason} if (reason := self.outage_reason) else {}
 
@@ -192,11 +192,11 @@ class ForeignDriver(UndividedThreads):
         return self.guests()
 
     def lost_guests(self) -> Mapping[str, str]:
-        """The subjects that cannot be guests: a dict from each uuid to the reason."""
+        """The subjects that cannot be guests, as a dict from the uuid to the reason."""
         return self._table.lost_guests()
 
     def watch_guests(self, listener: Listener) -> None:
-        """Call ``listener`` for each guest that starts, ends or gets other settings later."""
+        """Call ``listener`` for each guest that starts, ends or changes its settings from now on."""
         self._listener = listener
 
     def close(self) -> None:
@@ -217,7 +217,7 @@ class ForeignDriver(UndividedThreads):
     def stop(self, guest: Guest, timeout: float) -> None:
         """Stop the guest through its peer, and kill its processes after ``timeout`` seconds.
 
-        The peer does not start the guest again by itself. A service that runs a container may.
+        The peer does not restart the guest by itself. A service that runs a container may restart it, though.
 
         :raises DriverError: the peer does not answer, or the guest does not end.
         """
@@ -258,7 +258,7 @@ class ForeignDriver(UndividedThreads):
     # Claims
 
     def wanted_memory(self, guest: Guest) -> int:
-        """The memory to claim for a guest in MiB: the declared one, or its own limit; 0: neither is set.
+        """The memory to claim for a guest in MiB: its declared memory, or its own limit; 0 if neither is set.
 
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the limit cannot be read.
@@ -279,7 +279,7 @@ class ForeignDriver(UndividedThreads):
         """The key by which the peer knows the service or container of a guest."""
 
     def is_gone(self, key: str, guest_uuid: str) -> bool:
-        """Whether a guest that does not run will not come back under this uuid.
+        """Whether a guest that does not run will never come back under this uuid.
 
         :param key: the key of its service or container.
         :raises DriverError: the peer does not answer.
@@ -298,12 +298,12 @@ class ForeignDriver(UndividedThreads):
 
     @property
     def flavor_source(self) -> None:
-        """Always None: guests of a peer have no flavors."""
+        """Always None, because guests of a peer have no flavors."""
         return
 
     @property
     def expecting_driver(self) -> None:
-        """Always None: nothing announces the start of a guest."""
+        """Always None, because no program announces the start of a guest."""
         return
 
     # Threads
@@ -314,7 +314,7 @@ class ForeignDriver(UndividedThreads):
         return [guest.pid, *(pid for pid in members if pid != guest.pid)]
 
     def usage_group(self, guest: Guest) -> str:
-        """The folder of the control group of the guest."""
+        """The folder of the guest's control group."""
         return guest.cgroup
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
@@ -325,15 +325,15 @@ class ForeignDriver(UndividedThreads):
         return found
 
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
-        """The ids of all threads: the guest has no guest CPUs."""
+        """The ids of all threads, because the guest has no guest CPUs."""
         return self.thread_ids(guest)
 
     # CPUs
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """The present affinity of each thread outside of the CPUs of ``settings``, by thread id.
+        """The threads outside of the CPUs of ``settings``, as a dict from the thread id to the present CPUs.
 
-        A thread may itself use fewer of these CPUs. If the guest or its group has other CPUs, its main
+        A thread may use fewer CPUs than ``settings`` have. If the guest or its group has other CPUs, its main
         thread counts as misplaced.
         """
         wanted = _group_cpus(settings)
@@ -349,7 +349,7 @@ class ForeignDriver(UndividedThreads):
         return misplaced
 
     def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
-        """Always empty: the agent changes no definition for the next start."""
+        """Always empty, because the agent changes no definition for the next start."""
         self._table.find_recent(guest)
         return ""
 
@@ -361,7 +361,10 @@ class ForeignDriver(UndividedThreads):
         return cpus
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
-        """Set the CPUs of the group, and read it back; return how many threads changed."""
+        """Set the CPUs of the group, and read them back.
+
+        Return the number of threads with other CPUs than before.
+        """
         wanted = _group_cpus(settings)
         if not wanted & self._folders.online_cpus:
             raise DriverError(f"guest {guest} cannot be pinned to {cpuset.format(wanted)}: they are offline")
@@ -376,13 +379,13 @@ class ForeignDriver(UndividedThreads):
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
         """Weight and quota of the guest if they differ from ``wanted``.
 
-        A weight of the guest's own, and a lower quota of its own, are no difference.
+        A weight of the guest's own, or a lower quota of its own, does not count as a difference.
         """
         found = self._compare_guest(guest, self._limit_choice(guest, wanted))
         return values.present_limits(found.present) if found.differing else None
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
-        """Set weight and quota of the guest where they differ, and read them back."""
+        """Set the weight and the quota of the guest if they differ, and read them back."""
         return self._apply(guest, self._limit_choice(guest, wanted))
 
     # Memory
@@ -394,15 +397,21 @@ class ForeignDriver(UndividedThreads):
         return nodes if found.differing and isinstance(nodes, frozenset) else None
 
     def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
-        """Return False always: nothing announces the start of a guest."""
+        """Return False, because no program announces the start of a guest."""
         return False
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
-        """Set the NUMA nodes if they differ from ``wanted``. The kernel then moves the memory."""
+        """Set the NUMA nodes of the guest's group if they differ from ``wanted``.
+
+        The kernel then moves the memory.
+        """
         return self._apply(guest, self._node_choice(wanted))
 
     def memory_use(self, guest: Guest) -> int | None:
-        """The bytes that the guest uses, page cache included; None without the controller memory."""
+        """The bytes of memory that the guest uses, including page cache.
+
+        The result is None without the controller memory.
+        """
         return self._table.find_recent(guest).running.own_group.memory_use()
 
     def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
@@ -410,9 +419,9 @@ class ForeignDriver(UndividedThreads):
         return memory_limits.huge_page_use(self._table.find_recent(guest).running.own_group)
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
-        """The limits of the guest if they differ from ``wanted``; None if they agree.
+        """The memory limits of the guest if they differ from ``wanted``, otherwise None.
 
-        ``oom_group`` and ``huge_pages`` are not set.
+        The driver does not set ``oom_group`` and ``huge_pages``.
         """
         found = self._compare_guest(guest, _memory_choice(wanted))
         score = self._differing_score(guest, wanted)
@@ -421,7 +430,7 @@ class ForeignDriver(UndividedThreads):
         return values.present_memory(found.present, wanted, score)
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
-        """Set the limits that differ from ``wanted``, and read them back."""
+        """Set the memory limits that differ from ``wanted``, and read them back."""
         changed = self._apply(guest, _memory_choice(wanted))
         if self._differing_score(guest, wanted) is None or wanted.oom_score_adj is None:
             return changed
@@ -440,7 +449,7 @@ class ForeignDriver(UndividedThreads):
     # Block I/O
 
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
-        """A text with the weight and the rates of block I/O that differ from ``wanted``."""
+        """A text that names the weight and the rates of block I/O that differ from ``wanted``."""
         found = self._compare_guest(guest, self._io_choice(wanted))
         return ", ".join(f"{name} is {values.value_text(found.present[name])}" for name in found.differing)
 
@@ -471,7 +480,7 @@ class ForeignDriver(UndividedThreads):
 
     @contextlib.contextmanager
     def _checked_end(self, guest: Guest) -> Iterator[None]:
-        """Raise GuestGoneError in place of an error of a guest that has ended meanwhile."""
+        """Raise GuestGoneError in place of an error about a guest that has ended meanwhile."""
         try:
             yield
         except GuestGoneError:
@@ -503,7 +512,7 @@ class ForeignDriver(UndividedThreads):
         return GoalChoice(frozenset({IO_WEIGHT, *RATES}), choose_goals)
 
     def _differing_score(self, guest: Guest, wanted: MemoryLimits) -> int | None:
-        """The ``oom_score_adj`` of the guest if the agent would change it; None if not."""
+        """The ``oom_score_adj`` of the guest if the agent would change it, otherwise None."""
         asked = MemoryLimits(oom_score_adj=self._scores.without_refused(guest, wanted).oom_score_adj)
         own = {memory_limits.OOM_SCORE} if self._editor.record_of(guest).scored else frozenset[str]()
         pids = self._scored_processes(guest, wanted.oom_score_adj or 0)
@@ -521,7 +530,7 @@ class ForeignDriver(UndividedThreads):
     # Inner parts: the thread
 
     def _follow_peer(self) -> None:
-        """Connect, and look at guests, until the driver is closed."""
+        """Connect to the peer, and follow its guests until the driver is closed."""
         pause = _FIRST_PAUSE
         while not self._stopped.is_set():
             try:
@@ -559,7 +568,7 @@ class ForeignDriver(UndividedThreads):
             self._editor.give_back(self._table.is_managed)
 
     def _handle_hints(self) -> None:
-        """Wait for the next hint or the next look, and look at the guests."""
+        """Wait for the next hint or for the next regular check, and then read the guests."""
         hints: set[PeerHint] = set()
         with contextlib.suppress(queue.Empty):
             hints.add(self._hints.get(timeout=max(self._next_look - time.monotonic(), 0.0)))
@@ -598,6 +607,6 @@ def _await_end(entry: GuestEntry, seconds: float) -> bool:
 
 
 def _group_cpus(settings: CpuSettings) -> frozenset[int]:
-    """The CPUs for all threads of a guest, which has no guest CPUs."""
+    """The CPUs for all threads of a guest, since it has no guest CPUs."""
     # A confined guest may have emulator CPUs only.
     return settings.cpus or settings.emulator_cpus

@@ -1,7 +1,7 @@
-"""Compares the values of guests with goals, sets them, and gives them back.
+"""Compares the values of guests with the wanted values, sets them, and restores the old ones.
 
-The values before the first write are on disk (``records.py``). Each kind of guests has its own way to read
-and write values, as methods of a subclass.
+The records on disk have the values before the first write (``records.py``). For each kind of guests, a
+subclass has methods that read and write values.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class HostFolders:
 
     @property
     def possible_cpus(self) -> frozenset[int]:
-        """The CPUs that the host can ever have."""
+        """The CPUs that the host may have at any time."""
         return SysFiles(self.root).cpu_list("sys/devices/system/cpu/possible") or self.online_cpus
 
     @property
@@ -62,7 +62,7 @@ class HostFolders:
 
     @property
     def whole_sets(self) -> Values:
-        """All online CPUs and all NUMA nodes, by the name of the value."""
+        """All online CPUs, and all NUMA nodes, each by the name of its value."""
         return {CPUS: self.online_cpus, NODES: procfs.nodes_with_memory()}
 
 
@@ -81,7 +81,7 @@ class GoalChoice:
 
 @dataclass(frozen=True, slots=True)
 class ValueComparison:
-    """The present values of a guest, its goals, and the names of values that differ from the goals."""
+    """The present values of a guest, its wanted values, and the names of those that differ."""
 
     present: Values
     goals: Values
@@ -90,7 +90,7 @@ class ValueComparison:
 
 @dataclass(frozen=True, slots=True)
 class ValueReading:
-    """The values that a guest had at one time, in seconds of the monotonic clock.
+    """The values of a guest, read at a time in seconds of the monotonic clock.
 
     :ivar texts: the contents of files of its group by their names; None: the file does not exist. Files that
         were not needed are missing.
@@ -102,7 +102,7 @@ class ValueReading:
     texts: Texts
 
     def is_fresh(self, guest: Guest) -> bool:
-        """Whether a comparison of this guest may use the reading now."""
+        """Whether a comparison of this guest may still use these values."""
         return self.guest_uuid == guest.uuid and time.monotonic() - self.time <= READING_SECONDS
 
 
@@ -119,7 +119,10 @@ def read_texts(group: GuestCgroup, names: Collection[str] = DEFAULTS.keys()) -> 
 
 
 class ValueEditor(abc.ABC):
-    """Compares and sets the values of guests. Methods may be called from any thread."""
+    """Compares the values of guests with the wanted values, and sets them.
+
+    Methods may be called from any thread.
+    """
 
     subject = "guest"
     """The guests, such as ``service``, for messages."""
@@ -131,17 +134,17 @@ class ValueEditor(abc.ABC):
         # The last one only: a round compares all settings of a guest before the next guest.
         self._reading: ValueReading | None = None
         self._writes = 0
-        """The number of writes. A reading with a write in between is not kept."""
+        """The number of writes. Values that were read before a write are not kept."""
 
     def record_of(self, guest: Guest) -> ValueRecord:
-        """The values of the guest's own, as far as the agent has changed them."""
+        """The values of the guest's own that the agent has changed."""
         with self._lock:
             return self._records.record_of(guest.uuid, guest.name, self._run_of(guest))
 
     def compare_guest(self, guest: Guest, choice: GoalChoice) -> ValueComparison:
-        """Compare a guest with its goals.
+        """Compare the values of a guest with its wanted values.
 
-        Comparisons of one guest that follow each other share one reading of each file.
+        Successive comparisons of one guest share the values and files that were read.
 
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: the values cannot be read.
@@ -171,7 +174,7 @@ class ValueEditor(abc.ABC):
         return True
 
     def note_score(self, guest: Guest, score: int | None) -> None:
-        """Note the ``oom_score_adj`` that the agent sets for the guest; None: it sets none.
+        """Record the ``oom_score_adj`` that the agent sets for the guest; None means that it sets none.
 
         :raises DriverError: the note cannot be written.
         """
@@ -181,7 +184,7 @@ class ValueEditor(abc.ABC):
                 self._save(replace(record, scored=score is not None, score=score))
 
     def give_back(self, is_managed: Callable[[ValueRecord], bool]) -> None:
-        """Give back the values of all that are no guests any more.
+        """Restore the values of all subjects that are no longer guests.
 
         A failure is logged, and the next call tries again.
 
@@ -201,12 +204,12 @@ class ValueEditor(abc.ABC):
     # The parts of each kind of guests
 
     def _run_of(self, guest: Guest) -> str:
-        """The run of a guest to which its own values belong; empty: the values belong to each run."""
+        """The run of a guest to which its own values belong; empty if they belong to every run."""
         return ""
 
     @abc.abstractmethod
     def _read_values(self, guest: Guest, texts: Texts) -> Values:
-        """The present values of a guest, without those that it cannot have.
+        """The present values of a guest, without those that the guest cannot have.
 
         :param texts: the contents of the files of its group.
         :raises GuestGoneError: the guest has ended.
@@ -214,12 +217,12 @@ class ValueEditor(abc.ABC):
         """
 
     def _find_differing(self, values: Values, reading: ValueReading) -> Collection[str]:
-        """The names of values that the guest does not have."""
+        """The names of values that differ from those of the guest."""
         return self._differing_files(values, reading.texts)
 
     @abc.abstractmethod
     def _write_values(self, guest: Guest, writes: Values) -> None:
-        """Set values, and read them back.
+        """Set values of a guest, and read them back.
 
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: a value is refused.
@@ -227,17 +230,17 @@ class ValueEditor(abc.ABC):
 
     @abc.abstractmethod
     def _restore_values(self, record: ValueRecord) -> None:
-        """Set the values of a record again, as far as their subject still exists.
+        """Set the values of a record again, if their subject still exists.
 
         :raises DriverError: a value is refused.
         """
 
     def _names_to_keep(self, record: ValueRecord, names: Collection[str]) -> Sequence[str]:
-        """The names of values with a file of another program that has to stay."""
+        """The names of those values for which a file of another program has to stay."""
         return ()
 
     def _remove_files(self, record: ValueRecord, names: Collection[str]) -> None:
-        """Remove files that would outlive the agent's values."""
+        """Remove files of values that would outlive the agent's values."""
         return
 
     # Inner parts
@@ -272,18 +275,18 @@ class ValueEditor(abc.ABC):
         return reading
 
     def _forget_reading(self) -> None:
-        """Note that a value was written, or may have been."""
+        """Record that a value was written, or may have been, so that values are read again."""
         self._writes += 1
         self._reading = None
 
     def _differing_files(self, values: Values, texts: Texts) -> list[str]:
-        """The names of values that the files of the guest's group do not have."""
+        """The names of values that differ from those in the files of the guest's group."""
         # Only an empty set is compared with all CPUs or NUMA nodes.
         whole = self._folders.whole_sets if frozenset() in values.values() else {}
         return differing_files(values, texts, whole)
 
     def _note_values(self, record: ValueRecord, present: Values, writes: Values) -> ValueRecord:
-        """Note the values of the guest's own before the first write."""
+        """Record the values of the guest's own before the first write."""
         new = {name: present[name] for name in writes if name not in record.values}
         if not new:
             return record
@@ -292,7 +295,7 @@ class ValueEditor(abc.ABC):
         return record
 
     def _forget_values(self, record: ValueRecord, names: Collection[str]) -> None:
-        """Forget values that are those of the guest's own again."""
+        """Remove values from the record that are again those of the guest's own."""
         known = [name for name in names if name in record.values]
         if known:
             self._remove_files(record, [name for name in known if name not in record.kept])

@@ -1,7 +1,7 @@
-"""The files of a group: the values in their texts, and the texts for values.
+"""The files of a control group: parses values in their texts, and makes the texts for values.
 
-Pure functions of the texts (Documentation/admin-guide/cgroup-v2.rst). systemd answers before it writes, and
-another program may write to the files. So the files are compared with the goals.
+These are pure functions of texts (Documentation/admin-guide/cgroup-v2.rst). systemd answers before it writes,
+and another program may write to the files. So the agent compares the files themselves with the wanted values.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _RATE_KEYS: Final[Mapping[str, str]] = dict(zip(RATES, ("rbps", "wbps", "riops",
 IDLE_FILE: Final = "cpu.idle"
 
 Texts = Mapping[str, str | None]
-"""The contents of the files of a group by their names; None: the file does not exist."""
+"""The contents of the files of a group by their names; None means that the file does not exist."""
 
 _NO_QUOTA: Final = f"max {PERIOD}"
 _MIN_QUOTA: Final = 1000
@@ -66,9 +66,9 @@ _QUOTA_TOLERANCE: Final = 0.01
 
 
 def differing_files(values: Values, texts: Texts, whole: Values) -> list[str]:
-    """The names among ``values`` with other values in the kernel.
+    """The names of those ``values`` for which the kernel has other values.
 
-    :param texts: the contents of the files by their names; None: the file does not exist.
+    :param texts: the contents of the files by their names; None means that the file does not exist.
     :param whole: all CPUs and all NUMA nodes, by name; it is used for empty sets.
     """
     return [name for name, value in values.items() if not _value_agrees(name, value, texts, whole)]
@@ -102,7 +102,7 @@ def _value_agrees(name: str, value: Value, texts: Texts, whole: Values) -> bool:
 
 
 def _parse_weight(text: str) -> int:
-    """The weight in ``cpu.weight``, or the default one in ``io.weight``."""
+    """The weight in ``cpu.weight``, or the default weight in ``io.weight``."""
     return int(text.split("default", 1)[-1].split()[0])
 
 
@@ -175,7 +175,7 @@ def _read_value(name: str, text: str) -> Value:
 
 
 def file_writes(writes: Values, texts: Texts, whole: Values) -> list[tuple[str, str]]:
-    """The texts to write so that a group has the values: pairs of file and text, in their order.
+    """The texts to write so that a group has the values, as pairs of file and text in order.
 
     :param texts: the present contents of the files by their names.
     :param whole: all CPUs and all NUMA nodes, by name. They stand for an empty set, which the kernel refuses

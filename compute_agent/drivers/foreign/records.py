@@ -1,7 +1,7 @@
 """Records of the values that guests had before the agent changed them, one small file for each guest.
 
-A record, ``UUID.json``, is written before the first change of a value, so a crash between the two loses no
-value. A record counts for one boot: what the agent sets ends with the boot.
+The agent writes a record, ``UUID.json``, before it first changes a value, so a crash between the two loses no
+value. A record is valid for one boot, because the agent's settings end with the boot.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class ValueRecord:
     """The values of a guest's own.
 
     :ivar name: the name of the service or of the container.
-    :ivar run: the run of the guest to which the values belong; empty: they belong to each run, because the
+    :ivar run: the run of the guest to which the values belong; empty if they belong to each run, because the
         program that owns the group keeps them.
     :ivar values: the values before the agent's writes, by name.
     :ivar kept: the properties that were set at run time before, by a file that has to stay.
     :ivar scored: whether the agent has set ``oom_score_adj``, which was 0 before.
-    :ivar score: the last ``oom_score_adj`` that the agent has set; None: it has set none, or an older agent
-        has noted none.
+    :ivar score: the last ``oom_score_adj`` that the agent has set; None means that it has set none, or an
+        older agent has noted none.
     """
 
     guest_uuid: str
@@ -88,7 +88,7 @@ class ValueRecords:
         return found
 
     def uuid_of_run(self, run: str) -> str:
-        """The uuid of the guest that the agent has changed in this run; empty if it has changed nothing."""
+        """The uuid of the guest that the agent has changed in this run; empty if there is no such guest."""
         return next((record.guest_uuid for record in self.all_records() if record.run == run), "")
 
     def all_records(self) -> list[ValueRecord]:
@@ -96,7 +96,7 @@ class ValueRecords:
         return list(self._records.values())
 
     def save(self, record: ValueRecord) -> None:
-        """Write a record, durably; an empty one is removed.
+        """Write a record durably; if it is empty, remove it instead.
 
         :raises OSError: it cannot be written.
         """

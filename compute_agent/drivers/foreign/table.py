@@ -1,7 +1,7 @@
-"""The table of guests that another program starts: those that run, and those that cannot be managed.
+"""The table of guests that another program starts, and of subjects that cannot be managed.
 
-One thread looks at the subjects (services or containers) and updates the table; any thread may read it. The
-lock protects the entries only, so no reader waits for the other program.
+One thread reads the subjects (services or containers) and updates the table; any thread may read the table.
+The lock protects only the entries, so no reader waits for the other program.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def group_members(groups: Path, folder: Path) -> list[int]:
 class GuestEntry:
     """A guest with its processes.
 
-    :ivar memory_mb: the memory to claim for it in MiB, as it is declared; 0: not declared.
+    :ivar memory_mb: the memory to claim for it in MiB, as it is declared; 0 if not declared.
     """
 
     guest: Guest
@@ -84,9 +84,9 @@ class GuestEntry:
 
 @dataclass(frozen=True, slots=True)
 class SubjectFinding:
-    """The result of a look at a service or a container.
+    """The result of reading a service or a container.
 
-    :ivar managed: the uuid of a guest, or of a subject that is a guest again in a moment.
+    :ivar managed: the uuid of a guest, or of a subject that will be a guest again in a moment.
     :ivar lost: the uuid of a subject that cannot be a guest, and the reason.
     :ivar is_other: whether the subject is not meant to be a guest.
     """
@@ -98,7 +98,7 @@ class SubjectFinding:
 
 
 class GuestTable(abc.ABC):
-    """The guests by a key of their subjects, and the subjects that cannot be guests."""
+    """The guests by a key of their subjects, and the subjects that cannot be managed."""
 
     def __init__(self, driver: str, host: str, groups: Path, report: Callable[[GuestChange], None]) -> None:
         """Begin without guests; :meth:`look_around` finds them.
@@ -120,7 +120,7 @@ class GuestTable(abc.ABC):
         self._lost: dict[str, tuple[str, str]] = {}
         # Only the thread of the table changes these.
         self._managed: dict[str, str] = {}
-        """The uuids of guests that have not ended, by key."""
+        """The uuids of guests that have not ended, by the key of the subject."""
         self._others: set[str] = set()
         """The keys of subjects that are not meant to be guests."""
         self._complete = False
@@ -159,12 +159,12 @@ class GuestTable(abc.ABC):
         return True
 
     def lost_guests(self) -> dict[str, str]:
-        """The subjects that cannot be managed: a dict from uuid to reason and remedy."""
+        """The subjects that cannot be managed, as a dict from the uuid to the reason with the remedy."""
         with self._lock:
             return dict(self._lost.values())
 
     def find_living(self, guest: Guest) -> GuestEntry:
-        """The entry of a guest with a living main process.
+        """Return the entry of a guest with a living main process.
 
         :raises GuestGoneError: the guest has ended, or was started again.
         """
@@ -193,14 +193,14 @@ class GuestTable(abc.ABC):
         return entry
 
     def is_other(self, key: str, guest_uuid: str) -> bool:
-        """Whether a subject is no guest any more, or a guest with another uuid."""
+        """Whether a subject is no longer a guest, or is a guest with another uuid."""
         with self._lock:
             entry = self._entries.get(key)
         return key in self._others if entry is None else entry.guest.uuid != guest_uuid
 
     @abc.abstractmethod
     def may_return(self, key: str, guest_uuid: str) -> bool:
-        """Whether a subject runs, or a later run of it may be a guest with this uuid.
+        """Whether a subject runs, or its later run may be a guest with this uuid.
 
         :raises DriverError: the other program does not answer, or gives an unexpected answer.
         """
@@ -209,10 +209,10 @@ class GuestTable(abc.ABC):
 
     @abc.abstractmethod
     def is_managed(self, record: ValueRecord) -> bool:
-        """Whether the subject of a record is a guest with this uuid and has not ended."""
+        """Whether the subject of a record is still a guest with this uuid."""
 
     def look_around(self, everything: bool) -> None:
-        """Look at subjects that started or ended without a signal.
+        """Read subjects that have started or ended without a signal.
 
         :param everything: whether to look at all subjects, as after a new connection.
         :raises DriverError: the other program does not answer.
@@ -224,7 +224,7 @@ class GuestTable(abc.ABC):
         self._complete = True
 
     def look_at(self, key: str, is_new: bool = False) -> None:
-        """Read the state of one subject, update the table, and report the difference.
+        """Read the state of one subject, update the table, and report the change.
 
         :param is_new: whether the subject may be another one than before.
         :raises DriverError: the other program does not answer.
@@ -276,7 +276,7 @@ class GuestTable(abc.ABC):
     # Inner parts
 
     def _refuse_namesake(self, key: str, guest_uuid: str, subject: str, remedy: str) -> None:
-        """Refuse the uuid of another guest.
+        """Refuse a subject that has the uuid of another guest.
 
         :raises UnfitSubjectError: another guest has the uuid.
         """

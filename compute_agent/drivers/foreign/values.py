@@ -1,19 +1,19 @@
-"""The values of a group by which the agent sets CPUs, memory and block I/O of its guest, and their rules.
+"""The values by which the agent sets CPUs, memory and block I/O of a guest's group, with their rules.
 
-Pure functions. The names are those of systemd.resource-control(5) and of org.freedesktop.systemd1(5), for
-containers, too. A value is a set of numbers (CPUs and NUMA nodes) or a whole number. :data:`INFINITY` stands
-for "no limit" and "not set".
+Pure functions. The names of values are those of systemd.resource-control(5) and org.freedesktop.systemd1(5),
+also for containers. A value is a set of numbers (CPUs and NUMA nodes) or a whole number. :data:`INFINITY`
+stands for "no limit" and "not set".
 
 Decisions on a value
-    The CPUs and the NUMA nodes of a guest are the agent's. A weight or a limit of memory that the guest has
-    of its own stays. It is from a unit file, ``systemctl set-property``, or an option of ``podman run``. Of
-    two quotas, and of two rates of a device, the lower one applies.
+    The agent alone decides about the CPUs and the NUMA nodes of a guest. A weight or a memory limit that the
+    guest has of its own stays unchanged. Such a value is from a unit file, ``systemctl set-property``, or an
+    option of ``podman run``. Of two quotas, and of two rates of a device, the lower one applies.
 
 The value of its own
-    The first time that the agent sets a value, the present one is noted as the guest's own. If the agent has
-    no wish, the guest gets this value back. Example: the unit file has ``CPUQuota=300%``, and throttling
-    wants 2 cores. The agent notes 3000000 (microseconds a second), sets 2000000, and sets 3000000 when
-    throttling ends.
+    When the agent sets a value for the first time, it records the present value as the guest's own. When the
+    agent no longer wants a value, the guest gets its own value back. Example: the unit file has
+    ``CPUQuota=300%``, and throttling limits the guest to 2 cores. The agent records 3000000 (microseconds a
+    second), sets 2000000, and sets 3000000 again when throttling ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from compute_agent.model import cpuset
 from compute_agent.model.resource import DEFAULT_WEIGHT, BlockIo
 
 INFINITY: Final = (1 << 64) - 1
-"""The largest number of the type ``t``, by which systemd says "no limit" and "not set"."""
+"""The largest number of the D-Bus type ``t``, which means "no limit" or "not set" in systemd."""
 
 CPUS: Final = "AllowedCPUs"
 NODES: Final = "AllowedMemoryNodes"
@@ -64,7 +64,7 @@ class DeviceLimits:
         return dict(self.pairs)
 
     def lower_limits(self, other: DeviceLimits) -> DeviceLimits:
-        """The lower one of two limits of each device."""
+        """Return the lower one of two limits for each device."""
         one, two = self.by_device, other.by_device
         devices = one.keys() | two.keys()
         return self.from_limits(
@@ -88,7 +88,7 @@ DEFAULTS: Final[Values] = {
     IO_WEIGHT: INFINITY,
     **dict.fromkeys(RATES, DeviceLimits()),
 }
-"""The value of each name in a group that sets nothing."""
+"""The default of each value, as in a group where nothing is set."""
 
 IDLE: Final = 0
 """The CPU weight ``idle``."""
@@ -104,7 +104,7 @@ def value_text(value: Value) -> str:
 
 
 def parse_text(name: str, text: str) -> Value:
-    """The value in a text of :func:`value_text`.
+    """Parse the text of a value, as :func:`value_text` makes it.
 
     :raises ValueError: the text is not a value of this name.
     """
@@ -124,7 +124,7 @@ def _parse_number(name: str, text: str) -> int:
 
 
 def own_value(name: str, present: Values, noted: Values) -> Value:
-    """The value of the guest's own: that before the agent's first write, or the present one.
+    """The value of the guest's own: the value before the agent's first write, or else the present one.
 
     :param noted: the values before the agent's writes.
     """
@@ -132,16 +132,16 @@ def own_value(name: str, present: Values, noted: Values) -> Value:
 
 
 def cpu_goal(cpus: frozenset[int], online: frozenset[int], present: Values, noted: Values) -> Values:
-    """The goal of the CPUs. A guest that may use all online CPUs gets back the CPUs of its own."""
+    """The goal of the CPUs. A guest that may use all online CPUs gets its own CPUs back."""
     return {CPUS: own_value(CPUS, present, noted) if cpus >= online else cpus}
 
 
 def node_goal(nodes: frozenset[int], whole: frozenset[int], present: Values, noted: Values) -> Values:
-    """The goal of the NUMA nodes.
+    """The wanted NUMA nodes of a guest.
 
-    A guest that may use all nodes of the host gets back the nodes of its own.
+    A guest that may use all nodes of the host gets its own nodes back.
 
-    :param nodes: the wanted nodes; empty: any.
+    :param nodes: the wanted nodes; empty means any.
     :param whole: the nodes of the host that have memory.
     """
     return {NODES: own_value(NODES, present, noted) if not nodes or nodes >= whole else nodes}
@@ -181,7 +181,7 @@ def present_limits(present: Values) -> CpuLimits:
 
 
 def memory_goals(wanted: MemoryLimits, present: Values, noted: Values) -> Values:
-    """The goals of the limits of memory."""
+    """The wanted memory limits of a guest."""
     amounts = {
         MEMORY_MAX: wanted.maximum,
         MEMORY_HIGH: wanted.high,
@@ -202,7 +202,7 @@ def memory_goals(wanted: MemoryLimits, present: Values, noted: Values) -> Values
 
 
 def present_memory(present: Values, wanted: MemoryLimits, oom_score: int | None) -> MemoryLimits:
-    """The limits of memory of a guest, for the fields that ``wanted`` has."""
+    """The memory limits of a guest, for those fields that ``wanted`` has."""
 
     def shown_amount(name: str, asked: int | None) -> int | None:
         value = present[name]
@@ -219,9 +219,9 @@ def present_memory(present: Values, wanted: MemoryLimits, oom_score: int | None)
 
 
 def io_goals(wanted: BlockIo, there: frozenset[str], present: Values, noted: Values) -> Values:
-    """The goals of the weight and the rates of block I/O.
+    """The wanted weight and rates of block I/O.
 
-    Rates that the agent neither wants nor has set are no goals.
+    The result leaves out rates that the agent neither wants nor has set.
 
     :param wanted: the settings; without any, the guest gets back the values of its own.
     :param there: the devices that the host has now. The kernel forgets the limits of others.
@@ -243,5 +243,5 @@ def io_goals(wanted: BlockIo, there: frozenset[str], present: Values, noted: Val
 
 
 def pending_writes(goals: Values, present: Values) -> Values:
-    """The goals that differ from the present values."""
+    """The wanted values that differ from the present values."""
     return {name: value for name, value in goals.items() if present[name] != value}

@@ -1,4 +1,6 @@
-"""Domains of libvirt: libvirtd starts and ends them, and the agent sets their CPUs, memory and block I/O.
+"""Manages domains of libvirt, and sets their CPUs, memory and block I/O.
+
+Other programs start and stop the domains through libvirtd.
 
 Parts, from the driver down:
 

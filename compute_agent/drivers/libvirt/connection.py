@@ -1,7 +1,7 @@
 """The connection to libvirtd, and libvirt's event loop in a thread of its own.
 
-libvirt-python is imported when the driver libvirt is opened, and not before: the driver of processes works
-without the package.
+The module imports libvirt-python only when the driver libvirt opens, because the driver of processes works
+without it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _LibvirtSession:
     :ivar handle: libvirt's object of the connection.
     :ivar events: the ids of the event callbacks registered on it.
     :ivar calls: the number of calls under way on this connection.
-    :ivar unwanted: whether the connection is to be closed as soon as none of these calls is under way.
+    :ivar unwanted: whether to close the connection as soon as none of these calls is running.
     """
 
     handle: Any
@@ -108,7 +108,7 @@ class LibvirtConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether a connection is open that the agent does not know to be broken."""
+        """Whether a connection is open, as far as the agent has noticed."""
         return self._session is not None
 
     @property
@@ -173,14 +173,14 @@ class LibvirtConnection:
             self._let_go(session)
 
     def active_domains(self) -> list[Any]:
-        """The domains that are active now, as objects of libvirt.
+        """The domains that are active at present, as objects of libvirt.
 
         :raises DriverError: libvirtd does not answer.
         """
         return self._list_domains(self.libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
 
     def inactive_domains(self) -> list[Any]:
-        """The domains that are defined and not active now, as objects of libvirt.
+        """The domains that are defined but not active, as objects of libvirt.
 
         :raises DriverError: libvirtd does not answer.
         """
@@ -195,7 +195,7 @@ class LibvirtConnection:
         return domains
 
     def find_domain(self, guest_uuid: str) -> Any | None:
-        """The domain with a uuid, as an object of libvirt; None if libvirtd knows no such domain.
+        """The domain with this uuid, as an object of libvirt; None if libvirtd does not know the uuid.
 
         :raises DriverError: libvirtd does not answer.
         """
@@ -235,7 +235,7 @@ class LibvirtConnection:
         return bool(domain.isActive())
 
     def usual_owner(self) -> str:
-        """The user as which QEMU runs if the domain has no security label of its own.
+        """The user that runs QEMU if a domain has no security label of its own.
 
         :return: a user in the form of ``DomainDescription.owner``; empty for the libvirtd of a user's
             session.

@@ -1,4 +1,4 @@
-"""The pins, limits and block I/O settings in a domain's definition, and which of them the agent wrote.
+"""The pins, limits and block I/O settings in a domain's definition, with a note of the agent's own.
 
 The XML format is that of https://libvirt.org/formatdomain.html. The agent notes its own values in the
 metadata of the definition, in a namespace of its own. Pins are noted by the number of a guest CPU, by I/O
@@ -52,7 +52,7 @@ class DomainBlockIo:
     An item is ``weight``, ``dev:PATH`` for a device of the host, or ``disk:TARGET`` for one of the domain's
     disks.
 
-    :ivar weight: the weight of the whole domain; None: the XML has no such element.
+    :ivar weight: the weight of the whole domain; None means that the XML has no such element.
     :ivar rates: the rates by item, for devices with limits and for all disks.
     :ivar foreign: the items of disks that have kinds of limits that the agent never sets.
     """
@@ -73,7 +73,7 @@ class DomainBlockIo:
         return found if self.weight is None else found | {WEIGHT: self.weight}
 
     def with_items(self, items: Mapping[str, Item]) -> DomainBlockIo:
-        """A copy of the settings, with new values for the given items."""
+        """A copy of the settings with new values for these items."""
         rates = {item: value for item, value in items.items() if isinstance(value, DeviceRates)}
         weight = items.get(WEIGHT, self.weight)
         return DomainBlockIo(
@@ -107,7 +107,8 @@ def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str
     """The items of block I/O to set on a domain so that its settings match ``wanted``.
 
     :param has: the present settings of the domain.
-    :param wanted: the settings that the domain should have; None: the agent's own values are removed.
+    :param wanted: the settings that the domain should have; None means that the agent's own values are
+        removed.
     :param own: the items that the agent has written before.
     """
     goal: dict[str, Item] = {}
@@ -197,7 +198,8 @@ Pins = Mapping[ThreadRole, frozenset[int] | None]
 class MemoryBinding:
     """The element ``<numatune><memory>`` of a domain: its NUMA nodes and its mode.
 
-    :ivar mode: ``strict``, ``preferred``, ``interleave`` or ``restrictive``; empty: the memory is not bound.
+    :ivar mode: ``strict``, ``preferred``, ``interleave`` or ``restrictive``; empty if the memory is not
+        bound.
     """
 
     mode: str = ""
@@ -215,17 +217,17 @@ class DomainDefinition:
 
     :ivar persistent: whether the domain has a definition. Without a definition, the settings are those of the
         running domain.
-    :ivar shares: the CPU shares (``<cputune><shares>``); None: the definition has no such value.
+    :ivar shares: the CPU shares (``<cputune><shares>``); None means that the definition has no such value.
     :ivar noted: the shares that the agent wrote, by its note.
-    :ivar quota: the quota of the whole domain in cores; None: no limit.
+    :ivar quota: the quota of the whole domain in cores; None means no limit.
     :ivar binding: the NUMA nodes of the memory.
     :ivar pins: the CPUs of each guest CPU, each I/O thread and the emulator.
     :ivar pinned: the roles that the definition pins. Threads of all other roles have the CPUs of ``<vcpu
         cpuset>``.
-    :ivar own: the pins that the agent wrote, by its note; None: all pins count as the agent's.
+    :ivar own: the pins that the agent wrote, by its note; None means that all pins count as the agent's.
     :ivar blockio: the settings of block I/O.
     :ivar own_items: the items of block I/O, and ``soft_limit``, that the agent wrote.
-    :ivar soft_limit: the memory in KiB above which the kernel slows the domain down; None: no limit.
+    :ivar soft_limit: the memory in KiB above which the kernel slows the domain down; None means no limit.
     """
 
     persistent: bool = False
@@ -242,7 +244,7 @@ class DomainDefinition:
 
     @property
     def own_pins(self) -> frozenset[Pin]:
-        """The pins of the definition that the agent wrote and that were not changed since."""
+        """The pins of the definition that the agent wrote, and that have not changed since."""
         return frozenset(
             (role, cpus)
             for role, cpus in self.pins.items()
@@ -252,7 +254,7 @@ class DomainDefinition:
     def demanded_pins(self, host: frozenset[int]) -> dict[ThreadRole, frozenset[int]]:
         """The pins of other programs, by role, except pins to all CPUs of the ``host``.
 
-        ``<vcpu cpuset>`` is not a pin: it is the default of threads without a pin.
+        ``<vcpu cpuset>`` is not a pin, but the default of threads without a pin.
         """
         own = self.own_pins
         return {
@@ -269,7 +271,8 @@ class DomainDefinition:
     def limits_within(self, wanted: CpuLimits) -> CpuLimits:
         """The agent's ``wanted`` limits, restricted by limits that another program wrote into the definition.
 
-        Foreign shares take precedence over the agent's weight. Of two quotas the lower one applies.
+        Foreign shares take precedence over the agent's weight. If both the agent and another program have a
+        quota, the lower one applies.
         """
         quotas = [quota for quota in (wanted.quota, self.quota) if quota is not None]
         weight = None if self.has_foreign_shares else wanted.weight
@@ -281,7 +284,7 @@ class DomainDefinition:
     def other_pins(self, settings: CpuSettings, host: frozenset[int]) -> dict[ThreadRole, frozenset[int]]:
         """The pins to write, by role, so that the definition matches ``settings``.
 
-        Pins that another program demands stay: the CPUs in ``settings`` were chosen within them.
+        Pins that another program demands stay, because the CPUs in ``settings`` were chosen within them.
 
         :param host: all CPUs of the host. Other CPUs are ignored.
         """
@@ -438,7 +441,7 @@ def _read_pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
 
 
 def _iothread_numbers(root: ElementTree.Element) -> list[int]:
-    """The numbers of the I/O threads. libvirt gives the lowest free numbers to threads without an id."""
+    """The numbers of the I/O threads; libvirt gives the lowest free numbers to threads without an id."""
     numbers = [int(thread.get("id", 0)) for thread in root.iterfind("iothreadids/iothread")]
     missing = int(root.findtext("iothreads") or 0) - len(numbers)
     free = (number for number in itertools.count(1) if number not in numbers)

@@ -1,4 +1,6 @@
-"""The settings, demands and Nova's metadata in the XML of a domain (https://libvirt.org/formatdomain.html).
+"""Reads settings, demands and Nova's metadata in the XML of a domain.
+
+The format of the XML is described at https://libvirt.org/formatdomain.html.
 
 Every user with the right to define domains may write the content of ``<metadata>``, and libvirt does not
 check it. So this module checks each text before use.
@@ -180,7 +182,7 @@ def read_devices(root: ElementTree.Element) -> frozenset[str]:
 def _read_address(source: ElementTree.Element) -> str:
     """A PCI address such as ``0000:81:00.0`` from an element with hexadecimal attributes.
 
-    Empty if the address cannot be read.
+    The result is empty if the address cannot be read.
     """
     numbers = []
     for name, limit in _ADDRESS_LIMITS.items():
@@ -292,7 +294,7 @@ def parse_constraints(domain_xml: str) -> PlacementConstraints:
 def with_pins(
     constraints: PlacementConstraints, pins: Mapping[ThreadRole, frozenset[int]]
 ) -> PlacementConstraints:
-    """A copy of ``constraints`` with ``pins`` in place of its pins.
+    """A copy of ``constraints`` with other pins.
 
     Pins of I/O threads are left out, because I/O threads get the CPUs of the emulator.
     """
@@ -378,7 +380,7 @@ def _with_specs(resources: Mapping[str, int], specs: Mapping[str, str]) -> dict[
 def _dedicated_count(specs: Mapping[str, str], vcpus: int, own: frozenset[int] | None) -> int | None:
     """The number of guest CPUs that have dedicated host CPUs.
 
-    None if the mask of a ``mixed`` flavor cannot be read.
+    The result is None if the mask of a ``mixed`` flavor cannot be read.
 
     :param vcpus: the number of guest CPUs of the flavor.
     :param own: the dedicated guest CPUs of a ``mixed`` flavor.
@@ -395,7 +397,7 @@ def _dedicated_count(specs: Mapping[str, str], vcpus: int, own: frozenset[int] |
 def _dedicated_vcpus(specs: Mapping[str, str], vcpus: int) -> frozenset[int] | None:
     """The numbers of the dedicated guest CPUs of a ``mixed`` flavor, empty for other policies.
 
-    None if the mask cannot be read.
+    The result is None if the mask cannot be read.
     """
     if specs.get("hw:cpu_policy") != "mixed":
         return frozenset()

@@ -1,11 +1,12 @@
 """The table of running domains, and the search for the QEMU processes of domains that are starting.
 
 One thread updates the table; any thread may read it. libvirtd answers no questions about a domain until its
-guest CPUs run, but the QEMU process exists well before. The agent finds the process in /proc, among the
+guest CPUs run, but the QEMU process exists well before. The agent finds this process in /proc, among the
 processes that did not exist when libvirt's hook announced the start.
 
-Two locks protect the table. ``_lock`` protects the entries, ``changing`` the values of one entry. Code that
-needs both takes ``changing`` before ``_lock``, so that two threads cannot wait for each other.
+Two locks protect the table. The lock ``_lock`` protects the entries, and the lock ``changing`` the values of
+one entry. Code that needs both takes ``changing`` before ``_lock``, so that two threads cannot wait for each
+other.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
 
 EXPECTED_SECONDS: Final = 30.0
-"""The seconds after the announcement of a start within which its process must exist."""
+"""Seconds after the announcement of a start within which the process of the domain must exist."""
 
 # This is a limit for the memory, because any caller of the agent's socket can announce starts.
 MAX_EXPECTED: Final = 1024
@@ -55,9 +56,10 @@ class _ExpectedProcess:
     """A domain with an announced start.
 
     :ivar guest: the guest as it will start; its pid is 0 until the process is found.
-    :ivar owner: the user of its process; empty: the user that libvirtd uses for domains without a label.
+    :ivar owner: the user of its process; empty means the user that libvirtd uses for domains without a label.
     :ivar older: the pids that existed at the announcement. None of these is the process of the domain.
-    :ivar until: the time of the monotonic clock, in seconds, at which the agent stops to expect the start.
+    :ivar until: the time of the monotonic clock, in seconds, after which the agent no longer expects the
+        start.
     :ivar is_bound: whether its definition has ``<numatune>``.
     :ivar process: its process; None until the process is found.
     """
@@ -146,7 +148,7 @@ class ExpectedDomains:
         return found, bool(waiting)
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
-        """The thread ids of an expected guest with a living process; empty for all other guests."""
+        """The thread ids of an expected guest with a living process; empty for other guests."""
         return procfs.thread_ids(guest.pid) if self._find_starting(guest) else frozenset()
 
     def bind_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
@@ -212,7 +214,7 @@ class DomainTable:
             return list(self._running.values())
 
     def lost_guests(self) -> dict[str, str]:
-        """The running domains that the driver cannot manage: a dict from uuid to reason and remedy."""
+        """Running domains that the driver cannot manage: a dict from the uuid to reason and remedy."""
         with self._lock:
             return dict(self._lost)
 
@@ -292,7 +294,7 @@ class DomainTable:
             self._report_change(ChangeKind.CHANGED if same else new, found.guest)
 
     def look_at_definition(self, domain: Any) -> None:
-        """Read the definition of a domain again, and report changed constraints.
+        """Read the definition of a domain again, and report constraints that have changed.
 
         :param domain: libvirt's object of the domain.
         :raises DriverError: the connection to libvirtd broke.

@@ -2,9 +2,9 @@
 
 One thread keeps the connection to libvirtd and the table of running domains. The thread reads a domain when
 libvirtd reports an event, and all domains after libvirtd was away. The thread recognises missed events by the
-differences between the table and the domains. Guests run on without libvirtd, and the table keeps them.
-libvirtd reports no changes of definitions (``virsh schedinfo --config``, ``vcpupin --config``), so the thread
-reads all definitions in turn.
+differences between the table and the domains. Guests continue to run without libvirtd, and the table keeps
+them. libvirtd reports no changes of definitions (``virsh schedinfo --config``, ``vcpupin --config``), so the
+thread reads all definitions in turn.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class LibvirtDriver:
             their definitions once.
         :param lock: called before each connection; raises DriverError if another agent manages the domains.
         :param state_folder: the state folder of libvirt's driver of QEMU, with the pid files of helpers.
-        :param records: the runs of domains in which the agent has set ``oom_score_adj``; None: they are not
-            kept beyond this driver.
+        :param records: the runs of domains in which the agent has set ``oom_score_adj``; None means that they
+            are not kept beyond this driver.
         :raises DriverError: libvirt-python is missing.
         """
         # libvirt's event thread puts the uuids of domains with an event here. That thread must neither call
@@ -120,7 +120,7 @@ class LibvirtDriver:
         self._look_interval = look_interval
         self._check_lock = lock
         self._round: list[Any] = []
-        """Libvirt's objects of the domains with definitions that are still to be read in this round."""
+        """Libvirt's objects of the domains of which the definitions are still to be read in this round."""
         self._look_pause = self._next_look = 0.0
         self._stopped = threading.Event()
         tried = threading.Event()
@@ -164,7 +164,7 @@ class LibvirtDriver:
         return self.guests()
 
     def lost_guests(self) -> Mapping[str, str]:
-        """The running domains that the driver cannot manage: a dict from each uuid to reason and remedy."""
+        """Running domains that the driver cannot manage: a dict from the uuid to reason and remedy."""
         return self._table.lost_guests()
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
@@ -186,7 +186,7 @@ class LibvirtDriver:
         return frozenset(domain.UUIDString() for domain in self._connection.inactive_domains())
 
     def watch_guests(self, listener: Listener) -> None:
-        """Call ``listener`` for each domain that starts, ends or gets other settings later."""
+        """Call ``listener`` for each domain that starts, ends or changes its settings from now on."""
         self._listener = listener
 
     def close(self) -> None:
@@ -244,7 +244,7 @@ class LibvirtDriver:
 
     @contextlib.contextmanager
     def _on_domain(self, known: RunningDomain, failing: str) -> Iterator[Any]:
-        """Yield libvirt's object of the domain for a few calls, and translate libvirt's errors.
+        """Yield libvirt's object of the domain for some calls, and translate libvirt's errors.
 
         :param failing: the end of the sentence "guest X ..." in the error message.
         :raises GuestGoneError: the guest has ended, maybe during the calls.
@@ -263,10 +263,10 @@ class LibvirtDriver:
 
     @contextlib.contextmanager
     def _change_domain(self, known: RunningDomain, failing: str) -> Iterator[Any]:
-        """Like :meth:`_on_domain`, for calls that change the domain.
+        """Yield libvirt's object like :meth:`_on_domain`, for calls that change the domain.
 
-        They are refused at once during a migration, a save or a copy of disks. Otherwise libvirt would refuse
-        each of them after up to 30 seconds, while all other guests wait.
+        The driver refuses these calls at once during a migration, a save or a copy of disks. Otherwise
+        libvirt would refuse each call after up to 30 seconds, while all other guests wait.
 
         :raises DriverError: such a job runs, or libvirt refuses a call.
         """
@@ -279,7 +279,7 @@ class LibvirtDriver:
         return DomainTuning(self._connection.libvirt, domain, self._connection.host_cpus)
 
     def _is_active(self, known: RunningDomain) -> bool:
-        """Whether a guest still runs. libvirt may report its end before the process is gone from /proc."""
+        """Whether a guest still runs; libvirt may report its end before the process is gone from /proc."""
         if not known.is_alive:
             return False
         with contextlib.suppress(DriverError, self._connection.libvirt.libvirtError):
@@ -325,7 +325,7 @@ class LibvirtDriver:
                 self._stopped.wait(pause)
 
     def _handle_next(self) -> None:
-        """Handle the next event of libvirtd, or the next step of the round over all definitions."""
+        """Handle the next event of libvirtd, or the next step of reading all definitions."""
         if time.monotonic() >= self._next_look:
             self._look_on()
         pause = max(self._next_look - time.monotonic(), 0.0)
@@ -374,7 +374,10 @@ class LibvirtDriver:
     # CPUs and memory
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
-        """The pid of the QEMU process alone. Helpers, which libvirtd starts, are not counted."""
+        """The pid of the QEMU process alone.
+
+        Helpers, which libvirtd starts as other processes, are not included.
+        """
         return (guest.pid,)
 
     def usage_group(self, guest: Guest) -> str:
@@ -467,7 +470,7 @@ class LibvirtDriver:
     def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
         """Pin QEMU's threads as the definition says.
 
-        Helpers that ``move_emulator`` moved may use all online CPUs again.
+        Helpers that ``move_emulator`` has moved may then use all online CPUs again.
         """
         known, host = self._table.find_living(guest), self._connection.host_cpus
         moved = known.moved_threads(host, online)
@@ -492,7 +495,7 @@ class LibvirtDriver:
     def emulator_affinity(self, guest: Guest) -> frozenset[int]:
         """The CPUs that at least one emulator or I/O thread may use.
 
-        Empty if no thread runs guest CPUs alone.
+        The result is empty if no thread runs only guest CPUs.
         """
         threads = self._living_threads(guest).items()
         found = (procfs.thread_affinity(tid) for tid, role in threads if not role.runs_guest)
@@ -602,8 +605,8 @@ class LibvirtDriver:
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """The ``oom_score_adj`` of the QEMU process and the soft limit, if they differ from ``wanted``.
 
-        Values that another program has set in the definition or for the process are no difference. ``high``
-        is the soft limit.
+        Values that another program has set in the definition or for the process do not count as differences.
+        ``high`` is the soft limit.
         """
         known = self._table.find_living(guest)
         score = self._scores.without_refused(guest, MemoryLimits(oom_score_adj=wanted.oom_score_adj))

@@ -4,13 +4,13 @@ libvirtd starts helpers of a domain as processes: swtpm, virtiofsd, passt. Helpe
 the cgroup of QEMU's main thread. Helpers that are plugged in later stay in libvirtd's own cgroup.
 
 From Linux 6.4 on, the kernel's vhost workers are threads of QEMU. Up to Linux 6.3 they are kernel threads
-named ``vhost-PID``, in the cgroup of the thread that made them. Where the domain has no such cgroup, they may
-use all CPUs of the host.
+named ``vhost-PID``, in the cgroup of the thread that made them. If the domain has no such cgroup, the helpers
+may use all CPUs of the host.
 
-The agent finds helpers by the members of the main thread's cgroup. Helpers elsewhere have pid files in
-libvirt's state folder, and the names of these files begin with the number of the domain's run. The users of
-helpers may write into some subfolders. So a pid counts only if its process has the name of a helper and is in
-no cgroup of another domain.
+The agent finds helpers by the members of the main thread's cgroup. Other helpers have pid files in libvirt's
+state folder, and the names of these files begin with the number of the domain's run. The users of helpers may
+write into some subfolders. So a pid counts only if its process has the name of a helper and is in no cgroup
+of another domain.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.messages import printable_text
 
 STATE_FOLDER: Final = Path("/run/libvirt/qemu")
-"""The state folder of libvirt's driver of QEMU, for the libvirtd of the system."""
+"""The folder with the state of libvirt's QEMU driver, for the libvirtd of the system."""
 
 _FOLDERS: Final = ("", "swtpm", "passt", "slirp", "dbus")
 """The subfolders of the state folder in which helpers have pid files; "" is the state folder itself."""
@@ -63,8 +63,8 @@ _HELPERS: Final = frozenset(
 _VHOST: Final = re.compile(r"vhost-([0-9]{1,10})", re.ASCII)
 
 _LISTING_SECONDS: Final = 5.0
-"""Seconds for which the lists of pid files and of kernel threads are reused, so that the agent makes each
-list once for all guests.
+"""Seconds for which the lists of pid files and of kernel threads are used again, so that one list serves all
+guests.
 """
 
 
@@ -235,7 +235,7 @@ class HelperPins:
     ) -> int:
         """Pin the helper tasks to ``cpus``; return how many changed.
 
-        :param only: the ids of the threads to move; None: all.
+        :param only: the ids of the threads to move; None means all.
         :param is_final: whether the cgroups of the domain already allow ``cpus``. Only in this case a failed
             move is remembered.
         """

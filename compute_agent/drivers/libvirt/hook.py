@@ -2,13 +2,13 @@
 
 libvirt runs the programs in ``/etc/libvirt/hooks/qemu.d`` (https://libvirt.org/hooks.html, since 6.5.0) as
 ``PROGRAM DOMAIN OPERATION SUBOPERATION EXTRA``, with the XML of the domain on the standard input. libvirt
-waits for each program. Operation ``start`` is the last one before the QEMU process exists; at ``started`` the
-guest's CPUs already run.
+waits for each program. The operation ``start`` is the last one before the QEMU process exists; at ``started``
+the guest's CPUs already run.
 
-A hook can do harm. If it fails, the start fails, or, at ``reconnect``, a running guest ends. Its output
-becomes the XML of a guest that migrates. If it calls libvirt, it waits for ever. So this hook acts at
-``start`` alone, prints nothing, always succeeds, and has a time limit. Without an agent or without Python,
-guests start as if there were no hook, and the system's log says so.
+A hook can do harm. If the hook fails, the start fails; if it fails at ``reconnect``, a running guest ends.
+For a guest that migrates, the output of the hook becomes its XML. A hook that calls libvirt waits for ever.
+So this hook acts only at ``start``, prints nothing, always succeeds, and has a time limit. Without an agent
+or without Python, guests start as if there were no hook, and the system's log says so.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ exit 0
 
 
 class HookState(StrEnum):
-    """The state of the file in the place of the hook. ``FOREIGN``: the agent did not write this file."""
+    """The state of the file at the path of the hook. ``FOREIGN``: the agent did not write this file."""
 
     ABSENT = "absent"
     INSTALLED = "installed"
@@ -71,7 +71,7 @@ class HookState(StrEnum):
 
 
 class ForeignHookError(Exception):
-    """Another program's file has the path of the hook. The text of the error says what to do."""
+    """The file at the path of the hook belongs to another program. The text of the error says what to do."""
 
 
 def hook_script(socket: Path, python: str = sys.executable) -> str:
@@ -100,7 +100,7 @@ def state(hooks: Path, socket: Path | None = None) -> HookState:
     executable.
 
     :param hooks: libvirt's folder of hooks.
-    :param socket: the agent's socket; None: the hook is never reported as installed.
+    :param socket: the agent's socket; None means that the hook is never reported as installed.
     :raises OSError: the folder cannot be read.
     """
     path = hook_path(hooks)

@@ -31,8 +31,8 @@ _ALL_VCPUS: Final = "ALL CPUs/"
 class ThreadRole:
     """The role of a QEMU thread: it runs one guest CPU, all guest CPUs, one I/O thread, or the emulator.
 
-    :ivar vcpu: the number of the guest CPU that the thread runs; None: no single one.
-    :ivar iothread: the number of the I/O thread; None: the thread is no I/O thread.
+    :ivar vcpu: the number of the guest CPU that the thread runs; None means no single one.
+    :ivar iothread: the number of the I/O thread; None means that the thread is no I/O thread.
     :ivar all_vcpus: whether the thread runs all guest CPUs. A thread without any of these roles is the
         emulator's.
     """
@@ -147,7 +147,7 @@ def find_process(guest_uuid: str, owner: str, among: Iterable[int] | None = None
     QEMU does not count, although it shows QEMU's command line until it calls execve(2).
 
     :param owner: a user name, or ``+`` and a number.
-    :param among: the pids to look at; None: all.
+    :param among: the pids to look at; None means all.
     """
     users = _user_ids(owner)
     # The newest run of a domain mostly has the highest pid.

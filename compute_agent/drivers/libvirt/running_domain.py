@@ -147,8 +147,8 @@ class DomainGroup:
     def write_idle(self, has: CpuLimits, wanted: CpuLimits) -> None:
         """Write ``cpu.idle``, and reduce the burst, before libvirt sets weight and quota.
 
-        libvirt has no settings for either. The kernel refuses a weight for an idle group, and a quota below
-        the burst.
+        libvirt has settings neither for idleness nor for the burst. The kernel refuses a weight for an idle
+        group, and a quota below the burst.
 
         :raises OSError: the kernel refuses a value.
         """
@@ -158,7 +158,7 @@ class DomainGroup:
                 self._write_burst(wanted)
 
     def write_burst(self, has: CpuLimits, wanted: CpuLimits) -> None:
-        """Increase the burst, after libvirt has set the quota that must be at least as large.
+        """Increase the burst after libvirt has set the quota, which must be at least as large.
 
         :raises OSError: the kernel refuses the value.
         """
@@ -243,14 +243,15 @@ class RunningDomain:
     :ivar source: the inactive XML that ``definition`` was read from; empty after the agent changed the
         definition.
     :ivar binding: the present binding of its memory to NUMA nodes.
-    :ivar refused: the NUMA nodes to which libvirt refused to bind its memory; None: there was no refusal.
+    :ivar refused: the NUMA nodes to which libvirt refused to bind its memory; None means that there was no
+        refusal.
     :ivar unreported: whether the agent pinned its threads in the kernel and libvirt may not know these pins
         yet.
     :ivar blockio: its present block I/O settings.
-    :ivar soft_limit: its present soft limit of memory in KiB; None: no limit.
-    :ivar refused_soft_limit: libvirt's reason for a refused soft limit; empty: there was no refusal.
-    :ivar refused_blockio: the block I/O settings that libvirt refused, with its reason; None: there was no
-        refusal.
+    :ivar soft_limit: its present soft limit of memory in KiB; None means no limit.
+    :ivar refused_soft_limit: libvirt's reason for a refused soft limit; empty if there was no refusal.
+    :ivar refused_blockio: the block I/O settings that libvirt refused, with its reason; None means that there
+        was no refusal.
     :ivar number: the id that libvirt gave this run; empty if not known.
     :ivar settled: the helper tasks that could not be moved to the CPUs wanted.
     """
@@ -300,7 +301,7 @@ class RunningDomain:
         return self._group
 
     def pin_rest(self, settings: CpuSettings) -> None:
-        """Pin the threads that libvirt's calls did not pin.
+        """Pin those threads that libvirt's calls did not pin.
 
         Without cgroups libvirt pins no helper threads of QEMU.
 
@@ -339,7 +340,7 @@ class RunningDomain:
         return None
 
     def other_nodes(self, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes that the kernel or libvirt bind the memory to, if they differ from ``wanted``.
+        """The NUMA nodes to which the kernel or libvirt binds the memory, if they differ from ``wanted``.
 
         An empty set means that the memory is not bound. None means that the nodes agree, or that libvirt has
         refused ``wanted`` before.
@@ -373,7 +374,7 @@ class RunningDomain:
         return {tid: cpus for tid, cpus in found.items() if cpus is not None}
 
     def moved_threads(self, host: CpuSet, online: CpuSet) -> dict[int, CpuSet]:
-        """The CPUs of emulator and I/O threads that are not pinned as in the definition, by thread id.
+        """The CPUs of emulator and I/O threads with other pins than in the definition, by thread id.
 
         :param host: all CPUs of the host.
         :param online: the CPUs that are online.
@@ -537,7 +538,7 @@ class DomainTuning:
     def set_soft_limit(self, kib: int | None, persistent: bool) -> None:
         """Set the soft limit of memory of the running domain, or in its definition.
 
-        :param kib: the limit in KiB; None: no limit.
+        :param kib: the limit in KiB; None means no limit.
         :param persistent: whether the definition is changed and not the running domain.
         """
         limit = UNLIMITED_KIB if kib is None else kib

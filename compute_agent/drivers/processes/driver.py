@@ -1,9 +1,9 @@
 """The driver of guests that are plain processes.
 
 The agent starts a guest in a session of its own, or adopts it by the pid of a process or the folder of a
-cgroup v2 group. A guest outlives the agent. Its pid and start time identify it, so a later process with the
-same pid is not mistaken for it. Guests are pinned by scheduler affinity (sched_setaffinity(2)). Where the
-agent may write to a cgroup v2 group, each guest has a group of its own below it.
+cgroup v2 group. A guest outlives the agent. The pid and the start time identify a guest, so a later process
+with the same pid is not mistaken for it. Guests are pinned by scheduler affinity (sched_setaffinity(2)).
+Where the agent may write to a cgroup v2 group, each guest has a group of its own below it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class ProcessDriver(UndividedThreads):
         """Take over the guests recorded in ``folder`` that still run, and forget the guests that have ended.
 
         :param folder: the folder of records, made if absent.
-        :param groups: the delegated group, below which each guest gets a group; None: guests have no groups.
+        :param groups: the delegated group, below which each guest gets a group; None means that guests have
+            no groups.
         :param look_only: whether the driver changes nothing on disk.
         :raises UnsafeFileError: other users may write to the folder.
         :raises OSError: the folder cannot be used.
@@ -76,7 +77,7 @@ class ProcessDriver(UndividedThreads):
         return frozenset()
 
     def guests(self) -> Sequence[Guest]:
-        """The guests that run now."""
+        """The guests that have records and run."""
         return [record.as_guest() for record in self._table.running_records()]
 
     def listed_guests(self) -> Sequence[Guest]:
@@ -109,7 +110,7 @@ class ProcessDriver(UndividedThreads):
     ) -> Guest:
         """Start the process of a new guest, and hold it before its first instruction.
 
-        Afterwards, release() lets it run and discard() ends it.
+        Later, release() lets the process run and discard() ends it.
 
         :param environment: environment variables in addition to the fixed ones of every guest.
         :param declared: the names of the settings that the request contained.
@@ -178,7 +179,7 @@ class ProcessDriver(UndividedThreads):
     ) -> Guest:
         """Make a running process, or all processes of a cgroup v2 group, a guest.
 
-        Where guests have groups, the processes move into a new one, so that the agent changes no values in
+        If guests have groups, the processes move into a new group, so that the agent changes no values in
         another program's group.
 
         :raises DriverError: the process cannot be a guest, or cannot be recorded.
@@ -219,7 +220,7 @@ class ProcessDriver(UndividedThreads):
     def stop(self, guest: Guest, timeout: float) -> None:
         """Stop the guest with SIGTERM, and with SIGKILL after ``timeout`` seconds.
 
-        An ended guest is not an error.
+        The function ignores a guest that has ended already.
 
         :raises DriverError: the guest does not end even after SIGKILL, for example while it waits for a disk.
         """
@@ -259,7 +260,7 @@ class ProcessDriver(UndividedThreads):
     def _move_to_group(self, record: ProcessRecord, source: GuestCgroup | None = None) -> ProcessRecord:
         """Move the processes of a guest into its own group.
 
-        :param source: the group from which all processes move; None: only the main process and its
+        :param source: the group from which all processes move; None means only the main process and its
             descendants move.
         :return: the record with the new group; unchanged where guests have no groups.
         :raises OSError: a process cannot be moved.
@@ -276,7 +277,7 @@ class ProcessDriver(UndividedThreads):
         return replace(record, cgroup=str(group.folder))
 
     def _give_back(self, guest_uuid: str, source: GuestCgroup | None) -> None:
-        """Move the processes back to the group where they were, after a failed adoption."""
+        """Move the processes back to their former group after a failed adoption."""
         if source is None or self._groups is None:
             return
         try:
@@ -307,7 +308,7 @@ class ProcessDriver(UndividedThreads):
 
     @property
     def expecting_driver(self) -> None:
-        """Always None: a start needs no announcement, because the agent itself holds the guest at first."""
+        """Always None: the agent starts the guest itself, so no announcement is needed."""
         return
 
     # CPUs
@@ -397,7 +398,7 @@ class ProcessDriver(UndividedThreads):
         return guest_cgroup.limit_cpu(guest, self._group_of(guest), wanted)
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
-        """Sentences about the limits that this kernel, or a guest without a group, cannot have."""
+        """Messages about limits in ``wanted`` that this kernel, or a guest without a group, cannot have."""
         return guest_cgroup.missing_limits(self._group_of(guest), wanted)
 
     def _check_running(self, guest: Guest) -> None:
@@ -442,7 +443,7 @@ class ProcessDriver(UndividedThreads):
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """The limits of the guest's group and processes if they differ from ``wanted``.
 
-        None if they agree.
+        The result is None if they agree.
         """
         record = self._table.running_record(guest.uuid)
         pids, wanted = _guest_processes(record)[0], self._scores.without_refused(guest, wanted)
@@ -481,14 +482,14 @@ class ProcessDriver(UndividedThreads):
     # Block I/O
 
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
-        """The lines that the agent would have to write to block I/O files of the guest's group, in words."""
+        """The lines that the agent would have to write to block I/O files of the guest's group."""
         todo = self._blockio_writes(guest, wanted)
         return "; ".join(f"{name} has not {line}" for name, line in todo)
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
         """Write the lines that differ from ``wanted``, and read them back.
 
-        The files are first noted as the agent's.
+        First the guest's record gets a note that the files are the agent's.
         """
         todo = self._blockio_writes(guest, wanted)
         group = self._group_of(guest)
@@ -506,7 +507,7 @@ class ProcessDriver(UndividedThreads):
         return True
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
-        """Sentences about parts of ``wanted`` that this kernel, or a guest without a group, cannot have."""
+        """Messages about parts of ``wanted`` that this kernel, or a guest without a group, cannot have."""
         return guest_cgroup.missing_parts(self._group_of(guest), wanted)
 
     def _blockio_writes(self, guest: Guest, wanted: BlockIo | None) -> list[tuple[str, str]]:

@@ -1,8 +1,8 @@
 """Compares a process guest's cgroup with the guest's settings, and writes CPU, memory and block I/O values.
 
-A value in a file that the agent never wrote belongs to another program and stays. A value in a file that the
-agent wrote is corrected if it changes, and removed when it is no longer wanted. A guest without a group has
-none of these values.
+A value in a file that the agent never wrote belongs to another program, and stays unchanged. A value in a
+file that the agent wrote is corrected if it changes, and removed when it is no longer wanted. A guest without
+a group has none of these values.
 
 This module decides what to write; :mod:`compute_agent.drivers.cgroup` knows the files. The module is separate
 from the process driver, so its decisions can be read and tested without processes.
@@ -35,9 +35,9 @@ _NO_LIMIT: Final = "max"
 def pending_writes(
     group: GuestCgroup, wanted: BlockIo | None, noted: Collection[str]
 ) -> list[tuple[str, str]]:
-    """The lines to write so that the group has the ``wanted`` block I/O, as pairs of file and line.
+    """The lines to write so that the group has the ``wanted`` block I/O settings, as pairs of file and line.
 
-    :param wanted: the settings that the guest should have; None: the kernel's defaults.
+    :param wanted: the settings that the guest should have; None means the kernel's defaults.
     :param noted: the files that the agent has written before.
     """
     # Other files are not read, because any value in them is another program's.
@@ -135,7 +135,7 @@ def missing_limits(group: GuestCgroup | None, wanted: CpuLimits) -> list[str]:
 
 
 def limit_cpu(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> bool:
-    """Write the limits that differ from ``wanted``, and read them back; return whether any differed.
+    """Write the CPU limits that differ from ``wanted``, and read them back; return whether any differed.
 
     :raises DriverError: the kernel refuses a limit.
     """
@@ -154,7 +154,7 @@ def limit_cpu(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> boo
 def other_nodes(group: GuestCgroup | None, wanted: frozenset[int]) -> frozenset[int] | None:
     """The NUMA nodes of the group if they differ from ``wanted``; None if they agree or cannot be set.
 
-    :param wanted: the NUMA nodes; empty: all nodes that the group could have.
+    :param wanted: the NUMA nodes; empty means all nodes that the group could have.
     """
     has = None if group is None else group.memory_nodes()
     if group is None or has is None or has == wanted:

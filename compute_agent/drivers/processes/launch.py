@@ -1,8 +1,8 @@
 """Starts process guests, and checks processes before the agent adopts them.
 
-A started guest is held before its first instruction, so that it is recorded and pinned before it runs. A
-guest inherits neither the agent's environment nor its open files. Kernel threads, the agent itself, and parts
-of other guests cannot be adopted.
+A started guest is held before its first instruction, so that the agent can record and pin it before it runs.
+A guest inherits neither the agent's environment nor its open files. Kernel threads, the agent itself, and
+parts of other guests cannot be adopted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def adoptable_group(
 ) -> tuple[GuestCgroup, ProcessIdentity]:
     """The cgroup v2 group in a folder, and its oldest process, which becomes the main process of the guest.
 
-    :param groups: the delegated group with the groups of all guests; None: guests have no groups.
+    :param groups: the delegated group with the groups of all guests; None means that guests have no groups.
     :param guests: the uuids of all present guests.
     :raises DriverError: the folder is not a group, is empty, or contains the system, the agent or another
         guest.
@@ -193,7 +193,7 @@ def start_held(
 def end_held(child: subprocess.Popen[bytes]) -> None:
     """End a held process, which then never runs the guest's program, and read its exit status.
 
-    The process may have ended before the call.
+    The process may have ended already.
     """
     child.kill()
     child.wait()

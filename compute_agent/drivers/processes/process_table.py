@@ -1,4 +1,4 @@
-"""The table of process guests, in memory and on disk, and the watch for their ends through pidfd_open(2).
+"""The table of process guests, in memory and on disk, which notices the ends of guests through pidfd_open(2).
 
 The table is separate from the process driver because it has its own lock and thread. The driver asks it for
 records, and changes the kernel's settings without the lock. Each change of a record is written to disk before
@@ -62,8 +62,8 @@ class PidWatch(Generic[Key]):
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._closed = False
         self._watched: dict[int, tuple[int, select.poll]] = {}
-        """The pidfd of each watched process, with a poll object that shows whether the process has ended, by
-        pid.
+        """By pid, the pidfd of each watched process, with a poll object that tells whether the process has
+        ended.
         """
         self._thread = start_thread(PIDWATCH_THREAD, self._run)
 
@@ -244,7 +244,7 @@ class ProcessTable:
                 self._children[record.uuid] = child
 
     def watch_ending(self, record: ProcessRecord) -> None:
-        """Watch for the end of a guest. If it has ended already, handle its end at once."""
+        """Watch for the end of a guest. If the guest has ended already, handle its end at once."""
         if self._watch is not None and not self._watch.add(record, record.identity):
             self.handle_end(record)
 
@@ -271,7 +271,7 @@ class ProcessTable:
         return [record for guest_uuid in known if (record := self.current_record(guest_uuid)) is not None]
 
     def known_records(self) -> list[ProcessRecord]:
-        """The records of guests that run, or that have ended without the agent having handled it yet."""
+        """The records of guests that run, or that have ended without the agent noticing it yet."""
         with self._lock:
             return list(self._records.values())
 
@@ -345,7 +345,7 @@ class ProcessTable:
         return record
 
     def known_record(self, guest_uuid: str) -> ProcessRecord:
-        """The record of a guest that runs, or that has ended without the agent having handled it yet.
+        """The record of a guest that runs, or that has ended without the agent noticing it yet.
 
         :raises GuestGoneError: the agent has handled the end of the guest.
         """
@@ -428,7 +428,7 @@ class ProcessTable:
     def _reap_child(self, guest_uuid: str) -> int | None:
         """Read the exit status of a guest that is a child of this process.
 
-        None if it is no child, or runs.
+        The result is None if it is no child, or runs.
         """
         # The call is locked, because the second of two threads that call Popen.poll() at once gets None.
         with self._lock:

@@ -106,7 +106,7 @@ def prune_logs(folder: Path, retention: float, max_bytes: int) -> None:
 
 
 def try_prune(folder: Path, options: cfg.ConfigOpts.GroupAttr) -> None:
-    """Remove logs of ended guests as the options of ``[guests]`` say. An error is logged."""
+    """Remove logs of ended guests according to the options of ``[guests]``. An error is logged."""
     try:
         prune_logs(folder, options.log_retention, options.log_max_mb * 10**6)
     except OSError as error:
@@ -127,7 +127,10 @@ class GuestLogs:
         self._told: dict[str, str] = {}
 
     def shorten_logs(self, max_bytes: int) -> None:
-        """Shorten each log above ``max_bytes`` to its last part. An error is logged once for each guest."""
+        """Shorten each log that is larger than ``max_bytes`` to its last part.
+
+        An error is logged once for each guest.
+        """
         names = set()
         try:
             with os.scandir(self._folder) as entries:
@@ -166,7 +169,7 @@ class GuestLogs:
 
 
 def _shorten_log(path: Path, max_bytes: int) -> int:
-    """Shorten a log above ``max_bytes`` to its last part. Its modification time stays the same.
+    """Shorten a log that is larger than ``max_bytes`` to its last part. Its modification time stays the same.
 
     :return: how many bytes were removed.
     :raises OSError: the log cannot be read or written.
@@ -216,7 +219,10 @@ T = TypeVar("T")
 
 @functools.lru_cache(maxsize=4096)
 def _cached_group(folder: str) -> GuestCgroup:
-    """The group in a folder. Cached, because each round asks for the group of each guest a dozen times."""
+    """The group in a folder.
+
+    The result is cached, because each round asks for the group of each guest a dozen times.
+    """
     return GuestCgroup(Path(folder))
 
 
@@ -227,7 +233,7 @@ class ProcessRecord:
     :ivar adopted: whether another program started the guest. The other program is its parent and reads its
         exit status.
     :ivar log: the path of the file with the guest's output.
-    :ivar cgroup: the path of the guest's own cgroup v2 group; empty: the guest has no group of its own.
+    :ivar cgroup: the path of the guest's own cgroup v2 group; empty if the guest has no group of its own.
     :ivar whole_group: whether the guest lives until the last process of its group ends. If not, it ends with
         its main process.
     :ivar limits: the cgroup files, and ``oom_score_adj``, that the agent has written.
@@ -313,7 +319,7 @@ class RecordStore:
             secure_folder(folder)
 
     def save(self, record: ProcessRecord) -> None:
-        """Write a record, durably. An unusable file in its place is moved aside first.
+        """Write a record, durably. An unusable file with the same name is first moved aside.
 
         :raises OSError: the record cannot be written, or a later release wrote it, and it stays.
         """

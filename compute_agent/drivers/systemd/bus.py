@@ -1,13 +1,13 @@
 """A connection to the message bus (D-Bus) of this host: calls with a time limit, and signals.
 
-jeepney encodes and decodes messages, and is imported when a connection opens: the other drivers work without
-the package. One thread of the connection reads all messages. A call from any thread waits for its answer, and
-no longer than its time limit. After that the connection is closed, because a bus or a service that hangs
-would hold up each further call as long.
+The package jeepney encodes and decodes messages. It is imported only when a connection opens, because other
+drivers work without it. One thread of the connection reads all messages. A call from any thread waits for its
+answer until its time limit. After a timeout the connection is closed, because a bus or a service that hangs
+would delay each further call as long.
 
-Any program may send messages to a connection of the system bus. So an answer counts only if it comes from the
-service that was called, or from the bus itself. A signal counts only if it comes from the name that the
-listener expects.
+Any program may send messages to a connection of the system bus. So an answer counts only if its sender is the
+service that was called, or the bus itself. A signal counts only if its sender has the name that the listener
+expects.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BUS_NAME: Final = "org.freedesktop.DBus"
 BUS_PATH: Final = "/org/freedesktop/DBus"
 
 CALL_SECONDS: Final = 5.0
-"""The longest time in seconds for which a call waits for its answer."""
+"""The longest time in seconds that a call waits for its answer."""
 
 # The longest message is the list of all services, about 300 bytes each. The D-Bus specification allows 128
 # MiB, which would cost the agent its memory.
@@ -137,7 +137,7 @@ class BusConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection has not ended, as far as the agent knows."""
+        """Whether the connection is open, as far as the agent has noticed."""
         return not self._reason
 
     def close(self, reason: str = "it was closed") -> None:
@@ -281,7 +281,7 @@ class BusConnection:
 
 
 BusOpener = Callable[[Callable[[BusSignal], None], Callable[[], None]], BusConnection]
-"""Opens a connection, with the two functions that get its signals and its end."""
+"""A function that opens a connection, given functions for its signals and its end."""
 
 
 def bus_opener(path: Path, seconds: float = CALL_SECONDS) -> BusOpener:

@@ -69,9 +69,10 @@ class SystemdDriver(ForeignDriver):
         self._await_look(start_thread(UNITS_THREAD, self._follow_peer))
 
     def leave_groups(self, find_inner: Callable[[str], str]) -> None:
-        """Manage no service in which a guest of another driver has its group.
+        """Leave out services in which a guest of another driver has its group.
 
-        :param find_inner: returns the name of such a guest, from the folder of a group; empty: there is none.
+        :param find_inner: returns the name of such a guest, from the folder of a group; empty if there is
+            none.
         """
         self._units.find_inner = find_inner
 
@@ -87,7 +88,7 @@ class SystemdDriver(ForeignDriver):
         return guest.name
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
-        """Sentences about the limits that systemd does not have."""
+        """Messages about those limits in ``wanted`` that systemd does not have."""
         self._table.find_recent(guest)
         found = []
         if wanted.idle and not self._manager.has_idle:
@@ -97,7 +98,7 @@ class SystemdDriver(ForeignDriver):
         return found
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
-        """Sentences about the parts of ``wanted`` that the driver does not set."""
+        """Messages about those parts of ``wanted`` that the driver does not set."""
         self._table.find_recent(guest)
         found = []
         if wanted.rates and wanted.devices:

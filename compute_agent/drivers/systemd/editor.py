@@ -1,9 +1,9 @@
-"""Sets properties of services through systemd, waits until the kernel has them, and gives them back.
+"""Sets properties of services through systemd, waits until the kernel has them, and restores the old ones.
 
-systemd owns the files of control groups, so the agent writes none of them. It sets properties at run time:
-systemd keeps them in ``/run/systemd/system.control`` until the next boot, through reloads and restarts of the
-service and of systemd itself. A property that is given back leaves no file there, because the file would hide
-a later change of the unit file.
+systemd owns the files of control groups, so the agent writes none of them. The agent sets properties at run
+time: systemd keeps them in ``/run/systemd/system.control`` until the next boot, through reloads and restarts
+of the service and of systemd itself. A restored property leaves no file there, because the file would hide a
+later change of the unit file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 
 _APPLY_SECONDS: Final = 2.0
-"""The longest time in seconds until systemd has written to the kernel what it has confirmed."""
+"""The longest time in seconds in which systemd must write a confirmed value to the kernel."""
 _APPLY_PAUSE: Final = 0.01
 _MAX_KNOWN: Final = 1000
 
@@ -45,7 +45,7 @@ Each change that another program makes through systemd changes a file, too."""
 
 @dataclass(frozen=True, slots=True)
 class KnownProperties:
-    """The properties of a service, read at a time in seconds of the monotonic clock.
+    """The properties of a service, with the time at which they were read (monotonic clock, in seconds).
 
     :ivar texts: the contents of the files of its group at that time.
     """
@@ -56,7 +56,10 @@ class KnownProperties:
 
 
 class UnitEditor(ValueEditor):
-    """Compares and sets the properties of services. Methods may be called from any thread."""
+    """Compares the properties of services with the wanted values, and sets them.
+
+    Methods may be called from any thread.
+    """
 
     subject = "service"
 
@@ -138,7 +141,7 @@ class UnitEditor(ValueEditor):
     # Inner parts
 
     def _widen_sets(self, unit: str, writes: Values, guest: Guest | None = None) -> None:
-        """Set all CPUs or NUMA nodes before a value is removed.
+        """Set all CPUs or NUMA nodes before the agent removes a value.
 
         The kernel refuses an empty set for a group with processes (ENOSPC), so the group would keep its
         former set.

@@ -1,7 +1,7 @@
 """systemd's manager of units over the message bus (org.freedesktop.systemd1(5)): calls and signals.
 
-A shell without decisions. Signals are hints only: names of services with a state that may have changed. The
-table of guests then reads the state.
+A shell without decisions. A signal is only a hint, with the name of a service that may have changed its
+state. After a hint, the table of guests reads the state.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class SystemdManager:
 
     @property
     def is_open(self) -> bool:
-        """Whether a connection is open that the agent does not know to be broken."""
+        """Whether a connection is open, as far as the agent has noticed."""
         return self._bus is not None and self._bus.is_open
 
     @property
     def has_idle(self) -> bool:
-        """Whether this systemd can make a service idle."""
+        """Whether this version of systemd can make a service idle."""
         return self._version >= _IDLE_VERSION
 
     def open(self) -> None:
@@ -134,7 +134,7 @@ class SystemdManager:
         self._call_manager("SetUnitProperties", "sba(sv)", (name, True, pairs))
 
     def stop_unit(self, name: str) -> None:
-        """Begin to stop a service. systemd then does not start it again by itself."""
+        """Begin to stop a service, which systemd then does not restart by itself."""
         self._call_manager("StopUnit", "ss", (name, "replace"))
 
     def kill_unit(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The properties of a service: their types on the bus, and the files that systemd writes for them.
+"""The properties of a service, with their types on the bus and the files that systemd writes for them.
 
 Pure functions. The names are those of :mod:`compute_agent.drivers.foreign.values`.
 """
@@ -17,7 +17,7 @@ Rates are left out: systemd has them by path, and resolves the paths of disks in
 """
 
 DROP_INS: Final[Mapping[str, str]] = {QUOTA: "CPUQuota"}
-"""The word in the name of the file that systemd writes for a property, if it is not the property's name."""
+"""For a property of which systemd's file does not have the property's name, the word in the file's name."""
 
 # Linux has at most 8192 CPUs (CONFIG_NR_CPUS), one bit each.
 _MAX_MASK: Final = 1024
@@ -29,7 +29,7 @@ def drop_in_name(name: str) -> str:
 
 
 def decode_value(name: str, variant: Any) -> Value:
-    """The value of a property as systemd sends it: a pair of type and value.
+    """Decode the value of a property as systemd sends it, which is a pair of type and value.
 
     :raises ValueError: it is not a value of this property.
     """
@@ -43,9 +43,9 @@ def decode_value(name: str, variant: Any) -> Value:
 
 
 def decode_values(properties: Mapping[str, Any]) -> Values:
-    """The values of the properties that the agent may set.
+    """Decode the values of those properties that the agent may set.
 
-    An older systemd lacks some properties. They count as not set, and cannot be set.
+    An older systemd lacks some properties. Missing properties count as not set, and cannot be set.
 
     :raises ValueError: a value does not fit its property.
     """

@@ -1,10 +1,10 @@
 """Settings of a guest in the section ``[X-ComputeAgent]`` of the files of its service.
 
-systemd ignores sections that begin with ``X-`` (systemd.unit(5)). The unit file and its drop-ins may have the
-section. Later files override earlier ones, as in all other sections. A service with the section is a guest,
-even if the section is empty.
+systemd ignores sections that begin with ``X-`` (systemd.unit(5)). The section may be in the unit file and in
+its drop-ins. Later files override earlier ones, as in all other sections. A service with the section is a
+guest, even if the section is empty.
 
-A file decides about CPUs of the host, so only files that no other user can change are read.
+Files decide about CPUs of the host, so the agent reads only files that no other user can change.
 """
 
 from __future__ import annotations

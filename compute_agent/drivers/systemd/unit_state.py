@@ -27,7 +27,7 @@ _UNIT_PATH: Final = "/org/freedesktop/systemd1/unit/"
 _ESCAPED: Final = re.compile(r"_([0-9a-f]{2})")
 
 _ALIVE: Final = frozenset({"active", "activating", "reloading", "refreshing", "deactivating"})
-"""The values of ``ActiveState`` of a service that has processes or may have some in a moment."""
+"""The values of ``ActiveState`` of a service that has processes, or may have some soon."""
 
 _OFF: Final = frozenset({"inactive", "failed"})
 
@@ -35,7 +35,7 @@ _MAX_FILES: Final = 1000
 
 
 def is_service_name(name: str) -> bool:
-    """Whether a text is the name of a service, and of no template."""
+    """Whether a text is the name of a service (and not of a template)."""
     return name.endswith(SUFFIX) and not name.endswith(f"@{SUFFIX}") and _NAME.match(name) is not None
 
 
@@ -60,7 +60,7 @@ class UnitState:
     """The state of a service.
 
     :ivar files: the unit file and its drop-ins, in the order in which systemd applies them.
-    :ivar group: the path of the control group below the root of all groups; empty: it has none.
+    :ivar group: the path of the control group below the root of all groups; empty if it has none.
     :ivar values: the values of the properties that the agent may set.
     """
 
@@ -74,12 +74,12 @@ class UnitState:
 
     @property
     def may_run(self) -> bool:
-        """Whether the service has processes, or may have some in a moment."""
+        """Whether the service has processes, or may have some soon."""
         return self.active in _ALIVE
 
     @property
     def has_ended(self) -> bool:
-        """Whether the service is off, and not only between two runs."""
+        """Whether the service is off, and not just between two runs."""
         return not self.loaded or self.active in _OFF
 
 

@@ -1,9 +1,9 @@
 """The table of services that are guests.
 
-A service is looked at when systemd signals a change of it, and all services are looked at after each reload
-of systemd and each new connection. In between, the list of services finds starts and ends without a signal.
-Services without the section ``[X-ComputeAgent]`` are remembered until the next reload, because a drop-in that
-systemd has not read has no effect either.
+The agent reads a service when systemd signals a change of it, and all services after each reload of systemd
+and each new connection. Between these times, the list of services shows starts and ends without a signal. The
+agent remembers services without the section ``[X-ComputeAgent]`` until the next reload, because a drop-in
+that systemd has not read has no effect either.
 """
 
 from __future__ import annotations
@@ -40,14 +40,16 @@ class UnitTable(GuestTable):
         super().__init__(driver, host, groups, report)
         self._manager = manager
         self.find_inner: Callable[[str], str] = lambda folder: ""
-        """Returns the name of a guest of another driver with a group below a folder; empty without one."""
+        """A function that returns the name of another driver's guest with a group below a folder; empty
+        without one.
+        """
 
     def is_managed(self, record: ValueRecord) -> bool:
         """Whether a service is a guest with this uuid and has not ended."""
         return self._managed.get(record.name) == record.guest_uuid
 
     def may_return(self, key: str, guest_uuid: str) -> bool:
-        """Whether a service runs, or may run in a moment, as between two runs with ``Restart=``."""
+        """Whether a service runs, or may run soon, as between two runs with ``Restart=``."""
         properties = self._manager.read_unit(key)
         try:
             return properties is not None and not parse_unit(properties).has_ended
@@ -63,7 +65,7 @@ class UnitTable(GuestTable):
         return suspects if everything else suspects - self._steady_services(services)
 
     def _steady_services(self, services: Mapping[str, str]) -> set[str]:
-        """The guests that run on: systemd announces each change of their settings by a reload.
+        """The guests that continue to run: systemd announces each change of their settings by a reload.
 
         :param services: the ``ActiveState`` of each service.
         """

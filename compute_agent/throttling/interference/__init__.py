@@ -1,6 +1,6 @@
 """Interference: pure decisions about guests that disturb other guests.
 
-A limit begins as a trial, and stays if it helps.
+A limit begins as a trial, and stays only if it helps.
 
 Nouns
     A *signal* measures how a guest suffers, such as its time of waiting for CPUs. A greater value is worse.

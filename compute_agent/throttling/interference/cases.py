@@ -38,8 +38,9 @@ RETURN_SECONDS: Final = 60.0
 suffers again."""
 
 WAIT_SECONDS: Final = 300.0
-"""Maximum seconds that the raising of a limit waits for trials of other cases. After this time, new trials
-wait until the limit is raised."""
+"""Maximum seconds for which the raising of a limit waits for trials of other cases. After this time, new
+trials wait until the limit is raised.
+"""
 
 MAX_RELAPSES: Final = 4
 """Maximum number of relapses that count. After a relapse (the victim suffers again when the limit is raised)
@@ -47,7 +48,7 @@ the limit is held twice as long, up to 16 times HOLD_SECONDS."""
 
 
 class CasePhase(enum.StrEnum):
-    """The phases of a case: the limit is on trial, or it is kept, or it is raised step by step."""
+    """The phases of a case: its limit is on trial, is kept, or is raised step by step."""
 
     TRIAL = "trial"
     HOLD = "hold"
@@ -179,7 +180,7 @@ class VictimLevels:
 
 
 Turn = tuple[InterferenceCase | None, tuple[CaseVerdict, ...]]
-"""The next state of the case, and the decisions about it. The state is None if the case is closed."""
+"""The next state of a case, and the decisions about the case. The state is None if the case is closed."""
 
 
 def advance_case(

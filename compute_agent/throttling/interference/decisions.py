@@ -181,7 +181,7 @@ def _open_cases(
 def _find_victims(
     watches: Sequence[InterferenceWatch], state: InterferenceState, now: GuestSamples
 ) -> Iterator[tuple[InterferenceWatch, SignalKey, float]]:
-    """For each guest that suffers: the watch, the key of the guest's track, and the level of its signal.
+    """For each guest that suffers: the watch, the key of the guest's track, and the level of the signal.
 
     The worst victim comes first.
     """

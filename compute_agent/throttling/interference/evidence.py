@@ -179,7 +179,7 @@ class SuspectGuest:
 def find_suspects(
     watch: InterferenceWatch, victim: str, domain: str, samples: Sequence[GuestSamples]
 ) -> list[SuspectGuest]:
-    """The guests that may be why a victim suffers on a domain, the most likely guest first.
+    """The guests that may be the reason why a victim suffers on a domain, the most likely guest first.
 
     The domain is an L3 cache, or "" for the host. ``samples`` are the samples of the last ten minutes, oldest
     first.

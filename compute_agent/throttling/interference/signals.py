@@ -246,7 +246,7 @@ class InterferenceWatch:
     - ``victims`` are the classes of guests to protect from disturbance; empty for all classes.
     - ``consenting`` are classes of guests that may also be limited for guests of the same class.
     - ``escalate`` is called with the uuid of a guest after ``escalate_after`` verdicts against it for the
-      same victim in a day. None: no command is configured.
+      same victim in a day. None means that no command is configured.
     """
 
     name: str

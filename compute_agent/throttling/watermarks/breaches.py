@@ -1,4 +1,4 @@
-"""Breaches: usage of a metric above a threshold, and how many rounds it has lasted.
+"""Breaches: how long the usage of a metric has been above a threshold.
 
 All functions are pure. A *watch* is one watermark on one domain for one action. Its *streak* is the number of
 successive rounds with usage above the threshold of the action.
@@ -42,7 +42,7 @@ class ThresholdStreak:
     - ``samples`` is the number of successive samples above the threshold, up to the latest sample.
     - ``unseen`` is the number of rounds without a sample since the latest sample.
     - ``quiet_since`` is the time at which usage was last above the threshold, in monotonic seconds. If usage
-      never was, it is the time of the first round.
+      was never above the threshold, it is the time of the first round.
     """
 
     samples: int = 0
@@ -65,7 +65,7 @@ def observe_usage(
 
     A round without a sample does not change ``samples``, because a single reading may fail. After
     ``for_samples`` rounds without a sample, ``samples`` is 0 again. If other domains still have samples then,
-    the domain does not exist any more, and its watch ends.
+    the domain no longer exists, and its watch ends.
     """
     after: dict[WatermarkWatch, ThresholdStreak] = {}
     for watermark in watermarks:
@@ -154,7 +154,7 @@ def is_quiet(streak: ThresholdStreak, watermark: WatermarkSection, time: float, 
 
 
 def needs_guests(rules: WatermarkRules, host: UsageSnapshot) -> bool:
-    """Whether decisions of this round, or of one of the next rounds, need the values of guests.
+    """Whether decisions of this round, or of one of the next rounds, need values of guests.
 
     :param host: the usage of the host, measured without guests.
     """
@@ -225,13 +225,13 @@ class ThresholdExceeded:
 
     @property
     def used_lever(self) -> ThrottleLever:
-        """The lever of the metric, which throttles guests."""
+        """The lever by which guests are throttled for the metric."""
         assert self.metric.lever is not None, "such a threshold is refused when it is read"
         return self.metric.lever
 
     @property
     def used_knob(self) -> ThrottleControl:
-        """The control that throttles guests: the metric's lever on the domain with the breach."""
+        """The control by which guests are throttled: the metric's lever on the domain with the breach."""
         return ThrottleControl(self.used_lever.name, self.series.domain)
 
     def is_closed(self, usage: float) -> bool:
@@ -240,7 +240,7 @@ class ThresholdExceeded:
         return usage <= self.target + _TOLERANCE * max(1.0, abs(self.target))
 
     def find_candidates(self, snapshot: UsageSnapshot, untouchable: frozenset[str]) -> list[GuestUsage]:
-        """The guests that the watermark selects, and for which the action is possible.
+        """The guests that the watermark selects and on which the action is possible.
 
         :param untouchable: uuids of guests on which no action is possible in this round.
         """

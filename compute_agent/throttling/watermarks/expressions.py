@@ -7,8 +7,8 @@ Nouns
     metrics. Amounts in an expression have the format of thresholds, such as ``12G``, or ``85%`` of the host's
     capacity.
 
-    The first metric of an expression is its *subject*. The lever, the order of guests, the way of evictions
-    and the priority of the expression are those of the subject.
+    The first metric of an expression is its *subject*. The lever, the order of guests, the function for
+    evictions and the priority of an expression are those of its subject.
 
 Invariants
     - An expression is parsed once, by this module, into functions over numbers. The module never runs code.
@@ -168,8 +168,8 @@ def _values_at(
 def _matching_domain(host: Mapping[str, float], domain: str) -> str | None:
     """The domain of a metric that is combined with ``domain`` of the expression's subject.
 
-    None if the metric has no matching domain. A metric of the whole host matches each domain. ``host`` is the
-    usage of the metric by domain.
+    The result is None if the metric has no matching domain. A metric of the whole host matches each domain.
+    ``host`` is the usage of the metric by domain.
     """
     if domain in host:
         return domain
@@ -241,7 +241,7 @@ class _ExpressionParser:
     def _parse_chain(
         self, signs: Iterable[str], parse_next: Callable[[], _ExpressionPart], join: _Join
     ) -> _ExpressionPart:
-        """Parse operands that are joined by any of the signs, from left to right."""
+        """Parse operands that are joined by any of these signs, from left to right."""
         part = parse_next()
         while sign := self._take_word(*signs):
             part = join(part, sign, parse_next())

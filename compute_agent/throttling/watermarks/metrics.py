@@ -40,7 +40,9 @@ it."""
 
 
 Comparison = Callable[[GuestUsage, MetricSeries], float]
-"""A function that returns the sort key of a guest for actions of a series; smaller keys come first."""
+"""A function that returns the sort key of a guest for actions on a series; guests with smaller keys come
+first.
+"""
 
 Sorter = tuple[Comparison, ...]
 """An order of guests: sort keys in descending precedence."""
@@ -85,7 +87,7 @@ def by_age(guest: GuestUsage, series: MetricSeries) -> float:
 
 
 OVERSOLD: Final = frozenset({"reclaimed_cpu_oversold", "reclaimed_memory_oversold"})
-"""The metrics of reclaimed capacity that guests hold beyond the present offer of such capacity."""
+"""The metrics of reclaimed capacity that guests hold beyond the present offer."""
 
 JOINING_WORDS: Final = ("and", "or", "not")
 """The words that join conditions in expressions, so no metric can have such a name."""
@@ -102,7 +104,7 @@ CRITERIA: Final[Mapping[str, Comparison]] = {
 
 
 def combined_order(comparison: Comparison) -> Sorter:
-    """The general order of guests. The given comparison is inserted before the one by running time."""
+    """The general order of guests. The given comparison is inserted before the comparison by running time."""
     # Class and priority come first, because operators have set them. Age only decides between equal guests.
     return (by_class, by_priority, comparison, by_running_time)
 
@@ -137,7 +139,7 @@ class MetricUsage:
 
 
 Measure = Callable[[MeasuringRound, MeasuringRound | None], MetricUsage]
-"""Computes the usage of a metric from a round and the round before; the first round has none before it."""
+"""A function that computes the usage of a metric from this round and the round before, if there is one."""
 
 
 def host_usage(
@@ -156,7 +158,7 @@ def host_usage(
 
 
 def cpu_usage(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
-    """CPU use of the host and its guests since the round before, in cores."""
+    """CPU use of the host and its guests since the previous round, in cores."""
     used, cpus = rounds.host_cpu_use(now, before)
     return host_usage(used, rounds.guest_cpu_use(now, before), cpus)
 
@@ -218,7 +220,7 @@ def best_effort_cpu(now: MeasuringRound, before: MeasuringRound | None) -> Metri
 def oversold_measure(resource_class: str) -> Measure:
     """Return a function that measures the amount of ``resource_class`` that guests hold beyond the offer.
 
-    The class is a reclaimed one: its inventory is the unused capacity that is offered now. The usage of a
+    A reclaimed class has as its inventory the unused capacity that the host offers at present. The usage of a
     guest is the amount of the class that it holds.
     """
 
@@ -282,16 +284,17 @@ class WatermarkMetric:
 
     - ``action_priority`` is from 0 to 10; breaches of metrics with a higher priority are handled first.
     - ``measure`` computes the usage of the metric from two rounds.
-    - ``sorter`` is the order in which guests are acted on; None: the general order.
-    - ``lever`` limits guests in a breach of the metric; None: guests are not throttled for the metric.
+    - ``sorter`` is the order in which guests are acted on; None means the general order.
+    - ``lever`` limits guests in a breach of the metric; None means that guests are not throttled for the
+      metric.
     - ``throttle_quantified``: the amount that a limit frees can be computed.
     - ``reclaimable``: a reclaim of memory that guests do not use lowers the metric.
     - ``evictable``: guests can be evicted because of the metric.
     - ``evict_quantified``: the amount that an eviction frees can be computed.
-    - ``evict`` makes the guest with the given uuid leave; None: the guest leaves in the usual way. The
-      function is called in a thread of its own, and raises an exception when it fails.
+    - ``evict`` makes the guest with the given uuid leave; None means that the guest leaves in the usual way.
+      The function is called in a thread of its own, and raises an exception when it fails.
     - ``inputs`` are the metrics of an expression; ``name`` is then the text of the expression.
-    - ``external``: the values come from outside the kernel. While they are missing, limits are kept.
+    - ``external``: the values come from outside the kernel. While the values are missing, limits are kept.
     - ``has_capacity``: ``measure`` returns the usage that counts as 100 %, so thresholds may be percentages.
       For a metric in percent the field does not matter.
     - ``guest_sampling`` says in which rounds guests are measured.

@@ -106,7 +106,7 @@ def plan_evictions(
     untouchable: frozenset[str],
     state: WatermarkState,
 ) -> tuple[list[EvictAction], UsageSnapshot]:
-    """The guests to evict, and the usage that is expected after they have left."""
+    """The guests to evict, and the usage that is expected after these guests have left."""
     found = find_breaches(rules, WatermarkAction.EVICT, snapshot, streaks)
     plan: list[EvictAction] = []
     # If the effect cannot be computed, the agent cannot know how many evictions are enough. So all guests
@@ -228,7 +228,7 @@ def plan_throttles(
 def _can_be_precise(
     found: Sequence[ThresholdExceeded], snapshot: UsageSnapshot, untouchable: frozenset[str]
 ) -> bool:
-    """Whether the effect of actions on all breaches can be computed.
+    """Whether the effect of all actions on the breaches can be computed.
 
     All metrics have to be quantified. For each breach with guests that may be limited, the use of at least
     one of these guests has to be known.
@@ -260,8 +260,9 @@ def _selected_guests(
 
 
 _REACHED: Final = 1.02
-"""If a guest uses more than this part of a limit that falls step by step, the kernel is still reclaiming its
-memory."""
+"""The largest part of a limit that a guest may use before the limit falls by another step; above it, the
+kernel still reclaims the guest's memory.
+"""
 
 
 def _steps_needed(
@@ -387,7 +388,7 @@ def plan_restores(
 def forgive_relapses(
     rules: WatermarkRules, snapshot: UsageSnapshot, streaks: Streaks, state: WatermarkState
 ) -> WatermarkState:
-    """The state with no relapses of levers for which there was no breach in twice their cool-down."""
+    """The state without relapses of those levers that had no breach for twice their cool-down."""
     in_use = {one.knob.lever for one in state.throttles}
     return state.without_relapses(
         {
@@ -444,7 +445,7 @@ def _watched_streaks(
 ) -> list[tuple[WatermarkSection, ThresholdStreak]]:
     """The watermarks of a metric, each with its streaks of throttling and eviction.
 
-    ``domain`` None stands for all domains.
+    For the ``domain`` None, the streaks of all domains.
     """
     by_name = {watermark.name: watermark for watermark in rules.watermarks if watermark.metric == metric}
     return [

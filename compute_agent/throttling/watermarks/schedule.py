@@ -63,7 +63,7 @@ class WeekPeriod:
 
     @property
     def all_bounds(self) -> Iterator[WeekMoment]:
-        """The minutes of the week at which the period begins, and the first minutes after it."""
+        """The minutes of the week at which the period begins, and the minutes at which it has just ended."""
         for day in self.days:
             yield WeekMoment(day, self.begin)
             over = day + (self.end <= self.begin or self.end == _DAY_MINUTES)

@@ -1,4 +1,4 @@
-"""The watermarks of a configuration: the ``[watermark:NAME]`` sections, and contradictions between them.
+"""Reads the ``[watermark:NAME]`` sections of a configuration, and finds contradictions between them.
 
 ``WatermarkRules`` combines the watermarks with the registry of metrics and the sizes of throttling steps.
 ``WatermarkRules`` also computes the expected effects of actions.
@@ -77,7 +77,7 @@ class GuestSelector:
     max_priority: int | None = None
 
     def selects_guest(self, guest: GuestUsage) -> bool:
-        """Whether the watermark may act on this guest; protected guests are never selected."""
+        """Whether the watermark may act on this guest; it never may act on a protected guest."""
         return (
             not guest.protected
             and (not self.classes or guest.qos_class in self.classes)
@@ -89,20 +89,23 @@ class GuestSelector:
 class WatermarkSection:
     """One section ``[watermark:NAME]``.
 
-    :ivar throttle_down: usage above which guests are limited; None: the section limits no guests.
-    :ivar throttle_up: usage below which limits are raised again; None: the section raises no limits.
-    :ivar evict: usage above which guests are evicted; None: the section evicts no guests.
-    :ivar disable_scheduling: usage above which new guests are kept away; None: the section never does so.
-    :ivar reclaim: usage above which unused memory is reclaimed; None: the section reclaims no memory.
+    :ivar throttle_down: usage above which guests are limited; None means that the section limits no guests.
+    :ivar throttle_up: usage below which limits are raised again; None means that the section raises no
+        limits.
+    :ivar evict: usage above which guests are evicted; None means that the section evicts no guests.
+    :ivar disable_scheduling: usage above which new guests are kept away; None means that the section never
+        does so.
+    :ivar reclaim: usage above which unused memory is reclaimed; None means that the section reclaims no
+        memory.
     :ivar for_samples: number of successive rounds with usage above a threshold before the section acts.
     :ivar cool_down: seconds without usage above a threshold before limits are raised.
     :ivar preview: whether actions are only reported, and not carried out.
     :ivar selector: the guests on which the section acts.
     :ivar scheduled: thresholds that replace the usual thresholds in periods of the week.
     :ivar external: whether the metric comes from outside the kernel; see :class:`WatermarkMetric`.
-    :ivar steps: the sizes of steps by which the section changes limits; None: the sizes in ``[qos]``.
-    :ivar order: the order in which guests are acted on; None: the order of the metric.
-    :ivar evict_grace: seconds that an evicted guest has to end; None: ``[qos] evict_grace``.
+    :ivar steps: the sizes of steps by which the section changes limits; None means the sizes in ``[qos]``.
+    :ivar order: the order in which guests are acted on; None means the order of the metric.
+    :ivar evict_grace: seconds that an evicted guest has to end; None means ``[qos] evict_grace``.
     :ivar evict_at_once: maximum number of guests that leave at the same time; None for no maximum. It applies
         only if the amount that an eviction frees cannot be computed.
     """
@@ -272,7 +275,7 @@ _ESCALATION: Final = {
     WatermarkAction.THROTTLE_DOWN: "throttled",
     WatermarkAction.EVICT: "evicted",
 }
-"""The actions on guests in their order within a section, with words for errors."""
+"""The actions on guests in the order in which a section escalates, with words for errors."""
 
 
 def _check_watermark(watermark: WatermarkSection) -> None:
@@ -414,7 +417,7 @@ def _option_name(watermark: WatermarkSection, action: WatermarkAction) -> str:
 class WatermarkRules:
     """The configuration that decisions of watermarks need.
 
-    ``margin`` is how much more than the excess of usage actions shall free, as a share: 0.1 is a tenth more.
+    ``margin`` is the share of the excess of usage that actions shall free in addition: 0.1 is a tenth more.
     """
 
     registry: MetricRegistry
@@ -445,7 +448,7 @@ class WatermarkRules:
 
     @property
     def limited_evictions(self) -> frozenset[str]:
-        """Names of the watermarks with a maximum number of guests that leave at the same time."""
+        """The names of the watermarks that limit how many guests leave at the same time."""
         return frozenset(one.name for one in self.watermarks if one.evict_at_once is not None)
 
     def of_metric(self, metric: str, action: WatermarkAction) -> list[WatermarkSection]:
@@ -500,7 +503,7 @@ class WatermarkRules:
     ) -> UsageSnapshot:
         """The highest expected usage after a guest's limit rises from ``before`` to ``after``.
 
-        ``after`` None: the guest has no limit any more.
+        If ``after`` is None, the guest has no limit afterwards.
         """
         one = snapshot.guests[guest]
         use = self._guest_consumption(one, knob)

@@ -1,8 +1,8 @@
-"""Sources of metrics from outside the kernel, as configured: a command, or a query of Prometheus.
+"""The sources of metrics from outside the kernel, as configured: a command or a Prometheus query.
 
-Each source has a thread that reads it (``loops.metric_sources``), and rounds use the last value. While a
-source does not answer, its metric has no value. The watermarks of the metric then set no limits, and keep
-existing limits.
+A thread for each source reads it (``loops.metric_sources``), and rounds use the last value. While a source
+does not answer, its metric has no value. The watermarks of the metric then set no limits, and keep existing
+limits.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_QUERY: Final = 4000
 class MetricSource:
     """One section ``[metric:NAME]``: a command, or a query of Prometheus.
 
-    :ivar command: the words of the command; empty: the source is a query.
+    :ivar command: the words of the command; empty if the source is a query.
     :ivar promql: the query that the Prometheus server at ``url`` answers.
     :ivar interval: seconds from the start of one read to the start of the next.
     :ivar timeout: maximum duration of one read of the metric, in seconds.
@@ -58,7 +58,7 @@ class MetricSource:
 
     @property
     def lasting_seconds(self) -> float:
-        """The seconds for which a value is valid: within this time, the next read ends or is killed."""
+        """The seconds for which a value is valid; within this time, the next read ends or is killed."""
         return self.interval + self.timeout + 1.0
 
 

@@ -45,7 +45,7 @@ class ThrottledGuest:
 class PendingEviction:
     """An eviction in progress: the uuid of the guest, and the metric that caused the eviction.
 
-    ``grace`` is the number of seconds that the guest has to end; None: ``[qos] evict_grace``.
+    ``grace`` is the number of seconds that the guest has to end; None means ``[qos] evict_grace``.
     ``watermark`` is empty if a former release began the eviction.
     """
 
@@ -62,13 +62,13 @@ class WatermarkState:
     - ``throttles`` are the limits in force, in the order in which they were set. Limits are raised in the
       reverse order.
     - ``evictions`` are the evictions in progress.
-    - ``scheduling_off``: whether new guests are kept away. None: unknown, for example after the loss of the
-      state file. The next round then sets the switch explicitly.
+    - ``scheduling_off``: whether new guests are kept away. None means that this is unknown, for example after
+      the loss of the state file. The next round then sets the switch explicitly.
 
     Two fields are not saved, and are empty after a start of the agent:
 
-    - ``relapses`` counts, by lever, how often a raised limit was followed by another breach.
-    - ``giving_back`` are the levers of which a limit was raised last, and not lowered.
+    - ``relapses`` counts by lever how often another breach has followed after a limit was raised.
+    - ``giving_back`` has the levers that were last used to raise a limit, and not to lower one.
     """
 
     throttles: tuple[ThrottledGuest, ...] = ()
@@ -145,7 +145,7 @@ class WatermarkState:
     def _throttles_after(self, action: RestoreAction) -> tuple[ThrottledGuest, ...]:
         """The limits after a restore.
 
-        Their order does not change, so the same guest also gets the next step.
+        The order of the limits does not change, so the same guest also gets the next step.
         """
         if action.limit is None:
             return self._throttles_without(action.guest, action.knob)

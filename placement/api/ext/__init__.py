@@ -1,7 +1,7 @@
-"""Our own API, beside that of OpenStack Placement: a blueprint for each resource, below ``/ext/v1``.
+"""The API ``/ext/v1``, beside that of OpenStack Placement, with a blueprint for each resource.
 
-This API has no microversions. Its version document (``root``) has its version, which grows with each
-addition.
+This API has no microversions. Instead, the document of ``root`` has a version of this API, which grows with
+each addition.
 
 Modules
     - ``claims`` finds candidates and claims them. ``reservations`` holds candidates for later claims.
@@ -12,6 +12,6 @@ Modules
 
 Imports
     The package may import all of ``placement.api``. Only the application factory imports this package, so
-    that additions cannot change the API of OpenStack Placement. Errors and authentication import the prefix
-    of its paths from :mod:`placement.api.paths`.
+    that this package cannot change the API of OpenStack Placement. Errors and authentication take the prefix
+    ``/ext/v1`` from :mod:`placement.api.paths`.
 """

@@ -48,7 +48,7 @@ def _attributes_answer(call: ApiRequest, attributes: Mapping[str, Attribute], ge
 
 
 def shown_attributes(attributes: Mapping[str, Attribute]) -> dict[str, Any]:
-    """Return attributes, by name, in the form of answers, where whole numbers are integers."""
+    """Return attributes by name in the form of answers, in which whole numbers are integers."""
     return {name: _shown_value(value) for name, value in sorted(attributes.items())}
 
 

@@ -1,4 +1,4 @@
-"""The resource ``/ext/v1/changes``: the changes since a cursor; a request can wait for the first change."""
+"""The resource ``/ext/v1/changes``, which lists changes since a cursor, and can wait for the first change."""
 
 import time
 from typing import Any, Final
@@ -18,7 +18,7 @@ blueprint = Blueprint("ext_changes", __name__)
 
 # each query is the small query of the version that also precedes every answer
 _PAUSE: Final = 0.25
-"""Seconds between two queries of a waiting request."""
+"""Seconds between two queries of a request that waits for a change."""
 
 
 @api_operation(blueprint, "GET", f"{EXT}/changes", rules.CHANGES, writes_json=True)
@@ -40,7 +40,10 @@ def list_since(call: ApiRequest) -> Response:
 
 
 def _wait(call: ApiRequest, wanted: ChangesFollowing) -> ProviderChanges:
-    """Return changes as soon as there are any. After the time that the client allows, return none."""
+    """Return changes as soon as there are any.
+
+    After the time for which the client is willing to wait, return an empty result.
+    """
     end = time.monotonic() + wanted.wait
     while True:
         # the version is read before the changes, so that a change in between ends the wait at once

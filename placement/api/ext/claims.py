@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from flask import Blueprint, Response, g
 
-from placement.api.call import ApiRequest, api_operation
+from placement.api.call import ApiRequest, api_operation, mount_prefix
 from placement.api.paths import EXT
 from placement.policies import ext as rules
 from placement.schemas import claim as schemas
 from placement.schemas.base import canonical_uuid
 from placement.search.claims.claim import HostChoice
+from placement.search.claims.claim_overlaps import ClaimLimits
 from placement.search.claims.placement import PlacedClaim
-from placement.search.claims.service import ClaimLimits, ClaimService
+from placement.search.claims.service import ClaimService
 from placement.store import expiries
 from placement.store.time_profile import iso_time
 
 blueprint = Blueprint("ext_claims", __name__)
 
+PATH: Final = f"{EXT}/claims"
 _BODY: Final = schemas.ClaimsBody()
 _CONFIRMATION: Final = schemas.ConfirmationBody()
 
 
-@api_operation(blueprint, "POST", f"{EXT}/claims", rules.CLAIM, reads_json=True, writes_json=True)
+@api_operation(blueprint, "POST", PATH, rules.CLAIM, reads_json=True, writes_json=True)
 def claim_candidates(call: ApiRequest) -> Response:
     """Find a candidate for each consumer. Either all candidates are claimed, or no candidate is."""
     body = call.parse_body(_BODY)
@@ -37,9 +40,36 @@ def claim_candidates(call: ApiRequest) -> Response:
     )
 
 
-@api_operation(blueprint, "GET", f"{EXT}/claims/<consumer_uuid>", rules.SHOW_CLAIM)
+@api_operation(blueprint, "GET", PATH, rules.LIST_CLAIMS, writes_json=True)
+def list_ending(call: ApiRequest) -> Response:
+    """List the claims that end with amounts of the tree of a host, in the order of their ends."""
+    page = schemas.parse_ending(call.query_parameters, call.version)
+    with call.service.database.read() as conn:
+        # one more than the limit of the page is read, to find out whether there is a next page
+        now, found = expiries.list_ending(conn, page.root, page.after, page.limit + 1)
+    shown = [
+        {
+            "consumer_uuid": each.consumer,
+            "consumer_generation": each.generation,
+            "project_id": each.project_id,
+            "consumer_type": each.consumer_type,
+            "ends_at": iso_time(each.ends_at),
+            "on_end": each.on_end,
+        }
+        for each in found[: page.limit]
+    ]
+    document: dict[str, Any] = {"now": iso_time(now), "claims": shown}
+    if len(found) > page.limit:
+        last = found[page.limit - 1]
+        # the float as it is, because the text of a time is rounded
+        following = {"root": page.root, "limit": page.limit, "marker": f"{last.ends_at}_{last.consumer}"}
+        document["links"] = [{"rel": "next", "href": f"{mount_prefix()}{PATH}?{urlencode(following)}"}]
+    return call.json_answer(document)
+
+
+@api_operation(blueprint, "GET", f"{PATH}/<consumer_uuid>", rules.SHOW_CLAIM)
 def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
-    """Show when a claim expires; answer 404 for a claim that does not expire."""
+    """Show when a claim expires; answer 404 if the claim does not expire."""
     consumer = canonical_uuid(consumer_uuid)
     if consumer is None:
         raise expiries.no_expiry(consumer_uuid)
@@ -51,15 +81,15 @@ def show_claim(call: ApiRequest, consumer_uuid: str) -> Response:
         **_expiry_document(found.expires_at),
         "expires_in": round(found.seconds, 3),
         "is_final": found.is_final,
+        "ends_at": iso_time(found.expires_at - found.cleaning_time) if found.is_final else None,
+        "on_end": found.on_end,
     }
     return call.json_answer({"claim": shown})
 
 
-@api_operation(
-    blueprint, "PUT", f"{EXT}/claims/<consumer_uuid>", rules.CONFIRM, reads_json=True, writes_json=True
-)
+@api_operation(blueprint, "PUT", f"{PATH}/<consumer_uuid>", rules.CONFIRM, reads_json=True, writes_json=True)
 def confirm_claim(call: ApiRequest, consumer_uuid: str) -> Response:
-    """Confirm a claim that would expire, or extend its time."""
+    """Make an expiring claim permanent, or extend its time."""
     consumer = canonical_uuid(consumer_uuid)
     if consumer is None:
         raise expiries.no_expiry(consumer_uuid)
@@ -79,14 +109,20 @@ def _expiry_document(expires_at: float | None) -> dict[str, Any]:
 
 def claim_service(call: ApiRequest) -> ClaimService:
     """Return the claim service for a request, with limits from the options."""
+    service = call.service
+    return ClaimService(
+        service.model, service.database, service.window_timetable, claim_limits(call), call.check_awaited
+    )
+
+
+def claim_limits(call: ApiRequest) -> ClaimLimits:
+    """Return the limits of a request that searches for places, from the options."""
     conf = call.service.conf
-    limits = ClaimLimits(
+    return ClaimLimits(
         searching=conf.api.candidates_deadline,
         explaining=conf.api.explanations_deadline,
         retries=conf.placement.allocation_conflict_retry_count,
     )
-    service = call.service
-    return ClaimService(service.model, service.database, service.window_timetable, limits, call.check_awaited)
 
 
 def _claim_document(placed: PlacedClaim) -> dict[str, Any]:
@@ -97,6 +133,7 @@ def _claim_document(placed: PlacedClaim) -> dict[str, Any]:
         "consumer_generation": 1 if known is None else known + 1,
         **_expiry_document(placed.expires_at),
         "ends_at": None if placed.wanted.window is None else iso_time(placed.wanted.window.ends_at),
+        "on_end": placed.wanted.end_action,
         **choice_document(placed.choice),
         "warnings": list(placed.wanted.warnings),
         "alternates": [choice_document(each) for each in placed.alternates],

@@ -1,4 +1,4 @@
-"""The resource ``/ext/v1/explanations``."""
+"""The resource ``/ext/v1/explanations``, which explains requests for candidates."""
 
 from typing import Final
 
@@ -24,7 +24,7 @@ _BODY: Final = schemas.ExplanationBody()
 
 @api_operation(blueprint, "POST", f"{EXT}/explanations", rules.EXPLAIN, reads_json=True, writes_json=True)
 def explain_candidates(call: ApiRequest) -> Response:
-    """Explain why a request has few candidates, or none. Nothing is stored."""
+    """Explain why a request has few candidates, or none. The operation stores nothing."""
     body = call.parse_body(_BODY)
     asked = schemas.parse(body, call.service.request_forms)
     topology = schemas.parse_topology(body["topology"], asked.request)

@@ -16,6 +16,7 @@ from placement.db.database import WriteTransaction
 from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
 from placement.schemas.base import canonical_uuid
+from placement.schemas.claim import parse_end_action
 from placement.search.claims.degradation import DegradationCause, PromisingProviders, find_causes
 from placement.store import reservations as store
 from placement.store.allocations import Allocation
@@ -24,16 +25,16 @@ from placement.store.consumers import ConsumerOwnership
 from placement.store.holds import read_schedule
 from placement.store.maintenances import HostGuest, book_maintenance, find_guests
 from placement.store.reservations import CapacityReservation, ReservationEnd, WrittenReservation
-from placement.store.time_profile import WindowMargins, iso_time
+from placement.store.time_profile import EndAction, WindowMargins, iso_time
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
-from placement.store.window_history import PastState, PastWindow, list_past
+from placement.store.window_history import PastState, WindowRecord, list_past
 
 blueprint = Blueprint("ext_reservations", __name__)
 
 PATH: Final = f"{EXT}/reservations"
 _ONE: Final = f"{PATH}/<reservation_uuid>"
 _ANY_PROJECT: Final = str(uuids.uuid4())
-"""A project that does not exist; a rule that allows the caller this project allows any project."""
+"""The id of a project that does not exist; a rule that allows it to the caller allows any project."""
 _CREATE: Final = schemas.ReservationCreation()
 _UPDATE: Final = schemas.ReservationUpdate()
 
@@ -65,8 +66,10 @@ def create_reservation(call: ApiRequest) -> Response:
     # the transaction fills this list; it may run several times, and the last run counts
     made: list[WrittenReservation] = []
 
+    on_end = parse_end_action(body["on_end"]) or EndAction.NONE
+
     def make_written(tx: WriteTransaction) -> None:
-        made[:] = [store.make_reservation(tx, uuid, body["group"], end, starts_at, limits, margins)]
+        made[:] = [store.make_reservation(tx, uuid, body["group"], end, starts_at, limits, margins, on_end)]
 
     claim_service(call).claim_places([wanted], also=make_written)
     (written,) = made
@@ -76,18 +79,12 @@ def create_reservation(call: ApiRequest) -> Response:
 
 @api_operation(blueprint, "GET", PATH, None, writes_json=True)
 def list_some(call: ApiRequest) -> Response:
-    """List reservations, sorted by uuid. A caller that may not see all gets those of its project."""
+    """List reservations, sorted by uuid.
+
+    A caller without the right to see all reservations gets those of its project.
+    """
     page = schemas.parse_list(call.query_parameters, call.version)
-    project_id = page.project_id
-    if project_id is None:
-        # a caller without a project gets the empty list of a project that does not exist
-        project_id = (
-            None
-            if call.allows_project(rules.LIST_RESERVATIONS, _ANY_PROJECT)
-            else call.project_id or _ANY_PROJECT
-        )
-    if project_id is not None:
-        call.authorize(rules.LIST_RESERVATIONS, {"project_id": project_id})
+    project_id = visible_project(call, rules.LIST_RESERVATIONS, page.project_id)
     if page.state in set(PastState):
         with call.service.database.read() as conn:
             past = list_past(conn, PastState(page.state), project_id, page.group, page.marker, page.limit + 1)
@@ -105,6 +102,20 @@ def list_some(call: ApiRequest) -> Response:
     return call.json_answer(_page_document(page, shown, has_more=len(found) > page.limit))
 
 
+def visible_project(call: ApiRequest, rule: str, project_id: str | None) -> str | None:
+    """Return the project of a list: the given one, or else that of a caller that may not see all; None: all.
+
+    :raises placement.exceptions.Forbidden: the policy does not allow the rule for this project.
+    """
+    if project_id is None:
+        if call.allows_project(rule, _ANY_PROJECT):
+            return None
+        # a caller without a project gets the empty list of a project that does not exist
+        project_id = call.project_id or _ANY_PROJECT
+    call.authorize(rule, {"project_id": project_id})
+    return project_id
+
+
 def _page_document(
     page: schemas.ReservationsPage, shown: Sequence[dict[str, Any]], *, has_more: bool
 ) -> dict[str, Any]:
@@ -119,7 +130,10 @@ def _page_document(
 
 @api_operation(blueprint, "GET", _ONE, None, writes_json=True)
 def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
-    """Show a reservation. It is not found if it belongs to a project that the caller may not see."""
+    """Show a reservation.
+
+    The answer is 404 if the reservation belongs to a project that the caller may not see.
+    """
     # the policy is checked before the lookup, so that a caller without any right does not learn which
     # reservations exist
     call.authorize(rules.SHOW_RESERVATION, {"project_id": call.project_id or _ANY_PROJECT})
@@ -189,7 +203,7 @@ def _known_uuid(uuid: str) -> str:
 
 
 def _release_due(call: ApiRequest) -> None:
-    """Begin windows that are due before their reservations are read, because this changes generations."""
+    """Begin windows that are due before reservations are read, because their begin changes generations."""
     with call.service.model.fresh_view():
         pass
 
@@ -201,9 +215,9 @@ def _written_document(call: ApiRequest, written: WrittenReservation) -> dict[str
 def _reservation_documents(
     call: ApiRequest, found: Sequence[CapacityReservation], held: Sequence[Allocation]
 ) -> list[dict[str, Any]]:
-    """Return the documents of reservations, with the causes why they are degraded.
+    """Return the JSON documents of reservations, with the causes of degraded ones.
 
-    :param held: the amounts of these reservations.
+    :param held: the amounts that these reservations hold.
     """
     with call.service.model.fresh_view() as view:
         providers = PromisingProviders.from_snapshot(view.snapshot, {each.provider for each in held})
@@ -224,7 +238,7 @@ def _reservation_documents(
     return documents
 
 
-def _past_document(window: PastWindow, state: PastState) -> dict[str, Any]:
+def _past_document(window: WindowRecord, state: PastState) -> dict[str, Any]:
     usable = window.margins.usable_window(window.held)
     return {
         "uuid": window.uuid,
@@ -236,6 +250,7 @@ def _past_document(window: PastWindow, state: PastState) -> dict[str, Any]:
         "expires_at": iso_time(usable.ends_at),
         "lead_time": window.margins.lead,
         "cleaning_time": window.margins.cleaning,
+        "on_end": window.on_end,
         "state": state,
         "degraded": [],
         "allocations": {},
@@ -271,6 +286,7 @@ def _reservation_document(
         "expires_at": iso_time(reservation.usable.ends_at),
         "lead_time": reservation.lead_time,
         "cleaning_time": reservation.cleaning_time,
+        "on_end": reservation.on_end,
         "state": reservation.state,
         "degraded": [asdict(each) for each in causes],
         "allocations": by_provider,

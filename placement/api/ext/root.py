@@ -1,4 +1,4 @@
-"""The version document at ``/ext/v1``, by which a client without a token detects our own API."""
+"""The version document at ``/ext/v1``, by which a client without a token detects this API."""
 
 from typing import Final
 
@@ -8,8 +8,8 @@ from placement.api.call import ApiRequest, mount_prefix
 from placement.api.paths import EXT
 from placement.conf import installed_version
 
-VERSION: Final = "1.20"
-"""The version of our own API. Its minor number grows with each addition; nothing is ever removed."""
+VERSION: Final = "1.23"
+"""The version of the API ``/ext/v1``. The minor number grows with each addition; nothing is ever removed."""
 
 # the version is read once, because during an upgrade a running worker still has its old version
 _RELEASE: Final = installed_version()

@@ -27,7 +27,7 @@ _INVENTORY: Final = ("total", "reserved", "min_unit", "max_unit", "step_size", "
 
 @api_operation(blueprint, "GET", f"{PATH}/<uuid>", rules.TREE, writes_json=True)
 def show_tree(call: ApiRequest, uuid: str) -> Response:
-    """Show all providers of a provider's tree; answer 304 if the client has the current document."""
+    """Show all providers of a tree; answer 304 if the client already has the current document."""
     with_allocations = schemas.parse_show(call.query_parameters, call.version)
     with call.service.model.fresh_view() as view:
         provider = existing_provider(view.snapshot, uuid)
@@ -65,7 +65,7 @@ def _add_allocations(call: ApiRequest, shown_providers: Iterable[dict[str, Any]]
 
 
 def _top_down(members: Iterable[Provider], view: ModelView) -> list[Provider]:
-    """Return the providers in order: parents before children, and siblings by uuid."""
+    """Sort the providers of a tree: parents before children, and siblings by uuid."""
 
     def path(provider: Provider) -> list[str]:
         return [each.uuid for each in view.snapshot.lineage_of(provider)][::-1]
@@ -92,7 +92,7 @@ def _provider_document(each: Provider, view: ModelView) -> dict[str, Any]:
 
 @api_operation(blueprint, "POST", PATH, rules.WRITE_TREE, reads_json=True, writes_json=True)
 def write(call: ApiRequest) -> Response:
-    """Create and change providers of one tree. Either all changes are written, or no change is."""
+    """Create and change the providers of one tree. The operation writes either all changes or none."""
     wanted = schemas.parse_descriptions(call.parse_body(_BODY))
     generations = call.service.write(lambda tx: store.write(tx, wanted))
     written = [{"uuid": uuid, "generation": generation} for uuid, generation in generations.items()]

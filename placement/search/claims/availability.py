@@ -1,20 +1,20 @@
 """Finds the earliest windows in which a request fits.
 
 Nouns
-    A *host time* is a host with a start at which the request may fit there. A *free window* is a window in
-    which the request fits: a choice at a host, its start, and the time until which the choice stays possible.
+    A *host time* is a host together with a start at which the request may fit on the host. A *free window* is
+    a choice at a host that is possible from a start until an end.
 
-The search tests few starts. If a request fits in a window, it also fits in an earlier one, unless an amount
-ends between both starts. So only the first allowed start and the ends of timed amounts are possible starts.
-Sums of each host exclude most of these
-    (:class:`~placement.search.claims.host_times.HostTimes`). The placement of claims decides about the rest,
-in the order of time, in a snapshot of the one host with the usage of the window.
+The search tests only few starts. If a request fits in a window, it also fits in a window that starts earlier,
+unless an amount ends between the two starts. So only the first allowed start and the ends of timed amounts
+are possible starts. Sums of amounts of each host exclude most possible starts
+(:class:`~placement.search.claims.host_times.HostTimes`). The placement of claims tests the remaining starts
+in the order of time, in a snapshot of one host with the usage during the window.
 
 A worked example
-    Two hosts have 8 VCPU. On ``a``, windows take 6 VCPU from 10:00 to 11:00 and 4 VCPU from 11:00 to 13:00;
-    on ``b``, a window takes 8 VCPU from 9:00 to 12:00. It is 9:30, and a request wants VCPU:4 for two hours.
-    The possible starts are 9:30, 11:00 and 13:00 on ``a``, 9:30 and 12:00 on ``b``. At 9:30 neither host has
-    room. The earliest free window begins at 11:00 on ``a``, and has no end there.
+    Two hosts have 8 VCPU each. On ``a``, windows take 6 VCPU from 10:00 to 11:00 and 4 VCPU from 11:00 to
+    13:00; on ``b``, a window takes 8 VCPU from 9:00 to 12:00. It is 9:30, and a request wants VCPU:4 for two
+    hours. The possible starts on ``a`` are 9:30, 11:00 and 13:00; those on ``b`` are 9:30 and 12:00. At 9:30
+    neither host has room. The earliest free window begins at 11:00 on ``a``, and has no end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Hashable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Final
@@ -41,29 +42,29 @@ from placement.store.time_skyline import SkylinesByClass, SkylinesByProvider, wh
 
 # a small first step suffices if some host is free soon, and then few breakpoints are read
 _STEPS: Final = (0.0, 1 / 256, 1 / 64, 1 / 16, 1 / 4, 1.0)
-"""Shares of the possible starts that are searched one after the other."""
+"""Shares of the possible starts; the search handles one share after the other."""
 _ANY_AMOUNT: Final = -(2**62)
-"""Less than any free amount."""
+"""An amount that is less than any free amount."""
 _CONSIDERED: Final = 64
-"""Number of hosts with room at the same start of which the tightest comes first."""
+"""Number of hosts with room at the same start that are compared, so that the tightest fit comes first."""
 _PLACED_AT_ONCE: Final = 8
-"""Number of hosts of which a snapshot is made to place one claim."""
+"""Number of hosts in the small snapshot that is made to place one claim."""
 
 
 NEVER: Final = TimeWindow(1e12, 1e12 + 1)
-"""A window after all timed amounts."""
+"""A window that begins after the end of all timed amounts."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartSpan:
-    """Possible starts, from ``begin`` until ``last`` (included), of windows of a ``duration`` in seconds."""
+    """The possible starts of windows of ``duration`` seconds: from ``begin`` to ``last``, both included."""
 
     begin: float
     last: float
     duration: float
 
     def window_at(self, start: float) -> TimeWindow:
-        """Return the window that begins at a start."""
+        """Return the window that begins at this start."""
         return TimeWindow(start, start + self.duration)
 
 
@@ -79,7 +80,7 @@ class FreeWindow:
 def snapshot_during(
     snapshot: ModelSnapshot, roots: Iterable[int], skylines: Skylines, window: TimeWindow
 ) -> ModelSnapshot:
-    """Return a small snapshot of some hosts and all sharing providers, with the usage of a window."""
+    """Return a small snapshot of some hosts and all sharing providers, with their usage during a window."""
     return ModelSnapshot(
         replace(each, used=usage_during(each, skylines[each.id], window)) if each.id in skylines else each
         for each in members_of(snapshot, roots)
@@ -87,22 +88,22 @@ def snapshot_during(
 
 
 def members_of(snapshot: ModelSnapshot, roots: Iterable[int]) -> Iterator[Provider]:
-    """Yield all providers that claims on hosts may use: those of the hosts, and all sharing providers."""
+    """Yield all providers that a claim on these hosts may use, including all sharing providers."""
     pools = {snapshot.providers[each].root_id for each in snapshot.by_trait.get(SHARES, ())}
     return (snapshot.providers[each] for root in {*roots, *pools} for each in snapshot.trees[root])
 
 
 def skylines_in(snapshot: ModelSnapshot, by_uuid: SkylinesByProvider) -> Skylines:
-    """Return the skylines of the providers that the snapshot has."""
+    """Return the skylines of those providers that the snapshot contains."""
     # an operator may have deleted a provider since its amounts were read
     return {snapshot.by_uuid[uuid]: each for uuid, each in by_uuid.items() if uuid in snapshot.by_uuid}
 
 
 def during_window(snapshot: ModelSnapshot, skylines: Skylines, window: TimeWindow) -> ModelSnapshot:
-    """Return the snapshot with the usage that matters to a claim in a window.
+    """Return a copy of the snapshot with the usage that a claim meets in a window.
 
-    :param skylines: those of the timed amounts of all consumers but those that claim again. The original
-        snapshot must not change while the result is used.
+    :param skylines: skylines of the timed amounts of all consumers except those that claim again. The
+        original snapshot must not change while the result is used.
     """
     return snapshot.with_usage(
         {each: usage_during(snapshot.providers[each], here, window) for each, here in skylines.items()}
@@ -110,31 +111,48 @@ def during_window(snapshot: ModelSnapshot, skylines: Skylines, window: TimeWindo
 
 
 def usage_during(provider: Provider, here: SkylinesByClass, window: TimeWindow) -> dict[str, int]:
-    """Return the used amounts of a provider that matter to a claim in a window."""
+    """Return the used amounts of a provider that a claim meets in a window."""
     used = {**provider.used}
     for name, each in here.items():
         used[name] = used.get(name, 0) - each.counted + each.largest_sum(window)
     return used
 
 
-def find_free(
-    snapshot: ModelSnapshot, skylines: Skylines, wanted: WantedClaim, span: StartSpan, budget: SearchBudget
-) -> Iterator[FreeWindow]:
-    """Yield free windows of a claim, the earliest first; among equal starts the tightest fit comes first.
+def times_by_way(
+    snapshot: ModelSnapshot, skylines: Skylines, wanted: WantedClaim, duration: float, budget: SearchBudget
+) -> list[HostTimes]:
+    """Return the possible starts of windows for the request of a claim, and then for its fallback.
 
-    At the first possible start the order is that of some hosts at a time, and not of all.
+    They remember the free amounts of hosts, so searches for the same claim should share them.
+    """
+    return [
+        HostTimes(snapshot, skylines, replace(wanted, request=each), duration, budget)
+        for each in wanted.all_requests
+    ]
+
+
+def find_free(
+    snapshot: ModelSnapshot,
+    skylines: Skylines,
+    wanted: WantedClaim,
+    span: StartSpan,
+    budget: SearchBudget,
+    ways: Sequence[HostTimes],
+) -> Iterator[FreeWindow]:
+    """Yield free windows of a claim, the earliest first.
+
+    Of windows with equal starts, the tightest fit comes first.
+
+    At the first possible start, hosts are sorted by the tightness of the fit only in groups of some hosts.
 
     After the end of a free window, its host may have another one.
 
+    :param ways: the result of :func:`times_by_way` for the claim and the duration.
     :raises BudgetExhausted: the budget is spent.
     """
     test = _WindowTest(snapshot, skylines, wanted, span, budget)
-    ways = [
-        HostTimes(snapshot, skylines, replace(wanted, request=each), span.duration, budget)
-        for each in wanted.all_requests
-    ]
     due: list[tuple[float, float, int]] = []
-    waiting = [(span.begin, root) for root in sorted(_allowed_roots(snapshot, wanted, budget))]
+    waiting = [(span.begin, root) for root in sorted(allowed_roots(snapshot, wanted, budget))]
 
     def add_start(after: float, root: int, until: float) -> None:
         start = min([each.first_start(root, after, until) for each in ways])
@@ -174,35 +192,34 @@ def place_in_window(
     window: TimeWindow,
     budget: SearchBudget,
     rng: random.Random,
+    ways: Sequence[HostTimes],
 ) -> list[PlacedClaim]:
-    """Return the place of a claim in a window, at one of the tightest of some hosts; empty if there is none.
+    """Return the placed claim in a window, on one of the tightest of some hosts; empty if no host has room.
 
-    The claim has no order, no group and no alternates, so that any host is good enough. Its fallback is
+    The claim must have no order, no group and no alternates, so that any host is good enough. Its fallback is
     served only if its request has no place at any host.
 
+    :param ways: the result of :func:`times_by_way` for the claim and the duration of the window.
     :raises BudgetExhausted: the budget is spent.
     """
-    for request in wanted.all_requests:
+    roots = sorted(allowed_roots(snapshot, wanted, budget))
+    # concurrent claims mostly begin at different hosts
+    first = rng.randrange(len(roots)) if roots else 0
+    for request, times in zip(wanted.all_requests, ways, strict=True):
         one = replace(wanted, request=request, fallback=None)
-        if found := _place_tightly(snapshot, skylines, one, window, budget, rng):
-            return [replace(each, wanted=wanted) for each in found]
+        for chosen in _tight_hosts(times, chain(roots[first:], roots[:first]), window.starts_at):
+            here = snapshot_during(snapshot, chosen, skylines, window)
+            budget.spend(len(here))
+            world = ClaimScenario.from_members(here, {}, [one])
+            placed = place_claims(world, [one], budget, rng)
+            if not isinstance(placed, UnplacedClaim):
+                return [replace(each, wanted=wanted) for each in placed]
     return []
 
 
-def _place_tightly(
-    snapshot: ModelSnapshot,
-    skylines: Skylines,
-    wanted: WantedClaim,
-    window: TimeWindow,
-    budget: SearchBudget,
-    rng: random.Random,
-) -> list[PlacedClaim]:
-    start = window.starts_at
-    times = HostTimes(snapshot, skylines, wanted, window.ends_at - start, budget)
-    roots = sorted(_allowed_roots(snapshot, wanted, budget))
-    # concurrent claims mostly begin at different hosts
-    first = rng.randrange(len(roots)) if roots else 0
-    rest = chain(islice(roots, first, None), islice(roots, first))
+def _tight_hosts(times: HostTimes, roots: Iterable[int], start: float) -> Iterator[Sequence[int]]:
+    """Yield some hosts that may have room from a start on; of neighbours, the tightest come first."""
+    rest = iter(roots)
     while some := list(islice(rest, _CONSIDERED)):
         tight = sorted(
             (times.tight_end(root, start), root)
@@ -210,18 +227,11 @@ def _place_tightly(
             if times.first_start(root, start, start) <= start
         )
         for begin in range(0, len(tight), _PLACED_AT_ONCE):
-            chosen = [root for _, root in tight[begin : begin + _PLACED_AT_ONCE]]
-            here = snapshot_during(snapshot, chosen, skylines, window)
-            budget.spend(len(here))
-            world = ClaimScenario.from_members(here, {}, [wanted])
-            placed = place_claims(world, [wanted], budget, rng)
-            if not isinstance(placed, UnplacedClaim):
-                return placed
-    return []
+            yield [root for _, root in tight[begin : begin + _PLACED_AT_ONCE]]
 
 
-def _allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBudget) -> set[int]:
-    """Return the roots of hosts that may serve the claim at some time, whatever is free now."""
+def allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBudget) -> set[int]:
+    """Return the roots of hosts that may serve the claim at some time, whatever is free at present."""
     found: set[int] = set()
     for request in wanted.all_requests:
         needs = [
@@ -234,8 +244,25 @@ def _allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchB
     return found.difference(snapshot.by_uuid[each] for each in wanted.avoid if each in snapshot.by_uuid)
 
 
+def free_until(
+    snapshot: ModelSnapshot, skylines: Skylines, choices: Iterable[HostChoice], start: float
+) -> float:
+    """Return until when choices that are possible at a start stay possible together; infinity if always."""
+    taken = Counter[tuple[int, str]]()
+    for choice in choices:
+        for provider, amounts in choice.resources:
+            for name, amount in amounts.items():
+                taken[provider.id, name] += amount
+    ends = [math.inf]
+    for (provider_id, name), total in taken.items():
+        if (skyline := skylines.get(provider_id, NO_SKYLINES).get(name)) is not None:
+            most = snapshot.providers[provider_id].free(name) + skyline.counted - total
+            ends.append(skyline.fits_until(most, start))
+    return min(ends)
+
+
 class _WindowTest:
-    """Decides whether a claim fits at a host in a window, by placing it."""
+    """Tests whether a claim fits at a host in a window, by placing the claim there."""
 
     def __init__(
         self,
@@ -260,7 +287,7 @@ class _WindowTest:
         )
 
     def find_window(self, root: int, start: float) -> FreeWindow | None:
-        """Return the free window at a host from a start on; None if the claim has no place there then."""
+        """Return the free window at a host that begins at ``start``; None if the claim does not fit then."""
         window = self._span.window_at(start)
         state = self._state_of(root, window)
         if state is not None and state in self._failed:
@@ -275,10 +302,10 @@ class _WindowTest:
                 self._failed.add(state)
             return None
         choice = placed[0].choice
-        return FreeWindow(choice, start, self._free_until(choice, start))
+        return FreeWindow(choice, start, free_until(self._snapshot, self._skylines, [choice], start))
 
     def next_end(self, root: int, time: float) -> float:
-        """Return the first end of an amount of the host, or of a sharing provider, after a time."""
+        """Return the first end after ``time`` of an amount of the host or of a sharing provider."""
         ends = (
             skyline.next_end(time)
             for each in (*self._snapshot.trees[root], *self._pools)
@@ -286,18 +313,11 @@ class _WindowTest:
         )
         return whole_milliseconds(min(ends, default=math.inf))
 
-    def _free_until(self, choice: HostChoice, start: float) -> float:
-        ends = [math.inf]
-        for chosen, amounts in choice.resources:
-            provider = self._snapshot.providers[chosen.id]
-            for name, skyline in self._skylines.get(chosen.id, NO_SKYLINES).items():
-                if name in amounts:
-                    most = provider.free(name) + skyline.counted - amounts[name]
-                    ends.append(skyline.fits_until(most, start))
-        return min(ends)
-
     def _state_of(self, root: int, window: TimeWindow) -> Hashable:
-        """Return a key of all that decides about a host in a window; None if it takes more than the host."""
+        """Return a key of everything that decides about a host in a window.
+
+        The result is None if more than the host decides.
+        """
         if self._pools or self._wanted.topology is not None:
             return None
         tree = self._snapshot.whole_trees()[root]

@@ -1,4 +1,4 @@
-"""The nouns of claims: a wanted claim, the scenario that it is placed in, and a choice with its zones.
+"""The classes of claims: a wanted claim, its scenario, and a choice with its zones.
 
 A zone is a NUMA node with all providers below it.
 """
@@ -20,7 +20,7 @@ from placement.search.request import CandidatesRequest
 from placement.store.allocations import Allocation
 from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, Members, hosts_of, members_by_host, size
-from placement.store.time_profile import TimeWindow
+from placement.store.time_profile import EndAction, TimeWindow
 
 Order = tuple[tuple[str, float], ...]
 """Criteria with their weights, see :mod:`placement.search.claims.scores`; each criterion occurs once."""
@@ -28,20 +28,25 @@ Order = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class WantedClaim:
-    """A request for candidates, with the consumer that shall hold a candidate instead of its allocations.
+    """A request for candidates, and the consumer that shall hold a candidate in place of its old allocations.
 
     - ``generation``: the generation of the consumer that the client has sent; None for a new consumer.
-    - ``version``: the microversion that decides how the request is read.
-    - ``fallback``: a request that is served if ``request`` cannot be served.
+    - ``version``: the microversion that decides how the service reads the request.
+    - ``fallback``: a second request, which is served if ``request`` cannot be served.
     - ``warnings``: messages about parts of a flavor that neither ``request`` nor ``fallback`` expresses.
-    - ``only``: uuids of the roots that may be chosen; None for all.
+    - ``only``: uuids of the roots that may be chosen; None allows all roots.
     - ``avoid``: uuids of roots; the claim must not take any amount from the trees of these roots.
-    - ``alternates``: number of further choices, on other hosts, that the answer has beside the choice.
+    - ``alternates``: number of alternative choices, on other hosts, that the answer contains beside the
+      choice.
     - ``order``: criteria by which the best host is chosen; if it is empty, any host is good enough.
     - ``group``: the group that the consumer joins; None takes the consumer out of its group.
     - ``topology``: how dedicated CPUs and memory are split over zones; None does not split them.
     - ``expires_in``: seconds until the claim expires, unless a client confirms it.
     - ``window``: the time of the allocations; None means from now on, without an end.
+    - ``min_duration``: seconds that a preemptible claim lasts at least; it ends when its room is promised to
+      others, at the end of ``window`` at the latest. None means that the claim is not preemptible.
+    - ``kept_until``: until when a placed preemptible claim keeps its room from later windows.
+    - ``on_end``: what happens at the end of the window; None leaves it to the reservation of the claim.
     """
 
     consumer: str
@@ -62,28 +67,39 @@ class WantedClaim:
     topology: TopologyPolicy | None = None
     expires_in: float | None = None
     window: TimeWindow | None = None
+    min_duration: float | None = None
+    kept_until: float | None = None
+    on_end: EndAction | None = None
 
     @classmethod
     def without_consumer(
         cls, request: CandidatesRequest, version: Microversion, topology: TopologyPolicy
     ) -> WantedClaim:
-        """Return a trial claim, which only shows whether the request fits and is never written."""
+        """Return a trial claim that only shows whether the request fits, and that is never written."""
         return cls("", None, ConsumerOwnership("", "", ""), request, version, topology=topology)
 
     @property
     def names_hosts(self) -> bool:
-        """Return whether the claim names hosts, so that equivalent hosts are not interchangeable."""
+        """Return whether the claim names hosts, so that otherwise equivalent hosts are different."""
         return bool(self.only or self.avoid)
 
     @property
+    def end_action(self) -> EndAction:
+        """Return what happens at the end of the claim."""
+        return EndAction.NONE if self.window is None or self.on_end is None else self.on_end
+
+    @property
     def all_requests(self) -> tuple[CandidatesRequest, ...]:
-        """The request, and then its fallback if there is one."""
+        """The request and, if there is one, its fallback."""
         return (self.request,) if self.fallback is None else (self.request, self.fallback)
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceScore:
-    """The scores of a choice by each criterion, from 0 to 1, and their weighted sum; more is better."""
+    """The scores of a choice by each criterion, from 0 to 1, and their weighted sum.
+
+    A higher score is better.
+    """
 
     total: float
     criteria: Mapping[str, float]
@@ -103,7 +119,7 @@ class HostChoice:
 
     @classmethod
     def from_candidate(cls, snapshot: ModelSnapshot, candidate: AllocationCandidate) -> HostChoice:
-        """Return the choice of a candidate that was found in the snapshot."""
+        """Convert a candidate that was found in the snapshot to a choice."""
         members, providers = candidate.provider_set.members, snapshot.providers
         return cls(
             # the members of the anchoring tree come first in the provider set, before sharing providers
@@ -114,12 +130,18 @@ class HostChoice:
 
     @property
     def hosts(self) -> frozenset[int]:
-        """Roots of all trees that give amounts; groups count these as hosts. Mostly only :attr:`root`."""
+        """The roots of all trees from which the choice takes amounts; groups count these trees as hosts.
+
+        For most choices this is only :attr:`root`.
+        """
         return hosts_of((provider.root_id, SHARES in provider.traits) for provider, _ in self.resources)
 
     @property
     def providers(self) -> Iterator[Provider]:
-        """All providers with inventories or traits that made this a candidate; some may occur twice."""
+        """All providers that made this a candidate by their inventories or traits.
+
+        A provider may occur twice.
+        """
         # the root is included even if it gives no amount, because the transaction has to check its traits
         yield self.root
         for provider, _ in self.resources:
@@ -129,11 +151,11 @@ class HostChoice:
 
 
 def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bool:
-    """Return whether each choice for the request takes something from the tree where it is anchored.
+    """Return whether every choice takes something from the tree at which it is anchored.
 
-    If the result is True, the consumer of each choice is on the host of the choice. The result is True if the
-    request asks for a class that no sharing provider has. Otherwise a choice may consist of sharing providers
-    alone.
+    If the result is True, the consumer of each choice is on the host of the choice. A request for a class
+    that no sharing provider has makes the result True. Otherwise a choice may take everything from sharing
+    providers.
     """
     # a choice takes amounts from another host only through sharing providers, and a cloud has few of these
     pools = [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
@@ -142,7 +164,7 @@ def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bo
 
 
 def with_choice_held(snapshot: ModelSnapshot, choice: HostChoice, times: int = 1) -> ModelSnapshot:
-    """Return the snapshot as if consumers held this choice.
+    """Return a copy of the snapshot in which consumers hold this choice.
 
     The original snapshot must not change while the result is used.
 
@@ -158,7 +180,7 @@ def with_choice_held(snapshot: ModelSnapshot, choice: HostChoice, times: int = 1
 
 
 def without_allocations(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> ModelSnapshot:
-    """Return the snapshot as if these allocations did not exist.
+    """Return a copy of the snapshot without these allocations.
 
     The original snapshot must not change while the result is in use.
     """
@@ -169,7 +191,7 @@ def without_allocations(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> 
 def within_reservation(
     snapshot: ModelSnapshot, held: Collection[Allocation]
 ) -> tuple[ModelSnapshot, frozenset[str]]:
-    """Return the snapshot in which a claim from a reservation is placed, and the uuids of its possible roots.
+    """Return the snapshot in which to place a claim from a reservation, and the roots it may use.
 
     In the trees of these roots, and at sharing providers, only the reserved amounts are free; other trees are
     unchanged. The original snapshot must not change while the result is used.
@@ -199,7 +221,7 @@ def within_reservation(
 
 
 def _using_more(snapshot: ModelSnapshot, more: Iterable[tuple[str, Mapping[str, int]]]) -> ModelSnapshot:
-    """Return the snapshot with these amounts added to usage, by uuid of provider.
+    """Return a copy of the snapshot in which these amounts, by uuid of the provider, are added to the usage.
 
     Unknown uuids are ignored.
     """
@@ -221,11 +243,11 @@ NO_MEMBERS: Final[Mapping[int, int]] = {}
 class ClaimScenario:
     """The state in which a claim is placed: a snapshot of the providers, and the members of groups by host.
 
-    ``groups`` has these numbers by name of the group and by root of the host.
+    ``groups`` has the number of members by name of the group and by root of the host.
 
-    ``distances`` has the known distances between zones; all other pairs of zones count as equally far apart.
+    ``distances`` has the known distances between zones; any two other zones count as equally far apart.
     ``sizes`` has the number of members of each group, because a member may be on several hosts. If ``sizes``
-    is empty, each member is on one host.
+    is empty, each member is on exactly one host.
     """
 
     snapshot: ModelSnapshot
@@ -237,7 +259,7 @@ class ClaimScenario:
     def from_members(
         cls, snapshot: ModelSnapshot, members: Members, wanted: Iterable[WantedClaim]
     ) -> ClaimScenario:
-        """Return the scenario before any of the wanted claims has a place."""
+        """Return the scenario before any of the wanted claims is placed."""
         # the argument is copied to a list, because the code below reads it several times, and it may be a
         # generator
         wanted = list(wanted)
@@ -255,13 +277,13 @@ class ClaimScenario:
         return NO_MEMBERS if group is None else self.groups.get(group.name, NO_MEMBERS)
 
     def size_of(self, group: ConsumerGroup | None) -> int:
-        """Return the number of members of the group, without the consumer that joins it."""
+        """Return the number of members of the group, not counting the consumer that joins the group."""
         if group is None:
             return 0
         return self.sizes.get(group.name, sum(self.members_beside(group).values()))
 
     def with_choice(self, wanted: WantedClaim, choice: HostChoice) -> ClaimScenario:
-        """Return the scenario in which a wanted claim holds this choice."""
+        """Return the scenario in which a wanted claim holds the given choice."""
         world = replace(self, snapshot=with_choice_held(self.snapshot, choice))
         if wanted.group is None:
             return world
@@ -276,5 +298,5 @@ class ClaimScenario:
 
 
 def zone_of(snapshot: ModelSnapshot, provider: Provider) -> int | None:
-    """Return the id of the provider, or of its ancestor, that is a NUMA node; None if there is none."""
+    """Return the id of the NUMA node that is the provider or its ancestor; None if there is no such node."""
     return next((each.id for each in snapshot.lineage_of(provider) if ZONE in each.traits), None)

@@ -1,7 +1,8 @@
-"""Finds the amounts of reservations that their providers cannot give any more; a pure function decides.
+"""Finds the amounts of reservations that their providers can no longer give, by pure functions.
 
-A reservation is an old promise. Afterwards an operator may reduce an inventory, delete it, or disable the
-host. The reservation stays, but is *degraded*: it has causes, one for each amount that is in danger.
+A reservation promises amounts until its end. After the promise an operator may reduce an inventory, delete
+it, or disable the host. The reservation stays, but becomes *degraded*, with one cause for each amount that is
+in danger.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from placement.store.time_skyline import NO_SKYLINE, SkylinesByProvider
 
 
 class DegradationReason(StrEnum):
-    """The reason why a provider cannot give an amount of a reservation."""
+    """The reason why a provider can no longer give an amount of a reservation."""
 
     CAPACITY = "capacity_exceeded"
     DISABLED = "host_disabled"
@@ -28,9 +29,9 @@ class DegradationReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DegradationCause:
-    """An amount of a reservation that its provider (a uuid) cannot give.
+    """An amount of a reservation that the provider with the given uuid can no longer give.
 
-    ``missing`` is the largest part of the amount that is missing at an instant of the reservation's time.
+    ``missing`` is the largest part of the amount that is missing at any instant of the reservation.
     """
 
     reason: DegradationReason
@@ -41,7 +42,7 @@ class DegradationCause:
 
 @dataclass(frozen=True, slots=True)
 class PromisingProviders:
-    """Providers of reservations by uuid, and the uuids of those that are disabled."""
+    """The providers of reservations by uuid, and the uuids of those providers that are disabled."""
 
     by_uuid: Mapping[str, Provider]
     disabled: Collection[str]
@@ -58,7 +59,7 @@ class PromisingProviders:
         return cls(found, disabled)
 
     def overfull_uuids(self, held: Iterable[Allocation]) -> set[str]:
-        """Return the uuids of providers that use more than their capacity of a class of these amounts."""
+        """Return the uuids of providers with more usage than capacity, for a class of these amounts."""
         return {
             each.provider
             for each in held
@@ -75,10 +76,12 @@ def find_causes(
     providers: PromisingProviders,
     skylines: SkylinesByProvider,
 ) -> list[DegradationCause]:
-    """Return the causes why a reservation with these amounts is degraded; none if all are available.
+    """Return the causes for which a reservation with these amounts is degraded.
 
-    :param window: the time of the reservation from now on.
-    :param skylines: those of the overfull providers at least.
+    The result is empty if all amounts are available.
+
+    :param window: the part of the reservation's time that lies in the future.
+    :param skylines: skylines that include those of all overfull providers.
     """
     causes = []
     for each in held:
@@ -99,7 +102,7 @@ def find_causes(
 def _missing_amount(
     held: Allocation, provider: Provider, window: TimeWindow, skylines: SkylinesByProvider
 ) -> int:
-    """Return the part of an amount above the capacity, at the busiest instant of the window."""
+    """Return the part of an amount that exceeds the capacity at the busiest instant of the window."""
     free = provider.free(held.resource_class)
     if free >= 0:
         return 0

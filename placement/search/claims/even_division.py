@@ -1,8 +1,8 @@
 """Divides an amount over zones into parts that are as equal as possible.
 
-A room stands for the amounts that one provider can give (:mod:`placement.search.claims.room`). A zone can
-give each sum of amounts of its rooms, and these rooms may have different step sizes. The possible sums of a
-zone are the bits of an integer: bit n is set if the zone can give n units.
+A room is the range of amounts that one provider can give (:mod:`placement.search.claims.room`). A zone can
+give each sum of amounts of its rooms, which may have different step sizes. An integer stands for the possible
+sums of a zone: bit n is set if the zone can give n units.
 
 A worked example: 5 units are divided over two zones. The first zone has two rooms, with the step sizes 3 and
 2, and can give 2, 3, 4 or 5 units. The second zone has one room with the step size 1. The most even divisions
@@ -11,7 +11,7 @@ are 2 + 3 and 3 + 2, each with 13 as the sum of squares.
 Invariants
     - The parts of a division are above 0. The largest part exceeds the smallest part by at most the least
       common multiple of the step sizes.
-    - The first division that is yielded has the least sum of squares.
+    - The first division that is yielded has the smallest sum of squares of its parts.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ from placement.search.budget import SearchBudget
 from placement.search.claims.room import ZoneRoom
 
 Division = tuple[int, ...]
-"""The parts of an amount: one for each zone."""
+"""The parts of an amount, one part for each zone."""
 
 
 def even_divisions(
@@ -29,7 +29,7 @@ def even_divisions(
 ) -> Iterator[Division]:
     """Yield the divisions of an amount over all given zones, the most even division first.
 
-    If each zone has one room, all divisions take from the same rooms, and only the first division is yielded.
+    If each zone has one room, all divisions use the same rooms, so only the first division is yielded.
 
     :raises placement.search.budget.BudgetExhausted: the budget is spent.
     """
@@ -51,7 +51,7 @@ def even_divisions(
 def exact_division(amount: int, zones: Sequence[Sequence[ZoneRoom]], budget: SearchBudget) -> Division | None:
     """Return the most even division over all given zones (least sum of squares); its parts may differ widely.
 
-    :returns: None if the zones together cannot give that amount.
+    :returns: The result is None if the zones together cannot give that amount.
     :raises placement.search.budget.BudgetExhausted: the budget is spent.
     """
     values = []
@@ -94,7 +94,7 @@ def zone_sums(rooms: Iterable[ZoneRoom], limit: int) -> int:
 def _parts_near_mean(
     amount: int, zones: Sequence[Sequence[ZoneRoom]], unit: int, budget: SearchBudget
 ) -> list[list[int]]:
-    """Return the parts that each zone can give and that differ from the mean by at most the unit."""
+    """Return for each zone the amounts that it can give and that differ from the mean by at most the unit."""
     number = len(zones)
     lowest, highest = max(1, -(-amount // number) - unit), min(amount, amount // number + unit)
     found = []
@@ -120,9 +120,9 @@ def _widest_gap(parts: Sequence[int]) -> int:
 def _most_even(
     amount: int, values: Sequence[Sequence[int]], most: Sequence[int], unit: int, budget: SearchBudget
 ) -> Division | None:
-    """Return the division of the least sum of squares with parts that differ by at most the unit.
+    """Return the division with the least sum of squares of which all parts differ by at most the unit.
 
-    Among equally even divisions, the zones that can give most give the larger parts.
+    Among equally even divisions, the largest parts come from the zones that can give most.
 
     :param most: the largest amount that each zone can give.
     """
@@ -165,10 +165,10 @@ def _is_possible(amount: int, values: Sequence[Sequence[int]], budget: SearchBud
 def _least_squares(
     amount: int, values: Sequence[Sequence[int]], most: Sequence[int], budget: SearchBudget
 ) -> Division | None:
-    """Return one value of each zone, so that the values add up to the amount with the least sum of squares.
+    """Return one value of each zone, with the given sum and the least sum of squares.
 
-    Values near the mean are tried first. A found division limits how far the parts of a better division can
-    be from the mean.
+    The search tries values near the mean first. A division that is found limits the distance from the mean
+    for the parts of better divisions.
     """
     number = len(values)
     # deviations from the mean are multiplied by the number of zones, so that they are integers
@@ -211,7 +211,7 @@ def _least_within(
 
 
 def _all_divisions(amount: int, values: Sequence[Sequence[int]], budget: SearchBudget) -> Iterator[Division]:
-    """Yield each way to take one value of each zone so that the values add up to the amount."""
+    """Yield each combination of one value per zone of which the sum is the amount."""
     if not values:
         if not amount:
             yield ()

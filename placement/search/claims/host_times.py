@@ -1,11 +1,12 @@
-"""Starts of windows that sums of each host do not exclude, so that few windows have to be placed.
+"""Finds the starts of windows that sums per host do not exclude, so that few windows have to be placed.
 
-The placement of claims decides about the rest, see :mod:`placement.search.claims.availability`.
+The placement of claims tests these starts (:mod:`placement.search.claims.availability`).
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -25,7 +26,7 @@ NO_SKYLINES: Final[SkylinesByClass] = {}
 
 @dataclass(frozen=True, slots=True)
 class ClassNeed:
-    """The total amount of a class that a request needs, and the largest part that one provider gives."""
+    """The total amount of a class that a request needs, and the largest amount from one provider."""
 
     resource_class: str
     total: int
@@ -33,9 +34,9 @@ class ClassNeed:
 
 
 class HostTimes:
-    """Starts that sums of each host do not exclude, for the request of a claim.
+    """Finds the starts at which the sums of a host leave enough room for the request of a claim.
 
-    Classes of sharing providers exclude nothing.
+    Classes that sharing providers have exclude no start.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class HostTimes:
     def first_start(self, root: int, after: float, until: float) -> float:
         """Return the first start from ``after`` on that is not excluded.
 
-        A result above ``until`` only means that all earlier ones are excluded.
+        A result above ``until`` only means that no start up to ``until`` is possible.
         """
         self._budget.spend()
         limits = self._limits_of(root)
@@ -77,11 +78,18 @@ class HostTimes:
         return start
 
     def tight_end(self, root: int, start: float) -> float:
-        """Return until when the request may stay from a start on, as far as single providers tell."""
+        """Return the time until which the request fits from a start on, according to the single providers."""
         limits = self._limits_of(root)
         if limits is None:
             return math.inf
         return min([skyline.fits_until(most, start) for skyline, most in limits[0]], default=math.inf)
+
+    def latest_end(self, root: int, start: float) -> float:
+        """Return until when the sums of a host do not exclude that the request stays from a start on."""
+        limits = self._limits_of(root)
+        others = () if limits is None else limits[1]
+        ends = [each.fits_until(start, self._budget) for each in others]
+        return min([self.tight_end(root, start), *ends])
 
     def _limits_of(self, root: int) -> _HostLimits | None:
         if root not in self._limits:
@@ -129,7 +137,7 @@ def _class_needs(wanted: WantedClaim, shared: Container[str]) -> list[ClassNeed]
 
 @dataclass(frozen=True, slots=True)
 class _ClassLimit:
-    """The providers of a host with one class: their skylines, free amounts without timed ones, and maxima."""
+    """The providers of a host with one class: skylines, free untimed amounts, and largest portions."""
 
     need: ClassNeed
     skylines: Sequence[TimeSkyline]
@@ -140,7 +148,7 @@ class _ClassLimit:
     def from_providers(
         cls, members: Iterable[Provider], skylines: Skylines, need: ClassNeed
     ) -> _ClassLimit | None:
-        """Return the limit; None if the host never has room."""
+        """Return the limit; None if the host can never have enough."""
         name, timed, free, units = need.resource_class, list[TimeSkyline](), list[int](), list[int]()
         for each in members:
             skyline = skylines.get(each.id, NO_SKYLINES).get(name, NO_SKYLINE)
@@ -153,23 +161,55 @@ class _ClassLimit:
 
     def first_start(self, start: float, duration: float, until: float, budget: SearchBudget) -> float:
         """Return the first start that the sums of the providers do not exclude."""
+        total: TimeSkyline | None = None
         while start <= until:
             # many providers with many breakpoints each have many ends to try
             budget.spend(len(self.skylines))
-            window = TimeWindow(start, start + duration)
-            rooms = [
-                min(most, free - each.largest_sum(window))
-                for each, free, most in zip(self.skylines, self.free, self.max_units, strict=True)
-            ]
-            if _gives_enough(self.need, rooms):
+            if self._has_room(TimeWindow(start, start + duration)):
                 break
+            # the sum over the providers skips most ends, and hosts with room at once do not need it
+            if total is None:
+                budget.spend(sum(len(each.times) for each in self.skylines))
+                total = self._total_skyline()
             start = whole_milliseconds(min(each.next_end(start) for each in self.skylines))
+            start = total.first_fit(self._most_beside(), start, duration, until)
         return start
+
+    def fits_until(self, start: float, budget: SearchBudget) -> float:
+        """Return until when the sums exclude no stay from a start on; infinity if never."""
+        ends = sorted({time for each in self.skylines for time in each.times if time > start})
+        budget.spend(len(ends))
+        # a longer window never has more room
+        count = bisect_left(ends, True, key=lambda end: not self._has_room(TimeWindow(start, end)))
+        # the last window with room extends to the next breakpoint
+        if count == len(ends):
+            return math.inf
+        return ends[count - 1] if count else start
+
+    def _has_room(self, window: TimeWindow) -> bool:
+        rooms = [
+            min(most, free - each.largest_sum(window))
+            for each, free, most in zip(self.skylines, self.free, self.max_units, strict=True)
+        ]
+        return _gives_enough(self.need, rooms)
+
+    def _total_skyline(self) -> TimeSkyline:
+        """Return the sum of the amounts that take room from the need, over all providers."""
+        parts = zip(self.skylines, self.free, self.max_units, strict=True)
+        # a provider never gives more than its max_unit, and never less than nothing
+        bounded = ((each, free - most, free) for each, free, most in parts if free > 0)
+        return TimeSkyline.total_of(tuple(bounded))
+
+    def _most_beside(self) -> int:
+        """Return the largest total that leaves enough room for the need."""
+        rooms = (min(both) for both in zip(self.free, self.max_units, strict=True))
+        return sum(each for each in rooms if each > 0) - self.need.total
 
 
 _HostLimits = tuple[list[tuple[TimeSkyline, int]], list[_ClassLimit]]
-"""Skylines of classes that one provider of a host has, with the largest sums beside the request; and limits
-of classes that several providers have."""
+"""The limits of a host: for each class of one provider, its skyline and the largest sum that leaves room for
+the request; and the limits of classes that several providers have.
+"""
 
 
 def _gives_enough(need: ClassNeed, rooms: Sequence[int]) -> bool:

@@ -1,9 +1,9 @@
 """Places all wanted claims on hosts, or none of them.
 
-The search combines each choice of a claim with choices of the later claims. Each choice makes a new scenario,
-so that nothing has to be undone. The new scenario shares all but a few provider objects with the previous
-scenario. A state that has failed is not tried again. A choice is skipped if an earlier choice left the same
-room to the other claims.
+The search combines each choice of a claim with choices of the later claims. Each choice leads to a new
+scenario, so that nothing has to be undone. The new scenario shares all but a few provider objects with the
+previous scenario. The search does not try a state again that has failed before. The search skips a choice if
+an earlier choice left the same free amounts to the other claims.
 """
 
 import random
@@ -31,25 +31,27 @@ from placement.store.groups import GroupPolicy
 
 # alternates are optional, so the search for them may not take longer than the search for the choice
 _MAX_TRIED: Final = 10_000
-"""Maximum number of choices that are examined to find alternates."""
+"""Maximum number of choices that are examined to find alternative choices."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedClaim:
     """A claim with its choice, and with alternative choices on other hosts.
 
-    ``expires_at`` is when the claim expires, in seconds since 1970 by the database's clock.
+    ``expires_at`` is the time at which the claim expires, in seconds since 1970 by the database's clock.
     """
 
     wanted: WantedClaim
     choice: HostChoice
     alternates: tuple[HostChoice, ...] = ()
     expires_at: float | None = None
+    # the consumers of preemptible claims that have to end when the window of this claim begins
+    preempted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class UnplacedClaim:
-    """The first claim without a place, by its index, and the scenario in which it has no place."""
+    """The index of the first claim that cannot be placed, and the scenario in which it cannot be placed."""
 
     number: int
     world: ClaimScenario
@@ -58,13 +60,13 @@ class UnplacedClaim:
 def place_claims(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> list[PlacedClaim] | UnplacedClaim:
-    """Return choices for all claims that can be held together, or the first claim without a choice.
+    """Return choices that all claims can hold together, or the first claim without a choice.
 
-    The snapshot must not change meanwhile. Among equally good choices the result is random, so that
-    concurrent claims mostly choose different hosts.
+    The snapshot must not change during the call. Among equally good choices the search picks one at random,
+    so that concurrent claims mostly choose different hosts.
 
     :raises BudgetExhausted: the budget is spent before all claims are placed or one is known to have no
-        place.
+        choice.
     """
     # comparing sums takes microseconds, and may prove that there is no place; a search over all combinations
     # would take seconds
@@ -105,7 +107,7 @@ def _lack_hosts(
 def _count_places(
     world: ClaimScenario, members: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> int:
-    """Return an upper bound of the number of these claims that the possible hosts have places for."""
+    """Return an upper bound of the number of these claims that fit on the possible hosts."""
     # places are not counted for a single claim, because the search alone decides about it. With a topology or
     # a fallback the number would be wrong
     if len(members) == 1 or any(each.topology or each.fallback for each in members):
@@ -151,9 +153,9 @@ class _ClaimPlacing:
     def place_from(
         self, world: ClaimScenario, number: int, taken: Mapping[tuple[int, str], int]
     ) -> list[PlacedClaim] | None:
-        """Return the choices of the claims from this index on; None if not all these claims can be placed.
+        """Place the claims from this index on; return their choices, or None if they cannot all be placed.
 
-        :param taken: amounts that the earlier claims take, by provider id and class.
+        :param taken: the amounts that earlier claims take, by provider id and class.
         """
         # the state contains the amounts that are taken, not the choices, because several choices may take the
         # same amounts
@@ -194,7 +196,7 @@ class _ClaimPlacing:
 
     @cached_property
     def _read_tree(self) -> Callable[[HostTree], Hashable]:
-        """Return a function that computes a key of a tree: all that the claims read, except free amounts."""
+        """Return a function that makes a key of a tree from all that claims read but free amounts."""
         asked = [each.request for each in self._wanted] + [
             each.fallback for each in self._wanted if each.fallback
         ]
@@ -209,7 +211,10 @@ class _ClaimPlacing:
         return tuple(frozenset(world.members_beside(group).items()) for group in self._groups)
 
     def _choice_likeness(self, world: ClaimScenario, choice: HostChoice) -> Hashable:
-        """Return a key of a choice: equal keys leave the same free amounts to the later claims."""
+        """Return a key of a choice.
+
+        Choices with equal keys leave the same free amounts to the later claims.
+        """
         taken = {provider.id: frozenset(amounts.items()) for provider, amounts in choice.resources}
         tree = world.snapshot.whole_trees()[choice.root.id]
         at = {member.id: position for position, member in enumerate(tree.members)}
@@ -234,7 +239,7 @@ def _with_choice(taken: Mapping[tuple[int, str], int], choice: HostChoice) -> Ma
 def _first_unplaced(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> UnplacedClaim:
-    """Return the first claim without a place, when each earlier claim takes the first choice found."""
+    """Return the first claim that cannot be placed if each earlier claim takes the first choice found."""
     *before, _ = wanted
     for number, each in enumerate(before):
         # not all combinations are tried: the result only names one claim in an error message, and proves
@@ -301,7 +306,7 @@ def _make_choice(world: ClaimScenario, found: Found) -> HostChoice:
 def _find_choices(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
 ) -> Iterator[Found]:
-    """Yield all choices without scores: one for each host, from a random host on, then a second for each."""
+    """Yield choices without scores: one of each host, from a random host on, then a second of each."""
     roots, at = choices_at_hosts(world, wanted, budget, rng)
     # hosts take turns, because most hosts have room for only one of several wanted claims
     begun: deque[Choices] = deque()

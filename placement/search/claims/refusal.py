@@ -1,8 +1,8 @@
-"""Explains why a claim has no place, with the reasons of hosts and with changes that would help.
+"""Explains why a claim cannot be placed, with reasons of hosts and with changes that would help.
 
-A request with a topology is explained like a claim without a consumer. Conditions on single providers say
-nothing about an amount that is split over zones. So each change to a claim with a topology is tested by
-placing the changed claim.
+A request with a topology is explained as if the claim had no consumer. Checks of single providers say nothing
+about an amount that is split over zones. So each change to a claim with a topology is tested by placing the
+changed claim.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from placement.store import allocations, reservations
 
 
 def fitting_roots(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> Iterator[int]:
-    """Yield the roots of the hosts that have a place for the claim.
+    """Yield the roots of the hosts on which the claim fits.
 
     :raises BudgetExhausted: the budget is spent.
     """
@@ -54,7 +54,7 @@ def fitting_roots(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudge
 
 
 def has_place(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> bool:
-    """Return whether some host has a place for the claim.
+    """Return whether the claim fits on some host.
 
     :raises BudgetExhausted: the budget is spent.
     """
@@ -64,7 +64,7 @@ def has_place(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -
 def looser_topologies(
     world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget
 ) -> Iterator[TopologyPolicy]:
-    """Yield the least strict topology policy, if the claim has a place only with that policy.
+    """Yield the least strict topology policy if the claim fits only with that policy.
 
     :raises BudgetExhausted: the budget is spent.
     """
@@ -75,7 +75,7 @@ def looser_topologies(
 
 
 def tried_relaxations(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> TriedRelaxations:
-    """Return the relaxations of a claim, each of which is tested by placing the claim."""
+    """Return the helpful changes of a claim; each change was tested by placing the changed claim."""
 
     def serving_roots(changed: CandidatesRequest) -> Iterator[int]:
         # a relaxed claim still has to ask for a class that the topology can split
@@ -98,7 +98,7 @@ _MAX_SAID: Final = 5
 def claim_refusal(
     wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, budget: SearchBudget
 ) -> NoCandidate:
-    """Return the refusal with the explanation of the first claim without a place."""
+    """Return the error for the first claim that cannot be placed, with the explanation."""
     each, world = wanted[unplaced.number], unplaced.world
     prefix = _no_candidate(wanted, unplaced)
     # both the request and its fallback are explained, because an operator cannot know which of the two
@@ -146,10 +146,10 @@ def claim_refusal(
 def _try_relaxations(
     world: ClaimScenario, wanted: WantedClaim, explanation: RequestExplanation, budget: SearchBudget
 ) -> RequestExplanation:
-    """Return the explanation with only those relaxations that give the claim a place.
+    """Return the explanation with only those relaxations after which the claim can be placed.
 
-    Without sharing providers each relaxation gives the claim a place. With sharing providers, a choice for
-    the relaxed request may use an avoided sharing provider. The choice may also consist of sharing providers
+    Without sharing providers, each relaxation helps the claim. With sharing providers, a choice for the
+    relaxed request may use an avoided sharing provider. The choice may also consist of sharing providers
     alone, which the group of the claim may not allow.
     """
     # a test places the whole claim again, so relaxations are tested only if sharing providers could make them
@@ -179,7 +179,7 @@ def explain_topology(
 def _count_fitting(
     world: ClaimScenario, wanted: WantedClaim, hosts: int, budget: SearchBudget
 ) -> TopologyFit:
-    """Return the number of hosts that have a place for the claim, or its bounds if the budget is spent.
+    """Return the number of hosts on which the claim fits, or bounds of this number if the budget is spent.
 
     :param hosts: the number of all hosts of the cloud.
     """
@@ -247,7 +247,7 @@ def reservation_refusal(
 def _hosts_left(
     world: ClaimScenario, ways: Sequence[WantedClaim]
 ) -> tuple[frozenset[int], Mapping[str, int]]:
-    """Return the roots of the hosts that a claim allows, and the number of hosts that each field excludes."""
+    """Return the roots of the hosts that a claim allows, and the number that each field excludes."""
     wanted = ways[0]
     snapshot, group, beside = world.snapshot, wanted.group, world.members_beside(wanted.group)
     left, left_out = set(snapshot.roots()), dict[str, int]()
@@ -271,7 +271,7 @@ def _hosts_left(
 
 
 def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapshot:
-    """Return the snapshot in which sharing providers of avoided hosts have nothing free."""
+    """Return the snapshot in which sharing providers of avoided hosts have no free amounts."""
     # most claims avoid nothing, and need no copy of the snapshot
     if not wanted.avoid:
         return snapshot
@@ -288,7 +288,7 @@ def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapsho
 def _mark_avoided(
     snapshot: ModelSnapshot, wanted: WantedClaim, explanation: RequestExplanation
 ) -> RequestExplanation:
-    """Change the explanation so that it calls sharing providers avoided instead of full."""
+    """Change the explanation so that it calls avoided sharing providers avoided instead of full."""
     avoided = {snapshot.by_uuid.get(uuid) for uuid in wanted.avoid}
 
     def is_avoided(miss: NearestMiss) -> bool:

@@ -16,7 +16,7 @@ class ZoneRoom:
 
     @classmethod
     def from_inventory(cls, provider: int, inventory: Inventory, free: int, taken: int = 0) -> "ZoneRoom":
-        """Return the room of a provider with a free amount.
+        """Return the room of a provider with this free amount.
 
         :param taken: the amount of the class that other groups of the same consumer take from the provider.
         """

@@ -1,6 +1,6 @@
 """Upper bounds of the scores at each host, computed from sums, so that most hosts need not be searched.
 
-All choices of a request take the same total amount of each resource class. If the host alone provides the
+All choices of a request take the same total amount of each resource class. If only the host provides the
 class, this total gives the exact used share of the host, and the bound equals the score of each choice. For a
 criterion that depends on the chosen providers, the bound is the best possible score.
 
@@ -35,7 +35,7 @@ from placement.search.roots import SharingProviders
 
 # the margin covers rounding errors, because ``scores`` adds the shares of sharing providers in another order
 _SLACK: Final = 1e-12
-"""Assumed relative rounding error of shares that are added up in another order than in ``scores``."""
+"""Assumed relative rounding error of sums that are not added in the same order as in ``scores``."""
 
 Bounds = tuple[Sequence[float], Sequence[float]]
 """The lower and the upper bounds of the used share of capacity; each sequence has one value for each host."""
@@ -62,7 +62,10 @@ class ScoreUpperBounds:
         self._lacking: set[int] = set()
 
     def highest_first(self) -> Iterator[tuple[Rank, int]]:
-        """Yield a rank (the upper bound) and the root of each host: best first, ties in the given order."""
+        """Yield the upper bound and the root of each host, the best first.
+
+        Equal bounds keep the given order.
+        """
         # lists of numbers replace an object for each host, so that a few list comprehensions score ten
         # thousand hosts
         totals = [0.0] * len(self._roots)
@@ -83,7 +86,7 @@ class ScoreUpperBounds:
         self._budget.spend(1 + len(self._roots) // 16)
 
     def _with_room(self, roots: Sequence[int]) -> Sequence[int]:
-        """Return the hosts with a provider that has enough free of each class that only the host can give."""
+        """Return the hosts with enough free, at one provider, of each class that is not shared."""
         least: dict[str, int] = {}
         for need in self._needs:
             for name, amount in need.resources:
@@ -172,7 +175,7 @@ class ScoreUpperBounds:
 
     @cached_property
     def _via_aggregates(self) -> Mapping[int, tuple[str, ...]]:
-        """The aggregates through which sharing providers serve a host, by its root."""
+        """The aggregates through which sharing providers serve a host, by the root of the host."""
         return self._sharing.by_root()
 
     @cached_property
@@ -202,7 +205,10 @@ class ScoreUpperBounds:
         return fewest
 
     def _liking_bounds(self) -> Iterable[float]:
-        """Return each host's best possible score for its group; sharing providers alone may serve it, too."""
+        """Return the best score that each host can have for the group.
+
+        Also for a choice of sharing providers alone.
+        """
         group, beside = self._wanted.group, self._world.members_beside(self._wanted.group)
         if group is None:
             return [0.0] * len(self._roots)
@@ -216,9 +222,9 @@ class ScoreUpperBounds:
         return [known.get(root, nobody) for root in self._roots]
 
     def _standing_bounds(self, name: str, *, low: bool) -> Iterable[float]:
-        """Return for each host the best position of its numbers of an attribute in the range of all numbers.
+        """Return for each host its best relative position for an attribute, within the range of all numbers.
 
-        Numbers of sharing providers count for each host.
+        The numbers of sharing providers count for each host.
         """
         whole = self._snapshot.attribute_range(name)
         of_trees = self._snapshot.attribute_ranges(name)
@@ -246,7 +252,7 @@ def _best_standing(whole: tuple[float, float], ranges: Iterable[tuple[float, flo
 
 
 def _pool_sums(pools: Iterable[Provider], name: str) -> Sequence[tuple[int, int]]:
-    """Return the used amount and the capacity of each sharing provider that has the class."""
+    """Return the used amount and the capacity of each sharing provider with the class."""
     return [
         (each.used.get(name, 0), each.inventories[name].capacity)
         for each in pools
@@ -257,10 +263,10 @@ def _pool_sums(pools: Iterable[Provider], name: str) -> Sequence[tuple[int, int]
 def _beside_pools(
     own: tuple[int, int], pools: Sequence[tuple[int, int]], amount: int, *, is_apart: bool
 ) -> tuple[float, float]:
-    """Return the bounds of the used share of a class at a host and the sharing providers that serve it.
+    """Return bounds of the used share of a class, at a host and the sharing providers that serve it.
 
-    :param is_apart: whether several needs ask for the class, so that more than one of these providers may
-        serve them.
+    :param is_apart: whether several needs ask for the class, so that more than one of these providers may be
+        used.
     """
     used, capacity = own
     found = [used_share(used, capacity, amount)] if capacity > 0 else []
@@ -278,7 +284,7 @@ def _beside_pools(
 
 
 def _fewest_zones(kind: TreeClass, names: tuple[str, ...], count: int) -> int:
-    """Return the least number of zones that together have ``count`` providers with all these classes."""
+    """Return the least number of zones which together have ``count`` providers with all these classes."""
     having = {at for at, _ in kind.shape.places_giving(names)}
     inside = sorted([len(having.intersection(zone)) for zone in kind.zone_positions], reverse=True)
     # providers outside of zones count first, because they need no zone

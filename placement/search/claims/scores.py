@@ -1,9 +1,9 @@
 """Scores choices by criteria, and yields choices in the order of their scores.
 
-Criteria read the resources of a choice through :class:`_TakenAmounts`. If a candidate uses no sharing
+The criteria read the resources of a choice through :class:`_TakenAmounts`. If a candidate uses no sharing
 providers, most of its values are the same for all equivalent trees, and are computed once for these trees.
 
-A branch-and-bound search finds the best choices, so that few hosts are searched.
+A branch-and-bound search finds the best choices without searching all hosts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Asked = Mapping[str, tuple[Sums, int]]
 requested amount."""
 
 Rank = tuple[bool, float]
-"""Whether a choice lacks an attribute that the order compares, and its negative score: less is better."""
+"""A sort key of a choice, less is better: whether it lacks a compared attribute, and its negative score."""
 
 
 class ChoiceScorer:
@@ -59,7 +59,7 @@ class ChoiceScorer:
 
     @property
     def equal_devices_score_equally(self) -> bool:
-        """Return whether devices that are equal for the request also have equal scores.
+        """Return whether devices that are equal for the request always have equal scores, too.
 
         Devices that are equal for the request may still differ in attributes, and in free amounts above the
         requested amounts. NUMA nodes that are equal for the request may have different distances.
@@ -127,10 +127,10 @@ class _TakenAmounts(Protocol):
         """Return the providers that give an amount to the choice."""
 
     def used_shares(self) -> Iterable[float]:
-        """Return the share of the host that would be used, for each taken class."""
+        """Return for each taken class the share of the host that would be in use with the choice."""
 
     def fit_shares(self) -> Iterable[float]:
-        """Return, for each amount of the choice, the part of the provider's free amount that it takes."""
+        """Return for each amount of the choice its share of the provider's free amount."""
 
     def zone_count(self) -> int:
         """Return the number of NUMA nodes with allocations of the choice."""
@@ -139,10 +139,10 @@ class _TakenAmounts(Protocol):
         """Return the distance of each pair of NUMA nodes with allocations of the choice."""
 
     def device_lineages(self) -> Collection[Sequence[int]]:
-        """Return the lineages, the root last, of providers with allocations of groups with a suffix."""
+        """Return the lineages, root last, of the providers that serve groups with a suffix."""
 
     def group_liking(self) -> float:
-        """Return how well the choice suits the other members of the group, from 0 to 1."""
+        """Return how well the hosts of the choice suit the group's policy, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class _PatternTerms:
 # the class is not frozen, because an object is made for each choice, and making a frozen object takes longer
 @dataclass(slots=True)
 class _TreeTaking:
-    """The resources of a choice that takes only from its own tree, without sharing providers."""
+    """The resources of a choice that takes nothing from sharing providers."""
 
     world: ClaimScenario
     wanted: WantedClaim
@@ -272,29 +272,29 @@ class _ChoiceTaking:
 
 
 def pack_score(taking: _TakenAmounts) -> float:
-    """Return the mean of the used shares of the host, over all resource classes of the choice.
+    """Return the used share of the host after the claim, as the mean over all resource classes of the choice.
 
-    A sharing provider counts as part of the host for the classes that are taken from it.
+    A sharing provider counts as a part of the host for the classes that the choice takes from it.
     """
     return mean_share([*taking.used_shares()])
 
 
 def spread_score(taking: _TakenAmounts) -> float:
-    """Return the mean free share of the host: 1 minus :func:`pack_score`."""
+    """Return the free share of the host after the claim, which is 1 minus :func:`pack_score`."""
     return 1 - pack_score(taking)
 
 
 def zones_score(taking: _TakenAmounts) -> float:
     """Return 1 divided by the number of NUMA nodes that the choice uses.
 
-    Providers outside of nodes do not count.
+    Providers outside of NUMA nodes do not count.
     """
     # no zone scores like one zone, because in both cases nothing crosses zones
     return 1 / (taking.zone_count() or 1)
 
 
 def distance_score(taking: _TakenAmounts) -> float:
-    """Return how near to each other the NUMA nodes of a choice are: 1 for a single node.
+    """Return a score for the nearness of a choice's NUMA nodes, which is 1 for a single node.
 
     The score is the distance within a node, divided by the mean distance of all pairs of the choice's nodes.
     """
@@ -303,7 +303,7 @@ def distance_score(taking: _TakenAmounts) -> float:
 
 
 def _served_by_suffix(mappings: Mapping[str, Iterable[int]]) -> set[int]:
-    """Return the providers of groups with a suffix, as ids or positions like in ``mappings``."""
+    """Return the providers that serve groups with a suffix, as ids or as positions like in ``mappings``."""
     return {each for suffix, served in mappings.items() if suffix for each in served}
 
 
@@ -325,21 +325,21 @@ def nearness_score(taking: _TakenAmounts) -> float:
 
 
 def fit_score(taking: _TakenAmounts) -> float:
-    """Return the largest share that the choice takes of a provider's free amount; 1 means all of it."""
+    """Return the largest share of a provider's free amount that the choice takes; 1 means all of it."""
     return max(taking.fit_shares())
 
 
 def group_score(taking: _TakenAmounts) -> float:
-    """Return how well the choice suits the other members of its group."""
+    """Return how well the hosts of the choice suit the policy of its group."""
     return taking.group_liking()
 
 
 def attribute_score(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *, low: bool) -> float | None:
-    """Return where the attribute of the choice is in the range of all providers, from 0 to 1 (the best).
+    """Return the position of the choice's attribute in the range of all providers, from 0 to 1 (the best).
 
     A provider without a number for the attribute counts with the number of its nearest ancestor that has one.
-    If several providers give amounts, the score is computed from the mean of their numbers. None means that a
-    provider and its ancestors have no number for the attribute.
+    If several providers give amounts, the score is computed from the mean of their numbers. The result is
+    None if neither a provider nor its ancestors have a number for the attribute.
 
     :param low: whether the lowest number of the attribute is the best.
     """
@@ -406,12 +406,12 @@ def _group_liking(world: ClaimScenario, wanted: WantedClaim, hosts: Iterable[int
 
 # the number limits the memory: a heap keeps all scored choices until the best one is known
 MAX_SCORED: Final = 10_000
-"""Maximum number of choices of a claim that are scored; all further choices follow in any order."""
+"""Maximum number of choices of a claim that are scored; further choices follow in any order."""
 _AT_ONCE: Final = 64
-"""Maximum number of choices of one host that are scored before other hosts have their turn."""
+"""Maximum number of choices of one host that are scored before the search turns to other hosts."""
 
 Choices = Iterator[Found | None]
-"""The choices of a host; None means that the search for the next choice takes long."""
+"""The choices of a host, with None wherever the search for the next choice takes long."""
 
 
 def best_first(
@@ -422,8 +422,8 @@ def best_first(
 ) -> Iterator[Found]:
     """Yield all choices, the best first; equally good choices come in the order in which they were found.
 
-    :param hosts: pairs of a rank and the root of a host, in order. The rank is an upper bound for all choices
-        at the host. A host is searched only while its bound is better than the best known choice.
+    :param hosts: pairs of a rank and the root of a host, in order. The rank of a host is an upper bound for
+        all choices at the host. A host is searched only while its bound is better than the best known choice.
     """
     known: list[tuple[Rank, int, Found]] = []
     begun: list[tuple[Rank, int, Choices]] = []

@@ -1,34 +1,30 @@
-"""Places claims on hosts and writes them in one call.
+"""Finds hosts for claims and writes the claims in one call.
 
-If another client takes the same resources first (a lost race), the service places and writes again.
+If another client takes the same resources first (a lost race), the service repeats the search and the write.
 """
 
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import replace
 from time import thread_time
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from placement.db.batch import StatementBatch
 from placement.db.database import ServiceDatabase, WriteTransaction
-from placement.exceptions import Conflict, InvalidRequest, NoCandidate, Unavailable
+from placement.exceptions import InvalidRequest, NoCandidate, Unavailable
 from placement.read_model.feed import ModelView, ReadModel
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.availability import (
     NEVER,
-    FreeWindow,
-    StartSpan,
     during_window,
-    find_free,
-    members_of,
     place_in_window,
     skylines_in,
     snapshot_during,
+    times_by_way,
 )
 from placement.search.claims.claim import (
     ClaimScenario,
@@ -37,100 +33,43 @@ from placement.search.claims.claim import (
     within_reservation,
     without_allocations,
 )
-from placement.search.claims.host_times import Skylines
+from placement.search.claims.claim_overlaps import (
+    MAX_EXPLAINED,
+    RECENT,
+    ClaimLimits,
+    check_claim_names,
+    describe_overlaps,
+    name_amounts,
+    overlapping_providers,
+    possible_providers,
+    wanted_classes,
+)
+from placement.search.claims.host_times import NO_SKYLINES, Skylines
+from placement.search.claims.longest_stay import StaySpan, place_longest, prolong_stay
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
-from placement.search.claims.scores import ATTRIBUTE
 from placement.search.claims.timetable import WindowTimetable
-from placement.search.host_filter import named_roots
-from placement.search.request import check_names
 from placement.store import allocations, claim_commit, consumers, expiries, reservations
-from placement.store.booking_limits import BookingLimits
 from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
-from placement.store.holds import TimeSchedule, planned_providers, read_schedule
+from placement.store.holds import planned_providers, read_schedule
+from placement.store.preemptions import PreemptibleRoom, choose_preempted, read_preemptible
 from placement.store.time_profile import (
     AT_ONCE,
-    MAX_AHEAD,
     TimeWindow,
-    check_window,
-    iso_time,
-    overlaps_sentence,
 )
-from placement.store.time_skyline import SkylinesByProvider, make_skylines, whole_milliseconds
+from placement.store.time_skyline import SkylinesByProvider, make_skylines
 
 T = TypeVar("T")
 
 LOG = logging.getLogger(__name__)
 
-# a message names few windows, and no reader compares the windows of a whole cloud
-_EXPLAINED: Final = 20
-"""Maximum number of providers of which a refusal reads the windows."""
-# an outdated snapshot costs only time: the database refuses its choice, and the service chooses again
-_RECENT: Final = 0.1
-"""Maximum age, in seconds, of the snapshot used for a choice that the database confirms."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimLimits:
-    """Limits of one call that places and writes claims.
-
-    ``searching`` is the limit of CPU time for all searches, and ``explaining`` the limit for the reasons of a
-    refusal. The unit of both limits is seconds. ``retries`` is the maximum number of further attempts after
-    lost races.
-    """
-
-    searching: float
-    explaining: float
-    retries: int
-
-
-@dataclass(frozen=True, slots=True)
-class WantedTime:
-    """The time of a wanted window: its ``duration`` in seconds, between two times in seconds since 1970.
-
-    None stands for the present and for the last possible start.
-    """
-
-    duration: float
-    not_before: float | None = None
-    deadline: float | None = None
-
-    def span_at(self, now: float, limits: BookingLimits) -> StartSpan:
-        """Return the possible starts.
-
-        :raises InvalidRequest: there is none.
-        :raises Conflict: a limit excludes each of them.
-        """
-        begin = whole_milliseconds(now if self.not_before is None else max(now, self.not_before))
-        last = now + MAX_AHEAD
-        if self.deadline is not None:
-            # sums of floats differ from the decimal numbers of a body by less than a microsecond
-            last = min(last, self.deadline - self.duration + 1e-6)
-        if begin > last:
-            raise InvalidRequest(
-                "No window of this duration lies between not_before and deadline, and begins within"
-                f" {MAX_AHEAD / 86_400:.0f} days; the time of the database is {iso_time(now)}."
-            )
-        limits.check_time(TimeWindow(begin, begin + self.duration), now)
-        if limits.max_ahead is not None:
-            last = min(last, now + limits.max_ahead)
-        return StartSpan(begin, last, self.duration)
-
-
-@dataclass(frozen=True, slots=True)
-class FoundWindows:
-    """Free windows; without any, the refusal has the reason. ``is_complete`` is False if time ran out."""
-
-    windows: Sequence[FreeWindow]
-    is_complete: bool = True
-    refusal: NoCandidate | None = None
-
 
 class ClaimService:
     """Places wanted claims and writes them.
 
-    :param check_awaited: called regularly during long searches. An exception that it raises ends the call.
+    :param check_awaited: a function that is called regularly during long searches. An exception of this
+        function ends the call.
     """
 
     def __init__(
@@ -161,10 +100,10 @@ class ClaimService:
         """Place and write all claims, or none of them; with ``dry_run`` only return the choices.
 
         :param reservation: the reservation from which all amounts are taken.
-        :param also: called in the transaction that writes the claims, for further writes.
-        :raises NoCandidate: there is no place for all of the claims.
-        :raises Conflict: there is no such reservation for the claims.
-        :raises ConcurrentUpdate: a consumer's generation is not the given one.
+        :param also: a function for further writes, which is called in the transaction that writes the claims.
+        :raises NoCandidate: not all claims can be placed together.
+        :raises Conflict: the reservation does not exist, or does not serve the claims.
+        :raises ConcurrentUpdate: a consumer has another generation than the given one.
         :raises InvalidRequest: a resource class, trait, root or attribute that the claims name does not
             exist, or the search takes too long.
         :raises Unavailable: every attempt lost a race.
@@ -200,79 +139,19 @@ class ClaimService:
             " ([placement] allocation_conflict_retry_count). Please try again."
         )
 
-    def find_windows(
-        self,
-        wanted: WantedClaim,
-        time: WantedTime,
-        limit: int,
-        limits: BookingLimits,
-        *,
-        is_repeated: bool = False,
-    ) -> FoundWindows:
-        """Return the earliest windows in which a new consumer fits.
-
-        :param limits: the limits on duration and horizon apply; the search has no project for the others.
-        :param is_repeated: whether windows changed during an earlier search, which found none.
-        :raises InvalidRequest: a resource class, trait or root that the claim names does not exist, no start
-            is possible, or the search takes too long to find any window.
-        """
-        found: list[FreeWindow] = []
-        try:
-            concerned = self._possible_providers([wanted])
-            with self._database.read() as conn:
-                now = expiries.server_time(conn)
-            try:
-                span = time.span_at(now, limits)
-            except Conflict as refused:
-                return FoundWindows((), refusal=NoCandidate(refused.detail, None))
-            with self._timetable.fresh_view(concerned, self._check_awaited) as timed:
-                view, skylines = timed.view, timed.skylines
-                self._check_names(view, [wanted])
-                snapshot = view.snapshot
-                pause = view.yield_after(self._check_awaited)
-                budget = SearchBudget(self._limits.searching, yield_lock=pause)
-                found += islice(find_free(snapshot, skylines, wanted, span, budget), limit)
-                if found:
-                    return FoundWindows(found)
-                refusal = self._explain_times(view, skylines, wanted, span)
-                ahead = TimeWindow(span.begin, span.last + span.duration)
-                some = _overlapping_providers(view.snapshot, skylines, [wanted], ahead)
-        except BudgetExhausted:
-            if not found:
-                raise InvalidRequest.too_long(
-                    "No window was found",
-                    self._limits.searching,
-                    "candidates_deadline",
-                    ": name hosts in allowed_hosts, or ask for fewer groups or a nearer deadline.",
-                ) from None
-            return FoundWindows(found, is_complete=False)
-        # the answer is only advice, so one repetition suffices
-        if not is_repeated and self._timetable.has_changed(timed):
-            return self.find_windows(wanted, time, limit, limits, is_repeated=True)
-        refusal.add_overlaps(self._describe_overlaps(some, [wanted], ahead))
-        return FoundWindows(found, refusal=refusal)
-
-    def _describe_overlaps(
-        self, providers: Sequence[str], wanted: Sequence[WantedClaim], window: TimeWindow
-    ) -> str:
-        """Return a sentence with timed amounts of other consumers that overlap a window."""
-        with self._database.read() as conn:
-            schedule = read_schedule(conn, {each.consumer for each in wanted}, providers)
-        return _name_amounts(schedule, providers, wanted, window)
-
     def _describe_windows(self, wanted: Sequence[WantedClaim], members: Members) -> str:
-        """Return a sentence with some windows without which claims without an end would have places.
+        """Return a sentence that names some windows which keep claims without an end from being placed.
 
-        It is empty if there are no such windows.
+        The sentence is empty if there are no such windows.
         """
-        possible = self._possible_providers(wanted)
+        possible = possible_providers(self._model, wanted)
         with self._database.read() as conn:
-            providers = planned_providers(conn, _wanted_classes(wanted), possible, _EXPLAINED)
+            providers = planned_providers(conn, wanted_classes(wanted), possible, MAX_EXPLAINED)
             if not providers:
                 return ""
             schedule = read_schedule(conn, {each.consumer for each in wanted}, providers)
         by_uuid = make_skylines(schedule.amounts, schedule.holds)
-        with self._model.recent_view(_RECENT) as view:
+        with self._model.recent_view(RECENT) as view:
             skylines = skylines_in(view.snapshot, by_uuid)
             roots = {view.snapshot.providers[each].root_id for each in skylines}
             empty = snapshot_during(view.snapshot, roots, skylines, NEVER)
@@ -281,40 +160,10 @@ class ClaimService:
                 world = ClaimScenario.from_members(empty, members, wanted)
                 if isinstance(place_claims(world, wanted, budget, self._rng), UnplacedClaim):
                     return ""
-        return _name_amounts(schedule, providers, wanted, TimeWindow(AT_ONCE, math.inf))
-
-    def _possible_providers(self, wanted: Sequence[WantedClaim]) -> set[str] | None:
-        """Return the uuids of providers that claims with named hosts may use; None without named hosts."""
-        if any(each.only is None for each in wanted):
-            return None
-        named = {uuid for each in wanted for uuid in each.only or ()}
-        # without its timed amounts, a provider only seems to have less room, so a recent view suffices
-        with self._model.recent_view(_RECENT) as view:
-            snapshot = view.snapshot
-            roots = {snapshot.by_uuid[each] for each in named if each in snapshot.by_uuid}
-            return {each.uuid for each in members_of(snapshot, roots.intersection(snapshot.trees))}
-
-    def _explain_times(
-        self, view: ModelView, skylines: Skylines, wanted: WantedClaim, span: StartSpan
-    ) -> NoCandidate:
-        """Return why a claim has no free window: it never has a place, or windows and claims take all."""
-        budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
-        # timed amounts leave the most room when none of them is used; without a place in time, the windows
-        # remain as the likely reason
-        with suppress(BudgetExhausted):
-            if not place_in_window(view.snapshot, skylines, wanted, NEVER, budget, self._rng):
-                empty = during_window(view.snapshot, skylines, NEVER)
-                return claim_refusal(
-                    [wanted], UnplacedClaim(0, ClaimScenario.from_members(empty, {}, [wanted])), budget
-                )
-        until = iso_time(span.last + span.duration)
-        return NoCandidate(
-            f"No window of {span.duration:g} seconds is free between {iso_time(span.begin)} and {until}.",
-            None,
-        )
+        return name_amounts(schedule, providers, wanted, TimeWindow(AT_ONCE, math.inf))
 
     def _as_if_now(self, placed: list[PlacedClaim]) -> list[PlacedClaim]:
-        """Return the placed claims with the expiry times that they would get if they were written now."""
+        """Return the placed claims with the expiry times that they would get if they were written at once."""
         # the clock of the database is read only if some claim expires
         if all(each.wanted.expires_in is None for each in placed):
             return placed
@@ -351,8 +200,10 @@ class ClaimService:
             if each.wanted.expires_in is not None
         }
 
+        preempted = [consumer for each in placed for consumer in each.preempted]
+
         def write_all(tx: WriteTransaction) -> dict[str, float]:
-            times = claim_commit.commit_claims(tx, claims, chosen, joining, reservation, expiring)
+            times = claim_commit.commit_claims(tx, claims, chosen, joining, reservation, expiring, preempted)
             if also is not None:
                 also(tx)
             return times
@@ -362,11 +213,14 @@ class ClaimService:
         return [replace(each, expires_at=times.get(each.wanted.consumer)) for each in placed]
 
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
-        """Return places in a recent snapshot, or None; the current state may have places even then."""
+        """Return choices from a recent snapshot, or None.
+
+        After None the current state may still have choices.
+        """
         # reading a recent view mostly sends no query; if it is outdated, the transaction refuses the choice
-        with self._model.recent_view(_RECENT) as view:
+        with self._model.recent_view(RECENT) as view:
             try:
-                self._check_names(view, wanted)
+                check_claim_names(view, wanted)
                 # the members of groups are an empty dict, because _takes_any_place() excludes claims of
                 # groups
                 placed = self._place_in(view, view.snapshot, {}, wanted, seconds)
@@ -378,11 +232,13 @@ class ClaimService:
     def _place_now(
         self, wanted: Sequence[WantedClaim], seconds: float, reservation: str | None
     ) -> list[PlacedClaim] | None:
-        """Return places in the current state; None if groups or windows changed meanwhile, and none is found.
+        """Return choices from the current state.
 
-        After such a change it is unknown whether the claims had places at any single moment.
+        The result is None if none is found after groups or windows changed meanwhile.
 
-        :raises NoCandidate: there is no place for all of the claims.
+        After such a change it is unknown whether the claims could have been placed at any single moment.
+
+        :raises NoCandidate: not all claims can be placed together.
         """
         # members are read before the view and again after the search, so that any change in between is
         # noticed
@@ -409,59 +265,119 @@ class ClaimService:
     ) -> list[PlacedClaim] | None:
         # reserved amounts are read before the view: if another claim takes reserved amounts in between, the
         # write fails and is repeated
-        reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
-        window = self._window_ahead(wanted)
+        source, reserved = None, None
+        if reservation is not None:
+            source, reserved = self._reserved_amounts(reservation, wanted)
+        span = self._span_ahead(wanted)
+        window = None if span is None else span.shortest_window
         # within a reservation nothing depends on other windows
         is_timed = window is not None and reserved is None
         own = self._skylines_without(wanted, held) if is_timed else {}
-        concerned = self._possible_providers(wanted) if is_timed else ()
+        concerned = possible_providers(self._model, wanted) if is_timed else ()
+        lent = None if span is None else self._lent_room(wanted, span, concerned)
         end = thread_time() + seconds
         with self._timetable.fresh_view(concerned, self._check_awaited) as timed:
             view, skylines = timed.view, timed.skylines
-            self._check_names(view, wanted)
+            check_claim_names(view, wanted)
             # a consumer may use the amounts that it holds now, because its new claim replaces them
             snapshot = without_allocations(view.snapshot, held) if held else view.snapshot
-            if reserved is not None:
+            if source is not None and reserved is not None:
                 snapshot, roots = within_reservation(snapshot, reserved)
                 wanted = [
-                    replace(each, only=roots if each.only is None else roots & each.only) for each in wanted
+                    replace(
+                        each,
+                        only=roots if each.only is None else roots & each.only,
+                        on_end=each.on_end or source.on_end,
+                    )
+                    for each in wanted
                 ]
-            elif window is not None:
+            elif span is not None:
                 skylines = {**skylines, **skylines_in(snapshot, own)}
                 if found := self._place_in_window(
-                    view, snapshot, skylines, wanted, window, end - thread_time()
+                    view, snapshot, skylines, wanted, span, end - thread_time()
                 ):
                     return found
-                snapshot = during_window(snapshot, skylines, window)
+                untimed = snapshot
+                snapshot = during_window(untimed, skylines, span.shortest_window)
             placed = self._place_in(view, snapshot, members, wanted, end - thread_time())
             if not isinstance(placed, UnplacedClaim):
-                return placed
+                if span is None or wanted[0].min_duration is None:
+                    return placed
+                budget = SearchBudget(end - thread_time(), yield_lock=view.yield_after(self._check_awaited))
+                return prolong_stay(untimed, skylines, members, placed, span, budget, self._rng)
+            if (
+                lent is not None
+                and span is not None
+                and (
+                    found := self._place_preempting(
+                        view, untimed, skylines, wanted, span, lent, end - thread_time()
+                    )
+                )
+            ):
+                return found
             if reserved is not None:
                 raise reservation_refusal(wanted, placed, reserved)
             budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
             refusal = claim_refusal(wanted, placed, budget)
-            some = [] if window is None else _overlapping_providers(snapshot, skylines, wanted, window)
+            some = [] if window is None else overlapping_providers(snapshot, skylines, wanted, window)
         if is_timed and (self._timetable.has_changed(timed) or own != self._skylines_without(wanted, held)):
             return None
         if window is not None:
-            refusal.add_overlaps(self._describe_overlaps(some, wanted, window))
+            refusal.add_overlaps(describe_overlaps(self._database, some, wanted, window))
         elif reserved is None:
             refusal.add_overlaps(self._describe_windows(wanted, members))
         raise refusal
 
-    def _window_ahead(self, wanted: Sequence[WantedClaim]) -> TimeWindow | None:
-        """Return the part of the window of the claims that lies in the future; None if they have no end."""
-        # all claims of a call have the same window
-        window = wanted[0].window
-        if window is None:
+    def _lent_room(
+        self, wanted: Sequence[WantedClaim], span: StaySpan, concerned: Collection[str] | None
+    ) -> PreemptibleRoom | None:
+        """Return the preemptible claims that may end when a wanted window begins; None if there are none."""
+        # a claim begins at once, so no other claim can end before it
+        if wanted[0].owner.consumer_type != reservations.TYPE:
             return None
         with self._database.read() as conn:
-            return check_window(window, expiries.server_time(conn))
+            return read_preemptible(conn, wanted_classes(wanted), concerned, span.begin)
+
+    def _place_preempting(
+        self,
+        view: ModelView,
+        snapshot: ModelSnapshot,
+        skylines: Skylines,
+        wanted: Sequence[WantedClaim],
+        span: StaySpan,
+        lent: PreemptibleRoom,
+        seconds: float,
+    ) -> list[PlacedClaim]:
+        """Return the place of a window for which preemptible claims have to end; empty if there is none."""
+        shortened = make_skylines(lent.shortened_amounts, lent.schedule.holds)
+        skylines = {**skylines, **skylines_in(snapshot, shortened)}
+        during = during_window(snapshot, skylines, span.shortest_window)
+        placed = self._place_in(view, during, {}, wanted, seconds)
+        if isinstance(placed, UnplacedClaim):
+            return []
+        # a reservation is the only claim of its call
+        (one,) = placed
+        limits = {
+            (provider.uuid, name): snapshot.providers[provider.id].free(name) + skyline.counted - amount
+            for provider, amounts in one.choice.resources
+            for name, amount in amounts.items()
+            if (skyline := skylines.get(provider.id, NO_SKYLINES).get(name)) is not None
+        }
+        preempted = choose_preempted(lent, limits, span.shortest_window)
+        return [] if preempted is None else [replace(one, preempted=preempted)]
+
+    def _span_ahead(self, wanted: Sequence[WantedClaim]) -> StaySpan | None:
+        """Return the possible times of the claims from now on; None if they have no end."""
+        # all claims of a call have the same times
+        if wanted[0].window is None:
+            return None
+        with self._database.read() as conn:
+            return StaySpan.from_wanted(wanted[0], expiries.server_time(conn))
 
     def _skylines_without(
         self, wanted: Sequence[WantedClaim], held: Sequence[allocations.Allocation]
     ) -> SkylinesByProvider:
-        """Return skylines without the consumers of the claims, of the providers where these hold amounts."""
+        """Return the skylines of the consumers' providers, without the consumers themselves."""
         providers = {each.provider for each in held}
         if not providers:
             return {}
@@ -476,20 +392,40 @@ class ClaimService:
         snapshot: ModelSnapshot,
         skylines: Skylines,
         wanted: Sequence[WantedClaim],
-        window: TimeWindow,
+        span: StaySpan,
         seconds: float,
     ) -> list[PlacedClaim]:
-        """Return the place of a claim for which any host is good enough; empty if all have to be compared.
+        """Return the place of a claim for which only its time matters; empty if all have to be compared.
 
         :raises InvalidRequest: the search takes too long.
         """
         (one, *others) = wanted
         if others or one.order or one.group or one.alternates:
             return []
+        if one.min_duration is not None:
+            return self._within_budget(
+                view,
+                seconds,
+                lambda budget: place_longest(snapshot, skylines, one, span, budget, self._rng),
+            )
         return self._within_budget(
             view,
             seconds,
-            lambda budget: place_in_window(snapshot, skylines, one, window, budget, self._rng),
+            lambda budget: place_in_window(
+                snapshot,
+                skylines,
+                one,
+                span.shortest_window,
+                budget,
+                self._rng,
+                times_by_way(
+                    snapshot,
+                    skylines,
+                    one,
+                    span.shortest_window.ends_at - span.shortest_window.starts_at,
+                    budget,
+                ),
+            ),
         )
 
     def _place_in(
@@ -500,7 +436,7 @@ class ClaimService:
         wanted: Sequence[WantedClaim],
         seconds: float,
     ) -> list[PlacedClaim] | UnplacedClaim:
-        """Return places for the claims in the given snapshot.
+        """Place the claims in the given snapshot; return their choices.
 
         :raises InvalidRequest: the search takes too long.
         """
@@ -510,7 +446,7 @@ class ClaimService:
         )
 
     def _within_budget(self, view: ModelView, seconds: float, place: Callable[[SearchBudget], T]) -> T:
-        """Return the result of a search for places.
+        """Return the result of a search for choices, which runs within the budget.
 
         :raises InvalidRequest: the search takes too long.
         """
@@ -526,8 +462,8 @@ class ClaimService:
 
     def _reserved_amounts(
         self, reservation: str, wanted: Sequence[WantedClaim]
-    ) -> list[allocations.Allocation]:
-        """Return the allocations of the reservation.
+    ) -> tuple[reservations.CapacityReservation, list[allocations.Allocation]]:
+        """Return the reservation from which the claims take their amounts, and its allocations.
 
         :raises Conflict: the reservation does not serve all owners and groups of the claims.
         """
@@ -541,7 +477,9 @@ class ClaimService:
             if found is None or not found.serves_claim(each.owner.project_id, group):
                 raise reservations.unusable_reservation(reservation, each.owner.project_id)
             found.refuse_time(each.window)
-        return held
+        # this line is for the type checker: there is at least one claim
+        assert found is not None
+        return found, held
 
     def _find_reserved(
         self, reservation: str
@@ -582,57 +520,11 @@ class ClaimService:
             for each in wanted:
                 consumers.check_generation(consumers.find_consumer(conn, each.consumer), each.generation)
 
-    def _check_names(self, view: ModelView, wanted: Sequence[WantedClaim]) -> None:
-        """Check that all names in the claims exist.
-
-        :raises InvalidRequest: a resource class, trait, root or attribute does not exist.
-        """
-        snapshot = view.snapshot
-        for each in wanted:
-            check_names(each.request, view.names.classes, view.names.traits)
-            # the names are checked here, because an unknown name is an error of the client and no reason for
-            # "no candidate"
-            named_roots(snapshot, each.only or (), "allowed_hosts names")
-            named_roots(snapshot, each.avoid, "excluded_hosts names")
-            for name, _ in each.order:
-                attribute = name.removeprefix(ATTRIBUTE)
-                if attribute != name and snapshot.attribute_range(attribute) is None:
-                    raise InvalidRequest(
-                        f"The order names the attribute {attribute}, but no provider has a number for it."
-                    )
-
-
-def _wanted_classes(wanted: Iterable[WantedClaim]) -> set[str]:
-    """Return the resource classes of all requests of claims."""
-    return {name for each in wanted for request in each.all_requests for name in request.total_amounts}
-
-
-def _name_amounts(
-    schedule: TimeSchedule, providers: Sequence[str], wanted: Sequence[WantedClaim], window: TimeWindow
-) -> str:
-    """Return a sentence with the timed amounts of a schedule of some providers that overlap a window."""
-    names = _wanted_classes(wanted)
-    amounts = [each for each in schedule.amounts if each.resource_class in names]
-    return overlaps_sentence(amounts, window, are_all=len(providers) < _EXPLAINED)
-
-
-def _overlapping_providers(
-    snapshot: ModelSnapshot, skylines: Skylines, wanted: Sequence[WantedClaim], window: TimeWindow
-) -> list[str]:
-    """Return the uuids of some providers with timed amounts of the wanted classes during a window."""
-    names = _wanted_classes(wanted)
-    found = (
-        snapshot.providers[each].uuid
-        for each, here in skylines.items()
-        if any(name in names and skyline.largest_sum(window) for name, skyline in here.items())
-    )
-    return list(islice(found, _EXPLAINED))
-
 
 def _takes_any_place(wanted: WantedClaim) -> bool:
-    """Return whether any place is good for a claim.
+    """Return whether any host is good enough for a claim.
 
-    This is so for a new consumer without order, group, topology, fallback and window.
+    Any host is good enough for a new consumer without order, group, topology, fallback and window.
     """
     # these need the current state: the members of the group, the best host, the proof that the first request
     # has no place, or the schedule
@@ -642,4 +534,12 @@ def _takes_any_place(wanted: WantedClaim) -> bool:
 
 def _consumer_claim(wanted: WantedClaim, choice: HostChoice) -> ConsumerClaim:
     resources = {provider.uuid: amounts for provider, amounts in choice.resources}
-    return ConsumerClaim(wanted.consumer, resources, wanted.generation, wanted.owner, window=wanted.window)
+    return ConsumerClaim(
+        wanted.consumer,
+        resources,
+        wanted.generation,
+        wanted.owner,
+        window=wanted.window,
+        on_end=wanted.end_action,
+        kept_until=wanted.kept_until,
+    )

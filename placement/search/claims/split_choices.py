@@ -1,4 +1,4 @@
-"""Choices with dedicated CPUs and memory split over zones, combined with candidates for other resources."""
+"""Combines splits of dedicated CPUs and memory over zones with candidates for the other resources."""
 
 from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ from placement.search.roots import RootFilter
 
 
 def is_splittable(request: CandidatesRequest) -> bool:
-    """Return whether the request asks for any class that is split."""
+    """Return whether the request asks for a class that a topology policy splits."""
     return any(
         group.suffix == "" and not group.resources.keys().isdisjoint(SPLIT) for group in request.groups
     )
@@ -43,9 +43,9 @@ _MAX_SUMS: Final = 256
 def full_amounts(
     snapshot: ModelSnapshot, name: str, topology: TopologyPolicy | None, budget: SearchBudget
 ) -> set[int]:
-    """Return guesses of the largest amount of a class that fits: sums of the largest amounts of providers.
+    """Return likely values of the largest fitting amount of a class: sums of the providers' maxima.
 
-    The caller tests each guess.
+    The caller tests each of these values.
 
     :param topology: None for a class that is not split.
     :raises placement.search.budget.BudgetExhausted: the budget is spent.
@@ -114,10 +114,10 @@ def _subset_sums(values: Iterable[Collection[int]], budget: SearchBudget) -> set
 class SplitChoices:
     """The choices for a request with a topology policy, host by host.
 
-    The group without a suffix asks for the classes that are split. If no zone of a host has a class, this
-    class is not split at the host.
+    The group without a suffix asks for the classes that are split. If no zone of a host has a class, the
+    class is not split on this host.
 
-    :param among: the ids of the roots that are searched; None for all.
+    :param among: the ids of the roots to search; None means all roots.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class SplitChoices:
         return self._search_for(tuple(self._asked)).roots()
 
     def choices_at(self, root: int) -> Iterator[HostChoice | None]:
-        """Yield the choices at a root as they are found; None means that finding the next one takes long.
+        """Yield each choice at a root when it is found; None means that finding the next choice takes long.
 
         :raises placement.search.budget.BudgetExhausted: the budget is spent.
         """
@@ -190,7 +190,7 @@ def _free_amount(tree: HostTree, name: str) -> int:
 
 
 def zoned_classes(tree: HostTree, asked: Iterable[str]) -> tuple[str, ...]:
-    """Return the classes that the zones of a tree have."""
+    """Return those of the requested classes that zones of a tree have."""
     slots = tree.shape.slots
     return tuple(
         name for name in asked if any((at, name) in slots for zone in tree.kind.zone_positions for at in zone)
@@ -201,8 +201,8 @@ def zoned_classes(tree: HostTree, asked: Iterable[str]) -> tuple[str, ...]:
 class _ZoneLayout:
     """The positions and slots at which each NUMA node of a class of trees has the requested classes.
 
-    ``zones`` has the positions of the NUMA nodes. ``is_complete`` tells whether each requested class has a
-    room. ``apart`` has the default distances of the zones.
+    ``zones`` has the positions of the NUMA nodes. ``is_complete`` tells whether some zone has each requested
+    class. ``apart`` has the default distances of the zones.
     """
 
     zones: tuple[int, ...]
@@ -217,7 +217,7 @@ class _ZoneLayout:
 
 
 class _SplitSearch:
-    """The search of one request through all trees that have the same classes of a split in their zones."""
+    """The search for one request in all trees with the same split classes in their zones."""
 
     def __init__(
         self,
@@ -296,7 +296,7 @@ class _SplitSearch:
             yield HostChoice(tree.root, (), {})
 
     def _best_beside(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice) -> Ranked | None:
-        """Return the best splits beside a choice for the other resources, as positions in the tree."""
+        """Return the best splits beside a choice for the other resources, as positions."""
         # a quick proof: if a required trait is missing at all providers with rooms, every split lacks it
         if not self._has_traits(tree, others, layout.room_positions):
             return None
@@ -360,7 +360,10 @@ class _SplitSearch:
                     yield name, at, tree.kind.shape.slots[at, name]
 
     def _rooms_now(self, tree: HostTree, layout: _ZoneLayout, others: HostChoice | None) -> list[Zone]:
-        """Return the rooms of each zone beside a choice for the other resources; None means an empty host."""
+        """Return the rooms of each zone after a choice for the other resources.
+
+        The result is None stands for an empty host.
+        """
         taken = {provider.id: amounts for provider, amounts in others.resources} if others else {}
         zones: list[Zone] = []
         for places in layout.rooms:

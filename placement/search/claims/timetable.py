@@ -1,13 +1,14 @@
-"""The skylines of all providers in the memory of a worker, kept like the read model.
+"""Keeps the skylines of all providers in the memory of a worker, similar to the read model.
 
-The first search for windows reads the timed amounts of all providers. Later ones read those of the providers
-that have changed: each write of timed amounts stamps their providers, and the counters of a view show new
-stamps. So a cloud without windows and without such searches reads and keeps nothing.
+The first search for windows reads the timed amounts of all providers. Later searches read only the timed
+amounts of providers that have changed. Each write of timed amounts stamps their providers, and the counters
+of a view show new stamps. So a cloud in which no client searches for windows reads and keeps nothing.
 
-Amounts are read after a view that shows a change, and then the view is opened again. Of providers that change
-in between, the view may have the usage of another time than the amounts. Such amounts are doubtful. A caller
-that is about to refuse a request reads them once more (:meth:`WindowTimetable.has_changed`). Nothing else
-depends on them, because a booking is checked in its transaction.
+The worker reads amounts after a view has shown a change, and then opens another view. If a provider changes
+between the read and the second view, the view may have its usage of another time than its amounts. Such
+amounts are doubtful. A caller that is about to refuse a request reads them once more
+(:meth:`WindowTimetable.has_changed`). No other decision depends on such amounts, because the transaction of a
+booking checks the booking.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from placement.store.holds import read_schedule
 from placement.store.time_skyline import SkylinesByClass, SkylinesByProvider, make_skylines
 
 _ATTEMPTS: Final = 3
-"""Maximum number of reads for one view, while many providers change between the read and the view."""
+"""Maximum number of reads for one view, if many providers change between each read and the view."""
 _FEW: Final = 50
-"""Number of providers up to which amounts are read for each view, and up to which they may be doubtful."""
+"""Number of providers up to which amounts are read again for each view, and may be doubtful."""
 _WAIT: Final = 0.5
-"""Seconds between two questions whether the client still waits, while another thread reads amounts."""
+"""Seconds between two checks whether the client still waits, while another thread reads amounts."""
 _CHUNK: Final = 500
 """Maximum number of providers of which one transaction reads the timed amounts."""
 
@@ -39,8 +40,8 @@ _CHUNK: Final = 500
 class TimedView:
     """A view of the model with the skylines of its providers.
 
-    ``doubtful`` has the used skylines of providers that may have changed between the read of their amounts
-    and the view.
+    ``doubtful`` has the used skylines of those providers that may have changed between the read of their
+    amounts and the view.
     """
 
     view: ModelView
@@ -50,21 +51,21 @@ class TimedView:
 
 @dataclass(frozen=True, slots=True)
 class _ReadSkylines:
-    """Skylines by provider id, which are never changed, and the counters of the view before their read."""
+    """Unchangeable skylines by provider id, and the counters of the view before the read."""
 
     reread: int = -1
     counters: Mapping[int, int] = field(default_factory=dict)
     skylines: Skylines = field(default_factory=dict)
 
     def changed_in(self, view: ModelView) -> dict[str, int]:
-        """Return the providers that have changed between the read and the view, by uuid."""
+        """Return the providers that have changed between the read and the given view, by uuid."""
         providers = view.snapshot.providers
         known = self.counters if self.reread == view.reread else {}
         return {providers[each].uuid: each for each in view.changed_since(known)}
 
 
 class WindowTimetable:
-    """The skylines of a worker.
+    """The skylines that a worker keeps in memory.
 
     :param model: the read model; the skylines belong to its views.
     """
@@ -81,8 +82,9 @@ class WindowTimetable:
     ) -> Iterator[TimedView]:
         """Return a fresh view of the model with the skylines of its providers.
 
-        :param only: the uuids of the providers that matter; None for all. Few ones are read each time.
-        :param check_awaited: called regularly; an exception that it raises ends the wait.
+        :param only: the uuids of the providers with the needed skylines; None means all providers. If there
+            are few, their amounts are read each time.
+        :param check_awaited: a function that is called regularly; its exception ends the wait.
         :raises placement.exceptions.Unavailable: the database does not answer.
         """
         if only is not None and len(only) <= _FEW:
@@ -118,7 +120,7 @@ class WindowTimetable:
                 self._refreshing.release()
 
     def has_changed(self, timed: TimedView) -> bool:
-        """Return whether amounts in doubt have changed, so that a refusal may be wrong."""
+        """Return whether doubtful amounts have changed, so that a refusal may be wrong."""
         found = self._read_skylines(timed.doubtful)
         return any(found.get(uuid, NO_SKYLINES) != used for uuid, used in timed.doubtful.items())
 

@@ -1,8 +1,8 @@
 """Splits dedicated CPUs and memory over zones of a host: chooses zones, and the amount from each zone.
 
 A *zone* is a NUMA node with all its descendant providers; a host without NUMA nodes is one zone. The *rooms*
-of a zone are the amounts of a class that each provider of the zone can give at the moment. A *split* takes
-all requested amounts from some zones, and divides each class as evenly as the rooms allow.
+of a zone are the amounts of a class that each provider of the zone can currently give. A *split* takes all
+requested amounts from some zones, and divides each class as evenly as the rooms allow.
 """
 
 from bisect import bisect_right
@@ -18,7 +18,7 @@ from placement.search.claims.even_division import Division, even_divisions, exac
 from placement.search.claims.room import ZoneRoom
 
 SPLIT: Final = ("PCPU", "MEMORY_MB")
-"""The resource classes that are split."""
+"""The resource classes that a topology policy splits."""
 
 # the ACPI system locality table (SLIT) defines 10 as the local distance
 LOCAL: Final = 10
@@ -29,8 +29,9 @@ REMOTE: Final = 20
 
 # the number of combinations is a product over all rooms: four rooms with four remainders each have 256
 _MAX_BEGINNINGS: Final = 512
-"""Maximum number of combinations of remainders (one for each room) that are tried for rooms with different
-step sizes."""
+"""Maximum number of combinations of remainders (one for each room) that are tried if rooms have different
+step sizes.
+"""
 
 # an exact division takes a bit for each unit, which suits numbers of CPUs but not MiB of memory
 _MAX_EXACT: Final = 1024
@@ -42,7 +43,7 @@ Distances = Mapping[tuple[int, int], int]
 
 
 def distance_of(distances: Distances, one: int, other: int) -> int:
-    """Return how far apart two zones (NUMA nodes) are, in units of the ACPI SLIT."""
+    """Return the distance of two zones (NUMA nodes), in units of the ACPI SLIT."""
     return distances.get((one, other) if one < other else (other, one), REMOTE)
 
 
@@ -74,7 +75,7 @@ Split = tuple[ZoneShare, ...]
 
 
 class SplitRank(NamedTuple):
-    """The rank of a split of a guest over zones, as the claim's policy orders them; a lower rank is better.
+    """The rank of a split of a guest over zones, by the policy of the claim; a lower rank is better.
 
     ``unevenness`` has for each class the sum of squares of its parts, if the policy asks for even parts.
     """
@@ -97,11 +98,11 @@ def best_splits(
     budget: SearchBudget,
     accepts: Accepts = lambda split: True,
 ) -> Ranked | None:
-    """Return the best splits that a policy allows at a host, and their rank; None if there is no split.
+    """Return the best splits that a policy allows at a host, with their rank; None if no split is possible.
 
-    :param when_empty: the amounts that the zones could give if no guest used them.
+    :param when_empty: the amounts that the zones could give if there were no guest.
     :param apart: distances, indexed by the numbers of both zones.
-    :param accepts: returns whether the providers of a split have the required traits.
+    :param accepts: a function that returns whether the providers of a split have the required traits.
     :raises BudgetExhausted: the budget is spent.
     """
     every = range(1, len(zones) + 1)
@@ -128,7 +129,7 @@ def _of_sizes(
     *,
     even: bool = False,
 ) -> Ranked | None:
-    """Return the splits over the nearest zones, for the first number in ``sizes`` with any split."""
+    """Return the splits over the nearest zones, for the first of these numbers of zones that has any."""
     for size in sizes:
         if not all(_may_hold(amount, name, zones, size) for name, amount in asked.items()):
             continue
@@ -186,7 +187,7 @@ def _list_even_splits(
 def _combined_divisions(
     asked: Sequence[tuple[str, int]], zones: Sequence[Zone], budget: SearchBudget
 ) -> Iterator[tuple[Division, ...]]:
-    """Yield combinations of one even division for each class, ordered by the division of the first class."""
+    """Yield combinations of one even division for each class, in the order of the first class's divisions."""
     if not asked:
         yield ()
         return
@@ -248,7 +249,7 @@ def _unique_divisions(divisions: Iterable[list[int] | None]) -> list[list[int]]:
 def _splits_of_way(
     way: Sequence[Sequence[int]], asked: Iterable[str], zones: Sequence[Zone], budget: SearchBudget
 ) -> Iterator[tuple[tuple[int, ...], Split]]:
-    """Yield splits with one division for each class, in which each zone gives a part of some class."""
+    """Yield splits with the given divisions of each class, in which each zone gives a part of some class."""
     if not all(any(divided[number] for divided in way) for number in range(len(zones))):
         return
     parts = [
@@ -262,7 +263,7 @@ def _splits_of_way(
 
 
 def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: SearchBudget) -> Iterator[Split]:
-    """Yield all ways to take these amounts, each from the providers in its tuple of rooms."""
+    """Yield all combinations of providers for these amounts, each from its own tuple of rooms."""
     if not parts:
         yield ()
         return
@@ -289,7 +290,7 @@ def _join_rooms(rooms: Sequence[ZoneRoom], common: Callable[..., int]) -> ZoneRo
 
 
 def _of_zone(name: str, amount: int, rooms: Sequence[ZoneRoom]) -> Iterator[Split]:
-    """Yield splits of an amount over the providers of a zone; splits over few providers come first."""
+    """Yield splits of an amount over the providers of one zone; splits over few providers come first."""
     useful = sorted((room for room in rooms if room.least <= room.most), key=lambda room: room.most)
     for count in range(1, len(useful) + 1):
         for chosen in combinations(useful, count):
@@ -301,7 +302,7 @@ def _of_zone(name: str, amount: int, rooms: Sequence[ZoneRoom]) -> Iterator[Spli
 
 
 def _divide_sets(amount: int, rooms: Sequence[ZoneRoom], budget: SearchBudget) -> Iterator[list[int]]:
-    """Yield a division for each set of rooms that can give the amount, larger sets first.
+    """Yield one division for each set of rooms that can give the amount, larger sets first.
 
     Subsets of a yielded set are left out, because the larger set has all their traits.
     """
@@ -324,7 +325,7 @@ def _divide_sets(amount: int, rooms: Sequence[ZoneRoom], budget: SearchBudget) -
 def divide_amount(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
     """Divide an amount as equally as possible over the largest possible number of rooms; all others give 0.
 
-    None if the rooms cannot give the amount.
+    The result is None if the rooms cannot give the amount.
     """
     useful = [number for number, room in enumerate(rooms) if room.least <= room.most]
     least = list(accumulate(sorted(rooms[number].least for number in useful)))
@@ -378,7 +379,7 @@ def _divide_equally(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
 
 
 def _fill_bounds(amount: int, bounds: Sequence[tuple[int, int]], unit: int) -> list[int] | None:
-    """Return parts with this sum: all begin at their lower bound, and the smallest part grows by ``unit``."""
+    """Return parts with this sum: from the lower bounds on, the smallest part grows by ``unit``."""
     if any(least > most for least, most in bounds) or not (
         sum(least for least, _ in bounds) <= amount <= sum(most for _, most in bounds)
     ):

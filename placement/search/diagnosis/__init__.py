@@ -1,28 +1,31 @@
-"""The diagnosis of a request: why it has few candidates, or none. Pure functions over the read model.
+"""Explains why a request has few candidates, or none.
+
+The package consists of pure functions over the read model.
 
 Nouns
-    A *clause* is one statement of a request; its *condition* is the kind of statement. Exactly one provider
+    A *clause* is one statement of a request; the *condition* of a clause is its kind. Exactly one provider
     serves a *part* of a request: each group with a suffix is a part, and so is each resource class of the
     group without a suffix. A *host* is a tree of providers, identified by its root. Providers that share with
     the tree through aggregates count as the host's own. A *check* tests whether a provider meets one clause.
-    The *reason* of a host is the first condition that the host does not meet. A *near miss* is a host that
-    almost meets its reason. A *relaxation* is a minimal set of changes that makes the request fit some host.
+    The *reason* of a host is the first condition that the host fails. A *near miss* is a host that almost
+    meets the condition that is its reason. A *relaxation* is a minimal set of changes that makes the request
+    fit some host.
 
 The order of conditions
     One provider has to meet all conditions of a part, which are checked in this order:
 
-    - ``resource_class``, for each class: the provider has an inventory of it;
-    - ``capacity``, for each class: the provider has enough free;
-    - ``min_unit``, ``max_unit`` and ``step_size``, for each class;
-    - ``required``: one trait of each set;
-    - ``forbidden``: none of these traits;
+    - ``resource_class``, for each class: the provider has an inventory of the class;
+    - ``capacity``, for each class: the provider has enough of the class free;
+    - ``min_unit``, ``max_unit`` and ``step_size``, for each class: the bounds allow the amount;
+    - ``required``: the provider has one trait of each set;
+    - ``forbidden``: the provider has none of these traits;
     - ``outside``: neither the provider nor its ancestors have these traits; ``inside``: the provider and its
       ancestors together have them;
-    - ``in_tree``;
-    - ``member_of``;
-    - ``forbidden_aggregates``.
+    - ``in_tree``: the provider is in the named tree;
+    - ``member_of``: the provider is in an aggregate of each set;
+    - ``forbidden_aggregates``: the provider is in none of these aggregates.
 
-    After each condition, a host remains if at least one of its providers meets this condition and all earlier
+    A host remains after a condition if at least one of its providers meets this condition and all earlier
     ones.
 
     Then the conditions on the whole request are checked:
@@ -41,24 +44,25 @@ The order of conditions
 Modules
     - ``clauses`` splits a request into clauses, and builds requests without some clauses. A clause is a piece
       of a condition (``placement.search.conditions``).
-    - ``survey`` checks each part alone, once for equivalent hosts (``placement.search.equivalence``).
+    - ``survey`` checks each part alone, and once for all equivalent hosts (``placement.search.equivalence``).
     - ``explanation`` checks the whole request and gathers the results; ``relaxations`` tries changes.
     - ``sentences`` writes an explanation as a sentence and as a JSON document.
 
 A worked example
-    Three hosts are one provider each, with 8 VCPU. On ``cn1`` 6 VCPU are used, on ``cn2`` 3, and on ``cn3``
+    Three hosts have one provider each, with 8 VCPU. On ``cn1`` 6 VCPU are used, on ``cn2`` 3, and on ``cn3``
     none. Only ``cn1`` and ``cn2`` have the trait CUSTOM_A. The request is
-    ``resources=VCPU:6&required=CUSTOM_A``. After ``capacity`` only ``cn3`` remains, and it does not meet
-    ``required``. Two hosts have the reason ``capacity``; the nearest miss is ``cn2``, with 5 of 6 VCPU. One
-    host has the reason ``required``. One relaxation asks for VCPU:5, which fits ``cn2``. Another relaxation
-    leaves out CUSTOM_A, which fits ``cn3``. The largest amount that fits is 5 VCPU.
+    ``resources=VCPU:6&required=CUSTOM_A``. Only ``cn3`` passes ``capacity``, and it fails ``required``. Two
+    hosts have the reason ``capacity``; the nearest miss is ``cn2``, with 5 of the 6 VCPU free. One host has
+    the reason ``required``. One relaxation asks for VCPU:5, which fits ``cn2``. Another relaxation leaves out
+    CUSTOM_A, which fits ``cn3``. The largest amount that fits is 5 VCPU.
 
 Invariants
-    - Conditions are defined only in ``placement.search``. Its condition classes check single providers; its
-      search checks the rules between parts, and every relaxation.
+    - Conditions are defined only in ``placement.search``. The condition classes of that package check single
+      providers; its search checks the rules between parts, and every relaxation.
     - A host either fits or has exactly one reason.
-    - Every relaxation in an answer was tested by a search. If an answer does not have some relaxation of at
-      most three changes, that relaxation does not help. Exceptions are incomplete answers, and answers with
-      the maximum number of relaxations.
-    - All work is counted. An explanation lists the fields that are incomplete because the budget was spent.
+    - Every relaxation in an answer was tested by a search. A relaxation of at most three changes that is
+      missing in an answer does not help. The exceptions are incomplete answers, and answers with the maximum
+      number of relaxations.
+    - Each step of the work is counted against the budget. An explanation lists the fields that are incomplete
+      because the budget was spent.
 """

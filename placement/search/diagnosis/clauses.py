@@ -1,4 +1,4 @@
-"""Splits a request into its clauses, and builds the request without given clauses."""
+"""Splits a request into its clauses, and builds a request without given clauses."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -38,10 +38,10 @@ class RequestClause:
 
 @dataclass(frozen=True, slots=True)
 class ClauseCheck:
-    """A check of one provider for a clause. A request without the clause ``drop`` does not need the check.
+    """A check of one provider for a clause. A request without the clause ``drop`` does not need this check.
 
-    Some clauses are checked together with earlier clauses of the same condition. Then ``ways`` has the
-    alternative checks of this clause alone. A provider has to pass the same alternative for all these
+    Some clauses are checked together with earlier clauses of the same condition. In this case ``ways`` has
+    the alternative checks of this clause alone. A provider has to pass the same alternative for all these
     clauses.
     """
 
@@ -149,7 +149,7 @@ def clause_of(piece: ProviderCondition, group: str = "") -> RequestClause:
 
 
 def _on_providers(snapshot: ModelSnapshot, need: ProviderNeed) -> Iterator[ClauseCheck]:
-    """Yield a check for each piece of a need's conditions, so that a relaxation can remove a single piece."""
+    """Yield a check for each piece of a need's conditions; a relaxation may leave out a single piece."""
     for condition in need.conditions:
         for number, piece in enumerate(condition.single_pieces(), start=1):
             clause, ways = clause_of(piece, need.suffix), piece.alternative_checks(snapshot)
@@ -163,7 +163,7 @@ def _on_providers(snapshot: ModelSnapshot, need: ProviderNeed) -> Iterator[Claus
 
 
 def root_checks(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[ClauseCheck, ...]:
-    """Return the checks of the root of a tree."""
+    """Return the checks that the root of a tree has to pass."""
     found = []
     for condition in root_conditions(request):
         for piece in condition.single_pieces():
@@ -186,7 +186,7 @@ def checks_together(snapshot: ModelSnapshot, request: CandidatesRequest) -> tupl
 
 
 TOGETHER: Final = RequestClause("all_groups")
-"""This clause states that one candidate serves all parts at once: no amount serves two parts."""
+"""The clause that one candidate must serve all parts at once, so that no amount counts twice."""
 
 
 def joint_clauses(request: CandidatesRequest) -> Iterator[tuple[RequestClause, CandidatesRequest]]:
@@ -202,7 +202,7 @@ def joint_clauses(request: CandidatesRequest) -> Iterator[tuple[RequestClause, C
 
 
 def droppable_clauses(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[RequestClause, ...]:
-    """Return the distinct clauses that a relaxation can leave out, in order."""
+    """Return the distinct clauses that a relaxation may leave out, in order."""
     found = [check.drop for part in parts_of(snapshot, request) for check in part.checks]
     found += [check.drop for check in root_checks(snapshot, request)]
     found += [check.drop for check in checks_together(snapshot, request)]

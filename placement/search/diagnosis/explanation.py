@@ -1,4 +1,4 @@
-"""Explains a request: the hosts that remain after each condition, reasons, and changes that would help."""
+"""Explains a request by the hosts that remain after each condition, reasons, and changes that would help."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_EXAMPLES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class FunnelStep:
-    """The number of hosts that remain after a condition.
+    """The number of hosts that remain after a condition was checked.
 
     If the condition concerns single providers, the step also has the number of providers.
     """
@@ -62,7 +62,7 @@ class NearestMiss:
 
 
 class ProviderPlace(Enum):
-    """The place of a provider in its host, such as a NUMA node, as sentences name it."""
+    """The location of a provider in its host, such as a NUMA node, as sentences name it."""
 
     ROOT = "root"
     NUMA_NODE = "NUMA node"
@@ -72,13 +72,13 @@ class ProviderPlace(Enum):
 
 @dataclass(frozen=True, slots=True)
 class UnmetReason:
-    """A condition, and the hosts for which it is the first failing one. The nearest misses come first.
+    """A condition, and the hosts that fail it before any other condition. The nearest misses come first.
 
-    - ``names_nothing_known``: the condition names a tree or aggregates that no provider is in.
+    - ``names_nothing_known``: the condition names a tree without providers, or aggregates without providers.
     - ``places``: where in their trees the closest providers of these hosts are, if the condition is about an
       amount.
     - ``steps``: the step sizes of the closest providers.
-    - ``is_avoided``: the closest provider of the nearest miss is one that the claim avoids.
+    - ``is_avoided``: the closest provider of the nearest miss is one that the claim has to avoid.
     """
 
     clause: RequestClause
@@ -92,7 +92,10 @@ class UnmetReason:
 
 @dataclass(frozen=True, slots=True)
 class LargestAmount:
-    """The largest amount of a resource class that fits if nothing else changes; None if no amount fits."""
+    """The largest amount of a resource class that fits if nothing else in the request changes.
+
+    The result is None if no amount fits.
+    """
 
     clause: RequestClause
     # The number is None instead of 0: if no amount fits, the obstacle is another condition
@@ -101,10 +104,10 @@ class LargestAmount:
 
 @dataclass(frozen=True, slots=True)
 class TopologyFit:
-    """The number of hosts that have a place for a request with a topology policy.
+    """The number of hosts on which a request with a topology policy fits.
 
-    At least ``fitting`` hosts and at most ``at_most`` hosts have a place. ``looser`` is a less strict policy
-    that finds a place if this policy finds none.
+    The request fits on at least ``fitting`` hosts and at most ``at_most`` hosts. ``looser`` is a less strict
+    policy with which the request fits, if it does not fit with this policy.
     """
 
     policy: str
@@ -117,9 +120,10 @@ class TopologyFit:
 class RequestExplanation:
     """The reasons why a request fits some hosts, and does not fit others.
 
-    ``incomplete`` names the fields that are incomplete because the budget was spent. If it names
-    ``candidate_hosts``, then ``fitting`` is None. With a ``topology``, ``relaxations`` are changes that help
-    the request with this topology. All other fields then explain the request without the topology.
+    ``incomplete`` names the fields that are incomplete because the budget was spent. If the field
+    ``candidate_hosts`` is incomplete, then ``fitting`` is None. With a ``topology``, ``relaxations`` are
+    changes that help the request with this topology. All other fields then explain the request without the
+    topology.
     """
 
     hosts: int
@@ -141,10 +145,10 @@ def explain_request(
     *,
     relaxing: bool = True,
 ) -> RequestExplanation:
-    """Return the explanation of a request; its limit does not matter.
+    """Return the explanation of a request, independent of the request's limit.
 
     :param among: the ids of the root providers of the hosts that count; with None, all hosts count.
-    :param relaxing: whether to look for changes that would help, and for the largest amounts.
+    :param relaxing: whether to search for helpful changes and for the largest amounts.
     :raises BudgetExhausted: the budget did not suffice for the conditions on single providers.
     """
     # this call is outside the try block: without a complete survey, the caller refuses the request
@@ -359,14 +363,14 @@ class _WholeFunnel:
 
 
 def _place_of(provider: Provider) -> ProviderPlace:
-    """Return the place of a provider that belongs to the tree of the host."""
+    """Return the location of a provider within the tree of its host."""
     if provider.parent_id is None:
         return ProviderPlace.ROOT
     return ProviderPlace.NUMA_NODE if ZONE in provider.traits else ProviderPlace.ELSEWHERE
 
 
 def _names_nothing_known(snapshot: ModelSnapshot, clause: RequestClause) -> bool:
-    """Return whether the clause names a tree or aggregates without providers."""
+    """Return whether the clause names a tree or aggregates that contain no provider."""
     condition = condition_class(clause.condition)
     # only conditions with this remark need the check; unknown traits, for example, are refused before the
     # search
@@ -376,14 +380,16 @@ def _names_nothing_known(snapshot: ModelSnapshot, clause: RequestClause) -> bool
 
 
 class _ClosestProviders(NamedTuple):
-    """The closest providers of a host, by position."""
+    """The providers of a host that come closest to a clause, by position."""
 
     positions: tuple[int, ...]
     kin: TreeKin
 
 
 _Miss = tuple[int, int, str, int, HostTree, _ClosestProviders]
-"""A near miss, in sort order: distance, unserved parts, name, id; then its tree and closest providers."""
+"""A near miss as a sort key: distance, unserved parts, name and id; then its tree and its closest
+providers.
+"""
 
 _AMOUNTS: Final = ("capacity", "min_unit", "max_unit", "step_size")
 
@@ -391,7 +397,7 @@ _AMOUNTS: Final = ("capacity", "min_unit", "max_unit", "step_size")
 def _distance_function(
     clause: RequestClause, positions: tuple[int, ...], host: LikeHosts
 ) -> Callable[[HostTree], int]:
-    """Return a function that computes how far a host is from the amount of a clause."""
+    """Return a function that computes how much a host lacks of the amount in a clause."""
     # for conditions without an amount, all providers are equally near
     if not positions or clause.amount is None:
         return lambda _: 0

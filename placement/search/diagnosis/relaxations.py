@@ -1,4 +1,4 @@
-"""Finds relaxations: minimal sets of clauses to leave out, or to reduce in amount, so that a request fits."""
+"""Finds relaxations: minimal sets of clauses to leave out or to reduce, so that a request fits."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ from placement.search.rules import available_amount
 # the number of sets of clauses grows exponentially with this number, and operators have to understand the
 # changes
 MAX_CHANGES: Final = 3
-"""Maximum number of clauses that are changed at once."""
+"""Maximum number of clauses that one relaxation changes."""
 MAX_RELAXATIONS: Final = 10
 """Maximum number of relaxations; relaxations with the fewest changes come first."""
 
@@ -47,10 +47,10 @@ _Tell = Callable[[HostTree, Sequence[Provider]], bool]
 
 @dataclass(frozen=True, slots=True)
 class RequestRelaxation:
-    """A minimal set of changes with which a request fits on a number of hosts.
+    """A minimal set of changes after which a request fits, with the number of hosts on which it then fits.
 
-    ``left_out`` has the clauses to leave out. ``amounts`` maps clauses of resources to reduced amounts: each
-    is the largest amount that fits beside the other changes.
+    ``left_out`` has the clauses to leave out. ``amounts`` maps clauses of resources to reduced amounts, which
+    are the largest that fit together with the other changes.
     """
 
     left_out: tuple[RequestClause, ...]
@@ -61,18 +61,21 @@ class RequestRelaxation:
     def from_changes(
         cls, left_out: Iterable[RequestClause], amounts: Mapping[RequestClause, int], hosts: int
     ) -> Self:
-        """Return the relaxation without some clauses, and with other amounts for clauses of resources."""
+        """Return the relaxation that leaves out some clauses and reduces the amounts of others."""
         changed = [replace(clause, amount=amount) for clause, amount in amounts.items()]
         return cls(tuple(left_out), tuple(changed), hosts)
 
     def changed_request(self, request: CandidatesRequest) -> CandidatesRequest | None:
-        """Return the request with the changes of this relaxation; None if it then asks for no resources."""
+        """Return the request after the changes of this relaxation.
+
+        The result is None if no resources are left to ask for.
+        """
         amounts = {resource_clause(each.group, each.names[0]): each.amount or 0 for each in self.amounts}
         return without_clauses(request, self.left_out, amounts)
 
 
 class RelaxationSearch:
-    """Looks for changes of a request that fits nowhere: clauses to remove, and smaller amounts."""
+    """Finds changes of a request that fits nowhere: clauses to leave out, and smaller amounts."""
 
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self._found = found
@@ -88,9 +91,11 @@ class RelaxationSearch:
         self._asked = asked_amounts(found.request)
 
     def find_relaxations(self) -> Iterator[RequestRelaxation]:
-        """Yield the minimal sets of changes with which the request fits; the unchanged request must not fit.
+        """Yield the minimal sets of changes after which the request fits.
 
-        :raises placement.search.budget.BudgetExhausted: the search takes too long to find the next.
+        The unchanged request must fit nowhere.
+
+        :raises placement.search.budget.BudgetExhausted: the search for the next set takes too long.
         """
         found: list[Bits] = []
         levels: list[set[Bits]] = [set() for _ in range(MAX_CHANGES + 1)]
@@ -125,7 +130,10 @@ class RelaxationSearch:
         return self._largest_amount(clause, frozenset(), {})
 
     def _needed_sets(self) -> frozenset[Bits]:
-        """Return minimal sets of clauses; no host fits unless all clauses of one of these sets change."""
+        """Return minimal sets of clauses.
+
+        On each host the request fits only if one of these sets changes completely.
+        """
         found: set[Bits] = set()
         for missing in self._by_missing:
             # each set has the clauses on the root, and one alternative of each part
@@ -140,10 +148,10 @@ class RelaxationSearch:
         return minimal_sets(found)
 
     def _find_ways(self, bits: Bits) -> Iterator[Mapping[RequestClause, int]]:
-        """Yield each way to change exactly these clauses so that the request fits; each is a dict of amounts.
+        """Yield each way to change exactly these clauses so that the request fits, as a dict of amounts.
 
-        A clause without an amount can only be left out. Of each class only the smallest amounts are tried: if
-        these do not fit, no larger amount fits.
+        A clause without an amount can only be left out. Only the smallest amounts of each class are tried,
+        because larger amounts do not fit if these do not.
         """
         changed = self._found.clauses_of(bits)
         asked = [clause for clause in changed if clause in self._asked]
@@ -196,7 +204,7 @@ class RelaxationSearch:
                 yield len(alike.trees)
 
     def _able_hosts(self, changed: Bits, lessened: Bits) -> Iterator[LikeHosts]:
-        """Yield the hosts that may serve the request after these clauses are changed.
+        """Yield the hosts that may serve the request after these clauses have changed.
 
         :param lessened: the changed clauses that ask for a smaller amount; the other changed clauses are
             removed.
@@ -239,7 +247,7 @@ class RelaxationSearch:
     ) -> int | None:
         """Return the largest amount, up to ``most``, with which the request fits; None if no amount fits.
 
-        Hosts are tried in the order of the largest amount that each host could give.
+        The search tries hosts in the order of the largest amount that each host could give.
         """
         # clauses with reduced amounts are passed separately, because the traits of their groups are still
         # required
@@ -273,9 +281,9 @@ class RelaxationSearch:
         return {tree.root.id: host for host in self._found.hosts for tree in host.alike.trees}
 
     def _most_first(self, name: str) -> Iterator[tuple[int, int]]:
-        """Yield the root of each host and the largest amount of a class that one provider of it can give.
+        """Yield the root of each host, with the largest amount of a class that one of its providers can give.
 
-        Pairs with the largest amounts come first. A host occurs a second time for the providers that share
+        Pairs with the largest amounts come first. A host comes a second time for the providers that share
         with it.
         """
         # the index has only the providers of each tree, so amounts of sharing providers are added for the
@@ -299,7 +307,7 @@ class RelaxationSearch:
         return merge(own, self._most_shared[name], reverse=True) if self._most_shared[name] else own
 
     def _could_give(self, clause: RequestClause, alike: LikeTrees, bits: Bits) -> list[int]:
-        """Return the positions of providers with the class that fail no clauses but those in ``bits``."""
+        """Return the positions of providers with the class that fail no clauses except ``bits``."""
         name = clause.names[0]
         number = next(
             number
@@ -336,7 +344,7 @@ class RelaxationSearch:
 
 
 class _AmountFitting:
-    """Tests which amounts of one resource class a tree can serve in a request."""
+    """Tests which amounts of one resource class a tree can give to a request."""
 
     def __init__(
         self,
@@ -352,7 +360,10 @@ class _AmountFitting:
         self._tells: dict[int, _Tell | None] = {}
 
     def largest_at(self, tree: HostTree, alike: LikeTrees, best: int, most: int | None, bits: Bits) -> int:
-        """Return the largest amount that fits at the tree if it exceeds ``best``, otherwise ``best``."""
+        """Return the largest amount above ``best`` that fits at the tree.
+
+        If there is none, return ``best``.
+        """
         portions = self._relaxer.given_portions(self._clause, tree, alike, most, bits)
         for lowest, highest, step in sorted(set(portions), key=lambda each: -each[1]):
             if highest <= best:
@@ -390,8 +401,8 @@ def asked_amounts(request: CandidatesRequest) -> dict[RequestClause, int]:
 def largest_multiple(fits: Callable[[int], bool], step: int, below: int, above: int) -> int:
     """Return the largest multiple of a step that fits, by bisection.
 
-    :param below: a number of steps with which the amount is known to fit.
-    :param above: a number of steps with which the amount is known not to fit.
+    :param below: a number of steps that is known to fit.
+    :param above: a number of steps that is known not to fit.
     """
     while above - below > 1:
         middle = (below + above) // 2
@@ -404,25 +415,26 @@ def largest_multiple(fits: Callable[[int], bool], step: int, below: int, above: 
 
 # multiples are tried, because the least amount may be too small to be divided over zones
 _STARTS: Final = (1, 2, 4)
-"""Multiples of the least amount at which bisection begins."""
+"""Multiples of the least amount at which the bisection begins."""
 # the limit is low, because most providers have the same step
 _MAX_STEPS: Final = 3
 """Maximum number of different step sizes of inventories with which amounts are tried."""
 
 _MAX_AMOUNTS: Final = 24
-"""Maximum number of amounts that are tried one by one, the largest first, before bisection; each try is a
-search."""
+"""Maximum number of amounts that are searched one by one, largest first, before bisection."""
 _MAX_OTHERS: Final = 4
-"""Maximum number of other groups with amounts that are subtracted from the amounts to try."""
+"""Maximum number of other groups with amounts that are subtracted to get likely amounts."""
 
 FullAmounts = Callable[[RequestClause], Iterable[int]]
-"""Returns amounts of a clause that use up some providers; mostly the largest fitting amount is among them."""
+"""A function that returns amounts of a clause that use up some providers; mostly the largest fitting amount
+is one of them.
+"""
 HostsServing = Callable[[CandidatesRequest], Iterator[int]]
-"""Yields the roots of the hosts that serve a changed request, each when it is found."""
+"""A function that yields the root of each host that serves a changed request, when the host is found."""
 
 
 class TriedRelaxations:
-    """Relaxations of one clause each, for requests where only an attempt to place shows whether a host fits.
+    """Changes of one clause each, for requests where only an attempt to place them shows whether a host fits.
 
     :class:`RelaxationSearch` knows which clauses each host fails, and so tries few changes. If amounts are
     divided over zones, or if the groups of consumers decide about hosts, checks of single providers do not
@@ -444,9 +456,9 @@ class TriedRelaxations:
         self._budget = budget
 
     def find_changes(self) -> Iterator[RequestRelaxation]:
-        """Yield the changes that help, in the order of the clauses.
+        """Yield the changes that help, each when it is found, in the order of the clauses.
 
-        :raises placement.search.budget.BudgetExhausted: the search takes too long to find the next.
+        :raises placement.search.budget.BudgetExhausted: the search for the next change takes too long.
         """
         asked, found = asked_amounts(self._request), 0
         for clause in droppable_clauses(self._snapshot, self._request):
@@ -463,7 +475,7 @@ class TriedRelaxations:
                     return
 
     def try_change(self, change: RequestRelaxation) -> RequestRelaxation | None:
-        """Return the change with the number of hosts that serve the changed request; None if no host does."""
+        """Return the change with the number of hosts that then serve the request; None if no host does."""
         changed = change.changed_request(self._request)
         hosts = 0 if changed is None else sum(1 for _ in self._serving(changed))
         return replace(change, hosts=hosts) if hosts else None
@@ -535,5 +547,5 @@ def smallest_amount(min_unit: int, step_size: int) -> int:
 
 
 def _is_spared(standing: FilterResult, left_out: Bits) -> bool:
-    """Return whether all checks that a provider fails belong to removed clauses; free amounts are ignored."""
+    """Return whether a provider fails no check (but of free amounts) after clauses are left out."""
     return any(not spared & ~left_out for spared in standing.spared)

@@ -1,4 +1,4 @@
-"""Writes an explanation as a sentence and as a JSON document."""
+"""Renders an explanation as a sentence and as a JSON document."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ _MAX_NAME: Final = 60
 
 
 def explanation_sentence(explanation: RequestExplanation) -> str:
-    """Return a sentence with the number of hosts that fit, reasons of other hosts, and the best change.
+    """Return a sentence with the number of fitting hosts, other hosts' reasons, and the best change.
 
     For instance ``0 of 10,000 hosts: 8,218 have no NUMA node with 30 PCPU free (most: 28 on h17), 913 lack
     CUSTOM_A; asking for 28 PCPU would leave 41 hosts``. Names of providers are shown in printable form.
@@ -75,7 +75,10 @@ def _topology_sentence(explanation: RequestExplanation, fit: TopologyFit) -> str
 
 
 def best_relaxation(relaxations: Sequence[RequestRelaxation]) -> str:
-    """Return the text of the best relaxation: it has the fewest changes, and then fits most hosts."""
+    """Return the text of the relaxation with the fewest changes.
+
+    Among these, the one that fits most hosts.
+    """
     fewest = min(map(_count_changes, relaxations))
     return _relaxation_text(
         max(
@@ -94,7 +97,7 @@ def sentence_of_both(explanation: RequestExplanation, fallback: RequestExplanati
 
 
 def of_both(text: str, fallback: str | None = None) -> str:
-    """Join the text about a request and the text about its fallback, if there is one."""
+    """Join two texts, about a request and about its fallback; without a fallback, return the first text."""
     return text if fallback is None else f"{text}; for the fallback of the flavor: {fallback}"
 
 
@@ -126,7 +129,7 @@ def _reason_text(reason: UnmetReason) -> str:
 
 
 def _too_little_free(reason: UnmetReason) -> str:
-    """Return a predicate that is true for all hosts of a reason, with their largest free amount."""
+    """Return a predicate for all hosts that have too little free, with their largest free amount."""
     clause, example = reason.clause, reason.examples[0]
     amount = f"{clause.amount} {clause.names[0]} free{_of_group(clause)}"
     if reason.is_avoided:
@@ -167,7 +170,7 @@ _WORDS: Final[dict[str, ConditionWords]] = {
         "have a provider for each group", "have too few providers for isolated groups"
     ),
 }
-"""Words for clauses about amounts, and for clauses about several parts of a request."""
+"""Words for clauses about amounts, and for clauses that relate several parts of a request."""
 _OTHER_WORDS: Final = ConditionWords("{names}", "do not meet {names}")
 
 
@@ -235,7 +238,7 @@ def explanation_document(
 ) -> dict[str, Any]:
     """Return the body of an answer, as the API reference describes it.
 
-    :param fallback: the explanation of the second search of a flavor, which asks for VCPU in place of PCPU.
+    :param fallback: the explanation of a flavor's second request, which asks for VCPU in place of PCPU.
     """
     return {
         "summary": sentence_of_both(explanation, fallback),

@@ -1,4 +1,4 @@
-"""Finds the first check that each host fails, and the clauses without which it would pass all checks."""
+"""Finds the first check that each host fails, and the clauses without which it passes all checks."""
 
 from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -14,15 +14,15 @@ from placement.search.equivalence import LikeTrees, TreeKin, group_trees, provid
 from placement.search.request import CandidatesRequest
 
 Bits = int
-"""A set of clauses: each clause is the bit at its index in :attr:`HostDiagnosis.droppable`."""
+"""A set of clauses, in which each clause is the bit at its index in :attr:`HostDiagnosis.droppable`."""
 
 
 class FilterResult(NamedTuple):
-    """The checks of one part of a request that a provider fails; free amounts are ignored.
+    """The checks of one part of a request that a provider fails, apart from checks of free amounts.
 
     - ``first`` is the index of the first check that the provider fails, or the number of all checks.
-    - ``spared`` has sets of clauses of these checks. Each set is enough alone: without its clauses, the
-      provider passes all checks. No set contains another.
+    - ``spared`` has alternative sets of clauses of these checks. If a request leaves out all clauses of one
+      set, the provider passes all checks. No set contains another set.
     - ``demands`` has slot, amount, index and clause of each check that depends on free amounts.
     """
 
@@ -33,7 +33,7 @@ class FilterResult(NamedTuple):
 
 
 class TreeResults(NamedTuple):
-    """The results, for one part, of all providers of a tree and of providers that share with the tree.
+    """The results for one part of all providers of a tree and of the providers that share with it.
 
     ``bare`` has results that do not depend on free amounts of the tree. An entry of ``bare`` has a result,
     the positions of the providers with this result, and the number of these providers in the tree. ``giving``
@@ -47,13 +47,13 @@ class TreeResults(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class LikeHosts:
-    """The diagnosis of a group of equivalent trees.
+    """The diagnosis of one group of equivalent trees.
 
     - ``firsts`` has for each part the index of the first check that even the best providers fail. ``closest``
       has the positions of these best providers.
-    - ``options`` has for each part alternative sets of clauses to leave out. ``traits`` has such alternatives
-      for each set of traits that the group without a suffix requires. These sets are minimal: no set contains
-      another.
+    - ``options`` has for each part alternative sets of clauses to leave out; one of the sets is enough.
+      ``traits`` has such alternatives for each set of traits that the group without a suffix requires. These
+      sets are minimal, which means that no set contains another one.
     - ``root`` is the set of clauses about roots that have to be left out.
     """
 
@@ -71,19 +71,19 @@ class LikeHosts:
 
     @property
     def unmet_filters(self) -> "UnmetFilters":
-        """The clauses to leave out, as a key under which hosts that fail the same clauses are grouped."""
+        """The clauses to leave out, as a key that groups hosts with the same failing clauses."""
         return UnmetFilters(self.root, self.options, self.traits)
 
 
 class UnmetFilters(NamedTuple):
-    """The clauses to remove from a request so that hosts can serve each part alone."""
+    """The clauses that a request has to leave out, so that hosts can serve each of its parts alone."""
 
     root: Bits
     options: tuple[frozenset[Bits], ...]
     traits: tuple[frozenset[Bits], ...]
 
     def is_met(self, changed: Bits, lessened: Bits = 0) -> bool:
-        """Return False if the hosts certainly have no candidate after these clauses are changed.
+        """Return False if the hosts certainly have no candidate after these clauses have changed.
 
         :param lessened: the changed clauses that ask for a smaller amount instead of being removed. Traits
             required by their groups are still required.
@@ -98,7 +98,7 @@ class UnmetFilters(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class HostDiagnosis:
-    """The results of all hosts, with the parts and checks of the request, for its explanation.
+    """The results of the checks at all hosts, with the parts and checks of the request.
 
     ``left`` has for each part and check the number of providers that pass this check and all earlier checks.
     """
@@ -116,12 +116,12 @@ class HostDiagnosis:
     providers for each part. Sharing providers are included."""
 
     def clause_bits(self, left_out: Iterable[RequestClause]) -> Bits:
-        """Return a set of clauses as bits."""
+        """Encode a set of clauses as bits."""
         # the sum is over a set, because the bit of a clause that occurs twice must be added only once
         return sum({1 << self.droppable.index(clause) for clause in left_out})
 
     def clauses_of(self, bits: Bits) -> tuple[RequestClause, ...]:
-        """Return the clauses of a set, in order."""
+        """Decode bits to the clauses of a set, in order."""
         return tuple([clause for at, clause in enumerate(self.droppable) if bits >> at & 1])
 
 
@@ -155,7 +155,7 @@ def survey_hosts(
 
 
 class _HostSurveyor:
-    """Checks all hosts; equivalent hosts share results."""
+    """Runs all checks at all hosts; equivalent hosts share results."""
 
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self._found = found
@@ -179,7 +179,7 @@ class _HostSurveyor:
         self._passing = [[0] * (len(part.checks) + 1) for part in found.parts]
 
     def survey_trees(self, trees: Iterable[HostTree]) -> None:
-        """Add these hosts to the diagnosis, and count the providers that remain after each check."""
+        """Add these hosts to the diagnosis, and count the providers that pass each check."""
         found = self._found
         for alike in group_trees(found.snapshot, found.request, trees, self._budget):
             found.hosts.append(self._survey_alike(alike))
@@ -283,7 +283,10 @@ class _HostSurveyor:
         )
 
     def _result_of(self, number: int, provider: Provider, tree: HostTree) -> FilterResult:
-        """Return the result of a provider of a tree; providers with equal checked attributes share it."""
+        """Return the result of one provider of a tree.
+
+        Providers with equal checked attributes share results.
+        """
         part = self._found.parts[number]
         portions: list[tuple[bool, bool, bool] | None] = []
         for name, amount in part.need.resources:
@@ -332,7 +335,7 @@ class _HostSurveyor:
         return FilterResult(first, minimal_sets(sets), ())
 
     def _lacking_together(self, alike: LikeTrees) -> Iterable[frozenset[Bits]]:
-        """Yield alternative sets of clauses to leave out, for each check on a group's providers together."""
+        """Yield alternative sets of clauses to leave out, for each check on a group together."""
         # an early return for the common case, a group without a suffix that requires no traits
         if not self._found.together:
             return

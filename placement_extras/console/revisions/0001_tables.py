@@ -1,4 +1,4 @@
-"""Tables of the console: sessions, and attempts to sign in; an attempt takes a slot of its subject.
+"""The tables of the console, for sessions and for attempts to sign in, which take slots of their subjects.
 
 Tables that the revisions 0009 and 0010 of the core made are kept with their content.
 """

@@ -53,6 +53,9 @@ class Pods(Containers):
             name, {**GUEST, **{f"compute-agent.{key}": text for key, text in settings.items()}}
         )
 
+    def is_running(self, name="db"):
+        return self.peer.is_running(f"{name}-1")
+
     def pids(self, name="db"):
         return self.peer.pids(f"{name}-1")
 

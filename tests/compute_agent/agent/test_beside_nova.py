@@ -5,6 +5,7 @@ follows it.
 import functools
 import json
 import os
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -14,6 +15,7 @@ from compute_agent.pipeline.events import ReconcileGuests
 from tests.compute_agent.agent.cache_agent import CacheAgent, uid
 from tests.compute_agent.cmd.agents import run_here
 from tests.compute_agent.nova_compute import REFRESH, NovaCompute
+from tests.placement.builders import new_claim
 
 pytestmark = pytest.mark.slow
 
@@ -252,3 +254,20 @@ def test_leaving_takes_the_agents_own_providers_and_no_other(start, client):
     done = run_here(rig.ini, "release", "--provider", "-f", "json")
     assert done.returncode == 0, done.stderr + done.stdout
     assert rig.shown().keys() == {"testhost", "testhost_0000:81:00.0"}
+
+
+def test_a_guest_of_nova_is_stopped_only_if_its_claim_ends_with_an_eviction(start):
+    rig = start("\n[qos]\nevict_grace = 7200")
+    rig.wait_for(lambda: rig.status()["provider_is"] == "nova-compute's")
+    rig.claim_on(uid(1), {NOVAS: {"PCPU": 1}})
+    rig.ask("guest.run", uuid=uid(1), command=["sleep", "60"])
+    for _ in range(2):
+        assert rig.report()
+    assert rig.agent.driver.guests()
+    end = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    claim = new_claim("resources=PCPU:1", consumer_uuid=uid(1), consumer_generation=1)
+    body = {"claims": [claim], "ends_at": end, "on_end": "evict"}
+    rig.client.send_request("POST", "/ext/v1/claims", body)
+    rig.restart()
+    rig.wait_for(lambda: rig.report() and not rig.agent.driver.guests())
+    assert rig.client.get_allocations(uid(1)).resources == {NOVAS: {"PCPU": 1}}

@@ -8,7 +8,8 @@ import pytest
 from keystoneauth1 import exceptions as ks_exceptions
 from requests import Response
 
-from placement.api.identity import CannotAsk, SignInRefused, _IdentityServer
+from placement.api.identity import _IdentityServer
+from placement.api.token_access import CannotAsk, SignInRefused
 
 
 class Fake:

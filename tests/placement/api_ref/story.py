@@ -26,6 +26,12 @@ EXPIRING: Final[dict[str, Any]] = {
     "expires_in": 3600,
 }
 
+ENDING: Final = {
+    **{name: value for name, value in EXPIRING.items() if name != "expires_in"},
+    "consumer_uuid": "9c0f4f0e-7a52-4a7b-8f63-0d1c2e3f4a5b",
+    "allowed_hosts": [ROOT],
+}
+
 Step = tuple[str, int] | tuple[str, str, Any]
 
 # Operations in the order of the story, with the status of the answer; between them further steps that
@@ -84,6 +90,10 @@ STORY: Final[list[Step]] = [
     ("listAttributes", 200),
     ("writeTree", 200),
     ("showTree", 200),
+    ("POST", "/ext/v1/claims", {"claims": [ENDING], "ends_at": "2126-10-03T12:00:00Z", "on_end": "evict"}),
+    ("listClaims", 200),
+    ("listTimeEvents", 200),
+    ("DELETE", f"/allocations/{ENDING['consumer_uuid']}", None),
     ("POST", "/ext/v1/claims", {"claims": [EXPIRING]}),
     ("showClaim", 200),
     ("confirmClaim", 200),

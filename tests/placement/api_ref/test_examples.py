@@ -20,6 +20,7 @@ from placement.schemas import (
     inventory,
     reservation,
     resource_provider,
+    time_events,
     tree,
 )
 from placement.schemas import query as queries
@@ -37,6 +38,8 @@ VARYING = {
     "findWindows": ("windows.0.starts_at", "windows.0.ends_at"),
     "getExtensions": ("version.release",),
     "listChanges": ("cursor",),
+    "listClaims": ("now",),
+    "listTimeEvents": ("now",),
     "showClaim": ("claim.expires_at", "claim.expires_in"),
 }
 IN_PART = {"listResourceClasses": "resource_classes"}
@@ -69,6 +72,8 @@ PARSERS = {
     "listAllocationCandidates": queries.parse_candidates,
     "showUsages": queries.parse_usages,
     "listReservations": reservation.parse_list,
+    "listClaims": claim.parse_ending,
+    "listTimeEvents": time_events.parse_events,
     "listChanges": changes.parse_following,
     "showTree": tree.parse_show,
 }

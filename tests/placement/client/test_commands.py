@@ -464,17 +464,29 @@ def walk_reservations(shell: Shell) -> None:
     (row,) = shell("resource reservation list --project-id web")
     assert (row["uuid"], row["group"], row["resources"]) == (RESERVED, None, "LLC=3")
     assert shell("resource reservation list --group nobody") == []
-    later = shell(f"resource reservation set {RESERVED} --until 2126-01-01T00:00:00Z")
+    with pytest.raises(CommandFailed, match="Nothing to change: give --until, --for or --on-end"):
+        shell(f"resource reservation set {RESERVED}")
+    later = shell(f"resource reservation set {RESERVED} --until 2126-01-01T00:00:00Z --on-end notify")
+    assert later["on_end"] == "notify"
     assert (later["generation"], later["expires_at"]) == (2, "2126-01-01T00:00:00.000Z")
     assert shell(f"resource reservation show {RESERVED}") == later
     find = "resource availability list resources=LLC:3 --for 3600"
     (free,) = shell(find)
     assert (free["free_until"], free["resources"]) == (None, "LLC=3")
+    both = shell(f"{find.replace('LLC:3', 'LLC:1')} --count 2 --limit 1")
+    assert [(each["resources"], each["root_provider"]) for each in both] == [
+        ("LLC=1", free["root_provider"])
+    ] * 2
+    with pytest.raises(CommandFailed, match="There is no candidate"):
+        shell(f"{find} --count 2 --different-hosts")
+    with pytest.raises(CommandFailed, match="--different-hosts needs the number"):
+        shell(f"{find} --different-hosts")
     margins = "--lead 600 --cleaning 300"
     (free,) = shell(f"{find} {margins}")
     window = f"--from {free['starts_at']} --until {free['ends_at']} {margins}"
-    booked = shell(f"{create} {window}")
+    booked = shell(f"{create} {window} --on-end evict")
     assert (booked["lead_time"], booked["cleaning_time"], booked["state"]) == (600, 300, "pending")
+    assert booked["on_end"] == "evict"
     shell(f"resource reservation delete {booked['uuid']}")
     with pytest.raises(CommandFailed, match="There is no candidate for the reservation"):
         shell("resource availability list resources=LLC:99 --for 3600 --limit 2")
@@ -485,6 +497,8 @@ def walk_reservations(shell: Shell) -> None:
     place = {"#": 0, "host": host, "resource_provider": NODE, "resources": "LLC=1"}
     (tried,) = shell(f"{claim} --dry-run --order pack=1 --expires-in 60")
     assert 0 < tried.pop("score") <= 1
+    with pytest.raises(CommandFailed, match="on_end: evict needs ends_at"):
+        shell(f"{claim} --on-end evict")
     assert tried == {**place, "consumer": None, "generation": None, "expires_at": None}
     claimed = {**place, "score": None, "consumer": CLAIMANT, "generation": 1, "expires_at": None}
     assert shell(claim) == [claimed]
@@ -504,6 +518,11 @@ def walk_reservations(shell: Shell) -> None:
     with pytest.raises(CommandFailed, match=f"no reservation {RESERVED}"):
         shell(f"resource reservation show {RESERVED}")
     walk_claims_that_expire(shell, f"allocation claim create resources=LLC:2 {whose} --uuid {CLAIMANT}")
+    assert shell(f"{ALLOCATION} delete {CLAIMANT}") is None
+    lent = f"allocation claim create resources=LLC:2 {whose} --uuid {CLAIMANT} --preemptible 3600"
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    (row,) = shell(f"{lent} --ends-at {tomorrow:%FT%TZ}")
+    assert (row["resources"], row["expires_at"]) == ("LLC=2", f"{tomorrow:%FT%T}.000Z")
     assert shell(f"{ALLOCATION} delete {CLAIMANT}") is None
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from placement.cmd.manage import main
-from placement.db import migration
+from placement.db import migration, schema_revisions
 from tests.placement.running import Admin, application
 from tests.placement.sql import execute_sql, read_scalar
 from tests.placement_extras.migration import reference_world as world
@@ -50,15 +50,16 @@ def add_empty_consumer(url):
 
 def test_sync_then_version(manage):
     assert manage("db", "version") == (0, "none: run 'placement-manage db sync'\n", "")
-    assert manage("db", "sync")[:2] == (0, f"The database is at revision {migration.newest_revision()}.\n")
-    assert manage("db", "version")[:2] == (0, f"{migration.newest_revision()}\n")
+    newest = schema_revisions.newest_revision()
+    assert manage("db", "sync")[:2] == (0, f"The database is at revision {newest}.\n")
+    assert manage("db", "version")[:2] == (0, f"{newest}\n")
 
 
 @pytest.mark.parametrize(("before", "is_told"), [("0002", True), ("0004", False)])
 def test_sync_tells_where_there_is_no_way_back_without_the_backup(manage, url, before, is_told):
     migration.upgrade_schema(url, before)
     status, output, errors = manage("db", "sync")
-    assert (status, output) == (0, f"The database is at revision {migration.newest_revision()}.\n")
+    assert (status, output) == (0, f"The database is at revision {schema_revisions.newest_revision()}.\n")
     assert ("Releases of revision 0002 answer every request with 503" in errors) == is_told
     assert ("restore the backup" in errors) == is_told
     assert "restore" not in manage("db", "sync")[2]

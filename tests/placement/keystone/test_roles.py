@@ -28,6 +28,7 @@ REQUESTS = {
     "placement:ext:capacity:count": ("POST", "/ext/v1/capacity"),
     "placement:ext:changes:list": ("GET", "/ext/v1/changes"),
     "placement:ext:claims:create": ("POST", "/ext/v1/claims"),
+    "placement:ext:claims:list": ("GET", f"/ext/v1/claims?root={NOWHERE}"),
     "placement:ext:claims:show": ("GET", f"/ext/v1/claims/{NOWHERE}"),
     "placement:ext:claims:update": ("PUT", f"/ext/v1/claims/{NOWHERE}"),
     "placement:ext:explanations:explain": ("POST", "/ext/v1/explanations"),
@@ -38,6 +39,10 @@ REQUESTS = {
     "placement:ext:reservations:create": ("POST", "/ext/v1/reservations"),
     MAINTENANCE: ("POST", "/ext/v1/reservations"),
     "placement:ext:reservations:update": ("PUT", f"/ext/v1/reservations/{NOWHERE}"),
+    "placement:ext:time_events:list": (
+        "GET",
+        "/ext/v1/time_events?since=2026-01-01T00:00:00Z&until=2026-01-02T00:00:00Z&project_id={project}",
+    ),
     "placement:ext:trees:show": ("GET", f"/ext/v1/trees/{NOWHERE}"),
     "placement:ext:trees:update": ("POST", "/ext/v1/trees"),
     "placement:ext:reservations:delete": ("DELETE", f"/ext/v1/reservations/{NOWHERE}"),
@@ -142,7 +147,12 @@ def test_roles_have_the_permissions_of_the_policies(
     allowed: dict[str, set[str]], enforce_new_defaults: bool
 ) -> None:
     expected = dict.fromkeys(REQUESTS, ALLOWED_BY_DEFAULT)
-    for rule in ("placement:usages", "placement:ext:reservations:list", "placement:ext:reservations:show"):
+    for rule in (
+        "placement:usages",
+        "placement:ext:reservations:list",
+        "placement:ext:reservations:show",
+        "placement:ext:time_events:list",
+    ):
         expected[rule] = {"admin", "service", "member", "reader"}
     # A reader of any project gets 404 for a reservation of another one, as for one that does not exist.
     expected["placement:ext:reservations:show"] = {

@@ -17,6 +17,7 @@ ADMIN_OR_SERVICE = [
     "placement:ext:capacity:count",
     "placement:ext:changes:list",
     "placement:ext:claims:create",
+    "placement:ext:claims:list",
     "placement:ext:claims:show",
     "placement:ext:claims:update",
     "placement:ext:availability:find",
@@ -57,7 +58,12 @@ ADMIN_OR_SERVICE = [
 ]
 RESHAPE = "placement:reshaper:reshape"
 MAINTENANCE = "placement:ext:reservations:create:maintenance"
-FOR_READERS = ["placement:ext:reservations:list", "placement:ext:reservations:show", "placement:usages"]
+FOR_READERS = [
+    "placement:ext:reservations:list",
+    "placement:ext:reservations:show",
+    "placement:ext:time_events:list",
+    "placement:usages",
+]
 
 OURS, THEIRS = "0f1c", "77ab"
 CALLERS = {

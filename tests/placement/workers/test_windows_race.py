@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from datetime import datetime
@@ -42,7 +43,7 @@ def work_randomly(admin: Admin, host: str, seed: int, begin: float, failures: li
     rng = random.Random(seed)
     made: list[str] = []
     for _ in range(ROUNDS):
-        kind, amount, hour = rng.choice("bbcpd"), rng.randint(1, 3), rng.randint(1, 5)
+        kind, amount, hour = rng.choice("bbclpd"), rng.randint(1, 3), rng.randint(1, 5)
         key = str(uuid.uuid4())
         if kind == "b":
             times = {"starts_at": iso(begin + hour * HOUR), "expires_at": iso(begin + (hour + 1) * HOUR)}
@@ -51,6 +52,12 @@ def work_randomly(admin: Admin, host: str, seed: int, begin: float, failures: li
         elif kind == "c":
             wanted = new_claim(f"resources=VCPU:{amount}", consumer_uuid=key)
             answer = post_claims(admin, wanted, ends_at=iso(begin + hour * HOUR))
+        elif kind == "l":
+            wanted, least = new_claim(f"resources=VCPU:{amount}", consumer_uuid=key), time.time() + HOUR / 2
+            answer = post_claims(admin, wanted, preemptible={"min_duration": int(HOUR / 2)})
+            # answers show whole milliseconds
+            if answer.status_code == 201 and answer.json["claims"][0]["ends_at"] < iso(least - 0.001):
+                failures.append(f"l: {answer.text} ends before {iso(least)}")
         elif kind == "p":
             answer = put_allocation(admin, {host: {"VCPU": 1}}, key)
         elif made:
@@ -62,6 +69,32 @@ def work_randomly(admin: Admin, host: str, seed: int, begin: float, failures: li
             failures.append(f"{kind}: {answer.status_code} {answer.text}")
         if kind != "d" and answer.status_code < 300:
             made.append(key)
+
+
+def test_racing_bookings_end_preemptible_claims_only_once(url: str, workers: list[Admin]) -> None:
+    make_provider(workers[0], "cn", VCPU=CAPACITY)
+    for _ in range(CAPACITY):
+        lent = post_claims(workers[0], new_claim("resources=VCPU:1"), preemptible={"min_duration": 1800})
+        assert lent.status_code == 201
+    begin, answers = datetime.now().timestamp(), list[int]()
+
+    def book(admin: Admin, hour: int) -> None:
+        times = {"starts_at": iso(begin + hour * HOUR), "expires_at": iso(begin + (hour + 1) * HOUR)}
+        body = {"query": "resources=VCPU:2", "project_id": "p", "user_id": "u"}
+        answers.append(admin("POST", PATH, json=body | times).status_code)
+
+    threads = [
+        threading.Thread(target=book, args=(workers[number % 2], 1 + number % 2), daemon=True)
+        for number in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=240)
+        assert not thread.is_alive()
+    # both hours have room for three of these windows
+    assert answers == [201] * 6
+    assert find_broken_promises(url) == []
 
 
 def test_racing_writes_of_windows_keep_every_instant_below_the_capacity(

@@ -53,7 +53,7 @@ class WindowClient(threading.Thread):
         return id(self)
 
     def run(self) -> None:
-        steps = [self.book] * 5 + [self.claim] * 4 + [self.hold, self.draw, self.move, self.resize]
+        steps = [self.book] * 5 + [self.claim] * 3 + [self.lend, self.hold, self.draw, self.move, self.resize]
         steps += [self.release] * 3
         try:
             while not self.stopped.is_set():
@@ -92,17 +92,21 @@ class WindowClient(threading.Thread):
         if self.send("book", "POST", "/ext/v1/reservations", body):
             self.windows.append(key)
 
-    def claim(self, **fields: Any) -> None:
+    def claim(self, said: str = "claim", **fields: Any) -> None:
         key = str(uuid.uuid4())
         wanted = {"consumer_uuid": key, "consumer_generation": None, **OWNER}
         wanted["query"] = f"resources=VCPU:{self.rng.randint(1, 3)}"
         body = {"claims": [wanted], "ends_at": after(self.any_length()), **fields}
-        if self.send("draw" if fields else "claim", "POST", "/ext/v1/claims", body):
+        if self.send(said, "POST", "/ext/v1/claims", body):
             self.guests.append(key)
+
+    def lend(self) -> None:
+        duration = self.rng.choice([1, 2, 5400])
+        self.claim("lend", ends_at=after(duration + 9000), preemptible={"min_duration": duration})
 
     def draw(self) -> None:
         if self.windows:
-            self.claim(reservation=self.rng.choice(self.windows))
+            self.claim("draw", reservation=self.rng.choice(self.windows))
 
     def hold(self) -> None:
         key, host = str(uuid.uuid4()), self.rng.choice(self.hosts)

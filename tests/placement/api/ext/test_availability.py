@@ -105,7 +105,11 @@ def test_a_request_that_never_fits_is_explained(admin: Admin, host: str) -> None
     book(admin, 8, after(2 * HOUR), after(4 * HOUR))
     assert put_allocation(admin, {make_provider(admin, "full", VCPU=9): {"VCPU": 1}}).status_code == 204
     found = find(admin, 9, 1)
-    assert found["windows"] == []
+    assert (found["windows"], found["explanation"]) == ([], None)
+    assert found["reason"].startswith(
+        "No host has room for the request at any time, even without all windows"
+    )
+    found = find(admin, 9, 1, explain=True)
     assert found["reason"].startswith("There is no candidate for the reservation")
     assert found["explanation"]["hosts"] == 2
 
@@ -204,7 +208,7 @@ class SpentBudget(SearchBudget):
 def test_a_search_that_takes_too_long_is_refused(
     admin: Admin, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("placement.search.claims.service.SearchBudget", SpentBudget)
+    monkeypatch.setattr("placement.search.claims.window_search.SearchBudget", SpentBudget)
     answer = admin("POST", PATH, json={"query": "resources=VCPU:1", "duration": 60})
     status, code, detail = read_error(answer)
     assert (status, code) == (400, "placement.ext.search_too_long")

@@ -1,129 +1,56 @@
 """The earliest free windows, compared with each start that whole seconds allow."""
 
 import math
-import random
-import uuid
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from itertools import islice
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement import microversion
-from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
-from placement.read_model.trees import ZONE
-from placement.schemas.query_candidates import parse_candidates
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.availability import (
     FreeWindow,
     StartSpan,
-    during_window,
     find_free,
-    skylines_in,
+    times_by_way,
 )
-from placement.search.claims.claim import ClaimScenario, WantedClaim
+from placement.search.claims.claim import WantedClaim
 from placement.search.claims.host_times import HostTimes
-from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.claims.topology import TopologyPolicy
-from placement.store.consumers import ConsumerOwnership
 from placement.store.time_profile import TimedAmount, TimeWindow, largest_sum, needed_holds
 from placement.store.time_skyline import TimeSkyline, make_skylines, whole_milliseconds
 from tests.examples import examples
-from tests.placement.search.snapshots import Spec, build, inventory, name_to_uuid
-
-LAST = 12
-AGGREGATE = ["rack"]
-
-
-def make_wanted(query: str, topology: TopologyPolicy | None = None) -> WantedClaim:
-    pairs = [tuple(each.split("=", 1)) for each in query.split("&")]
-    request = parse_candidates(pairs, microversion.MAX)  # type: ignore[arg-type]  # pairs of two texts
-    return WantedClaim("", None, ConsumerOwnership("", "", ""), request, microversion.MAX, topology=topology)
-
-
-HOSTS = [
-    Spec("a", inventories={"VCPU": 4, "DISK_GB": 2}, aggregates=AGGREGATE),
-    Spec("a0", "a", {"PCPU": 4, "MEMORY_MB": inventory(4, max_unit=3)}, (ZONE, "CUSTOM_FAST")),
-    Spec("a1", "a", {"PCPU": 3, "MEMORY_MB": 4}, (ZONE,)),
-    Spec(
-        "b", inventories={"VCPU": 3, "PCPU": 4, "MEMORY_MB": 4}, aggregates=AGGREGATE, traits=["CUSTOM_FAST"]
-    ),
-    Spec("c", inventories={"VCPU": 4, "DISK_GB": 3}),
-    Spec("pool", inventories={"DISK_GB": 4}, traits=[SHARES], aggregates=AGGREGATE),
-]
-QUERIES = [
-    "resources=VCPU:2",
-    "resources=VCPU:3,DISK_GB:2",
-    "resources=PCPU:3&required=CUSTOM_FAST",
-    "resources=PCPU:3,MEMORY_MB:3",
-    "resources=VCPU:1&resources_A=PCPU:2&resources_B=PCPU:2&group_policy=isolate",
-    "resources_A=PCPU:2,MEMORY_MB:2&resources_B=PCPU:2,MEMORY_MB:2&group_policy=none",
-    "resources=DISK_GB:2",
-    "resources=PCPU:4,MEMORY_MB:4",
-]
-windows = st.tuples(st.integers(0, LAST - 1), st.integers(1, LAST)).map(
-    lambda pair: TimeWindow(pair[0], pair[0] + pair[1])
+from tests.placement.search.claims.timed_worlds import (
+    LAST,
+    QUERIES,
+    fits,
+    have_room,
+    make_wanted,
+    skylines_of,
+    windows,
+    worlds,
 )
-
-
-@st.composite
-def worlds(draw: st.DrawFn) -> tuple[ModelSnapshot, list[TimedAmount]]:
-    """Draw hosts, and timed amounts that fit into them; hosts also have consumers without an end."""
-    pool = draw(st.booleans())
-    specs = [each for each in HOSTS if pool or each.name != "pool"]
-    free: dict[tuple[str, str], int] = {}
-    used: dict[str, dict[str, int]] = {}
-    for spec in specs:
-        for name, given_inventory in spec.inventories.items():
-            total = given_inventory if isinstance(given_inventory, int) else given_inventory.total
-            endless = draw(st.sampled_from([0, 0, 0, 1]))
-            used.setdefault(spec.name, {})[name] = endless
-            free[spec.name, name] = total - endless
-    amounts: list[TimedAmount] = []
-    for key in draw(st.lists(st.sampled_from(sorted(free)), max_size=14)):
-        one = TimedAmount(
-            str(uuid.UUID(int=len(amounts))),
-            name_to_uuid(key[0]),
-            key[1],
-            draw(st.integers(1, 3)),
-            draw(windows),
-            has_begun=draw(st.booleans()),
-        )
-        here = [each for each in amounts if each.key == one.key]
-        if largest_sum([*here, one], TimeWindow(0, math.inf)) <= free[key]:
-            amounts.append(one)
-    holds = needed_holds(amounts, 0)
-    for spec in specs:
-        for name in spec.inventories:
-            key = name_to_uuid(spec.name), name
-            begun = sum(each.used for each in amounts if each.key == key and each.has_begun)
-            used[spec.name][name] += holds.get(key, 0) + begun
-    return build(*(replace(each, used=used.get(each.name, {})) for each in specs)), amounts
-
-
-def fits(
-    snapshot: ModelSnapshot, amounts: list[TimedAmount], wanted: WantedClaim, window: TimeWindow
-) -> bool:
-    """Decide by the whole cloud, with the usage of each instant."""
-    changed = during_window(snapshot, skylines_of(snapshot, amounts), window)
-    world = ClaimScenario.from_members(changed, {}, [wanted])
-    return not isinstance(place_claims(world, [wanted], SearchBudget(), random.Random(0)), UnplacedClaim)
-
-
-def skylines_of(
-    snapshot: ModelSnapshot, amounts: list[TimedAmount]
-) -> Mapping[int, Mapping[str, TimeSkyline]]:
-    return skylines_in(snapshot, make_skylines(amounts, needed_holds(amounts, 0).items()))
+from tests.placement.search.snapshots import Spec, build, name_to_uuid
 
 
 def found(
     snapshot: ModelSnapshot, amounts: list[TimedAmount], wanted: WantedClaim, span: StartSpan, limit: int = 20
 ) -> list[FreeWindow]:
-    answers = find_free(snapshot, skylines_of(snapshot, amounts), wanted, span, SearchBudget())
-    return list(islice(answers, limit))
+    return list(islice(free_windows(snapshot, amounts, wanted, span, SearchBudget()), limit))
+
+
+def free_windows(
+    snapshot: ModelSnapshot,
+    amounts: list[TimedAmount],
+    wanted: WantedClaim,
+    span: StartSpan,
+    budget: SearchBudget,
+) -> Iterator[FreeWindow]:
+    skylines = skylines_of(snapshot, amounts)
+    ways = times_by_way(snapshot, skylines, wanted, span.duration, budget)
+    return find_free(snapshot, skylines, wanted, span, budget, ways)
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -149,29 +76,14 @@ def test_the_first_window_is_the_earliest_and_each_one_can_be_booked(
     answers = found(snapshot, amounts, wanted, StartSpan(begin, last, duration))
     starts = [each.starts_at for each in answers]
     every = (
-        t for t in range(begin, last + 1) if fits(snapshot, amounts, wanted, TimeWindow(t, t + duration))
+        t for t in range(begin, last + 1) if fits(snapshot, amounts, [wanted], TimeWindow(t, t + duration))
     )
     assert next(every, None) == (starts[0] if starts else None)
     assert starts == sorted(starts)
     for each in answers:
         assert each.starts_at + duration <= each.free_until
         for end in (each.starts_at + duration, min(each.free_until, 3.0 * LAST)):
-            window = TimeWindow(each.starts_at, end)
-            for provider, some in each.choice.resources:
-                for name, amount in some.items():
-                    here = [one for one in amounts if one.key == (provider.uuid, name)]
-                    begun = sum(one.used for one in here if one.has_begun)
-                    endless = (
-                        used_of(snapshot, provider.uuid, name)
-                        - begun
-                        - needed_holds(here, 0).get((provider.uuid, name), 0)
-                    )
-                    total = snapshot.providers[provider.id].inventories[name].capacity
-                    assert endless + largest_sum(here, window) + amount <= total
-
-
-def used_of(snapshot: ModelSnapshot, provider: str, name: str) -> int:
-    return snapshot.providers[snapshot.by_uuid[provider]].used.get(name, 0)
+            assert have_room(snapshot, amounts, [each.choice], TimeWindow(each.starts_at, end))
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -241,8 +153,8 @@ def test_the_price_of_a_search_is_bounded() -> None:
     snapshot = build(*(Spec(f"cn{number}", inventories={"VCPU": 4}) for number in range(200)))
     with pytest.raises(BudgetExhausted):
         list(
-            find_free(
-                snapshot, {}, make_wanted("resources=VCPU:1"), StartSpan(0, 99, 4), SearchBudget(seconds=0.0)
+            free_windows(
+                snapshot, [], make_wanted("resources=VCPU:1"), StartSpan(0, 99, 4), SearchBudget(seconds=0.0)
             )
         )
 

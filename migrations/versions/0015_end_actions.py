@@ -1,0 +1,17 @@
+"""What happens at the end of reservations and of claims; the cleaning time after a claim."""
+
+import sqlalchemy as sa
+
+from placement.db.revision_tables import make_column
+
+revision = "0015"
+down_revision = "0014"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    # workers of the release before write rows without these columns
+    for table in ("claim_expiries", "reservations", "booked_windows"):
+        make_column(table, sa.Column("on_end", sa.String(16), nullable=False, server_default="none"))
+    make_column("claim_expiries", sa.Column("cleaning_time", sa.Integer, nullable=False, server_default="0"))

@@ -1,0 +1,53 @@
+"""The resource ``/ext/v1/time_events``: starts and ends of reservations and of claims."""
+
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from flask import Blueprint, Response
+
+from placement.api.call import ApiRequest, api_operation, mount_prefix
+from placement.api.ext.reservations import visible_project
+from placement.api.paths import EXT
+from placement.policies import ext as rules
+from placement.schemas.time_events import parse_events
+from placement.store.expiries import server_time
+from placement.store.time_events import list_events
+from placement.store.time_profile import iso_time
+
+blueprint = Blueprint("ext_time_events", __name__)
+
+PATH: Final = f"{EXT}/time_events"
+
+
+@api_operation(blueprint, "GET", PATH, None, writes_json=True)
+def list_interval(call: ApiRequest) -> Response:
+    """List the events of an interval. A caller that may not see all gets those of its project."""
+    page = parse_events(call.query_parameters, call.version)
+    project_id = visible_project(call, rules.LIST_TIME_EVENTS, page.project_id)
+    with call.service.database.read() as conn:
+        # the clock is read before the tables, so that they have each write before this time
+        now = server_time(conn)
+        interval = page.interval_at(now, project_id)
+        # one more than the limit of the page is read, to find out whether there is a next page
+        found = list_events(conn, interval, page.after, page.limit + 1)
+    shown = found[: page.limit]
+    until = iso_time(interval.until)
+    document: dict[str, Any] = {
+        "now": iso_time(now),
+        "until": until,
+        "events": [each.to_document() for each in shown],
+    }
+    if len(found) > page.limit:
+        last = shown[-1].position
+        following = {
+            "since": iso_time(interval.since),
+            "until": until,
+            "notice": page.notice,
+            "limit": page.limit,
+            # the float as it is, because the text of a time is rounded
+            "marker": f"{last.instant}_{last.kind}_{last.consumer}",
+        }
+        if page.project_id is not None:
+            following["project_id"] = page.project_id
+        document["links"] = [{"rel": "next", "href": f"{mount_prefix()}{PATH}?{urlencode(following)}"}]
+    return call.json_answer(document)

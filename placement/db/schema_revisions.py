@@ -1,0 +1,51 @@
+"""The revisions of the schema that this version has, and those that a database records; without Alembic.
+
+Each service and command compares revisions when it starts. Alembic would import every migration for that,
+and takes a third of the time of a start; only a migration needs it.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+import sqlalchemy as sa
+
+from placement.db.tables import ExtensionTables
+
+_DIGITS: Final = "[0-9]" * 4
+VERSION_TABLE: Final = "alembic_version"
+"""Alembic's table with the revision of the core's tables."""
+
+
+def script_location() -> Path:
+    """Return the folder of the migrations, which is a part of the installed package."""
+    return Path(str(resources.files("placement.db"))) / "migrations"
+
+
+@cache
+def known_revisions(branch: ExtensionTables | None = None) -> frozenset[str]:
+    """Return the revisions of this version, of the core's tables or of an extension's.
+
+    The name of a migration's file begins with its revision, a number of four digits.
+    """
+    folder = script_location() / "versions" if branch is None else branch.revisions
+    return frozenset(file.name.partition("_")[0] for file in folder.glob(f"{_DIGITS}_*.py"))
+
+
+def newest_revision(branch: ExtensionTables | None = None) -> str | None:
+    """Return the revision that this version needs for the tables of the core or of an extension."""
+    return max(known_revisions(branch), default=None)
+
+
+def read_revisions(conn: sa.Connection, branch: ExtensionTables | None = None) -> Sequence[str]:
+    """Return the revisions that a database records: one, none before the first migration.
+
+    More than one are the work of another program.
+    """
+    name = VERSION_TABLE if branch is None else branch.version_table
+    if not sa.inspect(conn).has_table(name):
+        return ()
+    table = sa.table(name, sa.column("version_num"))
+    return conn.execute(sa.select(table.c.version_num)).scalars().all()

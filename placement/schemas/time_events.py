@@ -1,0 +1,97 @@
+"""The query of ``GET /ext/v1/time_events``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from placement import microversion
+from placement.exceptions import InvalidRequest
+from placement.microversion import Microversion
+from placement.schemas.base import StrictSchema, StringField
+from placement.schemas.claim import TIME_FORM, TIME_MEANING, parse_time
+from placement.schemas.terms import Params, load_query, since_version
+from placement.store.time_events import EventInterval, EventPosition, TimeEventKind
+from placement.store.time_profile import iso_time
+
+MAX_EVENTS: Final = 1000
+"""Maximum number of events in an answer."""
+MAX_INTERVAL: Final = 7 * 86_400.0
+"""Maximum number of seconds of an interval, and of a notice."""
+DEFAULT_NOTICE: Final = 3600
+"""Default seconds from an announcement to the announced time."""
+_ALWAYS: Final = since_version(microversion.INITIAL)
+
+
+class _EventsQuery(StrictSchema):
+    """The parameters of ``GET /ext/v1/time_events``."""
+
+    since = StringField(required=True, pattern=TIME_FORM, meaning=TIME_MEANING, metadata=_ALWAYS)
+    until = StringField(pattern=TIME_FORM, meaning=TIME_MEANING, metadata=_ALWAYS)
+    project_id = StringField(min_length=1, max_length=255, metadata=_ALWAYS)
+    notice = StringField(
+        pattern="^([0-9]{1,5}|[1-5][0-9]{5}|60[0-3][0-9]{3}|604[0-7][0-9]{2}|604800)$",
+        meaning="a number of seconds from 0 to 604800",
+        metadata=_ALWAYS,
+    )
+    limit = StringField(pattern="^[1-9][0-9]{0,3}$", meaning="a number from 1 to 9999", metadata=_ALWAYS)
+    marker = StringField(
+        pattern=rf"^[0-9]{{1,12}}(\.[0-9]{{1,17}})?_({'|'.join(TimeEventKind)})_[0-9a-f-]{{36}}$",
+        meaning="the marker of a link to the next page",
+        metadata=_ALWAYS,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EventsPage:
+    """A page of events: begin and end of the interval, project, notice, last event before it, and limit.
+
+    None as the end stands for the present.
+    """
+
+    since: float
+    until: float | None
+    project_id: str | None
+    notice: int
+    after: EventPosition | None
+    limit: int
+
+    def interval_at(self, now: float, project_id: str | None) -> EventInterval:
+        """Return the interval of events of a project, at a present time.
+
+        :raises InvalidRequest: the interval is too long.
+        """
+        # whole milliseconds, which answers show exactly; a clock may be behind that of an earlier request
+        until = max(self.since, int(now * 1000) / 1000) if self.until is None else self.until
+        if until - self.since > MAX_INTERVAL:
+            raise InvalidRequest(
+                f"An interval has at most {MAX_INTERVAL / 86_400:.0f} days: give an until of at most"
+                f" {iso_time(self.since + MAX_INTERVAL)}, or a later since."
+            )
+        return EventInterval(self.since, until, self.notice, project_id)
+
+
+def parse_events(params: Params, version: Microversion) -> EventsPage:
+    """Return the page that a query string asks for.
+
+    :raises InvalidRequest: the query string is wrong; the message names the error.
+    """
+    values: Mapping[str, Any] = load_query(_EventsQuery, params, version)
+    since = parse_time(values["since"], "since")
+    until = parse_time(values["until"], "until") if "until" in values else None
+    if until is not None and until < since:
+        raise InvalidRequest("until has to be at or after since.")
+    after = None
+    if "marker" in values:
+        # the name of a kind has an underscore, too
+        time, kind_and_consumer = values["marker"].split("_", 1)
+        kind, consumer = kind_and_consumer.rsplit("_", 1)
+        after = EventPosition(float(time), TimeEventKind(kind), consumer)
+    return EventsPage(
+        since,
+        until,
+        values.get("project_id"),
+        int(values.get("notice", DEFAULT_NOTICE)),
+        after,
+        # a limit above the maximum is no error, so that clients need not know the maximum
+        min(MAX_EVENTS, int(values.get("limit", MAX_EVENTS))),
+    )

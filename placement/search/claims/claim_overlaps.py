@@ -1,0 +1,110 @@
+"""Names in claims, and the windows that are in the way of claims: for checks and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from placement.db.database import ServiceDatabase
+from placement.exceptions import InvalidRequest
+from placement.read_model.feed import ModelView, ReadModel
+from placement.read_model.snapshot import ModelSnapshot
+from placement.search.claims.availability import members_of
+from placement.search.claims.claim import WantedClaim
+from placement.search.claims.host_times import Skylines
+from placement.search.claims.scores import ATTRIBUTE
+from placement.search.host_filter import named_roots
+from placement.search.request import check_names
+from placement.store.holds import TimeSchedule, read_schedule
+from placement.store.time_profile import TimeWindow, overlaps_sentence
+
+# a message names few windows, and no reader compares the windows of a whole cloud
+MAX_EXPLAINED: Final = 20
+"""Maximum number of providers for which a refusal names the windows."""
+# an outdated snapshot costs only time: the database refuses its choice, and the service chooses again
+RECENT: Final = 0.1
+"""Maximum age, in seconds, of the snapshot used for a choice that the database confirms."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimLimits:
+    """Limits of one call that places and writes claims.
+
+    ``searching`` is the limit of CPU time for all searches, and ``explaining`` the limit for the reasons of a
+    refusal. The unit of both limits is seconds. ``retries`` is the maximum number of further attempts after
+    lost races.
+    """
+
+    searching: float
+    explaining: float
+    retries: int
+
+
+def check_claim_names(view: ModelView, wanted: Sequence[WantedClaim]) -> None:
+    """Check that all names in the claims exist.
+
+    :raises InvalidRequest: a resource class, trait, root or attribute does not exist.
+    """
+    snapshot = view.snapshot
+    for each in wanted:
+        check_names(each.request, view.names.classes, view.names.traits)
+        # the names are checked here, because an unknown name is an error of the client and no reason for
+        # "no candidate"
+        named_roots(snapshot, each.only or (), "allowed_hosts names")
+        named_roots(snapshot, each.avoid, "excluded_hosts names")
+        for name, _ in each.order:
+            attribute = name.removeprefix(ATTRIBUTE)
+            if attribute != name and snapshot.attribute_range(attribute) is None:
+                raise InvalidRequest(
+                    f"The order names the attribute {attribute}, but no provider has a number for it."
+                )
+
+
+def possible_providers(model: ReadModel, wanted: Sequence[WantedClaim]) -> set[str] | None:
+    """Return the uuids of the providers that the claims may use; None if the claims name no hosts."""
+    if any(each.only is None for each in wanted):
+        return None
+    named = {uuid for each in wanted for uuid in each.only or ()}
+    # without its timed amounts, a provider only seems to have less room, so a recent view suffices
+    with model.recent_view(RECENT) as view:
+        snapshot = view.snapshot
+        roots = {snapshot.by_uuid[each] for each in named if each in snapshot.by_uuid}
+        return {each.uuid for each in members_of(snapshot, roots.intersection(snapshot.trees))}
+
+
+def describe_overlaps(
+    database: ServiceDatabase, providers: Sequence[str], wanted: Sequence[WantedClaim], window: TimeWindow
+) -> str:
+    """Return a sentence that names timed amounts of other consumers that overlap a window."""
+    with database.read() as conn:
+        schedule = read_schedule(conn, {each.consumer for each in wanted}, providers)
+    return name_amounts(schedule, providers, wanted, window)
+
+
+def wanted_classes(wanted: Iterable[WantedClaim]) -> set[str]:
+    """Return the resource classes that the requests of these claims ask for."""
+    return {name for each in wanted for request in each.all_requests for name in request.total_amounts}
+
+
+def name_amounts(
+    schedule: TimeSchedule, providers: Sequence[str], wanted: Sequence[WantedClaim], window: TimeWindow
+) -> str:
+    """Return a sentence that names the timed amounts of some providers that overlap a window."""
+    names = wanted_classes(wanted)
+    amounts = [each for each in schedule.amounts if each.resource_class in names]
+    return overlaps_sentence(amounts, window, are_all=len(providers) < MAX_EXPLAINED)
+
+
+def overlapping_providers(
+    snapshot: ModelSnapshot, skylines: Skylines, wanted: Sequence[WantedClaim], window: TimeWindow
+) -> list[str]:
+    """Return the uuids of some providers with timed amounts of the wanted classes during a window."""
+    names = wanted_classes(wanted)
+    found = (
+        snapshot.providers[each].uuid
+        for each, here in skylines.items()
+        if any(name in names and skyline.largest_sum(window) for name, skyline in here.items())
+    )
+    return list(islice(found, MAX_EXPLAINED))

@@ -1,0 +1,202 @@
+"""Finds the earliest windows in which several claims fit together, for the whole duration.
+
+A *joint window* has a choice for each claim, which can be held together from its start on. Only the first
+allowed start and the ends of timed amounts are possible earliest starts, as for one claim
+(:mod:`placement.search.claims.availability`). The search tests them in the order of time. A start is skipped
+if some claim has no host then by the sums of hosts, or fewer hosts than it needs. All claims are placed
+together in a snapshot of the hosts that remain, with the usage of the window.
+
+A worked example
+    Hosts ``a`` and ``b`` have 8 VCPU. A window takes ``a`` until 10:00, another one ``b`` until 11:00. Two
+    claims of 4 VCPU fit on ``a`` together at 10:00. If they need different hosts, they fit at 11:00.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Final
+
+from placement.read_model.provider import SHARES
+from placement.read_model.snapshot import ModelSnapshot
+from placement.search.budget import SearchBudget
+from placement.search.claims.availability import StartSpan, allowed_roots, free_until, snapshot_during
+from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim
+from placement.search.claims.host_times import HostTimes, Skylines
+from placement.search.claims.placement import UnplacedClaim, place_claims
+from placement.store.groups import GroupPolicy
+from placement.store.time_skyline import whole_milliseconds
+
+# the snapshot of a few hosts is made faster than that of a cloud, and mostly suffices
+_TRIED_FIRST: Final = 64
+"""Number of hosts for each claim that are tried before all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class JointWindow:
+    """Choices of claims that can be held together from ``starts_at`` until ``free_until``, maybe infinite."""
+
+    choices: tuple[HostChoice, ...]
+    starts_at: float
+    free_until: float
+
+
+def find_joint(
+    snapshot: ModelSnapshot,
+    skylines: Skylines,
+    wanted: Sequence[WantedClaim],
+    span: StartSpan,
+    budget: SearchBudget,
+) -> Iterator[JointWindow]:
+    """Yield joint windows of claims, the earliest first; each one begins after the free time of the last one.
+
+    :raises BudgetExhausted: the budget is spent.
+    """
+    hosts = _JointHosts.from_claims(snapshot, skylines, wanted, span, budget)
+    ends = _EndsAhead(snapshot, skylines, hosts.roots, span.begin)
+    # equal questions get equal answers
+    rng = random.Random(0)
+    start = span.begin
+    while start <= span.last:
+        budget.spend()
+        if (later := hosts.first_start(start)) > start:
+            start = later
+            continue
+        window, found = span.window_at(start), None
+        for roots in hosts.possible_roots(start):
+            here = snapshot_during(snapshot, roots, skylines, window)
+            budget.spend(len(here))
+            placed = place_claims(ClaimScenario.from_members(here, {}, wanted), wanted, budget, rng)
+            if not isinstance(placed, UnplacedClaim):
+                found = tuple(each.choice for each in placed)
+                break
+        if found is None:
+            start = ends.first_after(start)
+            continue
+        until = free_until(snapshot, skylines, found, start)
+        yield JointWindow(found, start, until)
+        start = whole_milliseconds(until) if until < math.inf else until
+
+
+class _EndsAhead:
+    """The ends of timed amounts of hosts and of sharing providers, read in the order of time."""
+
+    def __init__(
+        self, snapshot: ModelSnapshot, skylines: Skylines, roots: Iterable[int], begin: float
+    ) -> None:
+        concerned = {each for root in roots for each in snapshot.trees[root]} | snapshot.by_trait.get(
+            SHARES, set()
+        )
+        here = (skylines[each] for each in sorted(concerned) if each in skylines)
+        self._ends = heapq.merge(*(one.falls_after(begin) for each in here for one in each.values()))
+
+    def first_after(self, time: float) -> float:
+        """Return the first end after a time, in whole milliseconds; infinity if there is none.
+
+        Later times of later calls are not before earlier ones.
+        """
+        return whole_milliseconds(next((each for each in self._ends if each > time), math.inf))
+
+
+@dataclass(slots=True)
+class _ClaimHosts:
+    """The hosts of equal claims: ``ready`` ones may have room, and the others have none before their time.
+
+    ``count`` is the number of hosts that the claims need at least.
+    """
+
+    times: Sequence[HostTimes]
+    count: int
+    ready: dict[int, float]
+    last: float
+    waiting: list[tuple[float, int]] = field(default_factory=list)
+
+    def possible_at(self, start: float) -> Iterator[int]:
+        """Yield the roots of hosts that sums do not exclude at a start.
+
+        Starts of later calls are not before those of earlier calls.
+        """
+        while self.waiting and self.waiting[0][0] <= start:
+            known, root = heapq.heappop(self.waiting)
+            self.ready[root] = known
+        for root, known in list(self.ready.items()):
+            if known < start:
+                known = min(each.first_start(root, start, self.last) for each in self.times)
+                self.ready[root] = known
+            if known > start:
+                del self.ready[root]
+                if known <= self.last:
+                    heapq.heappush(self.waiting, (known, root))
+                continue
+            yield root
+
+    def first_start(self, start: float) -> float:
+        """Return the first start from one on at which enough hosts are not excluded; infinity without one.
+
+        The result may be too early, but never too late.
+        """
+        found = sum(1 for _ in islice(self.possible_at(start), self.count))
+        if found == self.count:
+            return start
+        return self.waiting[0][0] if self.waiting else math.inf
+
+
+class _JointHosts:
+    """The hosts of several claims, by sums of each host."""
+
+    def __init__(self, by_claim: Sequence[_ClaimHosts], roots: frozenset[int]) -> None:
+        self._by_claim = by_claim
+        self.roots = roots
+
+    @classmethod
+    def from_claims(
+        cls,
+        snapshot: ModelSnapshot,
+        skylines: Skylines,
+        wanted: Sequence[WantedClaim],
+        span: StartSpan,
+        budget: SearchBudget,
+    ) -> _JointHosts:
+        """Return the hosts of claims; equal claims share their hosts."""
+        likeness: dict[Hashable, WantedClaim] = {}
+        counts: Counter[Hashable] = Counter()
+        key: Hashable
+        for each in wanted:
+            key = (id(each.request), id(each.fallback), each.topology, each.only, each.avoid)
+            likeness.setdefault(key, each)
+            counts[key] += 1
+        by_claim, roots = list[_ClaimHosts](), set[int]()
+        has_pools = SHARES in snapshot.by_trait
+        for key, each in likeness.items():
+            allowed = sorted(allowed_roots(snapshot, each, budget))
+            roots.update(allowed)
+            times = [
+                HostTimes(snapshot, skylines, replace(each, request=request), span.duration, budget)
+                for request in each.all_requests
+            ]
+            is_apart = each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY
+            # the hosts of claims that take from sharing providers alone are these providers
+            count = counts[key] if is_apart and not has_pools else 1
+            by_claim.append(_ClaimHosts(times, count, dict.fromkeys(allowed, -math.inf), span.last))
+        return cls(by_claim, frozenset(roots))
+
+    def first_start(self, start: float) -> float:
+        """Return the first start from one on that no claim excludes; infinity without one."""
+        return max(each.first_start(start) for each in self._by_claim)
+
+    def possible_roots(self, start: float) -> Iterator[Sequence[int]]:
+        """Yield roots at which the claims may be placed at a start: first a few, and then all."""
+        few = {
+            root
+            for each in self._by_claim
+            for root in islice(each.possible_at(start), max(_TRIED_FIRST, 2 * each.count))
+        }
+        yield sorted(few)
+        every = {root for each in self._by_claim for root in each.possible_at(start)}
+        if len(every) > len(few):
+            yield sorted(every)

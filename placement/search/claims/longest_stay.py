@@ -1,0 +1,256 @@
+"""Places preemptible claims where they may stay longest.
+
+A *preemptible* claim uses room that is promised to others from some time on. It begins now, and ends
+when the room is needed, but it lasts at least a given time. After that time a window that is booked later may
+end it earlier (:mod:`placement.store.preemptions`). A *stay* is the window of such a claim.
+
+A stay that fits until some end also fits until each earlier end. Only instants at which timed amounts begin,
+and the last possible end, are ends of longest stays. So a bisection over these instants finds the longest
+stay at a host. Sums of each host bound it (:class:`~placement.search.claims.host_times.HostTimes`), so few
+hosts have to be searched.
+
+A worked example
+    It is 9:00. Host ``a`` is promised from 10:00 on, host ``b`` from 12:00 on, and host ``c`` is full until
+    9:30. A claim for at least an hour, and until 18:00 at most, gets host ``b`` and ends at 12:00.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from placement.exceptions import InvalidRequest
+from placement.read_model.snapshot import ModelSnapshot
+from placement.search.budget import BudgetExhausted, SearchBudget
+from placement.search.claims.availability import allowed_roots, during_window, members_of, snapshot_during
+from placement.search.claims.claim import ClaimScenario, WantedClaim
+from placement.search.claims.host_times import NO_SKYLINES, HostTimes, Skylines
+from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
+from placement.store.groups import Members
+from placement.store.time_profile import AT_ONCE, MAX_AHEAD, TimeWindow, check_window, iso_time
+
+# the length of a stay is a preference, so it may not cost much more than a place
+_MAX_SEARCHED: Final = 64
+"""Maximum number of hosts that are searched for a longer stay after one was found."""
+
+Stay = tuple[Sequence[PlacedClaim], float]
+"""Places of claims, and the end until which they may stay."""
+PlaceUntil = Callable[[float], Sequence[PlacedClaim]]
+"""Returns places of claims until an end; none if there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaySpan:
+    """Possible stays: from ``begin`` until an end from ``min_end`` to ``max_end``, both included."""
+
+    begin: float
+    min_end: float
+    max_end: float
+
+    @classmethod
+    def from_wanted(cls, wanted: WantedClaim, now: float) -> StaySpan | None:
+        """Return the possible stays of a claim; None if it has no end.
+
+        The only end of a claim that is not preemptible is the end of its window.
+
+        :raises InvalidRequest: there is none.
+        """
+        window, min_duration = wanted.window, wanted.min_duration
+        if window is None:
+            return None
+        if min_duration is None:
+            ahead = check_window(window, now)
+            return cls(ahead.starts_at, ahead.ends_at, ahead.ends_at)
+        # a claim without an end would keep its room from all later windows; whole seconds are shown exactly
+        last = min(window.ends_at, math.floor(now + MAX_AHEAD))
+        if now + min_duration > last:
+            raise InvalidRequest(
+                f"A preemptible claim lasts at least its min_duration, so ends_at has to be at least"
+                f" {min_duration:g} seconds from now; the time of the database is {iso_time(now)}."
+            )
+        return cls(now, now + min_duration, last)
+
+    @property
+    def shortest_window(self) -> TimeWindow:
+        """The shortest stay."""
+        return TimeWindow(self.begin, self.min_end)
+
+    def window_until(self, end: float) -> TimeWindow:
+        """Return the stay with an end."""
+        return TimeWindow(self.begin, end)
+
+
+def with_end(
+    placed: Iterable[PlacedClaim], wanted: Sequence[WantedClaim], span: StaySpan, end: float
+) -> list[PlacedClaim]:
+    """Return placed claims that end at a time.
+
+    :param wanted: these claims, with their fallbacks.
+    """
+    window = TimeWindow(AT_ONCE, end)
+    return [
+        replace(each, wanted=replace(one, window=window, kept_until=span.min_end))
+        for each, one in zip(placed, wanted, strict=True)
+    ]
+
+
+def possible_ends(
+    skylines: Skylines, providers: Iterable[int], names: Iterable[str], span: StaySpan
+) -> list[float]:
+    """Return the possible ends of longest stays at some providers, in ascending order."""
+    found, classes = {span.max_end}, frozenset(names)
+    for each in providers:
+        for name, skyline in skylines.get(each, NO_SKYLINES).items():
+            if name in classes:
+                found.update(skyline.rises_within(span.min_end, span.max_end))
+    return sorted(found)
+
+
+def place_until_last(ends: Sequence[float], place: PlaceUntil, found: Stay | None = None) -> Stay | None:
+    """Return places until the last possible one of some ends, with this end; None if there are none.
+
+    :param ends: ends in ascending order.
+    :param found: places that are known, which the result replaces.
+    :raises BudgetExhausted: the budget is spent, and no places are known.
+    """
+    low, high = 0, len(ends)
+    # mostly the last end is possible
+    middle = high - 1
+    while low < high:
+        try:
+            placed = place(ends[middle])
+        except BudgetExhausted:
+            if found is None:
+                raise
+            break
+        if placed:
+            found, low = (placed, ends[middle]), middle + 1
+        else:
+            high = middle
+        middle = (low + high) // 2
+    return found
+
+
+def prolong_stay(
+    snapshot: ModelSnapshot,
+    skylines: Skylines,
+    members: Members,
+    placed: Sequence[PlacedClaim],
+    span: StaySpan,
+    budget: SearchBudget,
+    rng: random.Random,
+) -> list[PlacedClaim]:
+    """Return places of several preemptible claims with the longest common stay.
+
+    :param placed: places for the shortest stay, which are kept if the budget is spent.
+    """
+    wanted = [each.wanted for each in placed]
+
+    def place_all(end: float) -> Sequence[PlacedClaim]:
+        during = during_window(snapshot, skylines, span.window_until(end))
+        found = place_claims(ClaimScenario.from_members(during, members, wanted), wanted, budget, rng)
+        return () if isinstance(found, UnplacedClaim) else found
+
+    classes = (name for each in wanted for request in each.all_requests for name in request.total_amounts)
+    ends = possible_ends(skylines, skylines, classes, span)
+    found = place_until_last(ends, place_all, (placed, span.min_end))
+    # this line is for the type checker: some places are known
+    assert found is not None
+    return with_end(found[0], wanted, span, found[1])
+
+
+def place_longest(
+    snapshot: ModelSnapshot,
+    skylines: Skylines,
+    wanted: WantedClaim,
+    span: StaySpan,
+    budget: SearchBudget,
+    rng: random.Random,
+) -> list[PlacedClaim]:
+    """Return the place of a preemptible claim with the longest stay; empty if there is no place.
+
+    The claim has no order, no group and no alternates, so that only the length of the stay matters. Its
+    fallback is served only if its request has no place at any host. After a place was found, a limited number
+    of hosts is searched for a longer stay.
+
+    :raises BudgetExhausted: the budget is spent.
+    """
+    for request in wanted.all_requests:
+        one = replace(wanted, request=request, fallback=None)
+        if found := _HostStays(snapshot, skylines, one, span, budget, rng).find_longest():
+            placed, end = found
+            return with_end(placed, [wanted], span, end)
+    return []
+
+
+class _HostStays:
+    """Finds the host at which a claim stays longest."""
+
+    def __init__(
+        self,
+        snapshot: ModelSnapshot,
+        skylines: Skylines,
+        wanted: WantedClaim,
+        span: StaySpan,
+        budget: SearchBudget,
+        rng: random.Random,
+    ) -> None:
+        self._snapshot = snapshot
+        self._skylines = skylines
+        self._wanted = wanted
+        self._span = span
+        self._budget = budget
+        self._rng = rng
+        self._times = HostTimes(snapshot, skylines, wanted, span.min_end - span.begin, budget)
+
+    def find_longest(self) -> Stay | None:
+        """Return the place with the longest stay, and its end."""
+        roots = sorted(allowed_roots(self._snapshot, self._wanted, self._budget))
+        # concurrent claims mostly try different hosts first
+        self._rng.shuffle(roots)
+        begin, last = self._span.begin, self._span.max_end
+        bounds: list[tuple[float, int, int]] = []
+        for number, root in enumerate(roots):
+            if self._times.first_start(root, begin, begin) > begin:
+                continue
+            bound = self._times.latest_end(root, begin)
+            # no stay is longer than until the last end, so not every host has to be read
+            if bound >= last and (placed := self._place_at(root, last)):
+                return placed, last
+            heapq.heappush(bounds, (-min(bound, last), number, root))
+        best: Stay | None = None
+        searched = 0
+        while bounds:
+            bound, _, root = heapq.heappop(bounds)
+            if best is not None and (best[1] >= -bound or searched >= _MAX_SEARCHED):
+                break
+            searched += best is not None
+            try:
+                best = self._find_at(root, self._span.min_end if best is None else best[1], -bound) or best
+            except BudgetExhausted:
+                if best is None:
+                    raise
+                break
+        return best
+
+    def _find_at(self, root: int, above: float, bound: float) -> Stay | None:
+        """Return the place with the longest stay at a host, if it ends at ``above`` or later."""
+        providers = [each.id for each in members_of(self._snapshot, (root,))]
+        span = replace(self._span, min_end=above, max_end=bound)
+        classes = self._wanted.request.total_amounts
+        return place_until_last(
+            possible_ends(self._skylines, providers, classes, span), lambda end: self._place_at(root, end)
+        )
+
+    def _place_at(self, root: int, end: float) -> Sequence[PlacedClaim]:
+        here = snapshot_during(self._snapshot, (root,), self._skylines, self._span.window_until(end))
+        self._budget.spend(len(here))
+        wanted = replace(self._wanted, only=frozenset({self._snapshot.providers[root].uuid}))
+        placed = place_claims(
+            ClaimScenario.from_members(here, {}, [wanted]), [wanted], self._budget, self._rng
+        )
+        return () if isinstance(placed, UnplacedClaim) else placed

@@ -1,0 +1,234 @@
+"""Searches for the earliest windows of claims, as ``POST /ext/v1/availability`` asks for them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+
+from placement.db.database import ServiceDatabase
+from placement.exceptions import Conflict, InvalidRequest, NoCandidate
+from placement.read_model.feed import ModelView, ReadModel
+from placement.read_model.snapshot import ModelSnapshot
+from placement.search.budget import BudgetExhausted, SearchBudget
+from placement.search.claims.availability import (
+    NEVER,
+    StartSpan,
+    during_window,
+    find_free,
+    place_in_window,
+    times_by_way,
+)
+from placement.search.claims.claim import ClaimScenario, WantedClaim
+from placement.search.claims.claim_overlaps import (
+    ClaimLimits,
+    check_claim_names,
+    describe_overlaps,
+    overlapping_providers,
+    possible_providers,
+)
+from placement.search.claims.host_times import HostTimes, Skylines
+from placement.search.claims.joint_windows import JointWindow, find_joint
+from placement.search.claims.placement import UnplacedClaim, place_claims
+from placement.search.claims.refusal import claim_refusal
+from placement.search.claims.timetable import WindowTimetable
+from placement.store import expiries
+from placement.store.booking_limits import BookingLimits
+from placement.store.time_profile import MAX_AHEAD, TimeWindow, iso_time
+from placement.store.time_skyline import whole_milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTime:
+    """The ``duration`` of a wanted window, in seconds, and the range of its start.
+
+    None as a bound stands for the present or for the latest possible start.
+    """
+
+    duration: float
+    not_before: float | None = None
+    deadline: float | None = None
+
+    def span_at(self, now: float, limits: BookingLimits) -> StartSpan:
+        """Return the possible starts of the window.
+
+        :raises InvalidRequest: there is no possible start.
+        :raises Conflict: a limit excludes every start.
+        """
+        begin = whole_milliseconds(now if self.not_before is None else max(now, self.not_before))
+        last = now + MAX_AHEAD
+        if self.deadline is not None:
+            # sums of floats differ from the decimal numbers of a body by less than a microsecond
+            last = min(last, self.deadline - self.duration + 1e-6)
+        if begin > last:
+            raise InvalidRequest(
+                "No window of this duration lies between not_before and deadline, and begins within"
+                f" {MAX_AHEAD / 86_400:.0f} days; the time of the database is {iso_time(now)}."
+            )
+        limits.check_time(TimeWindow(begin, begin + self.duration), now)
+        if limits.max_ahead is not None:
+            last = min(last, now + limits.max_ahead)
+        return StartSpan(begin, last, self.duration)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundWindows:
+    """The free windows that a search has found; if there are none, the refusal has the reason.
+
+    ``is_complete`` is False if the search ran out of time.
+    """
+
+    windows: Sequence[JointWindow]
+    is_complete: bool = True
+    refusal: NoCandidate | None = None
+
+
+class WindowSearch:
+    """Finds windows, and the reasons if there are none.
+
+    :param check_awaited: called regularly during long searches. An exception that it raises ends the call.
+    """
+
+    def __init__(
+        self,
+        model: ReadModel,
+        database: ServiceDatabase,
+        timetable: WindowTimetable,
+        limits: ClaimLimits,
+        check_awaited: Callable[[], None],
+    ) -> None:
+        self._model = model
+        self._database = database
+        self._timetable = timetable
+        self._limits = limits
+        self._check_awaited = check_awaited
+        self._rng = random.Random()
+
+    def find_windows(
+        self,
+        wanted: Sequence[WantedClaim],
+        time: WantedTime,
+        limit: int,
+        limits: BookingLimits,
+        *,
+        explain: bool = False,
+        is_repeated: bool = False,
+    ) -> FoundWindows:
+        """Return the earliest windows in which the claims of new consumers fit together.
+
+        :param limits: the limits on reservations, of which only duration and horizon apply, because the
+            search has no project.
+        :param explain: whether a refusal has an explanation if no window could ever suffice.
+        :param is_repeated: whether an earlier search found nothing while windows changed.
+        :raises InvalidRequest: a resource class, trait or root that a claim names does not exist, no start
+            is possible, or the search takes too long to find any window.
+        """
+        found: list[JointWindow] = []
+        try:
+            concerned = possible_providers(self._model, wanted)
+            with self._database.read() as conn:
+                now = expiries.server_time(conn)
+            try:
+                span = time.span_at(now, limits)
+            except Conflict as refused:
+                return FoundWindows((), refusal=NoCandidate(refused.detail, None))
+            with self._timetable.fresh_view(concerned, self._check_awaited) as timed:
+                view, skylines = timed.view, timed.skylines
+                check_claim_names(view, wanted)
+                snapshot = view.snapshot
+                pause = view.yield_after(self._check_awaited)
+                budget = SearchBudget(self._limits.searching, yield_lock=pause)
+                ways = (
+                    times_by_way(snapshot, skylines, wanted[0], span.duration, budget)
+                    if len(wanted) == 1
+                    else ()
+                )
+                found += islice(_find_each(snapshot, skylines, wanted, span, budget, ways), limit)
+                if found:
+                    return FoundWindows(found)
+                refusal = self._explain_times(view, skylines, wanted, span, ways, explain=explain)
+                ahead = TimeWindow(span.begin, span.last + span.duration)
+                some = overlapping_providers(view.snapshot, skylines, wanted, ahead)
+        except BudgetExhausted:
+            if not found:
+                raise InvalidRequest.too_long(
+                    "No window was found",
+                    self._limits.searching,
+                    "candidates_deadline",
+                    ": name hosts in allowed_hosts, or ask for fewer claims or groups, or a nearer deadline.",
+                ) from None
+            return FoundWindows(found, is_complete=False)
+        # the answer is only advice, so one repetition suffices
+        if not is_repeated and self._timetable.has_changed(timed):
+            return self.find_windows(wanted, time, limit, limits, explain=explain, is_repeated=True)
+        refusal.add_overlaps(describe_overlaps(self._database, some, wanted, ahead))
+        return FoundWindows(found, refusal=refusal)
+
+    def _explain_times(
+        self,
+        view: ModelView,
+        skylines: Skylines,
+        wanted: Sequence[WantedClaim],
+        span: StartSpan,
+        ways: Sequence[HostTimes],
+        *,
+        explain: bool,
+    ) -> NoCandidate:
+        """Return why claims have no free window: they never fit, or other consumers take all.
+
+        :param ways: the host times of a single claim.
+        """
+        budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
+        # timed amounts leave the most room when none of them is used; without a place in time, the windows
+        # remain as the likely reason
+        with suppress(BudgetExhausted):
+            unplaced = self._never_placed(view.snapshot, skylines, wanted, ways, budget)
+            if unplaced is not None and explain:
+                return claim_refusal(wanted, unplaced, budget)
+            if unplaced is not None:
+                return NoCandidate(
+                    "No host has room for the request at any time, even without all windows and claims"
+                    " that end. With 'explain', the answer has the reasons.",
+                    None,
+                )
+        until = iso_time(span.last + span.duration)
+        return NoCandidate(
+            f"No window of {span.duration:g} seconds is free between {iso_time(span.begin)} and {until}.",
+            None,
+        )
+
+    def _never_placed(
+        self,
+        snapshot: ModelSnapshot,
+        skylines: Skylines,
+        wanted: Sequence[WantedClaim],
+        ways: Sequence[HostTimes],
+        budget: SearchBudget,
+    ) -> UnplacedClaim | None:
+        """Return the claim that has no place even without timed amounts; None if all have places."""
+        is_alone = len(wanted) == 1
+        # few hosts are read for a single claim
+        if is_alone and place_in_window(snapshot, skylines, wanted[0], NEVER, budget, self._rng, ways):
+            return None
+        empty = during_window(snapshot, skylines, NEVER)
+        world = ClaimScenario.from_members(empty, {}, wanted)
+        placed = UnplacedClaim(0, world) if is_alone else place_claims(world, wanted, budget, self._rng)
+        return placed if isinstance(placed, UnplacedClaim) else None
+
+
+def _find_each(
+    snapshot: ModelSnapshot,
+    skylines: Skylines,
+    wanted: Sequence[WantedClaim],
+    span: StartSpan,
+    budget: SearchBudget,
+    ways: Sequence[HostTimes],
+) -> Iterator[JointWindow]:
+    """Yield the windows of claims; those of a single claim, with its host times, come host by host."""
+    if len(wanted) > 1:
+        yield from find_joint(snapshot, skylines, wanted, span, budget)
+        return
+    for each in find_free(snapshot, skylines, wanted[0], span, budget, ways):
+        yield JointWindow((each.choice,), each.starts_at, each.free_until)

@@ -1,0 +1,329 @@
+"""Events of windows and of claims that end: they follow from the tables and the clock.
+
+Nouns
+    An *event* has a kind, a consumer and an *instant*: the time at which it happens, by the clock of the
+    database. An instant is never before the write that decides about it. So if a reader asks for one interval
+    after the other up to the present, each event is in one of its answers.
+
+Invariants
+    - The feed shows the present bookings. An event of a time that was changed meanwhile is not in it.
+    - A deleted window has no events for times after its deletion. A window that was deleted before its start
+      is cancelled, and has no other event.
+    - The price of a page is bounded by the number of bookings with times in its interval, which indexes find,
+      and by its limit.
+
+A claim leaves the tables when its amounts are released. Then :func:`note_ended` keeps what its events need,
+for :data:`MAX_AGE` seconds.
+"""
+
+from __future__ import annotations
+
+import uuid as uuids
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from heapq import nsmallest
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from placement.db import clock
+from placement.db.database import WriteTransaction
+from placement.db.tables import (
+    RESERVATION,
+    booked_windows,
+    claim_expiries,
+    consumers,
+    ended_claims,
+    is_same_text,
+)
+from placement.store.expired import EXPIRES
+from placement.store.time_profile import MAX_PAST, EndAction, iso_time
+
+MAX_AGE: Final = 7 * 86_400.0
+"""Seconds for which claims are known after their end."""
+# a consumer has one row, so a release adds at most 100 rows
+_FORGOTTEN: Final = 200
+"""Maximum number of old claims that a release forgets."""
+# a window may begin in the past by as much, and its booking takes some time
+_LATE: Final = 2 * MAX_PAST
+"""Maximum number of seconds from the start of a window to its booking."""
+# any constant namespace serves; a change would repeat each event of the last minute
+_NAMESPACE: Final = uuids.UUID("0a8f2c1e-52f7-4a39-9d0c-6b1f3f6a7e24")
+
+
+class TimeEventKind(StrEnum):
+    """The kind of an event, in the order of events at one instant."""
+
+    STARTS_SOON = "reservation.starts_soon"
+    STARTED = "reservation.started"
+    ENDS_SOON = "reservation.ends_soon"
+    ENDED = "reservation.ended"
+    CANCELLED = "reservation.cancelled"
+    CLAIM_ENDS_SOON = "claim.ends_soon"
+    CLAIM_ENDED = "claim.ended"
+
+
+_KINDS: Final = list(TimeEventKind)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeEvent:
+    """An event of a consumer; times are in seconds since 1970.
+
+    ``starts_at`` and ``ends_at`` are the present times of the window or claim, without margins. A claim has
+    no start.
+    """
+
+    kind: TimeEventKind
+    instant: float
+    consumer: str
+    project_id: str
+    consumer_type: str | None
+    starts_at: float | None
+    ends_at: float
+    on_end: EndAction
+
+    @property
+    def event_id(self) -> str:
+        """The id, which is the same in each answer with this event."""
+        return str(uuids.uuid5(_NAMESPACE, f"{self.kind} {self.consumer} {round(self.instant * 1e6)}"))
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the event as answers and notifications show it."""
+        return {
+            "id": self.event_id,
+            "kind": self.kind,
+            "time": iso_time(self.instant),
+            "consumer_uuid": self.consumer,
+            "consumer_type": self.consumer_type,
+            "project_id": self.project_id,
+            "starts_at": None if self.starts_at is None else iso_time(self.starts_at),
+            "ends_at": iso_time(self.ends_at),
+            "on_end": self.on_end,
+        }
+
+    @property
+    def position(self) -> EventPosition:
+        """The place in the order of events."""
+        return EventPosition(self.instant, self.kind, self.consumer)
+
+
+@dataclass(frozen=True, slots=True)
+class EventPosition:
+    """A place in the order of events: instant, kind and consumer."""
+
+    instant: float
+    kind: TimeEventKind
+    consumer: str
+
+    @property
+    def sort_key(self) -> tuple[float, int, str]:
+        """The key by which events are sorted."""
+        return self.instant, _KINDS.index(self.kind), self.consumer
+
+
+@dataclass(frozen=True, slots=True)
+class EventInterval:
+    """The events with instants in ``[since, until)``, of one project or of all.
+
+    ``notice`` is the number of seconds from an event of the kinds ``*_soon`` to the time that it announces.
+    """
+
+    since: float
+    until: float
+    notice: float
+    project_id: str | None = None
+
+
+def list_events(
+    conn: sa.Connection, interval: EventInterval, after: EventPosition | None, limit: int
+) -> list[TimeEvent]:
+    """Return events in order, beginning after a position."""
+    found: dict[str, TimeEvent] = {}
+    # claims that were released between the statements are in both tables, and in the result once
+    for kind, query in _QUERIES:
+        values: dict[str, Any] = {
+            "since": interval.since,
+            "until": interval.until,
+            "notice": interval.notice,
+            "limit": limit,
+        }
+        if interval.project_id is not None:
+            query = query.where(is_same_text(query.selected_columns.project_id, sa.bindparam("project")))
+            values["project"] = interval.project_id
+        if after is not None:
+            begin, consumer = _place_in(kind, after)
+            instant, uuid = query.selected_columns.instant, query.selected_columns.uuid
+            place = sa.bindparam("begin", type_=sa.Double)
+            is_behind = uuid > sa.bindparam("consumer", type_=sa.String)
+            query = query.where((instant > place) | ((instant == place) & is_behind))
+            values |= {"begin": begin, "consumer": consumer}
+        for event in _events_of(kind, conn.execute(query, values)):
+            found[event.event_id] = event
+    return nsmallest(limit, found.values(), key=lambda each: each.position.sort_key)
+
+
+def _place_in(kind: TimeEventKind, after: EventPosition) -> tuple[float, str]:
+    """Return the instant and the consumer after which the events of a kind follow a position."""
+    order = _KINDS.index(kind) - _KINDS.index(after.kind)
+    # no uuid is before the empty text or behind the letter z
+    return after.instant, after.consumer if order == 0 else "" if order > 0 else "z"
+
+
+def _events_of(kind: TimeEventKind, rows: Iterable[Sequence[Any]]) -> Iterator[TimeEvent]:
+    for instant, uuid, project_id, consumer_type, starts_at, ends_at, on_end in rows:
+        start = None if starts_at is None else float(starts_at)
+        yield TimeEvent(
+            kind, float(instant), uuid, project_id, consumer_type, start, float(ends_at), EndAction(on_end)
+        )
+
+
+def note_ended(tx: WriteTransaction, uuids_of_consumers: Collection[str]) -> None:
+    """Keep the claims among these consumers that have ended, before they are released; forget old ones."""
+    ended = tx.conn.execute(_ENDING, {"uuids": list(uuids_of_consumers)}).mappings().all()
+    if not ended:
+        return
+    old = tx.conn.execute(_OLD).scalars().all()
+    # a consumer may have had an earlier claim
+    known = [*old, *(each["uuid"] for each in ended)]
+    tx.conn.execute(sa.delete(ended_claims).where(ended_claims.c.uuid.in_(known)))
+    tx.conn.execute(sa.insert(ended_claims), [dict(each) for each in ended])
+
+
+def _larger_of(one: sa.ColumnElement[Any], other: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    # the name of this function differs between databases
+    return sa.case((one > other, one), else_=other)
+
+
+_since: Final = sa.bindparam("since", type_=sa.Double)
+_until: Final = sa.bindparam("until", type_=sa.Double)
+_notice: Final = sa.bindparam("notice", type_=sa.Double)
+_w: Final = booked_windows.c
+_e: Final = claim_expiries.c
+_lead: Final = sa.select(sa.func.coalesce(sa.func.max(_w.lead_time), 0)).scalar_subquery()
+_cleaning: Final = sa.select(sa.func.coalesce(sa.func.max(_w.cleaning_time), 0)).scalar_subquery()
+_claim_cleaning: Final = sa.select(sa.func.coalesce(sa.func.max(_e.cleaning_time), 0)).scalar_subquery()
+
+_start: Final = _w.starts_at + _w.lead_time
+_end: Final = _w.expires_at - _w.cleaning_time
+# a window may get an end in its cleaning time, which is in the past then
+_end_instant: Final = _larger_of(_end, _w.end_set_at)
+_is_cancelled: Final = _w.ended_at < _start
+_is_deleted: Final = _w.ended_at < _w.expires_at
+_claim_end: Final = _e.expires_at - _e.cleaning_time
+
+
+def _is_within(instant: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    return (instant >= _since) & (instant < _until)
+
+
+def _window_events(instant: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    return (
+        sa.select(
+            instant.label("instant"),
+            _w.uuid,
+            _w.project_id,
+            sa.literal(RESERVATION).label("consumer_type"),
+            _start.label("starts_at"),
+            _end.label("ends_at"),
+            _w.on_end,
+        )
+        .where(_is_within(instant), *conditions)
+        .order_by(instant, _w.uuid)
+        .limit(sa.bindparam("limit", type_=sa.Integer))
+    )
+
+
+def _claim_events(instant: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    return (
+        sa.select(
+            instant.label("instant"),
+            consumers.c.uuid,
+            consumers.c.project_id,
+            consumers.c.consumer_type,
+            sa.null().label("starts_at"),
+            _claim_end.label("ends_at"),
+            _e.on_end,
+        )
+        .select_from(claim_expiries.join(consumers, EXPIRES))
+        .where(
+            _e.is_final,
+            _e.on_end != EndAction.NONE.value,
+            _e.expires_at >= _since,
+            _e.expires_at < _until + _notice + _claim_cleaning,
+            _is_within(instant),
+            *conditions,
+        )
+        .order_by(instant, consumers.c.uuid)
+        .limit(sa.bindparam("limit", type_=sa.Integer))
+    )
+
+
+def _past_claim_events(instant: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    past = ended_claims.c
+    return (
+        sa.select(
+            instant.label("instant"),
+            past.uuid,
+            past.project_id,
+            past.consumer_type,
+            sa.null().label("starts_at"),
+            past.ends_at,
+            past.on_end,
+        )
+        .where(past.ends_at >= _since, past.ends_at < _until + _notice, _is_within(instant), *conditions)
+        .order_by(instant, past.uuid)
+        .limit(sa.bindparam("limit", type_=sa.Integer))
+    )
+
+
+# conditions on plain columns, which indexes serve: each contains the rows with instants in the interval
+_starts_near: Final = (_w.starts_at >= _since - _LATE - _lead) & (_w.starts_at < _until + _notice)
+_ends_near: Final = (_w.ended_at >= _since) & (_w.ended_at < _until + _notice + _cleaning)
+_soon: Final = _larger_of(_start - _notice, _w.booked_at)
+_ends_soon: Final = _larger_of(_end - _notice, _w.end_set_at)
+_claim_soon: Final = _larger_of(_claim_end - _notice, _e.booked_at)
+_past_soon: Final = _larger_of(ended_claims.c.ends_at - _notice, ended_claims.c.booked_at)
+_QUERIES: Final = (
+    (TimeEventKind.STARTS_SOON, _window_events(_soon, _starts_near, ~_is_cancelled, _soon < _start)),
+    (TimeEventKind.STARTED, _window_events(_larger_of(_start, _w.booked_at), _starts_near, ~_is_cancelled)),
+    (
+        TimeEventKind.ENDS_SOON,
+        _window_events(_ends_soon, _ends_near, ~_is_deleted, _ends_soon < _end_instant),
+    ),
+    (
+        TimeEventKind.ENDED,
+        _window_events(
+            sa.case((_w.ended_at < _end_instant, _w.ended_at), else_=_end_instant), _ends_near, ~_is_cancelled
+        ),
+    ),
+    (TimeEventKind.CANCELLED, _window_events(_w.ended_at, _ends_near, _is_cancelled)),
+    # claims that have not been released come first: a claim that is released meanwhile is found afterwards
+    (TimeEventKind.CLAIM_ENDS_SOON, _claim_events(_claim_soon, _claim_soon < _claim_end)),
+    (TimeEventKind.CLAIM_ENDED, _claim_events(_claim_end)),
+    (TimeEventKind.CLAIM_ENDS_SOON, _past_claim_events(_past_soon, _past_soon < ended_claims.c.ends_at)),
+    (TimeEventKind.CLAIM_ENDED, _past_claim_events(ended_claims.c.ends_at)),
+)
+_ENDING: Final = (
+    sa.select(
+        consumers.c.uuid,
+        consumers.c.project_id,
+        consumers.c.consumer_type,
+        _e.booked_at,
+        _claim_end.label("ends_at"),
+        _e.on_end,
+    )
+    .select_from(claim_expiries.join(consumers, EXPIRES))
+    .where(
+        consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)),
+        _e.is_final,
+        _e.on_end != EndAction.NONE.value,
+        _e.expires_at <= clock.ServerNow(),
+    )
+)
+_OLD: Final = (
+    sa.select(ended_claims.c.uuid)
+    .where(ended_claims.c.ends_at < clock.ServerNow() - MAX_AGE)
+    .limit(_FORGOTTEN)
+)

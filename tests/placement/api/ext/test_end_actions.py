@@ -1,0 +1,215 @@
+"""Actions at the end of claims and reservations: stored, inherited, and listed for each host."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from tests.placement.api.ext.windows import HOUR, PATH, booked, show
+from tests.placement.builders import (
+    make_provider,
+    new_claim,
+    post_claims,
+    put_allocation,
+    read_error,
+)
+from tests.placement.moving_clock import advance_clock, after, iso
+from tests.placement.running import Admin
+from tests.placement.sql import execute_sql
+
+CLAIMS = "/ext/v1/claims"
+
+
+@pytest.fixture
+def host(admin: Admin) -> str:
+    return make_provider(admin, "cn", VCPU=8)
+
+
+def claimed(admin: Admin, amount: int = 1, hours: float = 1, **fields: Any) -> dict[str, Any]:
+    """Claim VCPUs for some hours from now, and return the claim of the answer."""
+    answer = post_claims(admin, new_claim(f"resources=VCPU:{amount}"), ends_at=after(hours * HOUR), **fields)
+    assert answer.status_code == 201, answer.text
+    claim: dict[str, Any] = answer.json["claims"][0]
+    return claim
+
+
+def ending(admin: Admin, host: str, more: str = "") -> list[dict[str, Any]]:
+    """Return the claims that end on a host."""
+    answer = admin("GET", f"{CLAIMS}?root={host}{more}")
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json["claims"]
+    return found
+
+
+def shown_claim(admin: Admin, consumer: str) -> dict[str, Any]:
+    found: dict[str, Any] = admin("GET", f"{CLAIMS}/{consumer}").json["claim"]
+    return found
+
+
+@pytest.mark.parametrize("action", ["none", "notify", "evict", None])
+def test_a_claim_shows_what_happens_at_its_end(admin: Admin, host: str, action: str | None) -> None:
+    claim = claimed(admin, **({} if action is None else {"on_end": action}))
+    assert claim["on_end"] == (action or "none")
+    shown = shown_claim(admin, claim["consumer_uuid"])
+    assert (shown["on_end"], shown["ends_at"]) == (action or "none", claim["ends_at"])
+    assert [(each["consumer_uuid"], each["on_end"]) for each in ending(admin, host)] == [
+        (claim["consumer_uuid"], action or "none")
+    ]
+
+
+def test_an_action_needs_an_end(admin: Admin, host: str) -> None:
+    refused = post_claims(admin, new_claim("resources=VCPU:1"), on_end="evict")
+    assert read_error(refused)[0] == 400
+    assert "on_end: evict needs ends_at" in read_error(refused)[2]
+    assert post_claims(admin, new_claim("resources=VCPU:1"), on_end="none").status_code == 201
+    unknown = post_claims(admin, new_claim("resources=VCPU:1"), ends_at=after(HOUR), on_end="kill")
+    assert unknown.status_code == 400
+    expiring = new_claim("resources=VCPU:1", expires_in=60)
+    assert post_claims(admin, expiring).json["claims"][0]["on_end"] == "none"
+    shown = shown_claim(admin, expiring["consumer_uuid"])
+    assert (shown["on_end"], shown["ends_at"]) == ("none", None)
+    # it expires, but does not end
+    assert ending(admin, host) == []
+
+
+def test_a_claim_inherits_the_action_of_its_reservation_unless_it_names_one(
+    admin: Admin, url: str, host: str
+) -> None:
+    window = booked(admin, 6, 1, 3, on_end="evict")
+    assert show(admin, window)["on_end"] == "evict"
+    advance_clock(url, 1.5 * HOUR)
+    dry = post_claims(
+        admin, new_claim("resources=VCPU:1"), ends_at=after(HOUR), reservation=window, dry_run=True
+    )
+    assert dry.json["claims"][0]["on_end"] == "evict"
+    inherited = claimed(admin, reservation=window)
+    own = claimed(admin, reservation=window, on_end="none")
+    assert (inherited["on_end"], own["on_end"]) == ("evict", "none")
+    generation = show(admin, window)["generation"]
+    changed = admin("PUT", f"{PATH}/{window}", json={"generation": generation, "on_end": "notify"})
+    assert changed.status_code == 200, changed.text
+    written = changed.json["reservation"]
+    assert (written["on_end"], written["generation"]) == ("notify", generation + 1)
+    assert written["allocations"] == {host: {"resources": {"VCPU": 4}}}
+    later = claimed(admin, reservation=window)
+    assert later["on_end"] == "notify"
+    # a change of the reservation is for later claims
+    assert shown_claim(admin, inherited["consumer_uuid"])["on_end"] == "evict"
+    advance_clock(url, 2 * HOUR)
+    (past,) = admin("GET", f"{PATH}?state=ended").json["reservations"]
+    assert past["on_end"] == "notify"
+
+
+def test_a_change_of_the_action_keeps_a_pending_window(admin: Admin, url: str, host: str) -> None:
+    window = booked(admin, 6, 1, 3)
+    before = show(admin, window)
+    body = {"generation": before["generation"], "on_end": "evict"}
+    assert admin("PUT", f"{PATH}/{window}", json=body).status_code == 200
+    assert show(admin, window) == {**before, "on_end": "evict", "generation": before["generation"] + 1}
+    assert read_error(admin("PUT", f"{PATH}/{window}", json={"generation": 2}))[2] == (
+        "One of expires_at, expires_in, allocations and on_end is needed."
+    )
+
+
+def test_a_claim_from_a_reservation_without_a_start_may_have_no_end(admin: Admin, host: str) -> None:
+    body = {
+        "query": "resources=VCPU:4",
+        "project_id": "project",
+        "user_id": "user",
+        "expires_in": 3600,
+        "on_end": "evict",
+    }
+    reservation = admin("POST", PATH, json=body).json["reservation"]
+    assert reservation["on_end"] == "evict"
+    taken = post_claims(admin, new_claim("resources=VCPU:1"), reservation=reservation["uuid"])
+    assert (taken.json["claims"][0]["on_end"], taken.json["claims"][0]["ends_at"]) == ("none", None)
+    assert claimed(admin, reservation=reservation["uuid"])["on_end"] == "evict"
+
+
+def test_the_end_of_a_claim_comes_before_its_cleaning_time(admin: Admin, url: str, host: str) -> None:
+    window = booked(admin, 6, 1, 3, cleaning_time=3600, on_end="evict")
+    advance_clock(url, 1.5 * HOUR)
+    claim = claimed(admin, reservation=window)
+    shown = shown_claim(admin, claim["consumer_uuid"])
+    assert shown["ends_at"] == claim["ends_at"] < shown["expires_at"]
+    # an agent that was down at the end still finds the claim while the host is cleaned
+    advance_clock(url, 1.5 * HOUR)
+    answer = admin("GET", f"{CLAIMS}?root={host}").json
+    assert [each["consumer_uuid"] for each in answer["claims"]] == [claim["consumer_uuid"]]
+    assert answer["claims"][0]["ends_at"] < answer["now"]
+    advance_clock(url, HOUR)
+    assert ending(admin, host) == []
+
+
+def test_the_list_has_claims_of_the_whole_tree_by_their_end(admin: Admin, url: str) -> None:
+    host = make_provider(admin, "cn", MEMORY_MB=8)
+    zone = make_provider(admin, "zone", parent=host, VCPU=8)
+    other = make_provider(admin, "other", VCPU=8)
+    end = iso(4_000_000_000)
+    found = [
+        post_claims(admin, new_claim("resources=VCPU:1,MEMORY_MB:1", consumer_type="VM"), ends_at=each)
+        for each in (end, end, after(HOUR))
+    ]
+    assert all(each.status_code == 201 for each in found)
+    claims = [each.json["claims"][0] for each in found]
+    elsewhere = new_claim("resources=VCPU:1", allowed_hosts=[other])
+    assert post_claims(admin, elsewhere, ends_at=end).status_code == 201
+    put_allocation(admin, {zone: {"VCPU": 1}})
+    listed = ending(admin, host)
+    order = sorted(claims, key=lambda each: (each["ends_at"], each["consumer_uuid"]))
+    assert listed == [
+        {
+            "consumer_uuid": each["consumer_uuid"],
+            "consumer_generation": 1,
+            "project_id": "project",
+            "consumer_type": "VM",
+            "ends_at": each["ends_at"],
+            "on_end": "none",
+        }
+        for each in order
+    ]
+    assert [each["consumer_uuid"] for each in ending(admin, other)] == [elsewhere["consumer_uuid"]]
+    # page by page, with equal ends on two pages
+    path, pages = f"{CLAIMS}?root={host}&limit=1", []
+    while True:
+        answer = admin("GET", path).json
+        pages += answer["claims"]
+        if "links" not in answer:
+            break
+        path = answer["links"][0]["href"]
+    assert pages == listed
+    # any write of the allocations removes the end
+    body = {
+        "allocations": {zone: {"resources": {"VCPU": 1}}},
+        "project_id": "project",
+        "user_id": "user",
+        "consumer_type": "VM",
+        "consumer_generation": 1,
+    }
+    assert admin("PUT", f"/allocations/{order[0]['consumer_uuid']}", json=body).status_code == 204
+    assert ending(admin, host) == listed[1:]
+
+
+def test_only_roots_have_a_list(admin: Admin, host: str) -> None:
+    child = make_provider(admin, "zone", parent=host, VCPU=8)
+    for unknown in (str(uuid.uuid4()), child):
+        answer = admin("GET", f"{CLAIMS}?root={unknown}")
+        assert read_error(answer)[0] == 404
+        assert f"no tree with the root provider {unknown}" in read_error(answer)[2]
+    assert admin("GET", CLAIMS).status_code == 400
+    for wrong in ("root=x", f"root={host}&limit=0", f"root={host}&marker=1_x", f"root={host}&other=1"):
+        assert admin("GET", f"{CLAIMS}?{wrong}").status_code == 400
+
+
+def test_rows_of_a_worker_of_the_earlier_release_have_no_action(admin: Admin, url: str, host: str) -> None:
+    claim = claimed(admin)
+    # its statements do not name the new columns
+    execute_sql(
+        url,
+        "CREATE TABLE earlier AS SELECT consumer_id, generation, expires_at, is_final FROM claim_expiries",
+        "DELETE FROM claim_expiries",
+        "INSERT INTO claim_expiries (consumer_id, generation, expires_at, is_final) SELECT * FROM earlier",
+        "DROP TABLE earlier",
+    )
+    shown = shown_claim(admin, claim["consumer_uuid"])
+    assert (shown["on_end"], shown["ends_at"]) == ("none", claim["ends_at"])
