@@ -63,6 +63,15 @@ _AT_ONCE: Final = 100
 """Maximum number of expired consumers that one transaction releases."""
 
 
+ProjectCheck = Callable[[str], bool]
+"""Returns whether a caller may change reservations of a project."""
+
+
+def any_project(_: str) -> bool:
+    """Return that a caller may change reservations of any project."""
+    return True
+
+
 class ReservationState(StrEnum):
     """The state of a reservation that has not expired; in ``CLEANING`` it is only held."""
 
@@ -78,7 +87,8 @@ class CapacityReservation:
     Only members of ``group`` may take amounts from it; None allows all claims of its project. A reservation
     with ``starts_at`` is a window. Its amounts are held from ``starts_at`` up to ``expires_at``, which
     includes the lead and the cleaning time. While ``is_pending``, its amounts are planned allocations.
-    ``now`` is the time when the reservation was read.
+    ``now`` is the time when the reservation was read. Before its start, a window that ``is_movable`` may move
+    to a host that is alike.
     """
 
     uuid: str
@@ -93,6 +103,7 @@ class CapacityReservation:
     lead_time: int = 0
     cleaning_time: int = 0
     on_end: EndAction = EndAction.NONE
+    is_movable: bool = False
 
     @property
     def window_margins(self) -> WindowMargins:
@@ -187,6 +198,7 @@ _shown: Final = (
         reservations.c.lead_time,
         reservations.c.cleaning_time,
         reservations.c.on_end,
+        reservations.c.is_movable,
     )
     .select_from(_holds)
     .where(consumers.c.consumer_type == TYPE, reservations.c.expires_at > clock.ServerNow())
@@ -201,7 +213,8 @@ def find_reservation(conn: sa.Connection, uuid: str) -> CapacityReservation | No
 
 
 def _reservation_of(row: Sequence[Any]) -> CapacityReservation:
-    return replace(CapacityReservation(*row), on_end=EndAction(row[-1]))
+    *_, on_end, is_movable = row
+    return replace(CapacityReservation(*row), on_end=EndAction(on_end), is_movable=bool(is_movable))
 
 
 def list_reservations(
@@ -247,12 +260,15 @@ def make_reservation(
     limits: BookingLimits = NO_LIMITS,
     margins: WindowMargins = NO_MARGINS,
     on_end: EndAction = EndAction.NONE,
+    *,
+    is_movable: bool = False,
 ) -> WrittenReservation:
     """Turn a consumer that this transaction has created, with its allocations, into a reservation.
 
     :param starts_at: the start of a window; its allocations are planned if it lies in the future.
     :param margins: the parts of the time from ``starts_at`` to ``end`` that claims cannot use.
     :param on_end: what happens at the end of claims that take from the reservation.
+    :param is_movable: whether a window may move to a host that is alike before its start.
     :raises InvalidRequest: the end of the reservation is not in the future.
     :raises Conflict: the reservation exceeds a limit.
     """
@@ -262,7 +278,7 @@ def make_reservation(
     which = sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery()
     values: dict[str, Any] = {"consumer_id": which, "claim_group": group, "starts_at": starts_at}
     values |= {"lead_time": margins.lead, "cleaning_time": margins.cleaning}
-    values["on_end"] = on_end
+    values |= {"on_end": on_end, "is_movable": is_movable}
     values["expires_at"] = _time_of(end)
     tx.conn.execute(sa.insert(reservations).values(values))
     # the reservation is read after the write, because the database computes the end by its own clock
@@ -327,9 +343,10 @@ def _change_locked(
     generation: int,
     change: ReservationChange,
     limits: BookingLimits,
+    may_change: ProjectCheck,
 ) -> WrittenReservation:
     # locks the consumer before the bucket, as every transaction does
-    row, found = _lock_reservation(tx, uuid)
+    row, found = _lock_reservation(tx, uuid, may_change)
     consumer_store.check_generation(row, generation)
     end, window = change.end, None
     if found.starts_at is not None:
@@ -367,12 +384,14 @@ def change_reservation(
     generation: int,
     change: ReservationChange,
     limits: BookingLimits = NO_LIMITS,
+    may_change: ProjectCheck = any_project,
 ) -> WrittenReservation:
     """Change a reservation in a transaction of its own; its generation increases by one.
 
     The cleaning time of a window follows its new end.
 
-    :raises NotFound: there is no such reservation.
+    :param may_change: returns whether the caller may change reservations of a project.
+    :raises NotFound: there is no such reservation that the caller may change.
     :raises ConcurrentUpdate: the generation is not the present one.
     :raises InvalidRequest: the new end is in the past, or not after the start of the window, or the
         reservation does not hold the amounts that it should keep.
@@ -380,7 +399,9 @@ def change_reservation(
         later end exceeds a limit.
     """
     try:
-        return write_with_room(database, lambda tx: _change_locked(tx, uuid, generation, change, limits))
+        return write_with_room(
+            database, lambda tx: _change_locked(tx, uuid, generation, change, limits, may_change)
+        )
     except CapacityExceeded as refusal:
         # the refused transaction is over, so this one reads the amounts before it
         latest, others, cleaning = database.write(lambda tx: _latest_end(tx, uuid, change.kept))
@@ -437,13 +458,13 @@ def _latest_end(
     return latest, others, found.cleaning_time
 
 
-def delete(tx: WriteTransaction, uuid: str) -> None:
+def delete(tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_project) -> None:
     """Release all allocations that a reservation still has.
 
-    :raises NotFound: there is no such reservation.
+    :raises NotFound: there is no such reservation that the caller may change.
     """
     # the consumer with this uuid may be no reservation any more
-    _lock_reservation(tx, uuid)
+    _lock_reservation(tx, uuid, may_change)
     allocations.delete(tx, uuid)
 
 
@@ -516,17 +537,18 @@ def held_amounts(
 
 
 def _lock_reservation(
-    tx: WriteTransaction, uuid: str
+    tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_project
 ) -> tuple[consumer_store.ConsumerRow, CapacityReservation]:
     """Lock the consumer of a reservation until the transaction ends.
 
-    :raises NotFound: there is no such reservation.
+    :raises NotFound: there is no such reservation that the caller may change.
     """
     rows = consumer_store.rows(consumer_store.lock(tx, [uuid]))
     # checked under the lock of the consumer, so that no other transaction ends the reservation after the
     # check
     found = find_reservation(tx.conn, uuid) if rows else None
-    if found is None:
+    # another project may have made a reservation with the uuid of a deleted one
+    if found is None or not may_change(found.project_id):
         raise no_reservation(uuid)
     return rows[0], found
 
