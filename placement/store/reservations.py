@@ -91,7 +91,8 @@ class CapacityReservation:
     Only members of ``group`` may take amounts from the reservation; None allows all claims of its project. A
     reservation with a start (``starts_at``) is called a window. Its amounts are held from ``starts_at`` up to
     ``expires_at``, which includes the lead and the cleaning time. While ``is_pending``, its amounts are
-    planned allocations. ``now`` is the time when the reservation was read.
+    planned allocations. ``now`` is the time when the reservation was read. Before its
+    start, a window that ``is_movable`` may move to an equivalent host.
     """
 
     uuid: str
@@ -106,6 +107,7 @@ class CapacityReservation:
     lead_time: int = 0
     cleaning_time: int = 0
     on_end: EndAction = EndAction.NONE
+    is_movable: bool = False
 
     @property
     def window_margins(self) -> WindowMargins:
@@ -207,6 +209,7 @@ _shown: Final = (
         reservations.c.lead_time,
         reservations.c.cleaning_time,
         reservations.c.on_end,
+        reservations.c.is_movable,
     )
     .select_from(_holds)
     .where(consumers.c.consumer_type == TYPE, reservations.c.expires_at > clock.ServerNow())
@@ -221,7 +224,8 @@ def find_reservation(conn: sa.Connection, uuid: str) -> CapacityReservation | No
 
 
 def _reservation_of(row: Sequence[Any]) -> CapacityReservation:
-    return replace(CapacityReservation(*row), on_end=EndAction(row[-1]))
+    *_, on_end, is_movable = row
+    return replace(CapacityReservation(*row), on_end=EndAction(on_end), is_movable=bool(is_movable))
 
 
 def list_reservations(
@@ -267,12 +271,15 @@ def make_reservation(
     limits: BookingLimits = NO_LIMITS,
     margins: WindowMargins = NO_MARGINS,
     on_end: EndAction = EndAction.NONE,
+    *,
+    is_movable: bool = False,
 ) -> WrittenReservation:
     """Turn a consumer that this transaction has created, with its allocations, into a reservation.
 
     :param starts_at: the start of a window; its allocations are planned if it lies in the future.
     :param margins: the lead time and the cleaning time, which claims cannot use.
     :param on_end: what happens to a guest when its claim from the reservation ends.
+    :param is_movable: whether a window may move to an equivalent host before its start.
     :raises InvalidRequest: the end of the reservation is not in the future.
     :raises Conflict: the reservation exceeds a limit.
     """
@@ -282,7 +289,7 @@ def make_reservation(
     which = sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery()
     values: dict[str, Any] = {"consumer_id": which, "claim_group": group, "starts_at": starts_at}
     values |= {"lead_time": margins.lead, "cleaning_time": margins.cleaning}
-    values["on_end"] = on_end
+    values |= {"on_end": on_end, "is_movable": is_movable}
     values["expires_at"] = _time_of(end)
     tx.conn.execute(sa.insert(reservations).values(values))
     # the reservation is read after the write, because the database computes the end by its own clock

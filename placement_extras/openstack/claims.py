@@ -256,6 +256,13 @@ class CreateReservation(command.ShowOne):
             help="Name of a group of claims. With this option, only claims of the group can use the"
             " reservation",
         )
+        parser.add_argument(
+            "--fixed",
+            dest="movable",
+            action="store_const",
+            const=False,
+            help="Never move the window to another host before its start",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
@@ -265,7 +272,7 @@ class CreateReservation(command.ShowOne):
             **_request_fields(self, parsed_args, needs_source=host is None),
             **_expiry_fields(parsed_args),
             **_given_fields(
-                parsed_args, "uuid", "group", "starts_at", "lead_time", "cleaning_time", "on_end"
+                parsed_args, "uuid", "group", "starts_at", "lead_time", "cleaning_time", "on_end", "movable"
             ),
         }
         if host is not None:
