@@ -289,9 +289,10 @@ class ListReservations(command.Lister):
         )
         parser.add_argument(
             "--state",
-            choices=("pending", "active", "cleaning", "degraded", "ended", "cancelled"),
+            choices=("pending", "active", "cleaning", "failed", "degraded", "ended", "cancelled"),
             help="List reservations of this state only. Degraded ones, pending or active, have amounts that"
-            " their hosts cannot give any more. Ended and cancelled windows are listed for 90 days",
+            " their hosts cannot give any more. Failed ones are active, and none of their amounts is"
+            " available. Ended and cancelled windows are listed for 90 days",
         )
         return parser
 
