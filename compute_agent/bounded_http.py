@@ -1,4 +1,4 @@
-"""HTTP requests with bounds of time and size for any kind of answer."""
+"""Sends HTTP requests with bounds of time and size for every kind of answer."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ def read_address(
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """The answer to a request. If the server refused it, ``content`` is only the beginning of the content."""
+    """The answer to a request.
+
+    If the server refused the request, ``content`` is only the beginning of the content.
+    """
 
     status: int
     content: bytes

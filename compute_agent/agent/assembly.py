@@ -199,7 +199,6 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         # All triggers, and the limits that operators set by hand, share one arbiter: it applies a guest's
         # lowest limit.
         limits = LimitArbiter(pipeline)
-        guest_claims = GuestClaims(in_force, pipeline, foreign_drivers(driver), ClaimStore(folder), recorder)
         evictions = GuestEvictions(conf.settings, pipeline, driver, conf.client)
         claim_ends = ClaimEnds(
             in_force,
@@ -211,6 +210,14 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             GuestEvictor(evictions.stop_guest, evictions.forget_guest, MAX_ENDS),
             recorder,
             metrics.registry,
+        )
+        guest_claims = GuestClaims(
+            in_force,
+            pipeline,
+            foreign_drivers(driver),
+            ClaimStore(folder),
+            recorder,
+            is_leaving=claim_ends.is_leaving,
         )
         reports = ReportLoop(
             HostReporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),

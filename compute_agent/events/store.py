@@ -43,8 +43,8 @@ class EventStore:
     def append(self, events: Iterable[AgentEvent]) -> int:
         """Give numbers to events and write them; they are on disk when this returns.
 
-        :returns: the number of events that were written. If an error ends the writes, only that many from the
-            beginning of ``events`` are stored.
+        :returns: the number of events that were written. If an error ends the writes, only the returned
+            number of ``events``, from the beginning, are stored.
         :raises OSError: no event was written.
         """
         kept = 0

@@ -27,7 +27,7 @@ from compute_agent.model.messages import ConfigError, is_uuid
 POOL_PREFIX: Final = "CUSTOM_CPU_POOL_"
 
 Positions = Mapping[str, CpuSet]
-"""The CPUs of each pool, by its name."""
+"""The CPUs of each pool, by the name of the pool."""
 
 
 @dataclass(frozen=True, slots=True)

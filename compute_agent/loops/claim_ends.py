@@ -68,6 +68,10 @@ _MAX_WAIT: Final = 5.0
 _EVICTION_WAIT: Final = 0.5
 """The pause in seconds while guests are being evicted."""
 
+_MAX_DRIFT: Final = 10.0
+"""A larger change of the clock of the database, in seconds between two reads, is logged. An answer may take
+some seconds."""
+
 _FIRST_PAUSE: Final = 60.0
 _MAX_PAUSE: Final = 600.0
 """The first and the longest pause in seconds after a failed eviction."""
@@ -219,6 +223,11 @@ class ClaimEnds(AgentLoop):
         """Whether there are claims that end, or evictions."""
         return bool(self._store.notes or self._evicting)
 
+    def is_leaving(self, uuid: str) -> bool:
+        """Whether a guest is evicted at the end of its claim."""
+        note = self._store.notes.get(uuid)
+        return note is not None and note.claim.on_end is OnEnd.EVICT
+
     def overdue_guests(self) -> Mapping[str, str]:
         """The guests that still run although their claims have ended: what to do, by uuid."""
         now = self._database_time()
@@ -308,10 +317,17 @@ class ClaimEnds(AgentLoop):
                 return
             # The answer is from between the request and now. With the time of the request, the clock of the
             # database may appear fast, and guests are evicted early, not late.
-            self._asked, self._offset, self._seen = asked, listed.now - asked, frozenset(names)
+            offset, former = listed.now - asked, self._offset
+            self._asked, self._offset, self._seen = asked, offset, frozenset(names)
             before = self._store.notes
             notes = merge_list(before, listed, names, self._present_guests(before), holding)
             self._store.keep_notes(notes)
+        if notes and former is not None and abs(offset - former) > _MAX_DRIFT:
+            LOG.warning(
+                "The clock of Placement's database has changed by %.0f s since the last read. It decides when"
+                " claims end: synchronise the clocks of all its nodes",
+                offset - former,
+            )
         for uuid, note in notes.items():
             self._log_change(before.get(uuid), note)
         self._thread.start()
@@ -425,7 +441,8 @@ class ClaimEnds(AgentLoop):
         end, guest = time_text(note.claim.ends_at), view.guest
         match step:
             case EndStep.NOTICE:
-                fate = "is evicted then" if note.claim.on_end is OnEnd.EVICT else "has to leave until then"
+                is_evicted = note.claim.on_end is OnEnd.EVICT and not guest.settings.preserve
+                fate = "is evicted then" if is_evicted else "has to leave until then"
                 self._recorder.record_done(
                     LOG.warning,
                     EventKind.CLAIM,

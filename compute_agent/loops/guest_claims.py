@@ -148,10 +148,13 @@ class GuestClaims:
         store: ClaimStore,
         recorder: EventRecorder,
         clock: Callable[[], float] = time.monotonic,
+        is_leaving: Callable[[str], bool] = lambda uuid: False,
     ) -> None:
         """Start with the notes of the last agent.
 
         :param drivers: the drivers with guests for which the agent claims, by name.
+        :param is_leaving: tells whether a guest is evicted at the end of a claim. The agent does not claim
+            for such a guest.
         """
         self._in_force = in_force
         self._pipeline = pipeline
@@ -159,6 +162,7 @@ class GuestClaims:
         self._store = store
         self._recorder = recorder
         self._clock = clock
+        self._is_leaving = is_leaving
         self._refusals: Mapping[str, ClaimRefusal] = {}
         self._gone: dict[str, float] = {}
         """The time at which a guest was first found gone, by uuid."""
@@ -303,6 +307,9 @@ class GuestClaims:
         driver = self._drivers.get(guest.driver)
         known, refusal = self._store.notes.get(guest.uuid), self._refusals.get(guest.uuid)
         if driver is None or view.allocation is None or view.migration is not None:
+            return None
+        # With another claim, the guest would not be evicted.
+        if not view.allocation and self._is_leaving(guest.uuid):
             return None
         # The allocation is not a claim of the agent, or it fits.
         if view.allocation and (known is None or self._checked.get(guest.uuid) == guest.pid):

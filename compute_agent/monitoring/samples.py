@@ -144,8 +144,8 @@ _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 """Error codes of SQLite for a file that is damaged or no database."""
 
 _THINNING: Final = 10
-"""Number of parts of the stored time. If the file is too large, the samples of the oldest part are
-deleted.
+"""Number of parts into which the stored time is divided. If the file is too large, the samples of the oldest
+part are deleted.
 """
 
 

@@ -78,7 +78,7 @@ class EndNote:
 
     :ivar name: the name of the guest; empty if the agent has not seen the guest run.
     :ivar stage: the last event about this end.
-    :ivar is_listed: whether the last read has found the claim.
+    :ivar is_absent: whether the last read has found neither the claim nor the guest.
     :ivar is_doubtful: whether the last read has found an earlier end with a lower generation.
     """
 
@@ -86,7 +86,7 @@ class EndNote:
     name: str
     claim: TimedClaim
     stage: EndStage = EndStage.QUIET
-    is_listed: bool = True
+    is_absent: bool = False
     is_doubtful: bool = False
 
     @property
@@ -145,17 +145,19 @@ def merge_list(
         if uuid in seen or uuid in notes:
             found[uuid] = _merge_claim(notes.get(uuid), uuid, seen.get(uuid, ""), claim)
     for uuid, note in notes.items():
-        # An allocation without an end replaces the claim. Without an allocation, a guest that does not run
-        # needs no end.
-        if uuid not in found and uuid not in holding and uuid in present:
-            found[uuid] = replace(note, is_listed=False, is_doubtful=False)
+        # An allocation without an end replaces the claim.
+        if uuid in found or uuid in holding:
+            continue
+        # A guest that only starts again is absent at one read, and not at the next one.
+        if uuid in present or not note.is_absent:
+            found[uuid] = replace(note, is_absent=uuid not in present, is_doubtful=False)
     return found
 
 
 def _merge_claim(note: EndNote | None, uuid: str, name: str, claim: TimedClaim) -> EndNote:
     if note is None:
         return EndNote(uuid, name, claim)
-    note = replace(note, name=name or note.name, is_listed=True, is_doubtful=False)
+    note = replace(note, name=name or note.name, is_absent=False, is_doubtful=False)
     if claim.generation < note.claim.generation and claim.ends_at < note.claim.ends_at:
         return replace(note, is_doubtful=True)
     same = (claim.ends_at, claim.on_end) == (note.claim.ends_at, note.claim.on_end)

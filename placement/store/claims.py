@@ -34,7 +34,8 @@ class ConsumerClaim:
     :data:`~placement.store.consumers.ANY_GENERATION` means that any generation is right (before microversion
     1.28). ``in_any_portions`` marks the remaining amounts of a reservation, for which min_unit, max_unit and
     step_size do not matter. ``window`` is the time of the allocations; None means from now on, without an
-    end. Its last ``cleaning_time`` seconds come after the end of the claim, for which ``on_end`` is meant.
+    end. Its last ``cleaning_time`` seconds come after the end of the claim, for which ``on_end`` is meant. A
+    preemptible claim keeps its room until ``kept_until``; then a window that begins later may end it.
     """
 
     consumer: str
@@ -46,6 +47,7 @@ class ConsumerClaim:
     window: TimeWindow | None = None
     cleaning_time: int = 0
     on_end: EndAction = EndAction.NONE
+    kept_until: float | None = None
 
     @property
     def takes_anything(self) -> bool:

@@ -72,12 +72,14 @@ _insertion: Final = PreparedStatement(
 class ClaimEnd:
     """The end of a claim: when its amounts are released, how long after its end this is, and what happens.
 
-    ``expires_at`` is in seconds since 1970, ``cleaning_time`` in seconds.
+    ``expires_at`` is in seconds since 1970, ``cleaning_time`` in seconds. A window that begins from
+    ``kept_until`` on may end a preemptible claim earlier; None means that the claim is not preemptible.
     """
 
     expires_at: float
     cleaning_time: int
     on_end: EndAction
+    kept_until: float | None = None
 
 
 def write_ends(tx: WriteTransaction, ends: Mapping[str, ClaimEnd], known: Collection[int]) -> None:
@@ -102,6 +104,7 @@ _end_insertion: Final = PreparedStatement(
         expires_at=sa.bindparam("expires_at", type_=sa.Double),
         cleaning_time=sa.bindparam("cleaning_time", type_=sa.Integer),
         on_end=sa.bindparam("on_end", type_=sa.String),
+        kept_until=sa.bindparam("kept_until", type_=sa.Double),
         booked_at=clock.ServerNow(),
         is_final=sa.true(),
     )

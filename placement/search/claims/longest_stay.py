@@ -1,7 +1,8 @@
 """Places preemptible claims where they may stay longest.
 
 A *preemptible* claim uses room that is promised to others from some time on. It begins now, and ends
-when the room is needed, but it lasts at least a given time. A *stay* is the window of such a claim.
+when the room is needed, but it lasts at least a given time. After that time a window that is booked later may
+end it earlier (:mod:`placement.store.preemptions`). A *stay* is the window of such a claim.
 
 A stay that fits until some end also fits until each earlier end. Only instants at which timed amounts begin,
 and the last possible end, are ends of longest stays. So a bisection over these instants finds the longest
@@ -83,14 +84,17 @@ class StaySpan:
         return TimeWindow(self.begin, end)
 
 
-def with_end(placed: Iterable[PlacedClaim], wanted: Sequence[WantedClaim], end: float) -> list[PlacedClaim]:
+def with_end(
+    placed: Iterable[PlacedClaim], wanted: Sequence[WantedClaim], span: StaySpan, end: float
+) -> list[PlacedClaim]:
     """Return placed claims that end at a time.
 
     :param wanted: these claims, with their fallbacks.
     """
     window = TimeWindow(AT_ONCE, end)
     return [
-        replace(each, wanted=replace(one, window=window)) for each, one in zip(placed, wanted, strict=True)
+        replace(each, wanted=replace(one, window=window, kept_until=span.min_end))
+        for each, one in zip(placed, wanted, strict=True)
     ]
 
 
@@ -156,7 +160,7 @@ def prolong_stay(
     found = place_until_last(ends, place_all, (placed, span.min_end))
     # this line is for the type checker: some places are known
     assert found is not None
-    return with_end(found[0], wanted, found[1])
+    return with_end(found[0], wanted, span, found[1])
 
 
 def place_longest(
@@ -179,7 +183,7 @@ def place_longest(
         one = replace(wanted, request=request, fallback=None)
         if found := _HostStays(snapshot, skylines, one, span, budget, rng).find_longest():
             placed, end = found
-            return with_end(placed, [wanted], end)
+            return with_end(placed, [wanted], span, end)
     return []
 
 

@@ -6,7 +6,7 @@ If another client takes the same resources first (a lost race), the service repe
 import logging
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import thread_time
@@ -44,7 +44,7 @@ from placement.search.claims.claim_overlaps import (
     possible_providers,
     wanted_classes,
 )
-from placement.search.claims.host_times import Skylines
+from placement.search.claims.host_times import NO_SKYLINES, Skylines
 from placement.search.claims.longest_stay import StaySpan, place_longest, prolong_stay
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
@@ -53,6 +53,7 @@ from placement.store import allocations, claim_commit, consumers, expiries, rese
 from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
 from placement.store.holds import planned_providers, read_schedule
+from placement.store.preemptions import PreemptibleRoom, choose_preempted, read_preemptible
 from placement.store.time_profile import (
     AT_ONCE,
     TimeWindow,
@@ -199,8 +200,10 @@ class ClaimService:
             if each.wanted.expires_in is not None
         }
 
+        preempted = [consumer for each in placed for consumer in each.preempted]
+
         def write_all(tx: WriteTransaction) -> dict[str, float]:
-            times = claim_commit.commit_claims(tx, claims, chosen, joining, reservation, expiring)
+            times = claim_commit.commit_claims(tx, claims, chosen, joining, reservation, expiring, preempted)
             if also is not None:
                 also(tx)
             return times
@@ -271,6 +274,7 @@ class ClaimService:
         is_timed = window is not None and reserved is None
         own = self._skylines_without(wanted, held) if is_timed else {}
         concerned = possible_providers(self._model, wanted) if is_timed else ()
+        lent = None if span is None else self._lent_room(wanted, span, concerned)
         end = thread_time() + seconds
         with self._timetable.fresh_view(concerned, self._check_awaited) as timed:
             view, skylines = timed.view, timed.skylines
@@ -301,6 +305,16 @@ class ClaimService:
                     return placed
                 budget = SearchBudget(end - thread_time(), yield_lock=view.yield_after(self._check_awaited))
                 return prolong_stay(untimed, skylines, members, placed, span, budget, self._rng)
+            if (
+                lent is not None
+                and span is not None
+                and (
+                    found := self._place_preempting(
+                        view, untimed, skylines, wanted, span, lent, end - thread_time()
+                    )
+                )
+            ):
+                return found
             if reserved is not None:
                 raise reservation_refusal(wanted, placed, reserved)
             budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
@@ -313,6 +327,44 @@ class ClaimService:
         elif reserved is None:
             refusal.add_overlaps(self._describe_windows(wanted, members))
         raise refusal
+
+    def _lent_room(
+        self, wanted: Sequence[WantedClaim], span: StaySpan, concerned: Collection[str] | None
+    ) -> PreemptibleRoom | None:
+        """Return the preemptible claims that may end when a wanted window begins; None if there are none."""
+        # a claim begins at once, so no other claim can end before it
+        if wanted[0].owner.consumer_type != reservations.TYPE:
+            return None
+        with self._database.read() as conn:
+            return read_preemptible(conn, wanted_classes(wanted), concerned, span.begin)
+
+    def _place_preempting(
+        self,
+        view: ModelView,
+        snapshot: ModelSnapshot,
+        skylines: Skylines,
+        wanted: Sequence[WantedClaim],
+        span: StaySpan,
+        lent: PreemptibleRoom,
+        seconds: float,
+    ) -> list[PlacedClaim]:
+        """Return the place of a window for which preemptible claims have to end; empty if there is none."""
+        shortened = make_skylines(lent.shortened_amounts, lent.schedule.holds)
+        skylines = {**skylines, **skylines_in(snapshot, shortened)}
+        during = during_window(snapshot, skylines, span.shortest_window)
+        placed = self._place_in(view, during, {}, wanted, seconds)
+        if isinstance(placed, UnplacedClaim):
+            return []
+        # a reservation is the only claim of its call
+        (one,) = placed
+        limits = {
+            (provider.uuid, name): snapshot.providers[provider.id].free(name) + skyline.counted - amount
+            for provider, amounts in one.choice.resources
+            for name, amount in amounts.items()
+            if (skyline := skylines.get(provider.id, NO_SKYLINES).get(name)) is not None
+        }
+        preempted = choose_preempted(lent, limits, span.shortest_window)
+        return [] if preempted is None else [replace(one, preempted=preempted)]
 
     def _span_ahead(self, wanted: Sequence[WantedClaim]) -> StaySpan | None:
         """Return the possible times of the claims from now on; None if they have no end."""
@@ -489,4 +541,5 @@ def _consumer_claim(wanted: WantedClaim, choice: HostChoice) -> ConsumerClaim:
         wanted.owner,
         window=wanted.window,
         on_end=wanted.end_action,
+        kept_until=wanted.kept_until,
     )

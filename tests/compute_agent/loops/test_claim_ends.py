@@ -393,11 +393,13 @@ class TestChanges:
         host.go_on(2)
         assert host.evictor.begun == [WEB]
 
-    def test_a_change_of_the_clock_of_the_database_counts(self, host):
+    def test_a_change_of_the_clock_of_the_database_counts(self, host, caplog):
         host.claim(3600)
         host.report()
         host.placement.skew += 3000
-        host.report()
+        for _ in range(2):
+            host.report()
+        assert caplog.text.count("has changed by 3000 s since the last read") == 1
         host.go_on(539)
         assert host.evictor.begun == [WEB]
 
@@ -518,6 +520,8 @@ class TestRestarts:
         host.handle_end()
         host.placement.claims.clear()
         host.report()
+        assert parse_notes((host.folder / FILE_NAME).read_bytes()).keys() == {WEB}
+        host.report()
         assert parse_notes((host.folder / FILE_NAME).read_bytes()) == {}
         assert not host.ends.is_needed()
 
@@ -527,7 +531,8 @@ class TestRestarts:
         host.handle_end()
         host.placement.claims.clear()
         monkeypatch.setattr(CalledPipeline, "has_taken_over", False)
-        host.report()
+        for _ in range(3):
+            host.report()
         assert parse_notes((host.folder / FILE_NAME).read_bytes()).keys() == {WEB}
 
 
