@@ -477,6 +477,7 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
             f"{full_name(names.get(uuid, ''), uuid)}: {reason}"
             for uuid, reason in shown.reports.unclaimed_guests.items()
         ],
+        "claims_of_another_host": shown.reports.foreign_claims,
         "overdue_guests": [
             f"{full_name(names.get(uuid, ''), uuid)}: {reason}"
             for uuid, reason in shown.reports.overdue_guests.items()

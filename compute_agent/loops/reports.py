@@ -446,6 +446,11 @@ class ReportLoop:
         return {} if self._guest_claims is None else self._guest_claims.refusal_reasons()
 
     @property
+    def foreign_claims(self) -> list[str]:
+        """The guests with notes of claims of another host, in words."""
+        return [] if self._guest_claims is None else self._guest_claims.foreign_claims()
+
+    @property
     def overdue_guests(self) -> Mapping[str, str]:
         """The guests that still run although their claims have ended: what to do, by uuid."""
         return {} if self._claim_ends is None else self._claim_ends.overdue_guests()

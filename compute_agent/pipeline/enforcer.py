@@ -312,8 +312,16 @@ class GuestEnforcer:
                 # The queue has the event of its end.
                 return
             except (DriverError, OSError) as error:
-                # Settings that cannot be read count as drift, so that the next apply() writes them again.
-                difference = str(error)
+                # The next apply() compares again, and writes what differs.
+                LOG.warning(
+                    "Guest %s cannot be compared with its %s settings, and the agent tries again: %s",
+                    entry.guest,
+                    controller.name,
+                    error,
+                )
+                self._metrics.controller_failures.labels(controller.name).inc()
+                entry.pending.add(controller.name)
+                continue
             if difference is not None:
                 self._recorder.record_done(
                     LOG.warning, EventKind.REPAIR, entry.guest, "Guest %s drifted: %s", difference

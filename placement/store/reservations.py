@@ -63,6 +63,15 @@ _AT_ONCE: Final = 100
 """Maximum number of expired consumers that one transaction releases."""
 
 
+ProjectCheck = Callable[[str], bool]
+"""Returns whether a caller may change reservations of a project."""
+
+
+def any_project(_: str) -> bool:
+    """Return that a caller may change reservations of any project."""
+    return True
+
+
 class ReservationState(StrEnum):
     """The state of a reservation that has not expired; in ``CLEANING`` it is only held."""
 
@@ -332,9 +341,10 @@ def _change_locked(
     generation: int,
     change: ReservationChange,
     limits: BookingLimits,
+    may_change: ProjectCheck,
 ) -> WrittenReservation:
     # locks the consumer before the bucket, as every transaction does
-    row, found = _lock_reservation(tx, uuid)
+    row, found = _lock_reservation(tx, uuid, may_change)
     consumer_store.check_generation(row, generation)
     end, window = change.end, None
     if found.starts_at is not None:
@@ -372,12 +382,14 @@ def change_reservation(
     generation: int,
     change: ReservationChange,
     limits: BookingLimits = NO_LIMITS,
+    may_change: ProjectCheck = any_project,
 ) -> WrittenReservation:
     """Change a reservation in a transaction of its own; its generation increases by one.
 
     The cleaning time of a window follows its new end.
 
-    :raises NotFound: there is no such reservation.
+    :param may_change: returns whether the caller may change reservations of a project.
+    :raises NotFound: there is no such reservation that the caller may change.
     :raises ConcurrentUpdate: the generation is not the present one.
     :raises InvalidRequest: the new end is in the past, or not after the start of the window, or the
         reservation does not hold the amounts that it should keep.
@@ -385,7 +397,9 @@ def change_reservation(
         later end exceeds a limit.
     """
     try:
-        return write_with_room(database, lambda tx: _change_locked(tx, uuid, generation, change, limits))
+        return write_with_room(
+            database, lambda tx: _change_locked(tx, uuid, generation, change, limits, may_change)
+        )
     except CapacityExceeded as refusal:
         # the refused transaction is over, so this one reads the amounts before it
         latest, others, cleaning = database.write(lambda tx: _latest_end(tx, uuid, change.kept))
@@ -442,13 +456,13 @@ def _latest_end(
     return latest, others, found.cleaning_time
 
 
-def delete(tx: WriteTransaction, uuid: str) -> None:
+def delete(tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_project) -> None:
     """Release all allocations that a reservation still has.
 
-    :raises NotFound: there is no such reservation.
+    :raises NotFound: there is no such reservation that the caller may change.
     """
     # the consumer with this uuid may be no reservation any more
-    _lock_reservation(tx, uuid)
+    _lock_reservation(tx, uuid, may_change)
     allocations.delete(tx, uuid)
 
 
@@ -521,17 +535,18 @@ def held_amounts(
 
 
 def _lock_reservation(
-    tx: WriteTransaction, uuid: str
+    tx: WriteTransaction, uuid: str, may_change: ProjectCheck = any_project
 ) -> tuple[consumer_store.ConsumerRow, CapacityReservation]:
     """Lock the consumer of a reservation until the transaction ends.
 
-    :raises NotFound: there is no such reservation.
+    :raises NotFound: there is no such reservation that the caller may change.
     """
     rows = consumer_store.rows(consumer_store.lock(tx, [uuid]))
     # checked under the lock of the consumer, so that no other transaction ends the reservation after the
     # check
     found = find_reservation(tx.conn, uuid) if rows else None
-    if found is None:
+    # another project may have made a reservation with the uuid of a deleted one
+    if found is None or not may_change(found.project_id):
         raise no_reservation(uuid)
     return rows[0], found
 
