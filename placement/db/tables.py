@@ -217,6 +217,8 @@ reservations = define_table(
     sa.Column("on_end", sa.String(16), nullable=False, server_default="none"),
     # whether a maintenance takes a whole host away
     sa.Column("is_maintenance", sa.Boolean, nullable=False, server_default=sa.false()),
+    # whether a window that has not begun may move to another host that is alike
+    sa.Column("is_movable", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
 planned_allocations = define_table(

@@ -4,8 +4,8 @@ import sqlalchemy as sa
 
 from placement.db.revision_tables import make_column
 
-revision = "0017"
-down_revision = "0016"
+revision = "0019"
+down_revision = "0018"
 branch_labels = None
 depends_on = None
 
