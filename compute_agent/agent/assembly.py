@@ -27,6 +27,7 @@ from compute_agent.controllers.isolation import count_isolation
 from compute_agent.drivers.factory import foreign_drivers, lock_path
 from compute_agent.events.event import EventRecorder
 from compute_agent.host.cpus import read_online
+from compute_agent.host.kernel_files import read_machine_id
 from compute_agent.inventory import provider_tree
 from compute_agent.loops.allocations import ClaimWatch, HistoryWatch
 from compute_agent.loops.arrivals import GuestEvents, PreStartHook
@@ -215,7 +216,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             in_force,
             pipeline,
             foreign_drivers(driver),
-            ClaimStore(folder),
+            ClaimStore(folder, read_machine_id(Path(options.host.root))),
             recorder,
             is_leaving=claim_ends.is_leaving,
         )

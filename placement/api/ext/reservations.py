@@ -63,13 +63,19 @@ def create_reservation(call: ApiRequest) -> Response:
         starts_at, end = window.starts_at, ReservationEnd(window.ends_at, None)
     wanted = schemas.wanted_of(body, call.service.request_forms, uuid, window)
     limits = booking_limits(call)
+    # a window that names hosts stays there
+    is_movable = body["movable"] and window is not None and not wanted.names_hosts_or_trees
     # the transaction fills this list; it may run several times, and the last run counts
     made: list[WrittenReservation] = []
 
     on_end = parse_end_action(body["on_end"]) or EndAction.NONE
 
     def make_written(tx: WriteTransaction) -> None:
-        made[:] = [store.make_reservation(tx, uuid, body["group"], end, starts_at, limits, margins, on_end)]
+        made[:] = [
+            store.make_reservation(
+                tx, uuid, body["group"], end, starts_at, limits, margins, on_end, is_movable=is_movable
+            )
+        ]
 
     claim_service(call).claim_places([wanted], also=make_written)
     (written,) = made
@@ -265,6 +271,7 @@ def _past_document(window: WindowRecord, state: PastState) -> dict[str, Any]:
         "lead_time": window.margins.lead,
         "cleaning_time": window.margins.cleaning,
         "on_end": window.on_end,
+        "movable": False,
         "state": state,
         "degraded": [],
         "allocations": {},
@@ -301,6 +308,7 @@ def _reservation_document(
         "lead_time": reservation.lead_time,
         "cleaning_time": reservation.cleaning_time,
         "on_end": reservation.on_end,
+        "movable": reservation.is_movable,
         "state": reservation.state,
         "degraded": [asdict(each) for each in causes],
         "allocations": by_provider,
