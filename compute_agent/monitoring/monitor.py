@@ -352,7 +352,7 @@ class MonitoringGroups:
 def own_groups(targets: Sequence[MonitorTarget], present: ResctrlGroups) -> dict[tuple[str, str], str]:
     """The control groups that only one target (a class or a guest) uses, by the key of the target.
 
-    Such a target is measured by the control group's counters, and needs no monitoring group.
+    The control group's counters measure such a target, so it needs no monitoring group.
     """
     users = Counter(target.group for target in targets)
     classes = Counter(group for group, _ in {(target.group, target.qos_class) for target in targets})

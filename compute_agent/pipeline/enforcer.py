@@ -50,7 +50,10 @@ class ExpectedGuest:
 
 
 class ExpectedGuests:
-    """The guests that are about to start. Only the worker uses it, under the lock of the pipeline."""
+    """The guests that are about to start.
+
+    Only the worker of the pipeline uses this object, under the pipeline's lock.
+    """
 
     def __init__(self, cache: GuestCache, now: Callable[[], float] = time.monotonic) -> None:
         self._cache = cache
@@ -110,7 +113,10 @@ _OUTCOMES: Final = {True: "was changed", False: "is as it should be"}
 
 
 class GuestEnforcer:
-    """Runs controllers for pending changes, and finds drift of the kernel. Only the worker uses it."""
+    """Runs controllers for pending changes, and finds drift of the kernel.
+
+    Only the worker of the pipeline uses this object.
+    """
 
     def __init__(
         self,

@@ -49,8 +49,8 @@ class CacheReader(Protocol):
 
 
 SourceReader = Callable[[str], float | None]
-"""Returns the last value of a metric that comes from outside the kernel, by the name of the metric. None
-means that the metric has no value now.
+"""Returns the last value of a metric that comes from outside the kernel, by the name of the metric. The
+result is None if the metric has no value now.
 """
 
 
@@ -66,8 +66,8 @@ class OversoldCapacity:
 
 
 OversoldReader = Callable[[str], OversoldCapacity | None]
-"""Returns the reclaimed amount that guests hold beyond the present offer, by the resource class. None means
-that the class is not offered or not measured.
+"""Returns the reclaimed amount that guests hold beyond the present offer, by the resource class. The result
+is None if the class is not offered or not measured.
 """
 
 

@@ -101,7 +101,7 @@ class ClaimService:
     ) -> list[PlacedClaim]:
         """Place and write all claims, or none of them; with ``dry_run`` only return the choices.
 
-        :param reservation: the reservation from which all amounts are taken.
+        :param reservation: the reservation from which the claims take all amounts.
         :param also: a function for further writes, which is called in the transaction that writes the claims.
         :raises NoCandidate: not all claims can be placed together.
         :raises Conflict: the reservation does not exist, or does not serve the claims.
@@ -152,7 +152,7 @@ class ClaimService:
         )
 
     def _describe_windows(self, wanted: Sequence[WantedClaim], members: Members) -> str:
-        """Return a sentence that names some windows which keep claims without an end from being placed.
+        """Return a sentence that names some windows which prevent claims without an end.
 
         The sentence is empty if there are no such windows.
         """
@@ -283,9 +283,9 @@ class ClaimService:
     ) -> list[PlacedClaim] | None:
         """Return choices from the current state.
 
-        The result is None if none is found after groups or windows changed meanwhile.
+        The result is None if no choices are found, and groups or windows have changed during the search.
 
-        After such a change it is unknown whether the claims could have been placed at any single moment.
+        After such a change it is unknown whether all claims could have been placed at the same moment.
 
         :raises NoCandidate: not all claims can be placed together.
         """
@@ -416,7 +416,7 @@ class ClaimService:
         return [] if preempted is None else [replace(one, preempted=preempted)]
 
     def _span_ahead(self, wanted: Sequence[WantedClaim]) -> StaySpan | None:
-        """Return the possible times of the claims from now on; None if they have no end."""
+        """Return the possible times of the claims, from now on; None if the claims have no end."""
         # all claims of a call have the same times
         if wanted[0].window is None:
             return None
@@ -426,7 +426,7 @@ class ClaimService:
     def _skylines_without(
         self, wanted: Sequence[WantedClaim], held: Sequence[allocations.Allocation]
     ) -> SkylinesByProvider:
-        """Return the skylines of the consumers' providers, without the consumers themselves."""
+        """Return the skylines of the providers of some consumers, without the amounts of these consumers."""
         providers = {each.provider for each in held}
         if not providers:
             return {}
@@ -444,7 +444,9 @@ class ClaimService:
         span: StaySpan,
         seconds: float,
     ) -> list[PlacedClaim]:
-        """Return the place of a claim for which only its time matters; empty if all have to be compared.
+        """Return the place of a claim for which only its time matters.
+
+        The result is empty if the caller has to compare hosts.
 
         :raises InvalidRequest: the search takes too long.
         """
@@ -542,7 +544,7 @@ class ClaimService:
     def _held_amounts(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
         """Return the current allocations of the claims' consumers, which the new claims may use again.
 
-        :raises ConcurrentUpdate: a consumer's generation is not the given one.
+        :raises ConcurrentUpdate: the generation of a consumer is not the given generation.
         """
         # a new consumer holds nothing, so there is nothing to read
         known = {each.consumer: each.generation for each in wanted if each.generation is not None}
@@ -571,9 +573,9 @@ class ClaimService:
 
 
 def _takes_any_place(wanted: WantedClaim) -> bool:
-    """Return whether any host is good enough for a claim.
+    """Return whether a claim can take any host with room.
 
-    Any host is good enough for a new consumer without order, group, topology, fallback and window.
+    This is true for a new consumer without order, group, topology, fallback and window.
     """
     # these need the current state: the members of the group, the best host, the proof that the first request
     # has no place, or the schedule
