@@ -111,6 +111,27 @@ _end_insertion: Final = PreparedStatement(
 )
 
 
+def read_ends(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ClaimEnd]:
+    """Return the ends of the claims that end, among those of these locked consumers, by uuid."""
+    return {
+        uuid: ClaimEnd(float(ends_at), cleaning, EndAction(on_end), None if kept is None else float(kept))
+        for uuid, ends_at, cleaning, on_end, kept in tx.conn.execute(_ENDS, {"uuids": sorted(uuids)})
+    }
+
+
+_ENDS: Final = (
+    sa.select(
+        consumers.c.uuid,
+        claim_expiries.c.expires_at,
+        claim_expiries.c.cleaning_time,
+        claim_expiries.c.on_end,
+        claim_expiries.c.kept_until,
+    )
+    .select_from(claim_expiries.join(consumers, EXPIRES))
+    .where(claim_expiries.c.is_final, consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)))
+)
+
+
 def server_time(conn: sa.Connection) -> float:
     """Return the time of the database's clock, in seconds since 1970."""
     return float(conn.execute(sa.select(clock.ServerNow())).scalar_one())
