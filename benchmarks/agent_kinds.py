@@ -96,14 +96,48 @@ class MixedHost(Host):
             self.claim(consumer, held)
 
 
-def measure_kinds(name, kinds, guests, seconds, settle=15.0, sections=""):
-    """The cost of an agent with so many guests of each kind."""
+class HostTimes:
+    """The CPU times in a file that stands for /proc/stat, of a host that is idle, or busy all the time."""
+
+    def __init__(self, path, busy):
+        self._path, self._busy = path, busy
+        self._ended = threading.Event()
+        self._path.unlink()
+        self._write(0)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self):
+        """Write no more."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self):
+        since = time.monotonic()
+        while not self._ended.wait(0.2):
+            self._write(round((time.monotonic() - since) * 100))
+
+    def _write(self, ticks):
+        user, idle = (ticks, 0) if self._busy else (0, ticks)
+        rows = [("cpu", 2), ("cpu0", 1), ("cpu1", 1)]
+        text = "".join(f"{name} {user * many} 0 0 {idle * many} 0 0 0 0 0 0\n" for name, many in rows)
+        new = self._path.with_name("stat.new")
+        new.write_text(f"{text}intr 0\n")
+        new.rename(self._path)
+
+
+def measure_kinds(name, kinds, guests, seconds, settle=75.0, sections="", busy=False):
+    """The cost of an agent with so many guests of each kind.
+
+    :param busy: whether all CPUs of the host are busy.
+    """
     uuids = {kind: [str(uuid.uuid4()) for _ in range(guests)] for kind in kinds}
     consumers = [one for kind in kinds for one in uuids[kind]]
     with contextlib.ExitStack() as stack:
         system = stack.enter_context(MixedHost())
         host, cgroups = system.folder / "host", system.cgroups
         make_host(host)
+        stack.callback(HostTimes(host / "proc/stat", busy).stop)
         cgroups.mkdir(parents=True)
         (cgroups.parent / "cgroup.controllers").write_text("cpuset cpu io memory")
         system.options = ("--peers", system.folder)
@@ -133,7 +167,7 @@ def measure_kinds(name, kinds, guests, seconds, settle=15.0, sections=""):
             system.guests("run", uuid=one, command=["sleep", "1000000"])
         found = Waiter(system, consumers)
         found.wait(120)
-        # Until what the starts left to do is done.
+        # Until what the starts left to do is done: the next report reads the owners of new allocations.
         time.sleep(settle)
         pid, calls = system.processes[AGENT].pid, system.count_calls()
         used, since = cpu_seconds(pid), time.monotonic()
@@ -182,6 +216,9 @@ def main() -> int:
     parser.add_argument("--guests", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--plain", action="store_true", help="without watermarks")
+    parser.add_argument(
+        "--busy", action="store_true", help="a host above half of its watermarks, which measure guests then"
+    )
     args = parser.parse_args()
     sections = "" if args.plain else SAMPLINGS["watermarks for CPU and memory"]
     print(f"20 million additions: {loop_seconds():.1f} s; load {os.getloadavg()[0]:.0f}")
@@ -190,7 +227,9 @@ def main() -> int:
     )
     for name in args.kinds:
         kinds = KINDS if name == "all" else (name,)
-        cost = measure_kinds(name, kinds, args.guests // len(kinds), args.seconds, sections=sections)
+        cost = measure_kinds(
+            name, kinds, args.guests // len(kinds), args.seconds, sections=sections, busy=args.busy
+        )
         print(cost.text(), flush=True)
     print("goal: 1 % of a core")
     return 0

@@ -29,6 +29,13 @@ from tests.compute_agent import cgroups
 from tests.compute_agent.cgroups import FakeCgroups
 from tests.compute_agent.resctrl.fake import FakeResctrl
 
+COUNTERS = {
+    "cpu.stat": "usage_usec 1000000\nuser_usec 600000\nsystem_usec 400000\nnr_periods 0\nnr_throttled 0\n",
+    "memory.stat": "".join(f"{name} 4096\n" for name in ("anon", "file", "kernel", "shmem"))
+    + "".join(f"counter_{number} 0\n" for number in range(55)),
+}
+"""Files of a group that the kernel has and the fakes of the tests have not; memory.stat has some 60 lines."""
+
 
 class Patch:
     """What the fakes need of pytest, without its memory."""
@@ -139,6 +146,7 @@ def use_peers(folder):
             for pid in group.process_ids():
                 os.sched_setaffinity(pid, cpuset.parse(line))
 
+    cgroups.FILES.update(COUNTERS)
     factory.ContainerDriver = FileGroupsDriver
     cgroup.GuestCgroup.write_io = write_and_move
 

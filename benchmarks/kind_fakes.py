@@ -11,8 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.agent_on_fakes import Patch
+from benchmarks.agent_on_fakes import COUNTERS, Patch
 from compute_agent.drivers.foreign.editor import HostFolders
+from tests.compute_agent import cgroups
 from tests.compute_agent.drivers.containers.fake_engine import GUEST, FakeEngine
 from tests.compute_agent.drivers.systemd.fake_systemd import FakeSystemd
 
@@ -46,6 +47,7 @@ def main() -> int:
     folder = Path(sys.argv[1])
     host, paths = folder / "host", folder / "paths"
     paths.mkdir()
+    cgroups.FILES.update(COUNTERS)
     fakes = []
     for word in sys.argv[2:]:
         kind, _, uuids = word.partition("=")

@@ -1,4 +1,4 @@
-"""The host agent: reads the hardware, reports it to Placement, and keeps guests where they belong.
+"""The host agent: it reads the hardware, reports it to Placement, and keeps guests on their assigned CPUs.
 
 Rooms
     - ``cmd``: the commands of ``compute-agent``, which call the running agent or work without it

@@ -1,4 +1,4 @@
-"""HTTP requests with bounds of time and size for any kind of answer."""
+"""Sends HTTP requests with bounds of time and size for every kind of answer."""
 
 from __future__ import annotations
 
@@ -75,7 +75,10 @@ def read_address(
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """The answer to a request. If the server refused it, ``content`` is only the beginning of the content."""
+    """The answer to a request.
+
+    If the server refused the request, ``content`` is only the beginning of the content.
+    """
 
     status: int
     content: bytes
@@ -89,7 +92,7 @@ class HttpAnswer:
 def ask_server(plain: socket.socket, method: str, path: str, deadline: float, max_bytes: int) -> HttpAnswer:
     """Send a request without a body, and return the whole answer.
 
-    :param plain: an open connection. The function closes it.
+    :param plain: an open connection. The function closes this connection.
     :param path: the path of the request, with its query.
     :param deadline: seconds for the whole answer.
     :raises OSError: the server answers more than ``max_bytes``, or not at all.

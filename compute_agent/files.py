@@ -21,7 +21,9 @@ MAX_ASIDE: Final = 5
 """Maximum number of damaged files that are kept under one name; put_aside() removes the oldest files."""
 
 MAX_BYTES: Final = 64 << 20
-"""Upper limit, in bytes, of a file that is read into memory: hostile content cannot exhaust it."""
+"""Maximum size in bytes of a file that is read into memory, so that hostile content cannot exhaust the
+memory.
+"""
 
 _ASIDE: Final = ".damaged-"
 
@@ -49,7 +51,7 @@ def secure_folder(folder: Path) -> None:
 def check_folder(folder: Path) -> None:
     """Check that no other user can replace a folder, or redirect a symbolic link in its path.
 
-    An absent folder is no error.
+    An absent folder does not count as an error.
 
     :raises UnsafeFileError: another user owns the folder or a folder above it, or may write to one of them.
     """
@@ -132,7 +134,9 @@ def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
 
 
 def check_own(path: Path) -> None:
-    """Make the checks of open_own() for a file that a library will open. An absent file is no error.
+    """Make the checks of open_own() for a file that a library will open.
+
+    An absent file does not count as an error.
 
     :raises UnsafeFileError: the path is a link or no regular file, or another user may write to it.
     """

@@ -19,8 +19,9 @@ T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 
 SAVE_SECONDS: Final = 300.0
-"""Seconds of learning that a crash may cost: a sync of each sample would wear out a disk. A value that was
-reported, or that another part of the agent acts on, is saved at once."""
+"""Seconds of learning that a crash may lose, because a sync after each sample would wear out the disk. A
+value that was reported, or that another part of the agent acts on, is saved at once.
+"""
 
 
 def checked_content(data: Any) -> dict[str, Any]:
@@ -131,7 +132,10 @@ class KeptFile(Generic[T]):
         self._failure = ""
 
     def load(self) -> T | None:
-        """Read the content; None if it cannot be used. An unusable file is renamed."""
+        """Read the content of the file; return None if the content cannot be used.
+
+        An unusable file is renamed.
+        """
         try:
             return self._parse(read_own(self._path))
         # The file does not exist before the first save.

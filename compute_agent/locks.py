@@ -11,10 +11,10 @@ from compute_agent.files import open_own
 from compute_agent.model.messages import printable_text
 
 _MAX_LENGTH: Final = 1000
-"""Bytes of a lock file that name its holder."""
+"""Number of bytes at the start of a lock file that name its holder."""
 
 _ATTEMPTS: Final = 10
-"""Attempts to lock a file that is removed again and again, before the lock counts as held."""
+"""Number of attempts to lock a file that other processes keep removing, before the lock counts as held."""
 
 
 class LockedError(Exception):

@@ -5,8 +5,8 @@ A :class:`PeriodicTask` repeats rounds with pauses between them; a :class:`WakeS
 do one piece of work: :func:`run_aside` is for work that may hang without a timeout, and :func:`start_timer`
 for a deadline.
 
-All are daemon threads: a thread that hangs never keeps the process from ending. The table of threads for
-developers (``doc/_ext/threads.py``) consists of the roles that modules define.
+All threads are daemon threads, so a thread that hangs never keeps the process from ending. The table of
+threads for developers (``doc/_ext/threads.py``) consists of the roles that modules define.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ThreadSpec:
 
 NO_LOCK: Final = "none"
 ONCE: Final = "once"
-"""The interval of a helper thread: it ends with its work."""
+"""The interval of a helper thread, which ends with its work."""
 
 
 class WakeSignal:
@@ -53,7 +53,7 @@ class WakeSignal:
         self._event = threading.Event()
 
     def wake(self) -> None:
-        """Start the next round at once, without waiting for it. Any thread may call it."""
+        """Start the next round at once, without waiting for it. Any thread may call this method."""
         self._event.set()
 
     def wait(self, seconds: float | None) -> None:
@@ -138,11 +138,17 @@ class PeriodicTask:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is something to do. Also True if the thread was stopped while there was."""
+        """Whether the thread runs and has something to do.
+
+        The result is also True if the thread was stopped while it had something to do.
+        """
         return self._thread is not None
 
     def is_alive(self) -> bool:
-        """Whether the thread is alive. False before start(), and if a defect has ended the thread."""
+        """Whether the thread is alive.
+
+        The result is False before start(), and after a defect has ended the thread.
+        """
         thread = self._thread
         return thread is not None and thread.is_alive()
 
@@ -155,7 +161,7 @@ class PeriodicTask:
                 self._thread = _start(self._name, self._run)
 
     def wake(self) -> None:
-        """Start the next round at once, without waiting for it. Any thread may call it."""
+        """Start the next round at once, without waiting for it. Any thread may call this method."""
         self._signal.wake()
 
     def stop(self, timeout: float | None) -> None:

@@ -27,6 +27,7 @@ from compute_agent.controllers.isolation import count_isolation
 from compute_agent.drivers.factory import foreign_drivers, lock_path
 from compute_agent.events.event import EventRecorder
 from compute_agent.host.cpus import read_online
+from compute_agent.host.kernel_files import read_machine_id
 from compute_agent.inventory import provider_tree
 from compute_agent.loops.allocations import ClaimWatch, HistoryWatch
 from compute_agent.loops.arrivals import GuestEvents, PreStartHook
@@ -199,7 +200,6 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         # All triggers, and the limits that operators set by hand, share one arbiter: it applies a guest's
         # lowest limit.
         limits = LimitArbiter(pipeline)
-        guest_claims = GuestClaims(in_force, pipeline, foreign_drivers(driver), ClaimStore(folder), recorder)
         evictions = GuestEvictions(conf.settings, pipeline, driver, conf.client)
         claim_ends = ClaimEnds(
             in_force,
@@ -211,6 +211,14 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             GuestEvictor(evictions.stop_guest, evictions.forget_guest, MAX_ENDS),
             recorder,
             metrics.registry,
+        )
+        guest_claims = GuestClaims(
+            in_force,
+            pipeline,
+            foreign_drivers(driver),
+            ClaimStore(folder, read_machine_id(Path(options.host.root))),
+            recorder,
+            is_leaving=claim_ends.is_leaving,
         )
         reports = ReportLoop(
             HostReporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),

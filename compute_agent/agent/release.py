@@ -34,6 +34,7 @@ from compute_agent.controllers.base import FAILED, PINS, KernelController, Relea
 from compute_agent.controllers.realtime import RealtimeController
 from compute_agent.drivers.base import GuestDriver, RunningGuests
 from compute_agent.files import remove_durably, write_durably
+from compute_agent.host.kernel_files import read_machine_id
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory import provider_tree
 from compute_agent.locks import LockedError
@@ -73,6 +74,7 @@ CLAIM: Final = "claim"
 """The kind of the rows about allocations that the agent has claimed for guests."""
 
 SCHEDULING: Final = "scheduling"
+BY_RELEASE: Final = "new guests kept away by this release until it ends"
 """The kind of the row about the traits that keep new guests away."""
 
 KEPT_AWAY: Final = f"{STAYS}: new guests are kept away until all else is given back"
@@ -248,7 +250,8 @@ class HostRelease:
                 open_again = False
             else:
                 LOG.info("%s of %s is released: %s", item.kind, item.name, item.detail)
-                rows.append(_release_row(item, DONE))
+                if item.detail != BY_RELEASE:
+                    rows.append(_release_row(item, DONE))
         failed = {(row.kind, row.name) for row in rows if row.outcome != DONE}
         # A second search verifies the release: an item that is still found was not undone, or another program
         # has set it again.
@@ -337,6 +340,15 @@ class HostRelease:
                 if root is None
                 else f"new guests {in_words(root.traits)}"
             )
+            # The switch of the release itself is no setting of the host.
+            if (
+                root is not None
+                and root.traits & MARKS == {DisableCause.MAINTENANCE.value}
+                and state == WatermarkState(scheduling_off=state.scheduling_off)
+                and said is not None
+                and said.is_of_release
+            ):
+                detail = BY_RELEASE
             yield ReleaseItem(SCHEDULING, name, detail, _bound_call(self._let_in, reporter))
 
     def _let_in(self, reporter: HostReporter) -> None:
@@ -514,7 +526,7 @@ def survey_host(
     made = HostRelease(
         *(driver, controllers, client, state, throttling, uuid, online, options),
         beside=host_state.tree.beside,
-        claims=ClaimStore(state.path.parent),
+        claims=ClaimStore(state.path.parent, read_machine_id(root)),
     )
     return made.list_rows()
 
@@ -558,7 +570,7 @@ def open_release(conf: cfg.ConfigOpts, options: ReleaseOptions, lock_timeout: fl
                 read_topology(root).online,
                 options,
                 owner.beside,
-                ClaimStore(folder),
+                ClaimStore(folder, read_machine_id(root)),
             )
         finally:
             opened.close()

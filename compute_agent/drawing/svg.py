@@ -73,7 +73,7 @@ _STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 
 """Possible seconds between two marks of the time axis, up to a day. Longer distances are whole days."""
 
 Point = tuple[float, float | None]
-"""A time in seconds since the epoch, and a value; None breaks the curve."""
+"""A point of a curve: a time in seconds since the epoch, and a value; None breaks the curve."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ _CPUS: Final = 18
 
 @dataclass(frozen=True, slots=True)
 class ShownUse:
-    """The measured use of a guest. None if unknown.
+    """The measured use of a guest. A value of None is unknown.
 
     :ivar cpu: the cores in use.
     :ivar cache: the bytes of L3 cache in use.
@@ -54,7 +54,7 @@ ORDERS: Final[Mapping[str, Callable[[Document, ShownUse], float]]] = {
     "bandwidth": lambda guest, use: -(use.bandwidth or 0.0),
     "name": lambda guest, use: 0.0,
 }
-"""The sort keys by name of an order; guests with equal keys are sorted by name."""
+"""The sort keys by the name of an order; rows with equal keys are sorted by the guest's name."""
 
 
 def screen_lines(seen: AgentSnapshot, order: str, width: int, height: int) -> list[str]:
@@ -83,7 +83,7 @@ def _head_lines(seen: AgentSnapshot) -> Iterator[str]:
         *([f"new guests: {new}"] if new else []),
     ]
     yield " | ".join(parts)
-    for what in ("refused", "lost", "stray", "unallocated"):
+    for what in ("refused", "lost", "stray", "unallocated", "overdue"):
         if those := status.get(f"{what}_guests"):
             yield f"{len(those)} {what}: {', '.join(map(str, those))}"
     if seen.trouble:

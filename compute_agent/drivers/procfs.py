@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from compute_agent.host.kernel_files import read, read_optional, read_text
+from compute_agent.host.kernel_files import read, read_optional, read_piece, read_text
 from compute_agent.host.proc_stat import ProcessStat, parse_process_stat
 from compute_agent.model import cpuset
 
@@ -248,6 +248,6 @@ def _read_stat(pid: int) -> ProcessStat | None:
     """The fields of /proc/PID/stat; None when the process is gone."""
     # ESRCH: the process ended between open(2) and read(2).
     try:
-        return parse_process_stat(read_text(f"/proc/{pid}/stat"))
+        return parse_process_stat(read_piece(f"/proc/{pid}/stat").decode(errors="replace"))
     except (FileNotFoundError, ProcessLookupError):
         return None

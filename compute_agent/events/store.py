@@ -25,7 +25,7 @@ FILE: Final = "events.jsonl"
 class EventStore:
     """Appends events to the file at ``path``; ``path`` with the suffix ``.1`` is the older file.
 
-    Only one thread may use it.
+    Only one thread may use this object.
     """
 
     def __init__(self, path: Path, max_events: int, max_bytes: int) -> None:
@@ -43,8 +43,8 @@ class EventStore:
     def append(self, events: Iterable[AgentEvent]) -> int:
         """Give numbers to events and write them; they are on disk when this returns.
 
-        :returns: the number of events that were written. If an error ends the writes, only that many from the
-            beginning of ``events`` are stored.
+        :returns: the number of events that were written. If an error ends the writes, only the returned
+            number of ``events``, from the beginning, are stored.
         :raises OSError: no event was written.
         """
         kept = 0

@@ -6,6 +6,7 @@ missing, unreadable or have unexpected content.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
@@ -62,14 +63,16 @@ def read_text(path: str) -> str:
     return read(path).decode(errors="replace")
 
 
-def read_optional(path: str) -> str | None:
+def read_optional(path: str, is_short: bool = False) -> str | None:
     """The content of a file as text; None if it is missing or cannot be read.
 
-    A read fails with ENODEV if a cgroup was removed, or a CPU went offline, after the file was opened. It
-    fails with EOPNOTSUPP if PSI is off, and with EACCES in some containers.
+    A read fails with ENODEV if a cgroup was removed, or a CPU went offline, after the file was opened. The
+    read fails with EOPNOTSUPP if PSI is off, and with EACCES in some containers.
+
+    :param is_short: whether one read(2) returns the whole file, see :func:`read_piece`.
     """
     try:
-        return read_text(path)
+        return (read_piece(path) if is_short else read(path)).decode(errors="replace")
     except OSError:
         return None
 
@@ -77,6 +80,20 @@ def read_optional(path: str) -> str | None:
 def read_boot_id(root: Path) -> str:
     """The id of the present boot of the host below ``root``; empty if the kernel shows none."""
     return (read_optional(f"{root}/proc/sys/kernel/random/boot_id") or "").strip()
+
+
+_MACHINE_ID: Final = re.compile(r"[0-9a-f]{32}\Z")
+
+
+def read_machine_id(root: Path) -> str:
+    """A text that only the host below ``root`` has, also after a reboot; empty if the host has none.
+
+    The text is a hash of ``/etc/machine-id``, because machine-id(5) asks programs to keep the id secret.
+    """
+    found = (read_optional(f"{root}/etc/machine-id") or "").strip()
+    if not _MACHINE_ID.match(found):
+        return ""
+    return hashlib.sha256(f"compute-agent {found}".encode()).hexdigest()[:32]
 
 
 def write_text(path: str, text: str) -> None:

@@ -27,7 +27,7 @@ from compute_agent.model.messages import ConfigError, is_uuid
 POOL_PREFIX: Final = "CUSTOM_CPU_POOL_"
 
 Positions = Mapping[str, CpuSet]
-"""The CPUs of each pool, by its name."""
+"""The CPUs of each pool, by the name of the pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class PoolPart:
 
     @property
     def name(self) -> str:
-        """The last part of the provider's name. It is unique on the host."""
+        """The last part of the provider's name. The name is unique on the host."""
         return f"{self.zone}_POOL_{self.pool}" if self.zone else f"POOL_{self.pool}"
 
 

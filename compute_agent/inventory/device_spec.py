@@ -59,7 +59,7 @@ _TRAIT_TAGS: Final = {
 """The keys of an entry that become traits of the device's provider."""
 
 AddressFields = tuple[str, str, str, str]
-"""The domain, bus, slot and function of a PCI address, as the texts in its notation."""
+"""The domain, bus, slot and function of a PCI address, as texts in the notation of PCI addresses."""
 
 
 def address_fields(address: str) -> AddressFields:

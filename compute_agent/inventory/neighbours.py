@@ -97,7 +97,7 @@ def neighbour_attributes(
     guests: Iterable[GuestLoad],
     limits: Mapping[str, Sequence[RequestedLimit]],
 ) -> dict[str, str | float]:
-    """The attributes of a host; none without caches and limits.
+    """The attributes of a host; empty without caches and limits.
 
     :param measured_at: the time of the measurement, in seconds since the epoch.
     :param interval: the longest usual time between two measurements, in seconds.

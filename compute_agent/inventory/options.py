@@ -68,7 +68,7 @@ def _is_set(conf: cfg.ConfigOpts, option: str) -> bool:
 
 
 def root_name(conf: cfg.ConfigOpts) -> str:
-    """The name of the root provider: the option, or else the name at the last start, or else the host's name.
+    """The name of the root provider: from the option, or the name at the last start, or the host's name.
 
     :raises IdentityError: the file with the name used before is damaged.
     """

@@ -55,7 +55,7 @@ class HistoryStore(Protocol):
     """
 
     def keep_history(self, history: PlacementHistory) -> None:
-        """Store the history. It is on disk when this method returns.
+        """Store the history. The data is on disk when this method returns.
 
         :raises OSError: the history cannot be written.
         """

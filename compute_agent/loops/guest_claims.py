@@ -42,6 +42,7 @@ from compute_agent.report.guest_claims import (
     dump_notes,
     is_own_claim,
     parse_notes,
+    split_notes,
     total_amounts,
 )
 from compute_agent.report.history import ConsumerOwner
@@ -104,25 +105,34 @@ class ClaimRefusal:
 class ClaimStore:
     """The file with the notes of claims in the state folder. Only one thread may use the object."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, machine: str) -> None:
         """Read the notes. A file that cannot be used is put aside.
 
+        :param machine: this host, as ``read_machine_id()`` has it. Notes of another host are in a copy of its
+            state folder, or the host has got another id. They stay in the file and have no effect.
         :raises UnsafeFileError: another user may have made the file.
         :raises OSError: the file cannot be put aside.
         """
         self._path = folder / FILE_NAME
-        self.notes: Mapping[str, ClaimNote] = kept_json.load_state(
-            self._path, parse_notes, {}, _report_damage
-        )
+        self.machine = machine
+        found: Mapping[str, ClaimNote] = kept_json.load_state(self._path, parse_notes, {}, _report_damage)
+        self.notes: Mapping[str, ClaimNote]
+        self.foreign: Mapping[str, ClaimNote]
+        """The notes of other hosts."""
+        self.notes, self.foreign = split_notes(found, machine)
+        self._is_stored = {**self.notes, **self.foreign} == found
 
     def keep_notes(self, notes: Mapping[str, ClaimNote]) -> None:
         """Store the notes, which are on disk when this returns.
 
         :raises OSError: they cannot be written.
         """
-        if notes != self.notes:
-            write_durably(self._path, dump_notes(notes.values()))
-            self.notes = dict(notes)
+        if notes == self.notes and self._is_stored:
+            return
+        # A guest with the uuid of another host's guest gets a note of its own.
+        foreign = {uuid: note for uuid, note in self.foreign.items() if uuid not in notes}
+        write_durably(self._path, dump_notes([*notes.values(), *foreign.values()]))
+        self.notes, self.foreign, self._is_stored = dict(notes), foreign, True
 
 
 def _report_damage(path: Path, error: Exception) -> None:
@@ -148,10 +158,13 @@ class GuestClaims:
         store: ClaimStore,
         recorder: EventRecorder,
         clock: Callable[[], float] = time.monotonic,
+        is_leaving: Callable[[str], bool] = lambda uuid: False,
     ) -> None:
         """Start with the notes of the last agent.
 
         :param drivers: the drivers with guests for which the agent claims, by name.
+        :param is_leaving: tells whether a guest is evicted at the end of a claim. The agent does not claim
+            for such a guest.
         """
         self._in_force = in_force
         self._pipeline = pipeline
@@ -159,6 +172,7 @@ class GuestClaims:
         self._store = store
         self._recorder = recorder
         self._clock = clock
+        self._is_leaving = is_leaving
         self._refusals: Mapping[str, ClaimRefusal] = {}
         self._gone: dict[str, float] = {}
         """The time at which a guest was first found gone, by uuid."""
@@ -168,6 +182,15 @@ class GuestClaims:
         """The time of the first claims in seconds since boot; None means that there were no claims so far."""
         self._failure = ""
         """The reason why notes cannot be written; empty if the last one was written."""
+        if store.foreign:
+            LOG.warning(
+                "The state folder has claims of another host, such as that of guest %s (%d in all), and the"
+                " agent gives none of them back. If the folder was copied, give this host a name, a state"
+                " folder and a /etc/machine-id of its own. If this host replaces the other one, see"
+                " compute-agent audit, and remove the allocations by hand",
+                next(iter(store.foreign.values())),
+                len(store.foreign),
+            )
         for name in sorted({note.driver for note in store.notes.values()} - drivers.keys()):
             LOG.warning(
                 "The agent does not give back its claims for guests of driver %s, because [guests] drivers"
@@ -190,6 +213,10 @@ class GuestClaims:
     def refusal_reasons(self) -> Mapping[str, str]:
         """The reasons why guests have no allocation, by uuid."""
         return {uuid: refusal.reason for uuid, refusal in self._refusals.items()}
+
+    def foreign_claims(self) -> list[str]:
+        """The guests with notes of claims of another host, in words."""
+        return sorted(map(str, self._store.foreign.values()))
 
     def claimed_guests(self) -> frozenset[str]:
         """The uuids of guests with a claim of the agent, whether they run or not.
@@ -304,6 +331,9 @@ class GuestClaims:
         known, refusal = self._store.notes.get(guest.uuid), self._refusals.get(guest.uuid)
         if driver is None or view.allocation is None or view.migration is not None:
             return None
+        # With another claim, the guest would not be evicted.
+        if not view.allocation and self._is_leaving(guest.uuid):
+            return None
         # The allocation is not a claim of the agent, or it fits.
         if view.allocation and (known is None or self._checked.get(guest.uuid) == guest.pid):
             return None
@@ -318,7 +348,8 @@ class GuestClaims:
         owner = ConsumerOwner(
             options.claim_project or UNKNOWN_OWNER, options.claim_user or UNKNOWN_OWNER, CLAIM_TYPE
         )
-        note = ClaimNote(guest.uuid, guest.name, guest.driver, driver.subject_key(guest), owner, amounts)
+        key, machine = driver.subject_key(guest), self._store.machine
+        note = ClaimNote(guest.uuid, guest.name, guest.driver, key, owner, amounts, machine=machine)
         return note if known is None or not view.allocation else replace(note, owner=known.owner)
 
     def _adjust_claim(

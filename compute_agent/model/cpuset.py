@@ -22,8 +22,8 @@ Parser = Callable[[str], frozenset[int]]
 MAX_CPU: Final = 65535
 """Highest CPU number that is accepted.
 
-It is above NR_CPUS of all kernels, and low enough that a typing error, such as 0-99999999, does not fill the
-memory.
+The limit is above NR_CPUS of all kernels, and low enough that a typing error, such as 0-99999999, does not
+fill the memory.
 """
 
 _PART: Final = re.compile(r"(\^?)\s*([0-9]+)(?:\s*-\s*([0-9]+))?", re.ASCII)
@@ -98,7 +98,7 @@ def parse_mask(text: str) -> frozenset[int]:
 
 
 def format_mask(cpus: Iterable[int]) -> str:
-    """The mask of ``cpus`` in the kernel's format, such as ``ff,ffffffff``, without leading zeros."""
+    """The mask of ``cpus`` in the kernel's format without leading zeros, such as ``ff,ffffffff``."""
     digits = f"{sum(1 << cpu for cpu in set(cpus)):x}"
     digits = digits.zfill(-(-len(digits) // 8) * 8)
     words = [digits[index : index + 8] for index in range(0, len(digits), 8)]
@@ -160,8 +160,8 @@ class CpuSets:
     ) -> str:
         """A text about CPUs that a guest holds but should not have any more; empty if there are none.
 
-        Such a CPU is offline, or a change of the configuration has taken it out of the dedicated set or out
-        of the guest's pool.
+        A CPU must not be held if it is offline, or if a change of the configuration has removed it from the
+        dedicated set or from the guest's pool.
 
         :param held: the dedicated CPUs of the guest.
         :param online: the online CPUs of the host.
@@ -208,7 +208,7 @@ class NamedFrequency(enum.StrEnum):
 
 
 class ParkMode(enum.StrEnum):
-    """How the agent parks idle dedicated cores: offline, by a governor, or in a deep idle state."""
+    """How the agent parks idle dedicated cores: takes them offline, sets a governor, or a deep idle state."""
 
     OFFLINE = "offline"
     GOVERNOR = "governor"
@@ -216,7 +216,10 @@ class ParkMode(enum.StrEnum):
 
 
 Bound = int | NamedFrequency | None
-"""A limit of a frequency, in kHz or by name; None leaves the present limit unchanged."""
+"""A limit of a frequency, in kHz or by name.
+
+A limit of None leaves the present limit unchanged.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,7 +194,7 @@ class MemoryShare:
 
 
 class CoreScope(enum.StrEnum):
-    """The guests that may run on one core at the same time as a guest of a class (core scheduling)."""
+    """The guests that may run on a core at the same time as a guest of the class (core scheduling)."""
 
     NONE = "none"
     """All guests and processes may run on the core."""

@@ -141,7 +141,9 @@ MAX_CACHES: Final = 6
 
 # Up to two missing samples do not break a curve, because a round may be late.
 BREAK: Final = 3.5
-"""The gap between two samples at which a curve is broken, as a multiple of the usual distance of samples."""
+"""A gap between samples breaks a curve if it is longer than this multiple of the usual distance of
+samples.
+"""
 
 _RATES: Final = (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3))
 _SIZES: Final = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))

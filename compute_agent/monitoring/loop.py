@@ -122,7 +122,7 @@ STALE_ROUNDS, STALE_SECONDS = 5, 3.0
 # Counters are not read while no one uses the values, because a host with 250 guests has thousands of
 # counters.
 WANTED_ROUNDS: Final = 2
-"""Counters are read in this number of rounds after a request; then the thread waits for the next request."""
+"""Number of rounds after a request in which counters are read; then the thread waits for the next request."""
 
 ASKED_SECONDS, MAX_ASKED_SECONDS = 1.0, 10.0
 """Lower and upper bound, in seconds, of a caller's wait for a reading.
@@ -155,7 +155,7 @@ class MonitorLoop:
     def __init__(self, targets: Targets, store: SampleStore, settings: MonitoringSettings) -> None:
         """Prepare a loop.
 
-        It measures nothing before monitor_with() is called. The thread calls ``targets`` in each round.
+        The loop measures nothing before monitor_with() is called. The thread calls ``targets`` in each round.
         """
         self.store = store
         self.settings = settings
@@ -214,7 +214,7 @@ class MonitorLoop:
         self._thread.wake()
 
     def newest_reading(self) -> MonitorReading | None:
-        """The newest reading; None while monitoring is off or fails. Any thread may read it.
+        """The newest reading; None while monitoring is off or fails. Any thread may read this value.
 
         If nothing has requested readings for some time, the call waits at most ten seconds for a new reading.
         """
@@ -237,7 +237,7 @@ class MonitorLoop:
         return reading if age <= max(STALE_ROUNDS * interval, STALE_SECONDS) + self.round_seconds else None
 
     def _have_round(self) -> None:
-        """Wake the thread, and wait until it has finished a round."""
+        """Wake the thread, and wait until the thread has finished a round."""
         if not self.is_running:
             return
         with self._round_over:
@@ -274,7 +274,7 @@ class MonitorLoop:
     def _run_due_round(self) -> None:
         """Run a round if counters are due or guests have changed.
 
-        Otherwise the thread was woken too early.
+        If neither is the case, the thread was woken too early.
         """
         self._pick_up()
         interval, now = self.settings.interval, time.monotonic()

@@ -88,7 +88,7 @@ class CacheMonitor:
 
     @property
     def exhaustion_count(self) -> int:
-        """The number of times that RMIDs or counters became too few for all guests."""
+        """How often RMIDs or counters became too few for all guests."""
         return self._groups.exhaustion_count
 
     def measure_targets(self, targets: Sequence[MonitorTarget], time: float) -> MonitorReading:
@@ -210,7 +210,7 @@ class MonitoringGroups:
         self.unmonitored_guests: frozenset[str] = frozenset()
         """Uuids of guests without a monitoring group, because RMIDs or counters are too few."""
         self.exhaustion_count = 0
-        """The number of times that groups became too few after all guests had a group."""
+        """How often groups became too few after all guests had had a group."""
         self.control_groups: tuple[str, ...] = ()
         """All control groups of the mount, including the default group and groups of other programs."""
 
@@ -352,7 +352,7 @@ class MonitoringGroups:
 def own_groups(targets: Sequence[MonitorTarget], present: ResctrlGroups) -> dict[tuple[str, str], str]:
     """The control groups that only one target (a class or a guest) uses, by the key of the target.
 
-    Such a target is measured by the control group's counters, and needs no monitoring group.
+    The control group's counters measure such a target, so it needs no monitoring group.
     """
     users = Counter(target.group for target in targets)
     classes = Counter(group for group, _ in {(target.group, target.qos_class) for target in targets})

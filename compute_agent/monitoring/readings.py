@@ -317,7 +317,7 @@ class MonitoredCaches:
     """Converts the newest reading to a :class:`CacheReading` for watermarks."""
 
     def __init__(self, newest: Callable[[], MonitorReading | None]) -> None:
-        """``newest`` returns the newest reading; None if there is no recent reading."""
+        """``newest`` is a function that returns the newest reading, or None if there is no recent reading."""
         self._newest = newest
         self._sizes: Mapping[str, float] = {}
         self._bandwidth: float | None = None

@@ -50,7 +50,10 @@ class ExpectedGuest:
 
 
 class ExpectedGuests:
-    """The guests that are about to start. Only the worker uses it, under the lock of the pipeline."""
+    """The guests that are about to start.
+
+    Only the worker of the pipeline uses this object, under the pipeline's lock.
+    """
 
     def __init__(self, cache: GuestCache, now: Callable[[], float] = time.monotonic) -> None:
         self._cache = cache
@@ -110,7 +113,10 @@ _OUTCOMES: Final = {True: "was changed", False: "is as it should be"}
 
 
 class GuestEnforcer:
-    """Runs controllers for pending changes, and finds drift of the kernel. Only the worker uses it."""
+    """Runs controllers for pending changes, and finds drift of the kernel.
+
+    Only the worker of the pipeline uses this object.
+    """
 
     def __init__(
         self,
@@ -312,8 +318,16 @@ class GuestEnforcer:
                 # The queue has the event of its end.
                 return
             except (DriverError, OSError) as error:
-                # Settings that cannot be read count as drift, so that the next apply() writes them again.
-                difference = str(error)
+                # The next apply() compares again, and writes what differs.
+                LOG.warning(
+                    "Guest %s cannot be compared with its %s settings, and the agent tries again: %s",
+                    entry.guest,
+                    controller.name,
+                    error,
+                )
+                self._metrics.controller_failures.labels(controller.name).inc()
+                entry.pending.add(controller.name)
+                continue
             if difference is not None:
                 self._recorder.record_done(
                     LOG.warning, EventKind.REPAIR, entry.guest, "Guest %s drifted: %s", difference

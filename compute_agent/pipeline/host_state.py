@@ -29,8 +29,8 @@ class HostState:
     :ivar cpu_sets: the purpose of each CPU: dedicated, shared, or of a pool.
     :ivar tree: the tree of resource providers that the agent reports for the host.
     :ivar policy: the function that assigns CPUs to guests, selected by ``[policy] name``.
-    :ivar place_unallocated: whether guests without an allocation run on the shared CPUs. Otherwise the agent
-        does not place them.
+    :ivar place_unallocated: whether guests without an allocation run on the shared CPUs. If not, the agent
+        does not place these guests.
     :ivar former: zones of an earlier shape of the provider tree. A guest with an allocation in a former zone
         stays there until it is moved.
     :ivar rebalance_gain: the minimum gain of a move of a running guest (see

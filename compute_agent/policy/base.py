@@ -560,9 +560,9 @@ def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) 
 def floating_cpus(supply: CpuSupply, request: GuestRequest) -> CpuSet:
     """The CPUs on which guest CPUs without a dedicated CPU float.
 
-    They are the shared CPUs of the zones from which the guest has VCPU. For a guest without an allocation,
-    they are all shared CPUs outside of pools. If there are shared CPUs, lent CPUs are added. A guest with
-    ``near_only`` gets only those CPUs that are on the nodes of its devices, if there are any.
+    These CPUs are the shared CPUs of the zones from which the guest has VCPU. For a guest without an
+    allocation, they are all shared CPUs outside of pools. If there are shared CPUs, lent CPUs are added. A
+    guest with ``near_only`` gets only those CPUs that are on the nodes of its devices, if there are any.
     """
     found = _floating_anywhere(supply, request)
     return (near_cpus(supply, request, found) if request.near_only else found) or found

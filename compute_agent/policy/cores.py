@@ -173,8 +173,8 @@ def _fewest_cores(
     def min_cores_from(index: int, missing: int, passed_over: int) -> int:
         """A lower bound of the number of cores that the ``missing`` CPUs still need.
 
-        It assumes that cores of the kinds from ``index`` on are filled. In addition, one core of any kind,
-        even an earlier one, may be used in part.
+        The bound assumes that cores of the kinds from ``index`` on are filled. In addition, one core of any
+        kind, even an earlier one, may be used in part.
         """
         if not missing or index == len(amounts):
             return min(missing, 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from compute_agent import kept_json
@@ -35,6 +35,7 @@ class ClaimNote:
 
     :ivar key: the key by which the program that runs the guest knows it.
     :ivar former: the amounts before a change that may not be done yet; empty if there is none.
+    :ivar machine: the host of the agent that made the note, as ``read_machine_id()`` has it; empty: unknown.
     """
 
     guest_uuid: str
@@ -44,6 +45,7 @@ class ClaimNote:
     owner: ConsumerOwner
     amounts: Amounts
     former: Amounts = field(default_factory=dict)
+    machine: str = ""
 
     def __str__(self) -> str:
         return full_name(self.name, self.guest_uuid)
@@ -99,6 +101,26 @@ def is_own_claim(note: ClaimNote, record: ConsumerAllocations, own_part: Allocat
     return owner == note.owner and own_part == record.resources and total in (note.amounts, note.former)
 
 
+def split_notes(
+    notes: Mapping[str, ClaimNote], machine: str
+) -> tuple[dict[str, ClaimNote], dict[str, ClaimNote]]:
+    """The notes of this host, and those of other hosts, by uuid of the guest.
+
+    A note without a host, or on a host without an id, counts as this host's.
+
+    :param machine: this host, as ``read_machine_id()`` has it.
+    """
+    foreign = {
+        uuid: note for uuid, note in notes.items() if machine and note.machine and note.machine != machine
+    }
+    own = {
+        uuid: replace(note, machine=machine or note.machine)
+        for uuid, note in notes.items()
+        if uuid not in foreign
+    }
+    return own, foreign
+
+
 def dump_notes(notes: Iterable[ClaimNote]) -> bytes:
     """The content of the file of notes."""
     rows = [
@@ -110,6 +132,7 @@ def dump_notes(notes: Iterable[ClaimNote]) -> bytes:
             "owner": [note.owner.project_id, note.owner.user_id, note.owner.consumer_type],
             "amounts": dict(note.amounts),
             "former": dict(note.former),
+            "machine": note.machine,
         }
         for note in notes
     ]
@@ -138,6 +161,8 @@ def _read_notes(document: Any) -> Mapping[str, ClaimNote]:
             ConsumerOwner(*map(kept_json.text, row["owner"])),
             _read_amounts(row["amounts"]),
             _read_amounts(row["former"]),
+            # An older agent has noted no host.
+            kept_json.text(row.get("machine", "")),
         )
     return found
 

@@ -1,4 +1,4 @@
-"""The wanted cookies of guests, as a pure function of present cookies and notes.
+"""Decides the wanted cookies of guests, as a pure function of present cookies and notes.
 
 If a guest of a group has a note and a cookie, all threads of the group get the cookie of its main thread. If
 several guests have a note and a cookie, the first decides. If no guest of a group has a cookie, the agent
@@ -112,7 +112,7 @@ def decide_cookies(guests: Iterable[CookieGuest], notes: RunNotes) -> CookiePlan
 def _choose_lender(
     guest: CookieGuest, guests: Iterable[CookieGuest], noted: Collection[str]
 ) -> CookieLender | None:
-    """Find another guest that has the same cookie, and keeps this cookie because it has no group."""
+    """Find another guest with the same cookie, which keeps the cookie because it is in no group."""
     cookie = guest.main_cookie
     for other in guests:
         if cookie and other.main_cookie == cookie and not (other.group or other.uuid in noted):

@@ -70,7 +70,7 @@ class KernelCookies:
         return found.value
 
     def create_cookie(self, pid: int) -> None:
-        """Give all threads of a process a new cookie. A process that has ended is no error.
+        """Give all threads of a process a new cookie. The function ignores a process that has ended.
 
         :raises NoSiblingsError: no core has two threads online.
         :raises CookieError: the kernel refuses the call, or does not support cookies.
@@ -81,7 +81,7 @@ class KernelCookies:
     def grant_cookie(self, source: int, tids: Iterable[int]) -> None:
         """Give threads the cookie of the process ``source``; remove their cookies if ``source`` is 0.
 
-        A thread that has ended is no error.
+        The function ignores a thread that has ended.
 
         :raises NoSiblingsError: no core has two threads online.
         :raises CookieError: the kernel refuses the call, or does not support cookies.

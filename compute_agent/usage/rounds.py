@@ -49,8 +49,8 @@ class CacheReader(Protocol):
 
 
 SourceReader = Callable[[str], float | None]
-"""Returns the last value of a metric that comes from outside the kernel, by the name of the metric. None
-means that the metric has no value now.
+"""Returns the last value of a metric that comes from outside the kernel, by the name of the metric. The
+result is None if the metric has no value now.
 """
 
 
@@ -66,8 +66,8 @@ class OversoldCapacity:
 
 
 OversoldReader = Callable[[str], OversoldCapacity | None]
-"""Returns the reclaimed amount that guests hold beyond the present offer, by the resource class. None means
-that the class is not offered or not measured.
+"""Returns the reclaimed amount that guests hold beyond the present offer, by the resource class. The result
+is None if the class is not offered or not measured.
 """
 
 
@@ -107,17 +107,30 @@ class MeasuringRound:
         self._parsed: dict[tuple[str, Callable[[str], Any]], Any] = {}
         self._texts: dict[str, str | None] = {}
         self._closed = False
+        self._cpu_counters: tuple[Sequence[MeasuredGuest], Mapping[str, Mapping[Hashable, float]]] | None
+        self._cpu_counters = None
 
-    def parse_file(self, path: str, parse: Callable[[str], T]) -> T | None:
+    def cpu_counters(self) -> Mapping[str, Mapping[Hashable, float]]:
+        """The CPU times of all guests by uuid and source, read once for the present subjects."""
+        known = self._cpu_counters
+        if known is None or known[0] is not self.subjects:
+            found = {subject.facts.uuid: _cpu_seconds(self, subject) for subject in self.subjects}
+            known = self._cpu_counters = self.subjects, found
+        return known[1]
+
+    def parse_file(self, path: str, parse: Callable[[str], T], is_short: bool = False) -> T | None:
         """The result of ``parse`` for the text of a file, which is read and parsed once in a round.
 
         The result is None if the file is missing, or if ``parse`` raises ValueError or LookupError. A file
         may vanish at any time, and old kernels do not have all files. After close(), the result is None for a
         file that was not parsed before.
+
+        :param is_short: whether one read(2) returns the whole file, as of most files of a cgroup. This saves
+            a system call for each guest and file.
         """
         key = (path, parse)  # several measures parse one file in different ways
         if key not in self._parsed and not self._closed:
-            self._parsed[key] = self._read_parsed(path, parse)
+            self._parsed[key] = self._read_parsed(path, parse, is_short)
         found: T | None = self._parsed.get(key)
         return found
 
@@ -141,9 +154,9 @@ class MeasuringRound:
         self._closed = True
         self._texts.clear()
 
-    def _read_parsed(self, path: str, parse: Callable[[str], T]) -> T | None:
+    def _read_parsed(self, path: str, parse: Callable[[str], T], is_short: bool) -> T | None:
         if path not in self._texts:
-            self._texts[path] = read_optional(path)
+            self._texts[path] = read_optional(path, is_short)
         text = self._texts[path]
         if text is None:
             return None
@@ -328,8 +341,13 @@ def parse_resident(text: str) -> int:
 def parse_page_cache(text: str) -> int:
     """Bytes of cached files of a cgroup, from its memory.stat; the kernel can reclaim them."""
     # ``file`` includes tmpfs (shmem), which has no disk to be written to and stays until it is deleted.
-    sizes = {name: number for name, _, number in (line.partition(" ") for line in text.splitlines())}
-    return int(sizes["file"]) - int(sizes.get("shmem", 0))
+    # The file has some sixty lines, and each round reads it for each guest.
+    lines = f"\n{text}"
+    _, found, files = lines.partition("\nfile ")
+    if not found:
+        raise ValueError("there is no line file")
+    shared = lines.partition("\nshmem ")[2]
+    return int(files.partition("\n")[0]) - int(shared.partition("\n")[0] or 0)
 
 
 _DIRECTIONS: Final = {"rbytes": "read", "wbytes": "write"}
@@ -354,19 +372,18 @@ def guest_cpu_seconds(now: MeasuringRound) -> dict[str, float]:
     For a guest without a cgroup, only the time of its present processes is known. A guest without a readable
     counter is left out.
     """
-    found = {subject.facts.uuid: _cpu_seconds(now, subject) for subject in now.subjects}
-    return {guest: sum(counted.values()) for guest, counted in found.items() if counted}
+    return {guest: sum(counted.values()) for guest, counted in now.cpu_counters().items() if counted}
 
 
 def guest_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> dict[str, float]:
     """CPU use of guests since the round before, in cores by uuid; guests with an unknown use are left out."""
     # The counters are read in the first round, too, because the next round computes the difference from them.
-    last = {subject.facts.uuid: _cpu_seconds(now, subject) for subject in now.subjects}
+    last = now.cpu_counters()
     # A time that does not advance would lead to a division by zero or a negative use.
     if before is None or now.time <= before.time:
         return {}
     # The round before is closed, so this call returns the values that the closed round has kept.
-    first = {subject.facts.uuid: _cpu_seconds(before, subject) for subject in before.subjects}
+    first = before.cpu_counters()
     grown = {guest: _grown_seconds(first.get(guest, {}), counted) for guest, counted in last.items()}
     elapsed = now.time - before.time
     return {guest: seconds / elapsed for guest, seconds in grown.items() if seconds is not None}
@@ -388,7 +405,7 @@ def _cpu_seconds(now: MeasuringRound, subject: MeasuredGuest) -> dict[Hashable, 
     """
     # The cgroup comes first, because it also counts processes that have ended since.
     if subject.cgroup:
-        seconds = now.parse_file(f"{subject.cgroup}/cpu.stat", parse_cpu_stat)
+        seconds = now.parse_file(f"{subject.cgroup}/cpu.stat", parse_cpu_stat, is_short=True)
         if seconds is not None:
             return {subject.cgroup: seconds}
     counted: dict[Hashable, float] = {}
@@ -399,7 +416,7 @@ def _cpu_seconds(now: MeasuringRound, subject: MeasuredGuest) -> dict[Hashable, 
     return counted
 
 
-def _grown_seconds(first: dict[Hashable, float], last: dict[Hashable, float]) -> float | None:
+def _grown_seconds(first: Mapping[Hashable, float], last: Mapping[Hashable, float]) -> float | None:
     # A process that began since the round before has no earlier value. A counter that fell belongs to a new
     # cgroup with the same path.
     common = first.keys() & last.keys()
@@ -412,9 +429,10 @@ def held_memory(now: MeasuringRound, subject: MeasuredGuest) -> int | None:
     The page cache is not included for a guest with a cgroup.
     """
     if subject.cgroup:
-        held = now.parse_file(f"{subject.cgroup}/memory.current", int)
+        held = now.parse_file(f"{subject.cgroup}/memory.current", int, is_short=True)
         if held is not None:
-            return max(0, held - (now.parse_file(f"{subject.cgroup}/memory.stat", parse_page_cache) or 0))
+            files = now.parse_file(f"{subject.cgroup}/memory.stat", parse_page_cache, is_short=True)
+            return max(0, held - (files or 0))
     # Pages that several processes share count more than once: exact values would need a read of all mappings.
     resident = [now.parse_file(f"{now.root}/proc/{pid}/statm", parse_resident) for pid in subject.pids]
     known = [size for size in resident if size is not None]

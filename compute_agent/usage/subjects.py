@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from compute_agent.classes.guest_classes import QosClasses
 from compute_agent.controllers.base import GuestTarget, KernelController, find_controller
@@ -14,7 +14,7 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestThreads
 from compute_agent.host.kernel_files import read_optional
 from compute_agent.inventory.provider_tree import ProviderNode
-from compute_agent.model.guest import Allocation, Guest
+from compute_agent.model.guest import Allocation, CpuAssignment, Guest
 from compute_agent.model.resource import (
     BLOCKIO,
     CACHE_WAYS,
@@ -100,8 +100,24 @@ CacheAllotments = Callable[[GuestView], Mapping[ThrottleControl, GuestAllotment]
 """Returns the cache ways and memory bandwidth that a guest may use on each L3 cache."""
 
 
+class _SubjectInputs(NamedTuple):
+    """The facts from which the subject of a guest is built."""
+
+    guest: Guest
+    allocation: Allocation | None
+    assignment: CpuAssignment | None
+    classes: QosClasses
+    started: float
+    can_swap: bool
+    group: str
+    caches: Mapping[ThrottleControl, GuestAllotment]
+
+
 class SubjectFactory:
-    """Builds subjects of guests, and keeps their start times, each of which is read from /proc only once."""
+    """Builds subjects of guests, and keeps their start times, each of which is read from /proc only once.
+
+    The subject of a guest with a cgroup is kept until its facts change.
+    """
 
     def __init__(
         self, driver: GuestThreads, cache_allotments: CacheAllotments | None = None, root: str = "/"
@@ -114,6 +130,7 @@ class SubjectFactory:
         self._root = Path(root)
         self.cache_allotments = cache_allotments
         self._started: dict[tuple[str, int], float] = {}
+        self._built: dict[str, tuple[_SubjectInputs, MeasuredGuest]] = {}
 
     def build_subjects(self, views: Sequence[GuestView], classes: QosClasses) -> list[MeasuredGuest]:
         """The subjects of all guests, in the order of ``views``."""
@@ -129,29 +146,38 @@ class SubjectFactory:
         # Swap is looked up in each round, because it may be switched off. A limit of memory would then stop
         # guests instead of freeing memory.
         can_swap = has_swap(self._root)
-        return [
-            self._build_subject(view, classes, started[key], can_swap)
-            for view, key in zip(views, keys, strict=True)
-        ]
+        built: dict[str, tuple[_SubjectInputs, MeasuredGuest]] = {}
+        for view, key in zip(views, keys, strict=True):
+            inputs = _SubjectInputs(
+                view.guest,
+                view.allocation,
+                view.assignment,
+                classes,
+                started[key],
+                can_swap,
+                self._driver.usage_group(view.guest),
+                self.cache_allotments(view) if self.cache_allotments else {},
+            )
+            last = self._built.get(view.guest.uuid)
+            # The processes of a guest without a cgroup may be others in each round.
+            if last is None or not inputs.group or last[0] != inputs:
+                last = inputs, self._build_subject(view, inputs)
+            built[view.guest.uuid] = last
+        self._built = built
+        return [subject for _, subject in built.values()]
 
-    def _build_subject(
-        self, view: GuestView, classes: QosClasses, started: float, can_swap: bool
-    ) -> MeasuredGuest:
-        guest = view.guest
-        group = self._driver.usage_group(guest)
+    def _build_subject(self, view: GuestView, inputs: _SubjectInputs) -> MeasuredGuest:
+        guest, group = inputs.guest, inputs.group
         return build_subject(
             guest,
-            classes,
+            inputs.classes,
             dedicated=may_be_dedicated(view),
-            started=started,
+            started=inputs.started,
             cgroup=group,
             # Processes are needed only for a guest without a cgroup. A cgroup counts all its processes, also
             # those that have ended.
             pids=() if group else tuple(self._driver.process_ids(guest)),
-            others={
-                **(self.cache_allotments(view) if self.cache_allotments else {}),
-                **(memory_allotment(view) if can_swap else {}),
-            },
+            others={**inputs.caches, **(memory_allotment(view) if inputs.can_swap else {})},
         )
 
 
@@ -292,8 +318,8 @@ class CacheControlAllotments:
     def _per_percent(self) -> float | None:
         """The bytes a second that one percent of a bandwidth limit allows; None if unknown.
 
-        It is known if the operator has set the host's bandwidth, and if all threads of a guest together have
-        one limit.
+        The result is known if the operator has set the host's bandwidth, and if all threads of a guest
+        together have one limit.
         """
         total = self._control.options.memory_bandwidth_gbps
         engine = self._host.codec

@@ -13,6 +13,7 @@ from sqlalchemy import exc
 
 from placement import extensions
 from placement.cmd.common import Command, ManageCommand, open_database, print_json, print_table
+from placement.cmd.notify import add_notify_arguments, notify_webhook
 from placement.cmd.report import add_report_arguments, make_report
 from placement.conf import installed_version, new_config
 from placement.conf.unknown import unknown_options
@@ -175,7 +176,15 @@ COMMANDS: Final = (
     ManageCommand("audit", audit_database, add_audit_arguments),
     ManageCommand("heal", repair_database, add_heal_arguments),
     ManageCommand("report", make_report, add_report_arguments),
+    ManageCommand("windows notify", notify_webhook, add_notify_arguments),
 )
+
+
+_GROUPS: Final = {
+    "db": "schema and data of the database",
+    "windows": "starts and ends of reservations and of claims",
+}
+"""Summaries of the first words of commands with two words."""
 
 
 def build_parser() -> ArgumentParser:
@@ -184,14 +193,17 @@ def build_parser() -> ArgumentParser:
     top.add_argument("--config-file", action="append", help="configuration file; may be given several times")
     top.add_argument("--version", action="version", version=installed_version())
     groups = top.add_subparsers(required=True, metavar="COMMAND")
-    db = groups.add_parser("db", help="schema and data of the database").add_subparsers(
-        required=True, metavar="ACTION"
-    )
+    by_word = {
+        word: groups.add_parser(word, help=summary).add_subparsers(required=True, metavar="ACTION")
+        for word, summary in _GROUPS.items()
+    }
     for each in chain(COMMANDS, *extensions.registered_objects("commands").values()):
         *in_group, name = each.words.split()
         # the docstring also serves as the help of the command
         summary = each.run.__doc__
-        added = (db if in_group else groups).add_parser(name, help=summary, description=summary)
+        added = (by_word[in_group[0]] if in_group else groups).add_parser(
+            name, help=summary, description=summary
+        )
         each.add_arguments(added)
         added.set_defaults(command=each.run)
     return top

@@ -215,6 +215,8 @@ reservations = define_table(
     sa.Column("cleaning_time", sa.Integer, nullable=False, server_default="0"),
     # what happens to guests at the end: an EndAction
     sa.Column("on_end", sa.String(16), nullable=False, server_default="none"),
+    # whether a window that has not begun may move to another host that is alike
+    sa.Column("is_movable", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
 planned_allocations = define_table(
@@ -266,6 +268,8 @@ claim_expiries = define_table(
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
     # whether the claim ends at that time in any case; otherwise a client may confirm it
     sa.Column("is_final", sa.Boolean, nullable=False, server_default=sa.false()),
+    # until when a preemptible claim keeps its room from later windows; no window shortens other claims
+    sa.Column("kept_until", sa.Double, nullable=True),
     # when a claim that ends was written
     sa.Column("booked_at", sa.Double, nullable=False, server_default="0"),
     # seconds from the end of the claim to expires_at

@@ -48,12 +48,13 @@ from placement.db.tables import (
 )
 from placement.exceptions import Conflict, InvalidRequest
 from placement.read_model.provider import SHARES, Provider
-from placement.store import expiries, reservations
+from placement.store import expiries, preemptions, reservations
 from placement.store.allocations import write_claims
 from placement.store.claimants import check_generations, lock_claimed
 from placement.store.claims import ConsumerClaim, claimed_amounts
 from placement.store.groups import ConsumerGroup, GroupMember, Members, hosts_of, members_by_host
 from placement.store.time_profile import HoldRefusal
+from placement.store.window_moves import WindowMove, moved_claims
 
 
 def buckets_of(names: Iterable[str]) -> set[int]:
@@ -294,6 +295,8 @@ def commit_claims(
     joining: Sequence[GroupMembership] = (),
     reservation: str | None = None,
     expiring: Mapping[str, float] | None = None,
+    preempted: Collection[str] = (),
+    moves: Sequence[WindowMove] = (),
 ) -> dict[str, float]:
     """Write all claims or none, and move their consumers to the given groups.
 
@@ -302,6 +305,8 @@ def commit_claims(
         go unnoticed.
     :param reservation: the reservation from which all amounts are taken.
     :param expiring: the number of seconds after which an unconfirmed claim expires, by uuid of the consumer.
+    :param preempted: the consumers of preemptible claims that end when the only claim, a window, begins.
+    :param moves: moves of windows that make room for the claims.
     :returns: the times at which these claims expire, by uuid of the consumer.
     :raises ConcurrentUpdate: a generation in a claim is not the current generation of its consumer.
     :raises Conflict: the named reservation does not exist, or cannot serve the claims.
@@ -315,10 +320,17 @@ def commit_claims(
     # described_seq by provider id, which also differs for a provider that was deleted and created again
     described = {provider.id: provider.described_seq for provider in chosen.values()}
     names = {each.group.name for each in joining}
-    others = [] if reservation is None else [reservation]
+    others = [*preempted] if reservation is None else [reservation]
+    others += [each.consumer for each in moves]
+    targets = {uuid for each in moves for uuid in each.after}
     # a single call locks all consumers, providers and groups, so that locks are taken in the usual order
-    locked = lock_claimed(tx, claims, buckets=buckets_of(names), others=others)
+    locked = lock_claimed(tx, claims, targets, buckets_of(names), others)
     check_generations(claims, locked)
+    if moves:
+        moved = moved_claims(tx, moves, locked)
+        if moved is None:
+            raise LostRace("A window that should move has changed.")
+        claims = [*claims, *moved]
     if reservation is not None:
         groups = {each.consumer: each.group.name for each in joining}
         # the reservation gives up the amounts that the other claimants take. It is a claimant, too, so that
@@ -327,6 +339,14 @@ def commit_claims(
         if divided is None:
             raise LostRace(f"Reservation {reservation} no longer holds all claimed amounts.")
         claims = divided
+    if preempted:
+        window = claims[0].window
+        # this line is for the type checker: only a window preempts
+        assert window is not None
+        earlier = preemptions.preempted_claims(tx, preempted, window.starts_at, locked)
+        if earlier is None:
+            raise LostRace("A preemptible claim has changed.")
+        claims = [*claims, *earlier]
     # the query is queued now and its answer is read after the write, so that one batch has all statements
     found = tx.queue(_described_rows(len(described)), bind_values("id", sorted(described)))
     members = tx.queue(*group_lookup(names)) if names else None
@@ -346,11 +366,13 @@ def commit_claims(
         _check_groups(joining, group_members(members.rows), {claim.consumer for claim in claims})
     # first all claimants leave their groups, because a claim without a group removes its consumer from any
     # group
-    leave_groups(tx, [row.id for row in locked.consumers.values()])
+    leave_groups(tx, [row.id for uuid, row in locked.consumers.items() if uuid not in preempted])
     join_groups(tx, {each.consumer: each.group.name for each in joining})
     # the end of a window is a part of its reservation
     ends = {
-        claim.consumer: expiries.ClaimEnd(claim.window.ends_at, claim.cleaning_time, claim.on_end)
+        claim.consumer: expiries.ClaimEnd(
+            claim.window.ends_at, claim.cleaning_time, claim.on_end, claim.kept_until
+        )
         for claim in claims
         if claim.window is not None and claim.owner.consumer_type != RESERVATION
     }

@@ -25,7 +25,8 @@ def advance_clock(url: str, seconds: float) -> None:
         f"UPDATE booked_windows SET starts_at = starts_at - {seconds}, expires_at = expires_at - {seconds},"
         f" ended_at = ended_at - {seconds}, booked_at = booked_at - {seconds},"
         f" end_set_at = end_set_at - {seconds}",
-        f"UPDATE claim_expiries SET expires_at = expires_at - {seconds}, booked_at = booked_at - {seconds}",
+        f"UPDATE claim_expiries SET expires_at = expires_at - {seconds}, booked_at = booked_at - {seconds},"
+        f" kept_until = kept_until - {seconds}",
         f"UPDATE ended_claims SET ends_at = ends_at - {seconds}, booked_at = booked_at - {seconds}",
         # workers read everything again, as after each write of times that stamps no provider
         f"UPDATE change_buckets SET counter = counter + 1 WHERE id = {EPOCH}",

@@ -21,7 +21,16 @@ from compute_agent.drivers import procfs
 from compute_agent.model import cpuset
 from tests.compute_agent.drivers.containers.real_podman import pack_sleep
 from tests.vm.inside_hostdevs import connection  # noqa: F401 - a fixture
-from tests.vm.inside_machine import BASE_INI, FOLDER, SOCKET, MachineAgent, PlacementRest, make_agent, uid
+from tests.vm.inside_machine import (
+    BASE_INI,
+    FOLDER,
+    SOCKET,
+    SPIN,
+    MachineAgent,
+    PlacementRest,
+    make_agent,
+    uid,
+)
 from tests.waits import wait_for
 
 GROUPS = Path("/sys/fs/cgroup")
@@ -31,6 +40,8 @@ DEDICATED = ALL - {0}
 INI = (
     BASE_INI.replace("drivers = process", "drivers = libvirt, systemd, podman, docker, process")
     + f"""
+[DEFAULT]
+cpu_allocation_ratio = 16
 [compute]
 cpu_dedicated_set = {cpuset.format(DEDICATED)}
 cpu_shared_set = 0
@@ -45,6 +56,21 @@ name = static
 evict_grace = 5
 """
 )
+WATERMARK = """
+[qos]
+interval = 2
+[watermark:guests]
+metric = best_effort_cpu
+throttle_down = 5
+throttle_up = 2
+for_samples = 2
+cool_down = 4
+[guest_rule:all]
+order = 20
+match_driver = *
+qos_class = BE
+"""
+"""The use of all guests. Their lowest limits are 10 % of their CPUs, so all busy ones get a limit."""
 UNIT = f"""
 [Service]
 ExecStart=/bin/sh -c 'sleep 10000 & exec sleep 10000'
@@ -85,6 +111,8 @@ graphroot = "/var/lib/containers/storage"
 CONTAINERD_CONF = 'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n'
 DOCKERD = ("dockerd", "--containerd=/run/containerd/containerd.sock", "--storage-driver=vfs")
 DOCKERD += ("--bridge=none", "--iptables=false", "--ip-masq=false")
+PAUSED = 3
+"""``VIR_DOMAIN_PAUSED`` of libvirt."""
 KERNEL_FILES = ("cpuset.cpus.effective", "cpuset.mems.effective", "cpu.weight", "cpu.idle", "cpu.max")
 KERNEL_FILES += ("memory.max", "memory.high", "memory.low", "memory.min")
 
@@ -248,6 +276,12 @@ class DomainKind(GuestKind):
 
     def stop(self):
         self._domain.destroy()
+
+    def rest(self, rests):
+        """Pause the domain, or let it run."""
+        # A running domain refuses to be resumed.
+        if self._domain.isActive() and rests != (self._domain.state()[0] == PAUSED):
+            (self._domain.suspend if rests else self._domain.resume)()
 
     def tasks(self):
         pid_file = Path("/run/libvirt/qemu/vm.pid")
@@ -452,6 +486,74 @@ def test_limits_by_hand_end_with_the_agent(guests, agent):
     assert [guest.limit() for guest in guests] == half
     agent.start()
     assert [guest.limit() for guest in guests] == usual
+
+
+@contextlib.contextmanager
+def busy_guests(guests):
+    """Each guest uses all the CPU time that it can have. After that, all rest."""
+    domain, *others = guests
+    started = []
+    # The processor of a domain without a program never rests.
+    domain.rest(False)
+    try:
+        for guest in others:
+            started.append(subprocess.Popen(["sh", "-c", SPIN]))
+            group = GROUPS / procfs.cgroup_path(min(guest.tasks())).strip("/")
+            (group / "cgroup.procs").write_text(str(started[-1].pid))
+        yield
+    finally:
+        domain.rest(True)
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def throttled_guests():
+    """The uuids of guests with a limit of CPU time, as the agent shows them."""
+    return {row["uuid"] for row in call_agent(SOCKET, "guest.list") if "cpu" in str(row["limits"])}
+
+
+def hold(guests, **amounts):
+    """Let each guest hold these amounts, and nothing else."""
+    for guest in guests:
+        PlacementRest().claim(guest.uuid, machine=amounts)
+
+
+def configure(agent, ini):
+    """Kill the agent and start another one with this configuration."""
+    agent.kill()
+    (FOLDER / "agent.ini").write_text(ini)
+    agent.start()
+
+
+def test_a_watermark_limits_guests_of_every_kind(guests, agent):
+    usual = [guest.limit() for guest in guests]
+    # The lowest limit is a tenth of a CPU.
+    lowest = ["10000"] * len(guests)
+    everyone = {guest.uuid for guest in guests}
+    hold(guests, VCPU=1)
+    configure(agent, INI + WATERMARK)
+    wait_for(lambda: all(guest.cpus() == {0} for guest in guests), evidence=agent.log)
+
+    def told():
+        return f"{call_agent(SOCKET, 'watermark.list')} {agent.log()}"
+
+    with busy_guests(guests):
+        wait_for(lambda: [guest.limit() for guest in guests] == lowest, evidence=told)
+        say("limited by the watermark")
+        assert throttled_guests() == everyone
+        agent.kill()
+        assert [guest.limit() for guest in guests] == lowest
+        agent.start()
+        wait_for(lambda: throttled_guests() == everyone, evidence=told)
+        assert [guest.limit() for guest in guests] == lowest
+    wait_for(lambda: [guest.limit() for guest in guests] == usual, evidence=told)
+    say("given back below the watermark")
+    wait_for(lambda: not throttled_guests(), evidence=told)
+    guests[0].rest(False)
+    hold(guests, PCPU=1)
+    configure(agent, INI)
+    assert_placed(guests, agent)
 
 
 def test_guests_that_start_again_are_pinned(guests, agent):

@@ -174,7 +174,7 @@ class ContainerDriver(ForeignDriver):
         return [pid for pid in pids if memory_limits.oom_score_adj(pid) in (0, last, wanted)]
 
     def _group_of(self, guest: Guest) -> GuestCgroup:
-        return self._table.find_living(guest).running.own_group
+        return self._table.find_recent(guest).running.own_group
 
     def _limit_choice(self, guest: Guest, wanted: CpuLimits) -> GoalChoice:
         if wanted.quota is not None and not self._group_of(guest).has_file(FILES[QUOTA]):

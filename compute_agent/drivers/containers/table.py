@@ -84,7 +84,7 @@ class ContainerTable(GuestTable):
         """Whether the run of a record continues, and its container is still a guest."""
         with self._lock:
             entry = self._by_uuid.get(record.guest_uuid)
-        if entry is None or not entry.is_alive:
+        if entry is None or not self.is_recent(entry):
             return False
         return record.run == str(run_of(entry.guest, entry.running.main, self._groups))
 
@@ -102,9 +102,9 @@ class ContainerTable(GuestTable):
     def _find_subject(self, container: ContainerState | None) -> ContainerState | None:
         """The container, or its pod if the pod is the guest; None if it is no guest of its own.
 
-        The infra container, which has the labels of its pod, represents the pod. It alone is no guest. A
-        container outside of the group of its pod counts as a guest of its own. A container that does not run
-        now may be in the group later.
+        The infra container, which has the labels of its pod, represents the pod. The infra container alone is
+        no guest. A container outside of the group of its pod counts as a guest of its own. A container that
+        does not run now may be in the group later.
 
         :raises ValueError: the answer about the pod cannot be used.
         """
@@ -189,7 +189,7 @@ class ContainerTable(GuestTable):
         steady = {
             key
             for key, entry in entries.items()
-            if key in listed and entry.is_alive and POD not in entry.guest.details
+            if key in listed and POD not in entry.guest.details and self._check_alive(entry)
         } - self._unread.keys()
         return (listed | entries.keys()) - steady - self._others
 

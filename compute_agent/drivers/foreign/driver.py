@@ -35,7 +35,21 @@ from compute_agent.drivers.foreign import values
 from compute_agent.drivers.foreign.declared import MAX_MEMORY_MB
 from compute_agent.drivers.foreign.editor import GoalChoice, HostFolders, ValueComparison, ValueEditor
 from compute_agent.drivers.foreign.table import GuestEntry, GuestTable
-from compute_agent.drivers.foreign.values import CPUS, INFINITY, MEMORY_MAX, NODES, RATES, Values, own_value
+from compute_agent.drivers.foreign.values import (
+    CPUS,
+    INFINITY,
+    IO_WEIGHT,
+    MEMORY_HIGH,
+    MEMORY_LOW,
+    MEMORY_MAX,
+    MEMORY_MIN,
+    NODES,
+    QUOTA,
+    RATES,
+    WEIGHT,
+    Values,
+    own_value,
+)
 from compute_agent.drivers.memory_limits import OomScores, OomWatch
 from compute_agent.drivers.undivided import UndividedThreads
 from compute_agent.model import cpuset
@@ -171,7 +185,7 @@ class ForeignDriver(UndividedThreads):
         if not self._listed:
             raise DriverError(self.outage_reason)
         # Processes are checked here, because the table learns of ends only by signals.
-        return [entry.guest for entry in self._table.all_entries() if entry.is_alive]
+        return [entry.guest for entry in self._table.living_entries()]
 
     def listed_guests(self) -> Sequence[Guest]:
         """The same as :meth:`guests`."""
@@ -255,7 +269,8 @@ class ForeignDriver(UndividedThreads):
         def choose_limit(present: Values, noted: Values) -> Values:
             return {MEMORY_MAX: own_value(MEMORY_MAX, present, noted)}
 
-        limit = self._compare_guest(guest, choose_limit).goals.get(MEMORY_MAX, INFINITY)
+        choice = GoalChoice(frozenset({MEMORY_MAX}), choose_limit)
+        limit = self._compare_guest(guest, choice).goals.get(MEMORY_MAX, INFINITY)
         assert isinstance(limit, int)
         return 0 if limit >= UNLIMITED else min(-(-limit // _MIB), MAX_MEMORY_MB)
 
@@ -295,7 +310,7 @@ class ForeignDriver(UndividedThreads):
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
         """The pids of the guest, the main process first."""
-        members = self._table.find_living(guest).running.own_group.process_ids()
+        members = self._table.find_recent(guest).running.own_group.process_ids()
         return [guest.pid, *(pid for pid in members if pid != guest.pid)]
 
     def usage_group(self, guest: Guest) -> str:
@@ -335,12 +350,12 @@ class ForeignDriver(UndividedThreads):
 
     def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
         """Always empty, because the agent changes no definition for the next start."""
-        self._table.find_living(guest)
+        self._table.find_recent(guest)
         return ""
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
         """The CPUs that the main thread of the guest may use."""
-        cpus = procfs.thread_affinity(self._table.find_living(guest).running.main.pid)
+        cpus = procfs.thread_affinity(self._table.find_recent(guest).running.main.pid)
         if cpus is None:
             raise GuestGoneError(f"guest {guest} has ended")
         return cpus
@@ -397,18 +412,18 @@ class ForeignDriver(UndividedThreads):
 
         The result is None without the controller memory.
         """
-        return self._table.find_living(guest).running.own_group.memory_use()
+        return self._table.find_recent(guest).running.own_group.memory_use()
 
     def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
         """The bytes in huge pages that the guest uses, by page size in KiB."""
-        return memory_limits.huge_page_use(self._table.find_living(guest).running.own_group)
+        return memory_limits.huge_page_use(self._table.find_recent(guest).running.own_group)
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """The memory limits of the guest if they differ from ``wanted``, otherwise None.
 
         The driver does not set ``oom_group`` and ``huge_pages``.
         """
-        found = self._compare_guest(guest, partial(values.memory_goals, wanted))
+        found = self._compare_guest(guest, _memory_choice(wanted))
         score = self._differing_score(guest, wanted)
         if not found.differing and score is None:
             return None
@@ -416,7 +431,7 @@ class ForeignDriver(UndividedThreads):
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
         """Set the memory limits that differ from ``wanted``, and read them back."""
-        changed = self._apply(guest, partial(values.memory_goals, wanted))
+        changed = self._apply(guest, _memory_choice(wanted))
         if self._differing_score(guest, wanted) is None or wanted.oom_score_adj is None:
             return changed
         score = wanted.oom_score_adj
@@ -445,19 +460,23 @@ class ForeignDriver(UndividedThreads):
     # Inner parts: one guest
 
     def _check_running(self, guest: Guest) -> None:
-        self._table.find_living(guest)
+        self._table.find_recent(guest)
 
-    def _compare_guest(self, guest: Guest, choose: GoalChoice) -> ValueComparison:
-        self._table.find_living(guest)
+    def _compare_guest(self, guest: Guest, choice: GoalChoice) -> ValueComparison:
+        self._table.find_recent(guest)
         with self._checked_end(guest):
-            return self._editor.compare_guest(guest, choose)
+            found = self._editor.compare_guest(guest, choice)
+        # The group of a guest that has just ended has no values.
+        if found.differing:
+            self._table.find_living(guest)
+        return found
 
-    def _apply(self, guest: Guest, choose: GoalChoice) -> bool:
+    def _apply(self, guest: Guest, choice: GoalChoice) -> bool:
         self._table.find_living(guest)
         if self._look_only:
             raise DriverError(f"guest {guest} is not changed in a dry run")
         with self._checked_end(guest):
-            return self._editor.apply(guest, choose)
+            return self._editor.apply(guest, choice)
 
     @contextlib.contextmanager
     def _checked_end(self, guest: Guest) -> Iterator[None]:
@@ -471,14 +490,15 @@ class ForeignDriver(UndividedThreads):
             raise
 
     def _cpu_choice(self, cpus: frozenset[int]) -> GoalChoice:
-        return partial(values.cpu_goal, cpus, self._folders.online_cpus)
+        return GoalChoice(frozenset({CPUS}), partial(values.cpu_goal, cpus, self._folders.online_cpus))
 
     @staticmethod
     def _node_choice(nodes: frozenset[int]) -> GoalChoice:
-        return partial(values.node_goal, nodes, procfs.nodes_with_memory())
+        return GoalChoice(frozenset({NODES}), partial(values.node_goal, nodes, procfs.nodes_with_memory()))
 
     def _limit_choice(self, guest: Guest, wanted: CpuLimits) -> GoalChoice:
-        return partial(values.limit_goals, replace(wanted, idle=wanted.idle and self._can_idle(guest)))
+        possible = replace(wanted, idle=wanted.idle and self._can_idle(guest))
+        return GoalChoice(frozenset({WEIGHT, QUOTA}), partial(values.limit_goals, possible))
 
     def _io_choice(self, wanted: BlockIo | None) -> GoalChoice:
         goal = wanted or BlockIo()
@@ -489,7 +509,7 @@ class ForeignDriver(UndividedThreads):
             there = self._folders.block_devices if has_rates else frozenset[str]()
             return values.io_goals(goal, there, present, noted)
 
-        return choose_goals
+        return GoalChoice(frozenset({IO_WEIGHT, *RATES}), choose_goals)
 
     def _differing_score(self, guest: Guest, wanted: MemoryLimits) -> int | None:
         """The ``oom_score_adj`` of the guest if the agent would change it, otherwise None."""
@@ -569,6 +589,11 @@ class ForeignDriver(UndividedThreads):
             self._oom.begin_counting(change.guest.uuid, GuestCgroup(Path(change.guest.cgroup)))
         if self._listener is not None:
             self._listener(change)
+
+
+def _memory_choice(wanted: MemoryLimits) -> GoalChoice:
+    names = frozenset({MEMORY_MAX, MEMORY_HIGH, MEMORY_LOW, MEMORY_MIN})
+    return GoalChoice(names, partial(values.memory_goals, wanted))
 
 
 def _await_end(entry: GuestEntry, seconds: float) -> bool:

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.cgroup import GuestCgroup
-from compute_agent.drivers.foreign.kernel_values import FILES, IDLE_FILE, Texts, differing_files
+from compute_agent.drivers.foreign.kernel_values import Texts, differing_files, files_of
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
+from compute_agent.drivers.foreign.table import READING_SECONDS
 from compute_agent.drivers.foreign.values import CPUS, DEFAULTS, NODES, Values, own_value
 from compute_agent.host.cpus import read_online
 from compute_agent.host.kernel_files import SysFiles
@@ -27,11 +27,6 @@ from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
 
 LOG = logging.getLogger(__name__)
-
-READING_SECONDS: Final = 1.0
-"""The longest age in seconds of values that a comparison may use again. A round compares all settings of a
-guest within milliseconds, and the time between rounds is longer.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +66,17 @@ class HostFolders:
         return {CPUS: self.online_cpus, NODES: procfs.nodes_with_memory()}
 
 
-GoalChoice = Callable[[Values, Values], Values]
-"""A function that chooses goals (wanted values) from the present values and those of the guest's own."""
+@dataclass(frozen=True, slots=True)
+class GoalChoice:
+    """Chooses the goals of some values.
+
+    :ivar names: the names of the values that are goals, or that decide about goals. A round reads the files
+        of these values only.
+    :ivar choose: the function of the present values and of those of the guest's own.
+    """
+
+    names: frozenset[str]
+    choose: Callable[[Values, Values], Values]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +92,8 @@ class ValueComparison:
 class ValueReading:
     """The values of a guest, read at a time in seconds of the monotonic clock.
 
-    :ivar texts: the contents of the files of its group by their names; None means that the file does not
-        exist.
+    :ivar texts: the contents of files of its group by their names; None: the file does not exist. Files that
+        were not needed are missing.
     """
 
     guest_uuid: str
@@ -102,13 +106,14 @@ class ValueReading:
         return self.guest_uuid == guest.uuid and time.monotonic() - self.time <= READING_SECONDS
 
 
-def read_texts(group: GuestCgroup) -> Texts:
+def read_texts(group: GuestCgroup, names: Collection[str] = DEFAULTS.keys()) -> Texts:
     """The contents of the files of a group.
 
+    :param names: the names of the values that are needed.
     :raises DriverError: a file cannot be read.
     """
     try:
-        return {file: group.io_text(file) for file in {*FILES.values(), IDLE_FILE}}
+        return {file: group.io_text(file) for file in files_of(names)}
     except OSError as error:
         raise DriverError(f"the control group {group.folder} cannot be read: {error}") from error
 
@@ -136,7 +141,7 @@ class ValueEditor(abc.ABC):
         with self._lock:
             return self._records.record_of(guest.uuid, guest.name, self._run_of(guest))
 
-    def compare_guest(self, guest: Guest, choose: GoalChoice) -> ValueComparison:
+    def compare_guest(self, guest: Guest, choice: GoalChoice) -> ValueComparison:
         """Compare the values of a guest with its wanted values.
 
         Successive comparisons of one guest share the values and files that were read.
@@ -146,17 +151,19 @@ class ValueEditor(abc.ABC):
         """
         reading = self._reading
         if reading is None or not reading.is_fresh(guest):
-            reading = self._read_guest(guest)
-        return self._compare_values(guest, choose, reading)
+            reading = self._read_guest(guest, choice.names)
+        elif not files_of(choice.names) <= reading.texts.keys():
+            reading = self._read_guest(guest, choice.names, reading)
+        return self._compare_values(guest, choice, reading)
 
-    def apply(self, guest: Guest, choose: GoalChoice) -> bool:
+    def apply(self, guest: Guest, choice: GoalChoice) -> bool:
         """Set the values that differ, and read them back; return whether any differed.
 
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: a value is refused, or cannot be recorded.
         """
         with self._lock:
-            found = self._compare_values(guest, choose, self._read_guest(guest))
+            found = self._compare_values(guest, choice, self._read_guest(guest))
             if not found.differing:
                 return False
             writes = {name: found.goals[name] for name in found.differing}
@@ -238,20 +245,30 @@ class ValueEditor(abc.ABC):
 
     # Inner parts
 
-    def _compare_values(self, guest: Guest, choose: GoalChoice, reading: ValueReading) -> ValueComparison:
+    def _compare_values(self, guest: Guest, choice: GoalChoice, reading: ValueReading) -> ValueComparison:
         present = reading.values
         # An older systemd or kernel does not have all values.
         goals = {
             name: value
-            for name, value in choose({**DEFAULTS, **present}, self.record_of(guest).values).items()
+            for name, value in choice.choose({**DEFAULTS, **present}, self.record_of(guest).values).items()
             if name in present
         }
         differing = self._find_differing(goals, reading)
         return ValueComparison({**DEFAULTS, **present}, goals, tuple(sorted(differing)))
 
-    def _read_guest(self, guest: Guest) -> ValueReading:
+    def _read_guest(
+        self, guest: Guest, names: Collection[str] = DEFAULTS.keys(), earlier: ValueReading | None = None
+    ) -> ValueReading:
+        """Read values of a guest.
+
+        :param names: the names of the values that are needed.
+        :param earlier: a fresh reading of other values, which the result has, too.
+        """
         writes, now = self._writes, time.monotonic()
-        texts = read_texts(GuestCgroup(Path(guest.cgroup)))
+        texts = read_texts(GuestCgroup(Path(guest.cgroup)), names)
+        if earlier is not None:
+            # The older time counts.
+            now, texts = earlier.time, {**texts, **earlier.texts}
         reading = ValueReading(guest.uuid, now, self._read_values(guest, texts), texts)
         if writes == self._writes:
             self._reading = reading

@@ -7,7 +7,7 @@ and another program may write to the files. So the agent compares the files them
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from compute_agent.drivers.base import UNLIMITED
@@ -134,21 +134,27 @@ def _quota_agrees(value: int, text: str) -> bool:
     return math.isclose(int(quota) / int(period), value / _SECOND, rel_tol=_QUOTA_TOLERANCE)
 
 
-def read_values(texts: Texts) -> Values:
-    """The values of a group; those of files that do not exist are left out.
+def files_of(names: Iterable[str]) -> frozenset[str]:
+    """The files with the values of some names."""
+    found = {FILES[name] for name in names}
+    return frozenset(found | {IDLE_FILE} if FILES[WEIGHT] in found else found)
 
-    :param texts: the contents of the files of :data:`FILES`, and of :data:`IDLE_FILE`, by their names.
+
+def read_values(texts: Texts) -> Values:
+    """The values of a group; those of files that do not exist, or are not in ``texts``, are left out.
+
+    :param texts: the contents of files of :data:`FILES`, and of :data:`IDLE_FILE`, by their names.
     :raises ValueError: a file has other content than the kernel documents.
     """
     found: dict[str, Value] = {}
     for name, file in FILES.items():
-        text = texts[file]
+        text = texts.get(file)
         if text is not None:
             try:
                 found[name] = _read_value(name, text)
             except LookupError as error:
                 raise ValueError(f"{file} has the content {text[:100]!r}") from error
-    if texts[IDLE_FILE] == "1" and WEIGHT in found:
+    if texts.get(IDLE_FILE) == "1" and WEIGHT in found:
         found[WEIGHT] = IDLE
     return found
 

@@ -10,9 +10,11 @@ import abc
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import ChangeKind, GuestChange
@@ -23,6 +25,10 @@ from compute_agent.model.guest import Guest
 from compute_agent.model.messages import GuestGoneError
 
 LOG = logging.getLogger(__name__)
+
+READING_SECONDS: Final = 1.0
+"""The longest age in seconds of a reading that a comparison uses. A round compares all settings of a guest
+within milliseconds, and rounds are further apart."""
 
 
 class UnfitSubjectError(ValueError):
@@ -109,6 +115,8 @@ class GuestTable(abc.ABC):
         self._lock = threading.Lock()
         self._entries: dict[str, GuestEntry] = {}
         self._by_uuid: dict[str, GuestEntry] = {}
+        self._seen: dict[ProcessIdentity, float] = {}
+        """When the main process of a guest was last seen running, in seconds of the monotonic clock."""
         self._lost: dict[str, tuple[str, str]] = {}
         # Only the thread of the table changes these.
         self._managed: dict[str, str] = {}
@@ -124,6 +132,32 @@ class GuestTable(abc.ABC):
         with self._lock:
             return list(self._entries.values())
 
+    def living_entries(self) -> list[GuestEntry]:
+        """The guests with a living main process."""
+        found = [entry for entry in self.all_entries() if entry.is_alive]
+        now = time.monotonic()
+        with self._lock:
+            self._seen = {entry.running.main: now for entry in found}
+        return found
+
+    def is_recent(self, entry: GuestEntry) -> bool:
+        """Whether the main process of a guest runs, or ran at most :data:`READING_SECONDS` ago.
+
+        A round asks this several times about each guest, and reads the state of the process once.
+        """
+        now, main = time.monotonic(), entry.running.main
+        with self._lock:
+            seen = self._seen.get(main)
+        return (seen is not None and now - seen <= READING_SECONDS) or self._check_alive(entry)
+
+    def _check_alive(self, entry: GuestEntry) -> bool:
+        """Read whether the main process of a guest runs, and note the time if it does."""
+        if not entry.is_alive:
+            return False
+        with self._lock:
+            self._seen[entry.running.main] = time.monotonic()
+        return True
+
     def lost_guests(self) -> dict[str, str]:
         """The subjects that cannot be managed, as a dict from the uuid to the reason with the remedy."""
         with self._lock:
@@ -134,12 +168,28 @@ class GuestTable(abc.ABC):
 
         :raises GuestGoneError: the guest has ended, or was started again.
         """
+        entry = self._find_entry_of(guest)
+        if entry is None or not entry.is_alive:
+            raise GuestGoneError(f"guest {guest} has ended")
+        return entry
+
+    def find_recent(self, guest: Guest) -> GuestEntry:
+        """The entry of a guest with a main process that runs, or ran at most :data:`READING_SECONDS` ago.
+
+        For comparisons: a caller that changes the guest uses :meth:`find_living`.
+
+        :raises GuestGoneError: the guest has ended, or was started again.
+        """
+        entry = self._find_entry_of(guest)
+        if entry is None or not self.is_recent(entry):
+            raise GuestGoneError(f"guest {guest} has ended")
+        return entry
+
+    def _find_entry_of(self, guest: Guest) -> GuestEntry | None:
         with self._lock:
             entry = self._by_uuid.get(guest.uuid)
         if entry is None or entry.guest.name != guest.name or entry.guest.pid != guest.pid:
-            raise GuestGoneError(f"guest {guest} has ended")
-        if not entry.is_alive:
-            raise GuestGoneError(f"guest {guest} has ended")
+            return None
         return entry
 
     def is_other(self, key: str, guest_uuid: str) -> bool:

@@ -60,7 +60,7 @@ _BETWEEN: Final = "libvirt"
 # The default values of cpu.shares and cpu.weight, which mean the same share of CPU time.
 _DEFAULT_SHARES: Final = 1024
 _DEFAULT_WEIGHT: Final = 100
-# The kernel refuses a smaller cpu.shares (cgroup v1).
+# The kernel refuses a smaller cpu.shares (cgroup v1), and libvirt a smaller cpu_shares, on cgroup v2, too.
 _MIN_SHARES: Final = 2
 
 
@@ -130,9 +130,12 @@ class DomainGroup:
         return CpuLimits(found[0].weight, min(quotas, default=None), found[0].idle, burst)
 
     def within_kernel(self, wanted: CpuLimits) -> CpuLimits:
-        """The ``wanted`` limits, without those that the kernel of this host does not support."""
+        """The ``wanted`` limits, as far as libvirt and the kernel of this host support them."""
         if not self.unified:
             return replace(wanted, idle=False, burst=0.0)
+        if wanted.weight is not None:
+            # A best-effort guest with one CPU has the weight 1 otherwise.
+            wanted = replace(wanted, weight=max(wanted.weight, _MIN_SHARES))
         return without_missing(GuestCgroup(self.folders[0]), wanted)
 
     def missing_parts(self, wanted: CpuLimits) -> list[str]:
@@ -340,7 +343,7 @@ class RunningDomain:
         """The NUMA nodes to which the kernel or libvirt binds the memory, if they differ from ``wanted``.
 
         An empty set means that the memory is not bound. None means that the nodes agree, or that libvirt has
-        refused ``wanted`` before.
+        already refused the nodes in ``wanted``.
 
         :raises GuestGoneError: the guest has ended.
         """

@@ -89,7 +89,7 @@ class SystemdDriver(ForeignDriver):
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
         """Messages about those limits in ``wanted`` that systemd does not have."""
-        self._table.find_living(guest)
+        self._table.find_recent(guest)
         found = []
         if wanted.idle and not self._manager.has_idle:
             found.append("cpu_idle: this needs systemd 252")
@@ -99,7 +99,7 @@ class SystemdDriver(ForeignDriver):
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
         """Messages about those parts of ``wanted`` that the driver does not set."""
-        self._table.find_living(guest)
+        self._table.find_recent(guest)
         found = []
         if wanted.rates and wanted.devices:
             found.append("the agent sets no rates of services: use IOReadBandwidthMax= in their files")

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Final
 
 from compute_agent.drivers import procfs
-from compute_agent.drivers.foreign.editor import GoalChoice, HostFolders, ValueEditor, ValueReading
+from compute_agent.drivers.cgroup import GuestCgroup
+from compute_agent.drivers.foreign.editor import (
+    GoalChoice,
+    HostFolders,
+    ValueEditor,
+    ValueReading,
+    read_texts,
+)
 from compute_agent.drivers.foreign.kernel_values import Texts
 from compute_agent.drivers.foreign.records import ValueRecord, ValueRecords
 from compute_agent.drivers.foreign.values import CPUS, DEFAULTS, NODES, Values, pending_writes, value_text
@@ -62,16 +69,22 @@ class UnitEditor(ValueEditor):
         # By name of the service. An answer of systemd has some 250 properties.
         self._known: dict[str, KnownProperties] = {}
 
-    def apply(self, guest: Guest, choose: GoalChoice) -> bool:
+    def apply(self, guest: Guest, choice: GoalChoice) -> bool:
         """Set the values that differ, and read them back; return whether any differed."""
         # The values of its own that a record notes have to be the present ones.
         self._known.pop(guest.name, None)
-        return super().apply(guest, choose)
+        return super().apply(guest, choice)
 
     def _read_values(self, guest: Guest, texts: Texts) -> Values:
         known, now = self._known.get(guest.name), time.monotonic()
-        if known is not None and known.texts == texts and now - known.time <= PROPERTY_SECONDS:
+        if (
+            known is not None
+            and now - known.time <= PROPERTY_SECONDS
+            and all(known.texts[file] == text for file, text in texts.items())
+        ):
             return known.values
+        # All files, because later readings of other values compare them.
+        texts = read_texts(GuestCgroup(Path(guest.cgroup)))
         writes, values = self._writes, self._ask_values(guest)
         if writes == self._writes:
             if len(self._known) >= _MAX_KNOWN:

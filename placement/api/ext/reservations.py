@@ -63,13 +63,19 @@ def create_reservation(call: ApiRequest) -> Response:
         starts_at, end = window.starts_at, ReservationEnd(window.ends_at, None)
     wanted = schemas.wanted_of(body, call.service.request_forms, uuid, window)
     limits = booking_limits(call)
+    # a window that names hosts stays there
+    is_movable = body["movable"] and window is not None and not wanted.names_hosts_or_trees
     # the transaction fills this list; it may run several times, and the last run counts
     made: list[WrittenReservation] = []
 
     on_end = parse_end_action(body["on_end"]) or EndAction.NONE
 
     def make_written(tx: WriteTransaction) -> None:
-        made[:] = [store.make_reservation(tx, uuid, body["group"], end, starts_at, limits, margins, on_end)]
+        made[:] = [
+            store.make_reservation(
+                tx, uuid, body["group"], end, starts_at, limits, margins, on_end, is_movable=is_movable
+            )
+        ]
 
     claim_service(call).claim_places([wanted], also=make_written)
     (written,) = made
@@ -158,28 +164,42 @@ def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
     blueprint,
     "PUT",
     _ONE,
-    rules.CHANGE_RESERVATION,
+    None,
     reads_json=True,
     writes_json=True,
 )
 def update(call: ApiRequest, reservation_uuid: str) -> Response:
     """Change the end of a reservation, or give back a part of its amounts."""
+    may_change = _project_check(call, rules.CHANGE_RESERVATION)
     known = _known_uuid(reservation_uuid)
     body = call.parse_body(_UPDATE)
     change, generation = schemas.change_of(body), body["generation"]
-    written = store.change_reservation(call.service.database, known, generation, change, booking_limits(call))
+    written = store.change_reservation(
+        call.service.database, known, generation, change, booking_limits(call), may_change
+    )
     # the right to change a reservation does not include the right to see it
     if not call.allows_project(rules.SHOW_RESERVATION, written.reservation.project_id):
         raise store.no_reservation(known)
     return call.json_answer({"reservation": _written_document(call, written)})
 
 
-@api_operation(blueprint, "DELETE", _ONE, rules.DELETE_RESERVATION)
+@api_operation(blueprint, "DELETE", _ONE, None)
 def delete(call: ApiRequest, reservation_uuid: str) -> Response:
     """Release all allocations that a reservation still has."""
+    may_change = _project_check(call, rules.DELETE_RESERVATION)
     known = _known_uuid(reservation_uuid)
-    call.service.database.write(lambda tx: store.delete(tx, known))
+    call.service.database.write(lambda tx: store.delete(tx, known, may_change))
     return call.empty_answer()
+
+
+def _project_check(call: ApiRequest, rule: str) -> store.ProjectCheck:
+    """Return a function that tells whether a rule allows the caller the reservations of a project.
+
+    :raises Forbidden: the rule does not even allow the caller its own project.
+    """
+    # this check precedes the lookup: a caller without any right does not learn which reservations exist
+    call.authorize(rule, {"project_id": call.project_id or _ANY_PROJECT})
+    return lambda project_id: call.allows_project(rule, project_id)
 
 
 def booking_limits(call: ApiRequest) -> BookingLimits:
@@ -251,6 +271,7 @@ def _past_document(window: WindowRecord, state: PastState) -> dict[str, Any]:
         "lead_time": window.margins.lead,
         "cleaning_time": window.margins.cleaning,
         "on_end": window.on_end,
+        "movable": False,
         "state": state,
         "degraded": [],
         "allocations": {},
@@ -287,6 +308,7 @@ def _reservation_document(
         "lead_time": reservation.lead_time,
         "cleaning_time": reservation.cleaning_time,
         "on_end": reservation.on_end,
+        "movable": reservation.is_movable,
         "state": reservation.state,
         "degraded": [asdict(each) for each in causes],
         "allocations": by_provider,

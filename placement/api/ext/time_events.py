@@ -11,7 +11,7 @@ from placement.api.paths import EXT
 from placement.policies import ext as rules
 from placement.schemas.time_events import parse_events
 from placement.store.expiries import server_time
-from placement.store.time_events import TimeEvent, list_events
+from placement.store.time_events import list_events
 from placement.store.time_profile import iso_time
 
 blueprint = Blueprint("ext_time_events", __name__)
@@ -21,7 +21,10 @@ PATH: Final = f"{EXT}/time_events"
 
 @api_operation(blueprint, "GET", PATH, None, writes_json=True)
 def list_interval(call: ApiRequest) -> Response:
-    """List the events of an interval. A caller that may not see all gets those of its project."""
+    """List the events in an interval.
+
+    A caller that may not see all projects gets only the events of its project.
+    """
     page = parse_events(call.query_parameters, call.version)
     project_id = visible_project(call, rules.LIST_TIME_EVENTS, page.project_id)
     with call.service.database.read() as conn:
@@ -35,7 +38,7 @@ def list_interval(call: ApiRequest) -> Response:
     document: dict[str, Any] = {
         "now": iso_time(now),
         "until": until,
-        "events": [event_document(each) for each in shown],
+        "events": [each.to_document() for each in shown],
     }
     if len(found) > page.limit:
         last = shown[-1].position
@@ -51,18 +54,3 @@ def list_interval(call: ApiRequest) -> Response:
             following["project_id"] = page.project_id
         document["links"] = [{"rel": "next", "href": f"{mount_prefix()}{PATH}?{urlencode(following)}"}]
     return call.json_answer(document)
-
-
-def event_document(event: TimeEvent) -> dict[str, Any]:
-    """Return the document of an event, as answers and notifications show it."""
-    return {
-        "id": event.event_id,
-        "kind": event.kind,
-        "time": iso_time(event.instant),
-        "consumer_uuid": event.consumer,
-        "consumer_type": event.consumer_type,
-        "project_id": event.project_id,
-        "starts_at": None if event.starts_at is None else iso_time(event.starts_at),
-        "ends_at": iso_time(event.ends_at),
-        "on_end": event.on_end,
-    }

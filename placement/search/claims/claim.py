@@ -45,6 +45,7 @@ class WantedClaim:
     - ``window``: the time of the allocations; None means from now on, without an end.
     - ``min_duration``: seconds that a preemptible claim lasts at least; it ends when its room is promised to
       others, at the end of ``window`` at the latest. None means that the claim is not preemptible.
+    - ``kept_until``: until when a placed preemptible claim keeps its room from later windows.
     - ``on_end``: what happens at the end of the window; None leaves it to the reservation of the claim.
     """
 
@@ -67,6 +68,7 @@ class WantedClaim:
     expires_in: float | None = None
     window: TimeWindow | None = None
     min_duration: float | None = None
+    kept_until: float | None = None
     on_end: EndAction | None = None
 
     @classmethod
@@ -80,6 +82,13 @@ class WantedClaim:
     def names_hosts(self) -> bool:
         """Return whether the claim names hosts, so that otherwise equivalent hosts are different."""
         return bool(self.only or self.avoid)
+
+    @property
+    def names_hosts_or_trees(self) -> bool:
+        """Return whether the claim or its request names hosts."""
+        return self.names_hosts or any(
+            group.in_tree is not None for request in self.all_requests for group in request.groups
+        )
 
     @property
     def end_action(self) -> EndAction:

@@ -45,6 +45,8 @@ class PlacedClaim:
     choice: HostChoice
     alternates: tuple[HostChoice, ...] = ()
     expires_at: float | None = None
+    # the consumers of preemptible claims that have to end when the window of this claim begins
+    preempted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

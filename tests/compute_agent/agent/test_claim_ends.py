@@ -199,6 +199,20 @@ def test_a_guest_is_evicted_while_placement_is_away(start_agent, kind, live_plac
     rig.wait_for(lambda: not kind.is_running())
 
 
+@pytest.mark.parametrize("kind", [Containers], indirect=True)
+def test_an_agent_that_claims_does_not_claim_for_a_guest_that_has_to_leave(start_agent, kind):
+    rig = start_agent(60, "claim = true")
+    start(rig, kind, 120)
+    rig.agent.stop()
+    end = claim(rig, 2, uuid=kind.uuid, generation=1)
+    known = EndNote(kind.uuid, kind.name, TimedClaim(2, end, OnEnd.EVICT))
+    (rig.ini.parent / "state" / FILE_NAME).write_bytes(dump_notes({kind.uuid: known}))
+    rig.wait_for(lambda: not rig.client.get_allocations(kind.uuid).resources)
+    rig.start_again()
+    rig.wait_for(lambda: not kind.is_running())
+    assert rig.client.get_allocations(kind.uuid).resources == {}
+
+
 def test_a_dry_run_a_check_and_a_release_evict_nothing(start_agent, kind):
     rig = start_agent(60)
     start(rig, kind, 120)

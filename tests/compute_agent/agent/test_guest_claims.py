@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from compute_agent.agent import assembly
 from compute_agent.agent.release import ReleaseOptions, open_release
 from compute_agent.drivers import factory
 from compute_agent.loops import guest_claims
@@ -403,6 +404,27 @@ class TestFailures:
         rig.start_again()
         assert f"does not give back its claims for guests of driver {kind.option}, because" in caplog.text
         assert rig.agent.reports.claimed_guests == frozenset()
+
+    def test_a_copy_of_the_state_folder_gives_back_no_claim(self, rig, kind, tmp_path, caplog, monkeypatch):
+        kind.start(**PINNED)
+        rig.wait_for(lambda: held(rig, kind.uuid))
+        rig.agent.stop()
+        kind.end()
+        first_host = assembly.read_machine_id
+        monkeypatch.setattr(assembly, "read_machine_id", lambda root: "0" * 32)
+        rig.start_again()
+        assert "The state folder has claims of another host" in caplog.text
+        (shown,) = rig.ask("status")["claims_of_another_host"]
+        assert shown.startswith(kind.name)
+        for _ in range(2):
+            assert rig.agent.reports.report_now()
+        assert held(rig, kind.uuid)
+        # The first host still gives its claim back.
+        rig.agent.stop()
+        monkeypatch.setattr(assembly, "read_machine_id", first_host)
+        rig.start_again()
+        rig.wait_for(lambda: rig.agent.reports.report_now() and not held(rig, kind.uuid))
+        assert rig.ask("status")["claims_of_another_host"] == []
 
     def test_damaged_notes_cost_no_allocation(self, rig, kind, tmp_path, caplog):
         kind.start(**PINNED)

@@ -26,6 +26,7 @@ from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import BlockIo, ThrottleControl
 from compute_agent.pipeline.state import StateFile
 from compute_agent.report.plan import OwnedNames, ReportedProvider
+from compute_agent.report.root_provider import RELEASE_REASON, DisableCause, HostMaintenance
 from compute_agent.resctrl.groups import DEFAULT_GROUP, read_groups, read_schemata
 from compute_agent.resctrl.monitoring import make_monitoring_group
 from compute_agent.throttling.state_file import ThrottlingFile, look_up_state
@@ -158,6 +159,18 @@ def test_an_agent_that_works_here_again_does_not_throttle_for_past_watermarks(re
     )
     assert release()["scheduling", ROOT] == "given back"
     assert look_up_state(tmp_path).watermarks == WatermarkState(scheduling_off=False)
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_the_switch_of_the_release_itself_is_not_listed(release, client, state, was_enabled):
+    root = client.create_provider(ROOT, "host", None)
+    reason = RELEASE_REASON if was_enabled else "a disk is broken"
+    state.keep_maintenance(HostMaintenance(True, reason, 1.0))
+    mark = DisableCause.MAINTENANCE.value
+    client.create_trait(mark)
+    client.set_traits(ROOT, frozenset({mark, "COMPUTE_STATUS_DISABLED"}), root.generation)
+    assert (("scheduling", f"host ({ROOT})") in release()) is not was_enabled
+    assert client.get_traits(ROOT)[0] == frozenset()
 
 
 def test_cache_ways_and_bandwidth_go_back_to_the_default_group_and_groups_of_others_stay(

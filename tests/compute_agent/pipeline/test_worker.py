@@ -212,6 +212,22 @@ class TestReconcile:
         rig.handle(ReconcileGuests())
         assert rig.metric("drift_repairs_total", controller="cpuset") == 1
 
+    def test_settings_that_cannot_be_read_are_no_drift_and_are_compared_again(self, rig, caplog, monkeypatch):
+        guest = rig.run("a", (0, 1, 0)).guest
+
+        def fail(*arguments):
+            raise DriverError("the connection ended")
+
+        monkeypatch.setattr(rig.driver, "misplaced_threads", fail)
+        rig.handle(ReconcileGuests())
+        assert f"Guest {guest} cannot be compared with its cpuset settings" in caplog.text
+        assert "drifted" not in caplog.text
+        assert rig.metric("drift_repairs_total", controller="cpuset") is None
+        monkeypatch.undo()
+        rig.driver.affinities["a"][guest.pid + 1000] = ALL
+        rig.handle(ReconcileGuests())
+        assert rig.driver.misplaced_threads(guest, _pinned(1)) == {}
+
     def test_without_drift_nothing_is_written(self, rig):
         rig.run("a", (0, 1, 0))
         writes = rig.driver.writes

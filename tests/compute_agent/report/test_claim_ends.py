@@ -82,13 +82,18 @@ class TestMerge:
         assert merge(note(generation=3), TimedClaim(2, 5000.0, OnEnd.EVICT)) == note(5000.0, generation=2)
 
     def test_a_guest_without_its_claim_and_without_an_allocation_keeps_its_note(self):
-        assert merge(note(), None) == note(is_listed=False)
+        assert merge(note(), None) == note()
 
     def test_an_allocation_without_an_end_ends_the_note(self):
         assert merge(note(), None, holding=(WEB,)) is None
 
     def test_the_note_of_a_guest_that_has_left_ends(self):
-        assert merge(note(), None, present=()) is None
+        absent = merge(note(), None, present=())
+        assert absent == note(is_absent=True)
+        assert merge(absent, None, present=()) is None
+
+    def test_a_guest_that_starts_again_keeps_its_note(self):
+        assert merge(note(is_absent=True), None) == note()
 
     def test_the_claim_of_a_guest_that_has_not_started_is_kept(self):
         assert merge(note(), note().claim, present=()) == note()
@@ -103,20 +108,22 @@ class TestMerge:
             assert uuid in found
         for uuid, merged in found.items():
             claim, before = listed.claims.get(uuid), notes.get(uuid)
-            assert merged.is_listed == (claim is not None)
+            assert merged.is_absent == (claim is None and uuid not in present)
             if before is not None and claim is not None and claim.generation < before.claim.generation:
                 assert merged.claim.ends_at == max(claim.ends_at, before.claim.ends_at)
             elif claim is not None:
                 assert merged.claim == claim
             else:
                 assert merged.claim == before.claim
-                assert uuid in present - holding
+                assert uuid not in holding
+                assert uuid in present or not before.is_absent
 
     @given(NOTES, LISTS, SETS, SETS)
     def test_a_second_read_of_the_same_list_changes_nothing(self, notes, listed, seen, present):
         names = dict.fromkeys(seen, "b")
         once = merge_list(notes, listed, names, present, ())
-        assert merge_list(once, listed, names, present, ()) == once
+        twice = merge_list(once, listed, names, present, ())
+        assert twice == {uuid: one for uuid, one in once.items() if not one.is_absent}
 
 
 class TestSteps:
@@ -179,7 +186,7 @@ class TestSteps:
 class TestFile:
     @given(NOTES)
     def test_notes_survive_the_file(self, notes):
-        wanted = {uuid: replace(one, is_listed=True) for uuid, one in notes.items()}
+        wanted = {uuid: replace(one, is_absent=False) for uuid, one in notes.items()}
         assert parse_notes(dump_notes(notes)) == wanted
 
     @given(st.binary(max_size=200))
@@ -194,7 +201,7 @@ class TestFile:
         content[at] ^= data.draw(st.integers(1, 255))
         with contextlib.suppress(ValueError):
             assert parse_notes(bytes(content)) == {
-                uuid: replace(one, is_listed=True) for uuid, one in notes.items()
+                uuid: replace(one, is_absent=False) for uuid, one in notes.items()
             }
 
     @pytest.mark.parametrize("change", [{"uuid": "web"}, {"ends_at": -1}, {"on_end": "x"}, {"stage": 1}])

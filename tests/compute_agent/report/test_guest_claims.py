@@ -1,12 +1,14 @@
 """Tests of the amounts of claims, of their notes, and of the claims that are the agent's own."""
 
 import contextlib
+import json
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compute_agent import kept_json
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings
@@ -18,6 +20,7 @@ from compute_agent.report.guest_claims import (
     dump_notes,
     is_own_claim,
     parse_notes,
+    split_notes,
 )
 from compute_agent.report.history import ConsumerOwner
 
@@ -35,6 +38,7 @@ NOTES = st.builds(
     st.builds(ConsumerOwner, TEXTS, TEXTS, TEXTS),
     AMOUNTS,
     AMOUNTS,
+    TEXTS,
 )
 
 
@@ -102,6 +106,23 @@ def test_a_consumer_without_an_allocation_is_nobodys():
 @given(st.lists(NOTES, max_size=3, unique_by=lambda note: note.guest_uuid))
 def test_notes_are_read_as_they_were_written(notes):
     assert list(parse_notes(dump_notes(notes)).values()) == notes
+
+
+@pytest.mark.parametrize(
+    ("noted", "machine", "is_own"),
+    [("1", "1", True), ("1", "2", False), ("", "2", True), ("1", "", True), ("", "", True)],
+)
+def test_notes_of_another_host_are_not_this_hosts(noted, machine, is_own):
+    notes = {UUID: replace(NOTE, machine=noted)}
+    own, foreign = split_notes(notes, machine)
+    assert (set(own), set(foreign)) == (({UUID}, set()) if is_own else (set(), {UUID}))
+    assert not is_own or own[UUID].machine == (machine or noted)
+
+
+def test_notes_of_an_older_agent_have_no_host():
+    rows = json.loads(dump_notes([NOTE]))["data"]
+    del rows[0]["machine"]
+    assert parse_notes(kept_json.dump(1, kept_json.checked_content(rows))) == {UUID: NOTE}
 
 
 @given(st.data())

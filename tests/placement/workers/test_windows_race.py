@@ -71,6 +71,32 @@ def work_randomly(admin: Admin, host: str, seed: int, begin: float, failures: li
             made.append(key)
 
 
+def test_racing_bookings_end_preemptible_claims_only_once(url: str, workers: list[Admin]) -> None:
+    make_provider(workers[0], "cn", VCPU=CAPACITY)
+    for _ in range(CAPACITY):
+        lent = post_claims(workers[0], new_claim("resources=VCPU:1"), preemptible={"min_duration": 1800})
+        assert lent.status_code == 201
+    begin, answers = datetime.now().timestamp(), list[int]()
+
+    def book(admin: Admin, hour: int) -> None:
+        times = {"starts_at": iso(begin + hour * HOUR), "expires_at": iso(begin + (hour + 1) * HOUR)}
+        body = {"query": "resources=VCPU:2", "project_id": "p", "user_id": "u"}
+        answers.append(admin("POST", PATH, json=body | times).status_code)
+
+    threads = [
+        threading.Thread(target=book, args=(workers[number % 2], 1 + number % 2), daemon=True)
+        for number in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=240)
+        assert not thread.is_alive()
+    # both hours have room for three of these windows
+    assert answers == [201] * 6
+    assert find_broken_promises(url) == []
+
+
 def test_racing_writes_of_windows_keep_every_instant_below_the_capacity(
     url: str, workers: list[Admin]
 ) -> None:

@@ -70,6 +70,9 @@ def find_broken_promises(url: str, capacity: dict[str, int] | None = None) -> li
             conn.exec_driver_sql("BEGIN")
         rows = conn.exec_driver_sql(_AMOUNTS).all()
         capacities = {(uuid, name): float(most) for uuid, name, most in conn.exec_driver_sql(_CAPACITIES)}
+        cut = conn.exec_driver_sql(
+            "SELECT consumer_id FROM claim_expiries WHERE kept_until > expires_at"
+        ).all()
         now = float(conn.exec_driver_sql(f"SELECT {_NOW[kind]}").scalar_one())
     held: dict[tuple[str, str], int] = defaultdict(int)
     timed, endless = defaultdict(list), defaultdict(int)
@@ -85,7 +88,7 @@ def find_broken_promises(url: str, capacity: dict[str, int] | None = None) -> li
             begun[key] += used
         else:
             endless[key] += used
-    wrong = []
+    wrong = [f"preemptible claim of consumer {consumer} ends too early" for (consumer,) in cut]
     for key in {*held, *timed, *endless}:
         most = (capacity or {}).get(key[0], capacities.get(key, 0.0))
         busiest = endless[key] + busiest_sum(timed[key], now)

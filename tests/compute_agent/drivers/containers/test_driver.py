@@ -24,6 +24,7 @@ from compute_agent.drivers.combined import CombinedDriver
 from compute_agent.drivers.containers import driver as driver_module
 from compute_agent.drivers.foreign import editor
 from compute_agent.drivers.foreign.declared import made_uuid
+from compute_agent.drivers.foreign.kernel_values import FILES, IDLE_FILE
 from compute_agent.drivers.memory_limits import oom_score_adj
 from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
@@ -291,8 +292,10 @@ class TestSetting:
 
     def test_a_round_of_comparisons_reads_the_files_once(self, engine, rig, monkeypatch):
         driver, guest = rig
-        readings, read_texts = [], editor.read_texts
-        monkeypatch.setattr(editor, "read_texts", lambda group: readings.append(group) or read_texts(group))
+        readings, io_text = [], GuestCgroup.io_text
+        monkeypatch.setattr(
+            GuestCgroup, "io_text", lambda group, file: readings.append(file) or io_text(group, file)
+        )
 
         def compare_everything():
             driver.misplaced_threads(guest, PINNED)
@@ -305,10 +308,13 @@ class TestSetting:
         monkeypatch.setattr(editor, "READING_SECONDS", -1.0)
         readings.clear()
         compare_everything()
-        assert len(readings) == 5
+        # Each setting has files of its own.
+        assert sorted(readings) == sorted({*FILES.values(), IDLE_FILE})
         monkeypatch.setattr(editor, "READING_SECONDS", 60.0)
         compare_everything()
-        assert len(readings) == 5
+        readings.clear()
+        compare_everything()
+        assert readings == []
 
     def test_drift_of_a_file_is_seen_and_corrected(self, engine, rig, monkeypatch):
         driver, guest = rig

@@ -67,6 +67,10 @@ class TestUnified:
         assert group.read_limits() == CpuLimits(300)
         assert group.libvirt_shares(300) == 300
 
+    def test_the_weight_is_at_least_the_lowest_that_libvirt_accepts(self, group):
+        assert group.within_kernel(CpuLimits(1)) == CpuLimits(2)
+        assert group.within_kernel(CpuLimits()) == CpuLimits()
+
     def test_the_lowest_quota_on_the_way_counts(self, group):
         for folder, quota in zip(group.folders, ("150000 100000\n", "50000 100000\n"), strict=True):
             (folder / "cpu.max").write_text(quota)

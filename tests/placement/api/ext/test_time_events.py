@@ -317,7 +317,8 @@ class ModelWorld:
         window.end, window.end_set = self.passed + end, self.passed
 
     def expected(self, since: float, until: float) -> list[tuple[float, str, str]]:
-        found = [event for each in (*self.windows, *self.claims) for event in each.events(NOTICE)]
+        bookings: list[ModelWindow | ModelClaim] = [*self.windows, *self.claims]
+        found = [event for each in bookings for event in each.events(NOTICE)]
         return sorted(each for each in found if since <= each[0] < until)
 
 

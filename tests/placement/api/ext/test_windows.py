@@ -116,6 +116,33 @@ def test_the_end_of_a_claim_cannot_be_confirmed_away(admin: Admin, host: str) ->
     assert both.status_code == 400
 
 
+def test_a_reshape_keeps_the_times_of_claims_and_windows(admin: Admin, url: str, host: str) -> None:
+    window = booked(admin, 4, 0, 1, starts_at=after(0))
+    later = booked(admin, 8, 3, 4)
+    claim = new_claim("resources=VCPU:4")
+    end = after(2 * HOUR)
+    assert post_claims(admin, claim, ends_at=end, on_end="evict").status_code == 201
+    consumers = [window, claim["consumer_uuid"]]
+    held = {each: admin("GET", f"/allocations/{each}").json for each in consumers}
+    generation = admin("GET", f"/resource_providers/{host}").json["generation"]
+    inventories = admin("GET", f"/resource_providers/{host}/inventories").json["inventories"]
+    body = {
+        "inventories": {host: {"resource_provider_generation": generation, "inventories": inventories}},
+        "allocations": {
+            each: {**document, "allocations": {host: {"resources": {"VCPU": 4}}}}
+            for each, document in held.items()
+        },
+    }
+    answer = admin("POST", "/reshaper", json=body)
+    assert answer.status_code == 204, answer.text
+    shown = admin("GET", f"/ext/v1/claims/{claim['consumer_uuid']}").json["claim"]
+    assert (shown["ends_at"], shown["on_end"], shown["is_final"]) == (end, "evict", True)
+    assert find_broken_promises(url) == []
+    advance_clock(url, 3.5 * HOUR)
+    assert show(admin, later)["allocations"] == {host: {"resources": {"VCPU": 8}}}
+    assert read_usages(admin, host)["VCPU"] == 8
+
+
 def test_a_claim_without_an_end_replaces_one_with_an_end_only_if_there_is_room(
     admin: Admin, host: str
 ) -> None:

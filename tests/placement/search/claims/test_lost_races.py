@@ -119,7 +119,7 @@ def test_a_claim_that_loses_every_race_has_to_be_tried_later(
 
 def test_an_older_snapshot_refuses_no_claim(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first search uses an older snapshot, the second the current one."""
-    monkeypatch.setattr(service, "_RECENT", math.inf)
+    monkeypatch.setattr(service, "RECENT", math.inf)
     only = make_provider(admin, "cn", VCPU=4)
     # the snapshot that is old from here on
     assert admin("GET", "/allocation_candidates?resources=VCPU:1").status_code == 200
@@ -139,7 +139,7 @@ def test_an_older_snapshot_refuses_no_claim(admin: Admin, monkeypatch: pytest.Mo
 
 
 def test_an_older_snapshot_costs_no_retry(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "_RECENT", math.inf)
+    monkeypatch.setattr(service, "RECENT", math.inf)
     admin = Admin(application(database_url, placement={"allocation_conflict_retry_count": 0}))
     only = make_provider(admin, "cn", VCPU=4)
     path = "/allocation_candidates?resources=VCPU:1"

@@ -1,0 +1,121 @@
+"""Delivers time events in rounds, from the position in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from placement.db.database import ServiceDatabase
+from placement.notifications.position_file import NotifierPosition, PositionFile
+from placement.notifications.webhook import DeliveryFailed
+from placement.store.expiries import server_time
+from placement.store.time_events import EventInterval, TimeEvent, list_events
+
+# transactions last seconds; a server that takes over may be behind by as much
+OVERLAP: Final = 60.0
+"""Seconds before the position that each round reads again."""
+# a notifier that was down for months reads them in parts
+MAX_INTERVAL: Final = 7 * 86_400.0
+"""Maximum number of seconds that a round reads."""
+ROUND_PAUSE: Final = 10.0
+"""Seconds between two rounds."""
+MAX_PAUSE: Final = 60.0
+"""Maximum number of seconds between two attempts to deliver an event."""
+_SAVED_PART: Final = 50
+"""Part of the recent events that a crash may repeat: one of this number, and at least one event."""
+_PAGE: Final = 500
+"""Number of events that one statement reads."""
+
+
+def pause_after(attempts: int) -> float:
+    """Return the seconds to wait after a number of failed attempts: 1, 2, 4, and so on up to the maximum."""
+    return min(MAX_PAUSE, 2.0 ** min(attempts - 1, 10))
+
+
+def advance_position(position: NotifierPosition, until: float) -> NotifierPosition:
+    """Return the position after all events before a time, with the events that the next round reads again."""
+    recent = {name: each for name, each in position.recent.items() if each >= until - OVERLAP}
+    return NotifierPosition(until, recent)
+
+
+@dataclass(frozen=True, slots=True)
+class EventNotifier:
+    """Delivers the events of a database.
+
+    :param post: sends a document; it raises :class:`DeliveryFailed`.
+    :param pause: waits for a number of seconds.
+    :param report: receives a sentence for the operator.
+    :param notice: seconds from an announcement to the announced time.
+    :param max_attempts: maximum number of attempts for one event; None: no limit.
+    """
+
+    database: ServiceDatabase
+    file: PositionFile
+    post: Callable[[Mapping[str, Any]], None]
+    pause: Callable[[float], None]
+    report: Callable[[str], None]
+    notice: float
+    max_attempts: int | None = None
+
+    def run_round(self) -> bool:
+        """Deliver what has happened since the last round; return whether the position is the present.
+
+        The first round of a new file delivers nothing: it begins at the present.
+
+        :raises DeliveryFailed: an event could not be delivered in all of its attempts.
+        """
+        with self.database.read() as conn:
+            now = server_time(conn)
+        position = self.file.read()
+        if position is None:
+            self.file.write(NotifierPosition(now))
+            return True
+        # a clock may be behind the one of an earlier round
+        until = max(position.time, min(now, position.time + MAX_INTERVAL))
+        interval = EventInterval(position.time - OVERLAP, until, self.notice)
+        recent, unsaved = dict(position.recent), 0
+        try:
+            for event in self._read_events(interval):
+                if event.event_id in recent:
+                    continue
+                self._deliver_event(event)
+                recent[event.event_id] = event.instant
+                unsaved += 1
+                # in a burst not after each event, because the file has all recent ones
+                if unsaved * _SAVED_PART >= len(recent):
+                    self.file.write(NotifierPosition(position.time, recent))
+                    unsaved = 0
+        finally:
+            if unsaved:
+                self.file.write(NotifierPosition(position.time, recent))
+        if position.time < until:
+            self.file.write(advance_position(NotifierPosition(position.time, recent), until))
+        return until >= now
+
+    def _read_events(self, interval: EventInterval) -> Iterator[TimeEvent]:
+        after = None
+        while True:
+            # no connection is held while events are delivered
+            with self.database.read() as conn:
+                page = list_events(conn, interval, after, _PAGE)
+            yield from page
+            if len(page) < _PAGE:
+                return
+            after = page[-1].position
+
+    def _deliver_event(self, event: TimeEvent) -> None:
+        document, attempts = event.to_document(), 0
+        while True:
+            try:
+                self.post(document)
+            except DeliveryFailed as error:
+                attempts += 1
+                name = f"The event {event.event_id} ({event.kind} of {event.consumer})"
+                if self.max_attempts is not None and attempts >= self.max_attempts:
+                    raise DeliveryFailed(f"{name} was not delivered: {error}.") from error
+                seconds = pause_after(attempts)
+                self.report(f"{name} was not delivered: {error}; the next attempt is in {seconds:g} seconds.")
+                self.pause(seconds)
+            else:
+                return

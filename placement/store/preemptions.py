@@ -1,0 +1,168 @@
+"""Preemptible claims in the way of a new window: they end when it begins, to make room for it.
+
+A preemptible claim keeps its room until a time that it was promised (``kept_until``). From then on a window
+that begins later may end it, with some notice. The transaction that writes the window also writes the earlier
+end of the claim, as a new claim of its consumer for the same amounts. So all instants are checked once, with
+the window, and no instant is promised twice. The generation of the consumer increases.
+
+A worked example
+    A host has 8 VCPU. Preemptible claims ``a`` and, later, ``b`` hold 3 VCPU each until the end of the year.
+    A window needs 4 VCPU from tomorrow on. The window ends the newer claim ``b`` at its start, which leaves 5
+    VCPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import sqlalchemy as sa
+
+from placement.db import clock
+from placement.db.database import WriteTransaction
+from placement.db.tables import (
+    allocations,
+    claim_expiries,
+    consumers,
+    resource_classes,
+    resource_providers,
+)
+from placement.store import reservations
+from placement.store.claimants import LockedConsumers
+from placement.store.claims import ConsumerClaim
+from placement.store.expired import EXPIRES
+from placement.store.holds import TimeSchedule, read_schedule
+from placement.store.time_profile import (
+    AT_ONCE,
+    EndAction,
+    HoldKey,
+    TimedAmount,
+    TimeWindow,
+    by_key,
+    largest_sum,
+)
+
+# an agent or a guest needs some time to stop in good order
+MIN_NOTICE: Final = 300.0
+"""Minimum number of seconds from the booking of a window to the end of a claim that makes room for it."""
+# the price of a booking is limited in a cloud full of preemptible claims
+_MAX_READ: Final = 2000
+"""Maximum number of amounts of preemptible claims that one booking considers, the newest claims first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptibleRoom:
+    """Preemptible claims that may end at ``ends_at``, the newest first, and their providers' schedule."""
+
+    ends_at: float
+    claims: Sequence[str]
+    schedule: TimeSchedule
+
+    @property
+    def shortened_amounts(self) -> list[TimedAmount]:
+        """The timed amounts as if all these claims ended then."""
+        return shorten_amounts(self.schedule.amounts, self.claims, self.ends_at)
+
+
+def shorten_amounts(
+    amounts: Iterable[TimedAmount], claims: Collection[str], ends_at: float
+) -> list[TimedAmount]:
+    """Return timed amounts as if some claims ended at a time."""
+    chosen = frozenset(claims)
+    return [
+        replace(each, window=TimeWindow(each.window.starts_at, min(each.window.ends_at, ends_at)))
+        if each.consumer in chosen
+        else each
+        for each in amounts
+    ]
+
+
+def choose_preempted(
+    room: PreemptibleRoom, limits: Mapping[HoldKey, int], window: TimeWindow
+) -> tuple[str, ...] | None:
+    """Return the claims that have to end for a window: the newest ones, and none without need.
+
+    :param limits: the largest sums of timed amounts that leave room for the window.
+    :returns: None if the window has no room even without all these claims.
+    """
+    amounts = by_key(each for each in room.schedule.amounts if each.key in limits)
+    concerned = {each.consumer for some in amounts.values() for each in some}
+
+    def has_room(chosen: Collection[str]) -> bool:
+        return all(
+            largest_sum(shorten_amounts(amounts.get(key, ()), chosen, room.ends_at), window) <= limit
+            for key, limit in limits.items()
+        )
+
+    chosen: list[str] = []
+    for each in room.claims:
+        if has_room(chosen):
+            break
+        if each in concerned:
+            chosen.append(each)
+    if not has_room(chosen):
+        return None
+    # an older claim may free so much that a newer one need not end
+    for each in reversed(chosen.copy()):
+        others = [one for one in chosen if one != each]
+        if has_room(others):
+            chosen = others
+    return tuple(chosen)
+
+
+def read_preemptible(
+    conn: sa.Connection, names: Collection[str], of_providers: Collection[str] | None, ends_at: float
+) -> PreemptibleRoom | None:
+    """Return the preemptible claims of some classes that may end at a time; None if there are none.
+
+    :param of_providers: the uuids of the providers that matter; None means all.
+    """
+    rows = conn.execute(_PREEMPTIBLE, {"names": sorted(names), "ends_at": ends_at})
+    found = [
+        (consumer, provider)
+        for consumer, provider in rows
+        if of_providers is None or provider in of_providers
+    ]
+    if not found:
+        return None
+    schedule = read_schedule(conn, of_providers={provider for _, provider in found})
+    return PreemptibleRoom(ends_at, tuple(dict.fromkeys(consumer for consumer, _ in found)), schedule)
+
+
+_MAY_END: Final = sa.and_(
+    claim_expiries.c.is_final,
+    claim_expiries.c.kept_until <= sa.bindparam("ends_at", type_=sa.Double),
+    claim_expiries.c.expires_at > sa.bindparam("ends_at", type_=sa.Double),
+    clock.ServerNow() + sa.literal(MIN_NOTICE, sa.Double) <= sa.bindparam("ends_at", type_=sa.Double),
+)
+_PREEMPTIBLE: Final = (
+    sa.select(consumers.c.uuid, resource_providers.c.uuid)
+    .select_from(claim_expiries.join(consumers, EXPIRES))
+    .join(allocations, allocations.c.consumer_id == consumers.c.id)
+    .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
+    .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
+    .where(_MAY_END, resource_classes.c.name.in_(sa.bindparam("names", expanding=True)))
+    .order_by(claim_expiries.c.booked_at.desc(), consumers.c.uuid)
+    .limit(_MAX_READ)
+)
+_LOCKED: Final = (
+    sa.select(consumers.c.uuid, claim_expiries.c.kept_until, claim_expiries.c.on_end)
+    .select_from(claim_expiries.join(consumers, EXPIRES))
+    .where(_MAY_END, consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)))
+)
+
+
+def preempted_claims(
+    tx: WriteTransaction, preempted: Collection[str], ends_at: float, locked: LockedConsumers
+) -> list[ConsumerClaim] | None:
+    """Return the claims of locked consumers that end at a time; None if some of them may not any more."""
+    values = {"uuids": sorted(preempted), "ends_at": ends_at}
+    found = {uuid: (kept, on_end) for uuid, kept, on_end in tx.conn.execute(_LOCKED, values)}
+    if found.keys() != set(preempted):
+        return None
+    window, claims = TimeWindow(AT_ONCE, ends_at), []
+    for uuid, (kept_until, on_end) in sorted(found.items()):
+        claim = reservations.window_claim(tx, locked.consumers[uuid], locked, window)
+        claims.append(replace(claim, kept_until=float(kept_until), on_end=EndAction(on_end)))
+    return claims
