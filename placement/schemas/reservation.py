@@ -113,7 +113,8 @@ class ReservationsPage:
     def has_state(self, document: Mapping[str, Any]) -> bool:
         """Return whether the reservation in a document has the wanted state."""
         if self.state == DEGRADED:
-            return bool(document["degraded"])
+            # a failed reservation has causes, too, but nothing is left of it
+            return bool(document["degraded"]) and document["state"] != ReservationState.FAILED
         return self.state in (None, document["state"])
 
 

@@ -82,6 +82,7 @@ class ReservationState(StrEnum):
     PENDING = "pending"
     ACTIVE = "active"
     CLEANING = "cleaning"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,8 @@ class CapacityReservation:
     Only members of ``group`` may take amounts from the reservation; None allows all claims of its project. A
     reservation with a start (``starts_at``) is called a window. Its amounts are held from ``starts_at`` up to
     ``expires_at``, which includes the lead and the cleaning time. While ``is_pending``, its amounts are
-    planned allocations. ``now`` is the time when the reservation was read. Before its
-    start, a window that ``is_movable`` may move to an equivalent host.
+    planned allocations. ``now`` is the time when the reservation was read. Before its start, a window that
+    ``is_movable`` may move to an equivalent host.
     """
 
     uuid: str
@@ -106,6 +107,7 @@ class CapacityReservation:
     now: float = 0.0
     lead_time: int = 0
     cleaning_time: int = 0
+    is_maintenance: bool = False
     on_end: EndAction = EndAction.NONE
     is_movable: bool = False
 
@@ -208,6 +210,7 @@ _shown: Final = (
         clock.ServerNow(),
         reservations.c.lead_time,
         reservations.c.cleaning_time,
+        reservations.c.is_maintenance,
         reservations.c.on_end,
         reservations.c.is_movable,
     )
@@ -272,6 +275,7 @@ def make_reservation(
     margins: WindowMargins = NO_MARGINS,
     on_end: EndAction = EndAction.NONE,
     *,
+    is_maintenance: bool = False,
     is_movable: bool = False,
 ) -> WrittenReservation:
     """Turn a consumer that this transaction has created, with its allocations, into a reservation.
@@ -289,7 +293,7 @@ def make_reservation(
     which = sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery()
     values: dict[str, Any] = {"consumer_id": which, "claim_group": group, "starts_at": starts_at}
     values |= {"lead_time": margins.lead, "cleaning_time": margins.cleaning}
-    values |= {"on_end": on_end, "is_movable": is_movable}
+    values |= {"on_end": on_end, "is_maintenance": is_maintenance, "is_movable": is_movable}
     values["expires_at"] = _time_of(end)
     tx.conn.execute(sa.insert(reservations).values(values))
     # the reservation is read after the write, because the database computes the end by its own clock
@@ -648,7 +652,9 @@ def _class_lookup(count: int) -> PreparedStatement:
 
 
 def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction], T]) -> T:
-    """Run a write. If it fails while expired allocations exist, release them and run the write again.
+    """Run a write.
+
+    If the write fails while expired allocations exist, release these allocations and run the write again.
 
     :raises Conflict: the write conflicts with the state after the release.
     """

@@ -297,10 +297,10 @@ class ListReservations(command.Lister):
         )
         parser.add_argument(
             "--state",
-            choices=("pending", "active", "cleaning", "degraded", "ended", "cancelled"),
+            choices=("pending", "active", "cleaning", "failed", "degraded", "ended", "cancelled"),
             help="List reservations of this state only. A pending or active reservation is degraded if its"
-            " hosts no longer have the reserved amounts. Ended and cancelled reservations are listed for 90"
-            " days",
+            " hosts no longer have the reserved amounts. An active one has failed if none of its amounts is"
+            " available. Ended and cancelled reservations are listed for 90 days",
         )
         return parser
 

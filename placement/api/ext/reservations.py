@@ -3,7 +3,7 @@
 import uuid as uuids
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -17,14 +17,19 @@ from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
 from placement.schemas.base import canonical_uuid
 from placement.schemas.claim import parse_end_action
-from placement.search.claims.degradation import DegradationCause, PromisingProviders, find_causes
+from placement.search.claims.degradation import DegradationCause, PromisingProviders, find_causes, has_failed
 from placement.store import reservations as store
 from placement.store.allocations import Allocation
 from placement.store.booking_limits import BookingLimits
 from placement.store.consumers import ConsumerOwnership
 from placement.store.holds import read_schedule
 from placement.store.maintenances import HostGuest, book_maintenance, find_guests
-from placement.store.reservations import CapacityReservation, ReservationEnd, WrittenReservation
+from placement.store.reservations import (
+    CapacityReservation,
+    ReservationEnd,
+    ReservationState,
+    WrittenReservation,
+)
 from placement.store.time_profile import EndAction, WindowMargins, iso_time
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
 from placement.store.window_history import PastState, WindowRecord, list_past
@@ -253,8 +258,13 @@ def _reservation_documents(
     documents = []
     for each in found:
         own = amounts[each.uuid]
-        causes = find_causes(own, each.time_ahead, providers, skylines)
-        documents.append(_reservation_document(each, own, causes))
+        # the host of a maintenance may be disabled, and guests that have not moved do not make it fail
+        usable = replace(providers, disabled=()) if each.is_maintenance else providers
+        causes = find_causes(own, each.time_ahead, usable, skylines)
+        state = each.state
+        if causes and state is ReservationState.ACTIVE and not each.is_maintenance:
+            state = ReservationState.FAILED if has_failed(own, each.now, usable, skylines) else state
+        documents.append(_reservation_document(each, state, own, causes))
     return documents
 
 
@@ -291,7 +301,10 @@ def _guest_document(guest: HostGuest) -> dict[str, Any]:
 
 
 def _reservation_document(
-    reservation: CapacityReservation, held: Sequence[Allocation], causes: Sequence[DegradationCause]
+    reservation: CapacityReservation,
+    state: ReservationState,
+    held: Sequence[Allocation],
+    causes: Sequence[DegradationCause],
 ) -> dict[str, Any]:
     by_provider: dict[str, Any] = {}
     for each in held:
@@ -309,7 +322,7 @@ def _reservation_document(
         "cleaning_time": reservation.cleaning_time,
         "on_end": reservation.on_end,
         "movable": reservation.is_movable,
-        "state": reservation.state,
+        "state": state,
         "degraded": [asdict(each) for each in causes],
         "allocations": by_provider,
     }
