@@ -77,8 +77,8 @@ demo: $(RUNTIME)
 adopt-demo: packages $(INSTALLED)
 	@$(BIN)/python -W ignore -m tests.adopt_demo
 
-# Of what is tried at random, or many times over, a quarter, and nothing that takes very long.
-test: export PLACEMENT_EXAMPLES_PERCENT ?= 25
+# Of what is tried at random, or many times over, two fifths, and nothing that takes very long.
+test: export PLACEMENT_EXAMPLES_PERCENT ?= 40
 test: HERE += and not long
 
 # Packages of Debian and PyPI are installed side by side; then mypy and sphinx use one processor each.
