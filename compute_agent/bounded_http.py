@@ -92,7 +92,7 @@ class HttpAnswer:
 def ask_server(plain: socket.socket, method: str, path: str, deadline: float, max_bytes: int) -> HttpAnswer:
     """Send a request without a body, and return the whole answer.
 
-    :param plain: an open connection. The function closes it.
+    :param plain: an open connection. The function closes this connection.
     :param path: the path of the request, with its query.
     :param deadline: seconds for the whole answer.
     :raises OSError: the server answers more than ``max_bytes``, or not at all.

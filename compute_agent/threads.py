@@ -53,7 +53,7 @@ class WakeSignal:
         self._event = threading.Event()
 
     def wake(self) -> None:
-        """Start the next round at once, without waiting for it. Any thread may call it."""
+        """Start the next round at once, without waiting for it. Any thread may call this method."""
         self._event.set()
 
     def wait(self, seconds: float | None) -> None:
@@ -161,7 +161,7 @@ class PeriodicTask:
                 self._thread = _start(self._name, self._run)
 
     def wake(self) -> None:
-        """Start the next round at once, without waiting for it. Any thread may call it."""
+        """Start the next round at once, without waiting for it. Any thread may call this method."""
         self._signal.wake()
 
     def stop(self, timeout: float | None) -> None:

@@ -214,7 +214,7 @@ OPEN_METHODS: Final = frozenset(
 
 
 class ApiMethods:
-    """The methods of the UNIX socket, bound to one agent. Any thread may call them."""
+    """The methods of the UNIX socket, bound to one agent. Any thread may call these methods."""
 
     def __init__(self, agent: AgentParts) -> None:
         self._agent = agent

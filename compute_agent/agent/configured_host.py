@@ -462,7 +462,9 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ControllerStores:
-    """The stores from which controllers restore what they have changed. They outlive each reload.
+    """The stores from which controllers restore what they have changed.
+
+    These stores outlive each reload of the configuration.
 
     :ivar former: the contents of kernel files before the agent changed them.
     :ivar originals: the CPU masks of interrupts and threads before the agent changed them.

@@ -333,9 +333,9 @@ def rehearsal_rows(actions: Iterable[WatermarkAct], names: Mapping[str, str]) ->
 def watermark_rows(status: WatermarkStatus) -> list[dict[str, Any]]:
     """The rows of all thresholds: one row for each watermark section, domain and action, by section.
 
-    ``usage``, ``amount`` (the threshold) and ``gap`` (the excess) are in the metric's unit. None means that
-    the value is unknown. ``gap`` is also None while usage is below the threshold. ``streak`` counts the
-    consecutive rounds with usage above the threshold; the agent acts when ``streak`` reaches ``for_samples``.
+    ``usage``, ``amount`` (the threshold) and ``gap`` (the excess) are in the metric's unit. A value of None
+    is unknown. ``gap`` is also None while usage is below the threshold. ``streak`` counts the consecutive
+    rounds with usage above the threshold; the agent acts when ``streak`` reaches ``for_samples``.
     ``in_force`` describes the current limits and evictions because of the metric.
 
     While watermarks keep new guests away, ``in_force`` shows that for each watermark with an exceeded

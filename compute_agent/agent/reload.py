@@ -83,7 +83,9 @@ def emptied_files(before: FileStamps, now: FileStamps) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class HostSignature:
-    """Facts about the host that are cheap to read. They differ after a change that needs a reload.
+    """Facts about the host that are cheap to read.
+
+    These facts differ after a change of the host that needs a reload of the agent.
 
     :ivar online: the online CPUs.
     :ivar files: the files of configuration, fleet and providers.
@@ -288,7 +290,7 @@ class ConfigReloader:
             self.reload()
 
     def close(self) -> None:
-        """Close the socket of events. Call it after the last reload_changes()."""
+        """Close the socket of events. Call this method after the last reload_changes()."""
         self._devices.close()
 
     def _read_signature(self, options: cfg.ConfigOpts) -> HostSignature:
@@ -432,7 +434,9 @@ class ConfigReloader:
             self._in_force.reload()
 
     def check_options(self, options: cfg.ConfigOpts, /) -> None:
-        """Check whether this host can use a configuration, without any change. Any thread may call it.
+        """Check whether this host can use a configuration, without any change.
+
+        Any thread may call this method.
 
         :raises ConfigError: the agent would refuse the configuration.
         :raises OSError: the host cannot be read.

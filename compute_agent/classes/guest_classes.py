@@ -1,9 +1,9 @@
 """Classes of guests, with ranks and shares of resources, and the annotation of a single guest.
 
 The annotation is Koordinator's ``node.koordinator.sh/resctrl``. Koordinator's design document spells the keys
-``LLC``, ``MB`` and ``cacheid``, its API ``llc``, ``mb`` and ``cacheID``. Both spellings are accepted, but not
-the same key twice. Koordinator's API omits numbers that are 0 (Go's ``omitempty``), so that an override
-without ``cacheid`` is for cache 0.
+``LLC``, ``MB`` and ``cacheid``, its API ``llc``, ``mb`` and ``cacheID``. The agent accepts either spelling,
+but not the same key twice. Koordinator's API omits numbers that are 0 (Go's ``omitempty``), so that an
+override without ``cacheid`` is for cache 0.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class _EventLister(AgentLister):
 class EventList(_EventLister):
     """List the agent's decisions about guests and the host, each with its reason. The oldest comes first.
 
-    The command reads the events that are stored on this host. It needs no running daemon.
+    The command reads the events that are stored on this host. The command needs no running daemon.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -123,7 +123,7 @@ class EventList(_EventLister):
 class GuestHistory(_EventLister):
     """List all stored decisions of the agent about a guest, each with its reason. The guest may have ended.
 
-    The command reads the events that are stored on this host. It needs no running daemon.
+    The command reads the events that are stored on this host. The command needs no running daemon.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

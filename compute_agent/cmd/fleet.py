@@ -84,7 +84,11 @@ class FleetSign(_SigningCommand):
         parser.add_argument("--key", type=Path, required=True, help="file of the private key")
         parser.add_argument("--group", required=True, help="group of hosts")
         parser.add_argument(
-            "--to", type=Path, required=True, metavar="FOLDER", help="folder that gets GROUP.conf"
+            "--to",
+            type=Path,
+            required=True,
+            metavar="FOLDER",
+            help="folder in which the command writes GROUP.conf",
         )
         parser.add_argument(
             "--generation",
@@ -134,8 +138,8 @@ class FleetShow(_SigningCommand):
             "--public-key",
             action="append",
             metavar="KEY",
-            help="public key that may have signed the file; may be given several times; default: [fleet]"
-            " public_keys",
+            help="public key that the command accepts; may be given several times; default:"
+            " [fleet] public_keys",
         )
         return parser
 

@@ -58,7 +58,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         "--preserve",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="leave the guest unchanged: the agent does not pin, limit or evict it",
+        help="leave the guest unchanged: the agent does not pin, limit or evict the guest",
     )
     parser.add_argument(
         "--memory-type",
@@ -155,9 +155,9 @@ class GuestAdopt(_GuestStart):
         origin.add_argument(
             "--cgroup",
             metavar="PATH",
-            help="folder of a cgroup (version 2), such as /sys/fs/cgroup/work. The agent moves all"
-            " processes of this cgroup to a cgroup of the guest. The guest ends when the last of these"
-            " processes ends.",
+            help="cgroup (version 2) with the processes to adopt, as a folder such as /sys/fs/cgroup/work."
+            " The agent moves all processes of this cgroup to a cgroup of the guest. The guest ends when the"
+            " last of these processes ends.",
         )
         return parser
 
@@ -243,8 +243,8 @@ class GuestVerify(AgentLister):
 class GuestSet(_OneGuest):
     """Set or unset settings of a running guest of any driver.
 
-    Settings from this command override the settings from the domain, its flavor and rules. They stay until
-    you unset them, or until the guest has left the host for good.
+    Settings from this command override the settings from the domain, its flavor and rules. Settings from this
+    command stay until you unset them, or until the guest has left the host for good.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -200,7 +200,10 @@ class TopologyShow(ShowOne):
         return found
 
     def _cpu_sets(self, conf: cfg.ConfigOpts, topology: HostTopology) -> CpuSets:
-        """The configured CPU sets. If they contradict each other, print the reason, and return empty sets."""
+        """The configured CPU sets.
+
+        If the CPU sets contradict each other, print the reason, and return empty sets.
+        """
         try:
             return resolve_cpu_sets(options.cpu_options(conf), topology)
         except ConfigError as error:
@@ -219,8 +222,8 @@ class ConfigCheck(ShowOne):
     """Check the configuration against this host. Show the purpose of each CPU, and the resulting inventories.
 
     If an agent runs, the row guests lists, for each guest, the matching rule and the settings that would
-    change. The exit status is 0 if the configuration is good, and 1 if the agent would refuse to start. It
-    is 3 if options or sections are unknown, or if Placement does not answer.
+    change. The exit status is 0 if the configuration is good, and 1 if the agent would refuse to start. The
+    exit status is 3 if options or sections are unknown, or if Placement does not answer.
     """
 
     def run(self, parsed_args: argparse.Namespace) -> int:

@@ -29,7 +29,7 @@ class MetricsShow(AgentLister):
 
     Without a name, show the last values of all guests and classes.
 
-    The command reads the samples that are stored on this host. It needs no running daemon.
+    The command reads the samples that are stored on this host. The command needs no running daemon.
     """
 
     def _load_formatter_plugins(self) -> stevedore.ExtensionManager[ListFormatter]:

@@ -92,7 +92,9 @@ class CpuNoiseList(AgentLister):
         """Add the command's options."""
         parser = super().get_parser(prog_name)
         which = parser.add_mutually_exclusive_group()
-        which.add_argument("--guest", help="uuid or name; all guests with dedicated CPUs by default")
+        which.add_argument(
+            "--guest", help="uuid or name of the guest; all guests with dedicated CPUs by default"
+        )
         which.add_argument(
             "--osnoise",
             action="store_true",

@@ -129,7 +129,7 @@ def _metric_row(metric: WatermarkMetric) -> tuple[Any, ...]:
 class WatermarkTest(AgentLister):
     """List the actions that the watermarks of a metric would cause at a given usage of the host.
 
-    The command changes nothing. It assumes the current use of each guest.
+    The command changes nothing. The command assumes the current use of each guest.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

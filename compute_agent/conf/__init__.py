@@ -15,8 +15,8 @@ Modules
 
 Order of calls
     :func:`load` registers all options, reads the files, and registers the sections of families that it finds
-    there. It then reads each value once, because oslo.config checks a value only when it is read. Each
-    package of the agent may import this package.
+    there. :func:`load` then reads each value once, because oslo.config checks a value only when it is read.
+    Each package of the agent may import this package.
 """
 
 import contextlib

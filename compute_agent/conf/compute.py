@@ -1,6 +1,6 @@
 """Options of inventories: CPU sets, allocation ratios, reserved amounts, and the shape of the provider tree.
 
-Options that Nova has, too, have the names and defaults of Nova. So an operator can copy them from
+Options that Nova has, too, have the names and defaults of Nova. So an operator can copy these options from
 nova.conf.
 """
 

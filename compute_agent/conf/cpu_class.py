@@ -56,8 +56,8 @@ OPTS: Final = [
         "park_after",
         default=60.0,
         min=0.0,
-        help="Seconds after which an unused core may be parked. The agent parks it at the next event of a"
-        " guest, or at the next comparison ([guests] reconcile_interval).",
+        help="Seconds after which an unused core may be parked. The agent parks the core at the next event"
+        " of a guest, or at the next comparison ([guests] reconcile_interval).",
     ),
 ]
 

@@ -20,8 +20,8 @@ FLAVOR_SETTINGS: Final = (
 """The default of the option ``flavor_settings``."""
 
 IMAGE_SETTINGS: Final = ("hw_cpu_thread_policy", "hw_emulator_threads_policy")
-"""The default of the option ``image_settings``. It has only harmless settings, because tenants can set
-properties of their images.
+"""The default of the option ``image_settings``. The default contains only harmless settings, because tenants
+can set properties of their images.
 """
 
 GUESTS_OPTS: Final = [
@@ -49,8 +49,8 @@ GUESTS_OPTS: Final = [
             ("shared", "the agent moves the guests to the shared CPUs"),
             ("ignore", "the guests keep their current CPUs"),
         ],
-        help="CPUs of guests that have no allocation on this host. The agent always reports such guests,"
-        " whatever the value of this option.",
+        help="CPUs on which guests without an allocation on this host run. The agent always reports such"
+        " guests, whatever the value of this option.",
     ),
     cfg.StrOpt(
         "unplaced",
@@ -100,9 +100,9 @@ GUESTS_OPTS: Final = [
         "claim",
         default=False,
         help="Whether the agent claims an allocation (POST /ext/v1/claims) for each service and container"
-        " that runs as a guest without one. The allocation has CPUs. It has MEMORY_MB if the memory, or a"
-        " limit of it, is set for the guest. The agent gives it back when the guest is gone for good. It"
-        " changes no allocation that it has not claimed.",
+        " that runs as a guest without an allocation. The claim contains CPUs, and also MEMORY_MB if the"
+        " guest has a setting or a limit of its memory. The agent deletes the allocation when the guest has"
+        " ended for good. The agent never changes allocations that another program made.",
     ),
     cfg.StrOpt(
         "no_room",
@@ -111,39 +111,40 @@ GUESTS_OPTS: Final = [
             ("run", "the guest runs without an allocation, as unallocated decides"),
             ("stop", "the agent stops the guest when it has just started"),
         ],
-        help="Treatment of a guest for which a claim finds no room on this host. With each of the values the"
-        " agent reports such guests, and tries again after 30 seconds, and later after at most ten minutes.",
+        help="Treatment of a guest for which a claim finds no room on this host. With either value, the"
+        " agent reports such guests. The agent repeats the claim after 30 seconds, and then at growing"
+        " intervals of at most ten minutes.",
     ),
     cfg.ListOpt(
         "claim_dedicated",
         default=[LATENCY_SENSITIVE_RESERVED],
-        help="Classes of guests for which the agent claims dedicated CPUs (PCPU). For guests of other classes"
-        " it claims VCPU.",
+        help="Classes of guests for which the agent claims dedicated CPUs (PCPU). For guests of other"
+        " classes the agent claims VCPU.",
     ),
     cfg.Opt(
         "claim_grace",
         type=DurationType(),
         default="1m",
-        help="Time after which a claim of the agent is given back, at the next report: since the removal of"
-        " the container, or since the end of the service.",
+        help="Time between the removal of a container, or the end of a service, and the deletion of its"
+        " claim. The agent deletes the claim with its next report after this time.",
     ),
     cfg.StrOpt(
         "claim_project",
         default="",
-        help="Project of the claims of the agent. Without a project, claims have the nil uuid.",
+        help="Project of the claims that the agent makes. By default the project is the nil uuid.",
     ),
     cfg.StrOpt(
         "claim_user",
         default="",
-        help="User of the claims of the agent. Without a user, claims have the nil uuid.",
+        help="User of the claims that the agent makes. By default the user is the nil uuid.",
     ),
     cfg.Opt(
         "end_notice",
         type=DurationType(),
         default="10m",
         help="Time before the end of a claim (ends_at of POST /ext/v1/claims) at which the agent records an"
-        " event, if on_end of the claim is notify or evict. With 0 there is no event before the end. At the"
-        " end the agent always records guests that still run.",
+        " event, if on_end of the claim is notify or evict. With 0 the agent records no event before the"
+        " end. At the end, the agent always records an event for each guest that still runs.",
     ),
     cfg.FloatOpt(
         "stop_timeout",
@@ -190,8 +191,8 @@ GUESTS_OPTS: Final = [
         default=64,
         min=1,
         help="Maximum size, in MB, of the output of one process guest, while it runs and after its end. The"
-        " agent checks the size every two seconds. Above the maximum it keeps only the last MB (half a MB if"
-        " the maximum is 1).",
+        " agent checks the size every two seconds. Above the maximum it keeps only the last MB of the"
+        " output, or the last half MB if the maximum is 1.",
     ),
 ]
 

@@ -55,8 +55,8 @@ OPTS: Final = [
             ("cpu_quota", "throttled guests get less CPU time"),
             ("blockio", "throttled guests get less block I/O"),
         ],
-        help="Kind of limit that guests get when a watermark of this metric throttles them. Default: none."
-        " Without a kind, watermarks of this metric do not throttle.",
+        help="Kind of limit that guests get when a watermark of this metric throttles them. By default,"
+        " watermarks of this metric do not throttle guests.",
     ),
 ]
 

@@ -24,7 +24,7 @@ OPTS: Final = [
         type=DurationType(),
         default="10",
         help="Time between two samples that the agent stores for `compute-agent metrics show`. Samples are"
-        " in samples.db in [DEFAULT] state_path. 0 stores none.",
+        " in samples.db in [DEFAULT] state_path. With 0 the agent stores no samples.",
     ),
     cfg.Opt(
         "retention",

@@ -30,8 +30,9 @@ OPTS: Final = [
         "interval",
         default=1.0,
         min=0.1,
-        help="Seconds between two rounds of watermarks. Each round reads usage, compares it with the"
-        " watermarks, and acts.",
+        help="Seconds between two rounds of watermarks. In each round, the agent reads the use of resources"
+        " and compares it with the watermarks. The agent throttles or evicts guests if a watermark requires"
+        " this.",
     ),
     cfg.FloatOpt(
         "margin",
@@ -140,13 +141,13 @@ WATERMARK_OPTS: Final = [
             ("act", "the agent throttles and evicts"),
             ("preview", "the agent only logs, records and counts the actions"),
         ],
-        help="Whether the agent acts at this watermark.",
+        help="Whether the agent throttles or evicts guests at this watermark.",
     ),
     cfg.ListOpt(
         "qos_classes",
         default=[],
-        help="Classes of the guests that this watermark throttles or evicts. If empty: all classes up to"
-        " [qos] highest_class.",
+        help="Classes of the guests that this watermark throttles or evicts. With an empty list, these are"
+        " all classes up to [qos] highest_class.",
     ),
     cfg.IntOpt(
         "max_priority",
@@ -454,7 +455,9 @@ def _has_options(conf: cfg.ConfigOpts, section: str, options: Iterable[Any]) -> 
 
 
 def _options_of(section: str) -> list[Any] | None:
-    """The options that a section may have. None for a section that is neither [qos] nor in a family.
+    """The options that a section may have.
+
+    The result is None for a section that is neither [qos] nor in a family.
 
     :raises cfg.Error: the name of the section is incomplete or misspelt.
     """

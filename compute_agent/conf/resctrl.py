@@ -10,7 +10,8 @@ OPTS: Final = [
     cfg.BoolOpt(
         "mount",
         default=False,
-        help="Whether the agent mounts resctrl at /sys/fs/resctrl. An existing mount is used unchanged.",
+        help="Whether the agent mounts resctrl at /sys/fs/resctrl. If resctrl is already mounted, the agent"
+        " uses this mount unchanged.",
     ),
     cfg.StrOpt(
         "mount_options",

@@ -8,7 +8,7 @@ SYSTEMD_OPTS: Final = [
     cfg.StrOpt(
         "bus_socket",
         default="/run/dbus/system_bus_socket",
-        help="UNIX socket of the message bus (D-Bus) on which systemd answers. The agent uses it"
+        help="UNIX socket of the message bus (D-Bus) on which systemd answers. The agent uses this socket"
         " only if [guests] drivers contains systemd.",
     ),
 ]

@@ -88,7 +88,7 @@ def has_comment(value: str) -> bool:
 def value_error(section: str, option: str, error: Exception) -> cfg.ConfigFileValueError:
     """The error for a wrong value, with its section and file.
 
-    It has a hint if the value may contain a comment.
+    The error has a hint if the value may contain a comment.
 
     :param error: the error of oslo.config.
     """

@@ -11,9 +11,9 @@ Parts:
   :mod:`~compute_agent.controllers.cpu_class_plan` and :mod:`~compute_agent.controllers.idle_cores` decide.
 
 Order of calls: after each event the worker's enforcer calls ``sync`` of each controller with the targets of
-all guests. Then the enforcer calls ``apply`` for each guest with pending changes. The periodic reconcile
-calls ``describe_drift`` before ``apply``. A dry run calls only ``plan_changes``, and a release of the host
-calls only ``release``. The order of controllers is that of ``make_controllers`` in
+all guests. After that, the enforcer calls ``apply`` for each guest with pending changes. The periodic
+reconcile calls ``describe_drift`` before ``apply``. A dry run calls only ``plan_changes``, and a release of
+the host calls only ``release``. The order of controllers is that of ``make_controllers`` in
 :mod:`compute_agent.agent.configured_host`.
 
 A controller changes the settings of a guest through the driver. The controller itself writes files that

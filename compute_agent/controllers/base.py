@@ -134,8 +134,8 @@ class KernelController(Protocol):
     """Whether the controller may act on a guest's process while the guest is still starting."""
 
     awaits: bool = False
-    """Whether sync() also gets guests that are about to start. Such guests have no process and no assignment
-    of CPUs yet.
+    """Whether sync() also gets guests that are about to start. A guest that is about to start has no process
+    and no assignment of CPUs yet.
     """
 
     compare_rounds: int = 1

@@ -2,8 +2,8 @@
 
 A CPU class is a section ``[cpu_class:NAME]``. A QoS class may name a CPU class for the dedicated CPUs of its
 guests. CPU class ``idle`` applies to dedicated CPUs that no guest holds, and CPU class ``shared`` applies to
-shared CPUs. The content of a kernel file is saved to disk before the first write. It is written back when no
-CPU class sets the file any more.
+shared CPUs. The content of a kernel file is saved to disk before the first write. The agent writes this
+content back when no CPU class sets the file any more.
 
 :mod:`compute_agent.controllers.cpu_class_plan` decides the content of files. The controller brings the CPUs
 that it needs online before it writes any other file.

@@ -208,7 +208,7 @@ class RealtimeController(KernelController):
     def _restore_nice(self, guest: Guest, tids: Collection[int]) -> None:
         """Give new threads, which start with nice value 0, the nice value of the main thread.
 
-        :raises OSError: the kernel refuses it.
+        :raises OSError: the kernel refuses the change.
         """
         nice = self._schedules.read_nice(guest.pid) or 0
         for tid in tids if nice else ():

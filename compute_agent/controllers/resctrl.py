@@ -153,7 +153,7 @@ def _cache_amounts(
 ) -> dict[int, int]:
     """The amounts of a resource class in an allocation, by L3 cache id.
 
-    :param names: the possible names of the resource class. The server uses one of them.
+    :param names: the possible names of the resource class. The server uses one of these names.
     :param caches: the L3 cache of each provider.
     :param reasons: receives a message for each amount at a provider without an L3 cache.
     """

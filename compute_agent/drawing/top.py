@@ -17,7 +17,7 @@ _CPUS: Final = 18
 
 @dataclass(frozen=True, slots=True)
 class ShownUse:
-    """The measured use of a guest. None if unknown.
+    """The measured use of a guest. A value of None is unknown.
 
     :ivar cpu: the cores in use.
     :ivar cache: the bytes of L3 cache in use.

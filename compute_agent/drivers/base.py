@@ -346,7 +346,7 @@ UNLIMITED: Final = 1 << 62
 class MemoryLimits:
     """Limits on a guest's memory, in bytes: memory.max, memory.high, memory.low and memory.min of cgroup v2.
 
-    None means that the agent leaves the value unchanged.
+    A limit of None leaves the kernel's value unchanged.
 
     :ivar maximum: memory.max; above it the kernel kills processes of the guest.
     :ivar high: memory.high; above it the kernel slows the guest down and reclaims its memory.

@@ -100,7 +100,7 @@ def limits_agree(has: CpuLimits, wanted: CpuLimits) -> bool:
 def burst_microseconds(wanted: CpuLimits) -> int:
     """The number to write to ``cpu.max.burst``, in microseconds.
 
-    It is at most the quota, as the kernel demands.
+    The number is at most the quota, as the kernel demands.
 
     0 without a quota.
     """

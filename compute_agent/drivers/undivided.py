@@ -1,6 +1,6 @@
 """The common part of drivers of guests without guest CPUs: process guests, services and containers.
 
-All threads of such a guest are equal. There is no emulator, and there are no helpers outside the guest's own
+All threads of such a guest are equal. Such a guest has no emulator, and no helpers outside of its own
 processes.
 """
 

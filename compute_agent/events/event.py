@@ -161,7 +161,7 @@ class EventRecorder:
     def __init__(self, keep: Callable[[AgentEvent], None] = lambda event: None) -> None:
         """``keep`` is called with each event.
 
-        It must not wait, and must not raise. By default, decisions are only logged.
+        This function must not wait, and must not raise an exception. By default, decisions are only logged.
         """
         self._keep = keep
 

@@ -25,7 +25,7 @@ FILE: Final = "events.jsonl"
 class EventStore:
     """Appends events to the file at ``path``; ``path`` with the suffix ``.1`` is the older file.
 
-    Only one thread may use it.
+    Only one thread may use this object.
     """
 
     def __init__(self, path: Path, max_events: int, max_bytes: int) -> None:

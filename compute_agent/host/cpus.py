@@ -165,8 +165,8 @@ def read_online(root: Path) -> frozenset[int]:
 def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[CpuPackage, ...]:
     """Read the packages, with the kernel's ids. CPUs without a known package count as package 0.
 
-    On old Itanium machines, the id is the number of the board, so several packages have the same id. Then
-    CPUs belong to one package only if they list each other as siblings.
+    On old Itanium machines, the id is the number of the board, so several packages have the same id. On such
+    machines, CPUs belong to one package only if they list each other as siblings.
     """
     ids = {
         cpu: _known_id(files.read_number(f"{_topology_folder(cpu)}/physical_package_id")) for cpu in online

@@ -66,8 +66,8 @@ def read_text(path: str) -> str:
 def read_optional(path: str, is_short: bool = False) -> str | None:
     """The content of a file as text; None if it is missing or cannot be read.
 
-    A read fails with ENODEV if a cgroup was removed, or a CPU went offline, after the file was opened. It
-    fails with EOPNOTSUPP if PSI is off, and with EACCES in some containers.
+    A read fails with ENODEV if a cgroup was removed, or a CPU went offline, after the file was opened. The
+    read fails with EOPNOTSUPP if PSI is off, and with EACCES in some containers.
 
     :param is_short: whether one read(2) returns the whole file, see :func:`read_piece`.
     """

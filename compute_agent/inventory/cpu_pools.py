@@ -43,7 +43,7 @@ class PoolPart:
 
     @property
     def name(self) -> str:
-        """The last part of the provider's name. It is unique on the host."""
+        """The last part of the provider's name. The name is unique on the host."""
         return f"{self.zone}_POOL_{self.pool}" if self.zone else f"POOL_{self.pool}"
 
 

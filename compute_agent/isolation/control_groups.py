@@ -138,7 +138,7 @@ class GroupReader:
     def write_cpus(self, group: str, text: str) -> None:
         """Set the CPUs of a group; with an empty text the group may use the CPUs of its parent.
 
-        :raises OSError: the kernel refuses it.
+        :raises OSError: the kernel refuses the change.
         """
         file = f"{self.root}/{CONTROL_GROUPS}/{group}/{GROUP_CPUS}"
         if _UNIT.fullmatch(group) and self._set_property(group, text) and _await_text(file, text):

@@ -321,9 +321,10 @@ class MaskReader:
     def write_mask(self, path: str, text: str, names: str = "") -> None:
         """Write a mask.
 
-        :param names: the identifying text of the mask from the last reading. A thread must still have it.
+        :param names: the identifying text of the mask from the last reading. A thread must still have this
+            identifying text.
         :raises ProcessLookupError: the thread has ended.
-        :raises OSError: the kernel refuses it.
+        :raises OSError: the kernel refuses the change.
         """
         match = MASK_PATH.fullmatch(path)
         if match is not None and match["thread"]:

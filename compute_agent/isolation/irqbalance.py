@@ -7,7 +7,8 @@ environment again. Both commands take effect with its next scan. A ban ends with
 a new process needs a new ban.
 
 A *key* is the name of a socket and the time when it was made, so each process of irqbalance has another key.
-The *base* of a ban is the set of CPUs that irqbalance had banned before. The agent keeps them banned.
+The *base* of a ban is the set of CPUs that irqbalance had banned before. The agent keeps the CPUs of the base
+banned.
 """
 
 from __future__ import annotations

@@ -32,8 +32,9 @@ _VERSION: Final = 1
 class OriginalMask:
     """The original of a mask: its text, the actions of its interrupt, and the value that the agent wrote.
 
-    ``written`` has the sets of CPUs that the mask may have because of the agent. This is the set of the last
-    write. Until the agent has read that write back, it is also the set of the write before.
+    ``written`` has the sets of CPUs that the mask may have because of the agent. ``written`` is the set of
+    CPUs of the agent's last write. Until the agent has read that write back, it is also the set of the write
+    before.
     """
 
     cpus: CpuSet

@@ -20,7 +20,7 @@ LOCK_FILE: Final = "isolation.lock"
 
 
 class MaskOwnership:
-    """Takes a lock in a folder that all agents of the host share. Only one thread may use it."""
+    """Takes a lock in a folder that all agents of the host share. Only one thread may use this object."""
 
     def __init__(self, folder: Path | None = None) -> None:
         """Use a lock in ``folder``; None if the host has no other agent."""

@@ -71,7 +71,9 @@ class PartitionTarget:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """The contents of a control group's cpuset files. None means that the kernel has no such file.
+    """The contents of a control group's cpuset files.
+
+    A content of None means that the kernel has no such file.
 
     :ivar passed: the exclusive CPUs that the group really gets from its ancestors
         (``cpuset.cpus.exclusive.effective``).
@@ -317,7 +319,7 @@ class PartitionFiles:
     def write_text(self, path: str, text: str) -> None:
         """Write a file of a partition.
 
-        :raises OSError: the kernel refuses it.
+        :raises OSError: the kernel refuses the change.
         """
         kernel_files.write_text(f"{self.root}/{path}", f"{text}\n")
 

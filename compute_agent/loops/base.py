@@ -49,7 +49,7 @@ class AgentLoop(Protocol):
         ...
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Use another configuration, beginning with the next round. Any thread may call it."""
+        """Use another configuration, beginning with the next round. Any thread may call this method."""
         ...
 
     def stop(self) -> None:

@@ -1,8 +1,8 @@
-"""Acts at the ends of claims: announces them, evicts guests, and names guests that run on.
+"""Acts at the ends of claims: announces ends, evicts guests, and reports guests that still run.
 
-The thread of reports reads the claims that end, after the allocations. A thread of this module acts at the
-ends, also while Placement is away. Shortly before an eviction it reads the claims once more, because the
-claim may have been extended after the last report.
+The thread of reports reads the claims that have an end, after it has read the allocations. A thread of this
+module acts at the ends, even while Placement does not answer. Shortly before an eviction, this thread reads
+the claims again, because a client may have extended the claim after the last report.
 """
 
 from __future__ import annotations
@@ -54,17 +54,22 @@ LOG = logging.getLogger(__name__)
 FILE_NAME: Final = "claim_ends.json"
 
 READ_AHEAD: Final = 5.0
-"""Seconds before an eviction at which the claims are read once more. The answer may take one second less."""
+"""Seconds before an eviction at which the agent reads the claims again. The request for them may take one
+second less than this time.
+"""
 
 _LIST_SECONDS: Final = 300.0
-"""The longest time between two reads on a host without claims that end. Such a claim is normally found with
-the allocation of its guest."""
+"""The longest time between two reads on a host where no claim has an end. The agent normally finds such a
+claim when it finds the allocation of the guest.
+"""
 
 _UNREAD_SECONDS: Final = 30.0
-"""Seconds after the start of the agent until it warns that Placement has not answered yet."""
+"""Seconds after the start of the agent, before it warns that Placement has not answered yet."""
 
 _MAX_WAIT: Final = 5.0
-"""The longest pause in seconds between two rounds: a guest may start after the time of its eviction."""
+"""The longest pause in seconds between two rounds, because a guest may start after the time of its
+eviction.
+"""
 _EVICTION_WAIT: Final = 0.5
 """The pause in seconds while guests are being evicted."""
 
@@ -96,13 +101,16 @@ READ_THREAD: Final = ThreadSpec(
 
 
 class EndStore:
-    """The file with the notes of ends in the state folder. Only one thread at a time may use the object."""
+    """The file with the notes about ends of claims, in the state folder of the agent.
+
+    Only one thread at a time may use the object.
+    """
 
     def __init__(self, folder: Path) -> None:
-        """Read the notes. A file that cannot be used is put aside.
+        """Read the notes from the file. A file that cannot be read is renamed.
 
         :raises UnsafeFileError: another user may have made the file.
-        :raises OSError: the file cannot be put aside.
+        :raises OSError: the file cannot be renamed.
         """
         self._path = folder / FILE_NAME
         self._failure = ""
@@ -110,7 +118,7 @@ class EndStore:
         self._saved = dump_notes(self.notes)
 
     def keep_notes(self, notes: Notes) -> None:
-        """Store the notes. A failure is logged once; the notes then stay in memory only."""
+        """Store the notes in the file. A failure is logged once; the notes then stay in memory only."""
         self.notes, content = dict(notes), dump_notes(notes)
         if content == self._saved:
             return
@@ -137,7 +145,8 @@ def _report_damage(path: Path, error: Exception) -> None:
 class FailedEviction:
     """An eviction that failed.
 
-    :ivar pause: the seconds until the next attempt, and ``until`` its time in monotonic seconds.
+    :ivar pause: the number of seconds until the next attempt.
+    :ivar until: the time of the next attempt, in monotonic seconds.
     """
 
     reason: str
@@ -146,9 +155,9 @@ class FailedEviction:
 
 
 class ClaimEnds(AgentLoop):
-    """The ends of claims of guests on this host.
+    """The ends of the claims of guests on this host.
 
-    The thread of reports calls :meth:`read_ends`; any thread may read the guests that run on.
+    The thread of reports calls :meth:`read_ends`; any thread may call :meth:`overdue_guests`.
     """
 
     def __init__(
@@ -162,7 +171,9 @@ class ClaimEnds(AgentLoop):
         registry: CollectorRegistry,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with the notes of the last agent. Nothing happens before the first read.
+        """Begin with the notes that the previous run of the agent has stored.
+
+        The object does nothing before the first read.
 
         :param evictor: evicts guests. Only this object may use it.
         """
@@ -181,13 +192,14 @@ class ClaimEnds(AgentLoop):
         # The lock is for the notes and for the times of reads, which two threads change.
         self._lock = threading.Lock()
         self._offset: float | None = None
-        """The time of the database minus monotonic seconds; None means that nothing was read since the start,
-        or the server does not list claims.
+        """The time of the database minus monotonic seconds.
+
+        None means that the agent has read no claims since its start, or that the server cannot list claims.
         """
         self._asked = 0.0
-        """The time of the request with the newest answer, in monotonic seconds."""
+        """The time of the request to which the newest answer belongs, in monotonic seconds."""
         self._seen: frozenset[str] = frozenset()
-        """The guests with an allocation at the last read."""
+        """The uuids of guests that had an allocation when the agent last read the claims."""
         self._read_failure = ""
         self._said_missing = False
         # For the thread of this object
@@ -208,7 +220,7 @@ class ClaimEnds(AgentLoop):
     # For other threads
 
     def start(self) -> None:
-        """Start the thread, if there are claims that end."""
+        """Start the thread, if any claim has an end."""
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
@@ -216,11 +228,11 @@ class ClaimEnds(AgentLoop):
         self._thread.wake()
 
     def stop(self) -> None:
-        """Stop the thread. The next agent continues evictions."""
+        """Stop the thread. The next run of the agent continues evictions that are under way."""
         self._thread.stop(STOP_SECONDS)
 
     def is_needed(self) -> bool:
-        """Whether there are claims that end, or evictions."""
+        """Whether any claim has an end, or any eviction is under way."""
         return bool(self._store.notes or self._evicting)
 
     def is_leaving(self, uuid: str) -> bool:
@@ -229,7 +241,7 @@ class ClaimEnds(AgentLoop):
         return note is not None and note.claim.on_end is OnEnd.EVICT
 
     def overdue_guests(self) -> Mapping[str, str]:
-        """The guests that still run although their claims have ended: what to do, by uuid."""
+        """The guests that still run after the ends of their claims: by uuid, a text that says what to do."""
         now = self._database_time()
         if now is None:
             return {}
@@ -244,7 +256,9 @@ class ClaimEnds(AgentLoop):
     # For the thread of reports
 
     def read_ends(self, client: PlacementClient) -> None:
-        """Read the claims that end. If no guest has such a claim, most reports need no request.
+        """Read the claims that have an end.
+
+        If no guest has such a claim, most reports send no request for them.
 
         :raises UnavailableError: Placement does not answer.
         """
@@ -259,7 +273,10 @@ class ClaimEnds(AgentLoop):
         self._read_list(client)
 
     def _note_missing(self) -> None:
-        """Note that the server has no list of claims. Without it, a claim may have become permanent."""
+        """Record that the server has no list of claims.
+
+        Without this list, the agent cannot know whether a claim has become permanent.
+        """
         with self._lock:
             self._offset = None
         if not self._said_missing:
@@ -272,9 +289,9 @@ class ClaimEnds(AgentLoop):
             )
 
     def _names_here(self) -> dict[str, str]:
-        """The names of guests by uuid. The agent has seen an allocation on this host for each of them.
+        """The names, by uuid, of the guests for which the agent has seen an allocation on this host.
 
-        Guests that have not started yet have no name.
+        A guest that has not started yet has an empty name.
         """
         names = dict.fromkeys(self._pipeline.unclaimed_holdings, "")
         for view in self._pipeline.guest_views():
@@ -285,7 +302,9 @@ class ClaimEnds(AgentLoop):
     # For both threads that read
 
     def _read_list(self, client: PlacementClient) -> None:
-        """Read the claims that end. For noted guests without such a claim, read their allocations.
+        """Read the claims that have an end.
+
+        For guests with a note that have no such claim, read the allocations.
 
         :raises UnavailableError: Placement does not answer.
         """
@@ -334,7 +353,7 @@ class ClaimEnds(AgentLoop):
         self._thread.wake()
 
     def _present_guests(self, notes: Iterable[str]) -> frozenset[str]:
-        """The uuids of the guests that run, or may run."""
+        """The uuids of guests that run on this host, or that may run on it."""
         # As long as a driver has not listed its guests, any guest may run.
         if not self._pipeline.has_taken_over:
             return frozenset(notes)
@@ -366,7 +385,7 @@ class ClaimEnds(AgentLoop):
         return EndRules(float(conf.options.guests.end_notice), conf.settings.evict_grace)
 
     def run_round(self) -> None:
-        """Do what is due now."""
+        """Do each step that is due now."""
         self._settle_evictions()
         if self._database_time() is None:
             self._warn_unread()
@@ -406,7 +425,10 @@ class ClaimEnds(AgentLoop):
             )
 
     def _read_before_eviction(self, running: Mapping[str, GuestView]) -> None:
-        """Read the claims if an eviction is near. Without an answer in time, the last known ends apply."""
+        """Read the claims if an eviction is due soon.
+
+        If no answer comes in time, the ends of the last read apply.
+        """
         now = self._database_time()
         last = max(self._asked, self._tried) + (self._offset or 0.0)
         notes = [
@@ -478,7 +500,7 @@ class ClaimEnds(AgentLoop):
                 self._store.keep_notes({**self._store.notes, note.guest_uuid: replace(present, stage=stage)})
 
     def _settle_evictions(self) -> None:
-        """Record the outcomes of evictions. A failed eviction is repeated after a pause."""
+        """Record the results of evictions that have finished. A failed eviction is repeated after a pause."""
         for uuid, error in self._evictor.finished_evictions().items():
             note = self._evicting.pop(uuid)
             if error is None:
@@ -509,7 +531,7 @@ class ClaimEnds(AgentLoop):
                 )
 
     def _remedy_text(self, note: EndNote, view: GuestView) -> str:
-        """The state of a guest after the end of its claim, and what to do."""
+        """The text for operators about a guest that still runs after the end of its claim."""
         uuid = note.guest_uuid
         stop = f"stop it (compute-agent guest evict {uuid}), or claim again for it"
         if note.claim.on_end is OnEnd.EVICT:

@@ -94,7 +94,7 @@ class ColdMemoryLoop(SingleThreadLoop):
 
     @property
     def cold_memory(self) -> Mapping[str, int]:
-        """The bytes of cold memory by uuid of the guest. Any thread may read it."""
+        """The bytes of cold memory by uuid of the guest. Any thread may read this value."""
         return self._cold
 
     def run_round(self) -> None:

@@ -84,7 +84,7 @@ def list_devices(
 
 
 class DeviceSource:
-    """Lists the offered devices with their holders at each call. Any thread may use it."""
+    """Lists the offered devices with their holders at each call. Any thread may use this object."""
 
     def __init__(self, root: Path, pipeline: GuestPipeline, registry: CollectorRegistry) -> None:
         """Register the gauges of devices.

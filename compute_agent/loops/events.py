@@ -64,7 +64,7 @@ class EventLog:
         """The reason why events cannot be written now; empty if they can."""
 
     def add(self, event: AgentEvent) -> None:
-        """Queue an event without waiting. Any thread may call it."""
+        """Queue an event without waiting. Any thread may call this method."""
         with self._lock:
             if len(self._pending) < MAX_PENDING:
                 self._pending.append(event)

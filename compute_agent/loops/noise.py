@@ -50,7 +50,7 @@ class CpuHolder:
 class NoiseSource(Collector):
     """Lists guests with dedicated CPUs, and collects metrics of the noise on these CPUs.
 
-    Any thread may use it.
+    Any thread may use this object.
     """
 
     def __init__(

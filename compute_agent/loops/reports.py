@@ -1,6 +1,6 @@
 """Reports the host to Placement, and reads allocations.
 
-After failures it tries again at growing intervals.
+After a failure, the loop tries again at growing intervals.
 """
 
 from __future__ import annotations
@@ -206,11 +206,13 @@ class ReportLoop:
         self._thread.start()
 
     def wake(self) -> None:
-        """Request a report now. Any thread may call it."""
+        """Request a report now. Any thread may call this method."""
         self._thread.wake()
 
     def switch_scheduling(self, cause: DisableCause, off: bool) -> None:
-        """Keep new guests away from this host for a cause, or withdraw this cause. Any thread may call it.
+        """Keep new guests away from this host for a cause, or withdraw this cause.
+
+        Any thread may call this method.
 
         The thread of reports changes the trait in Placement at once, or when Placement answers again.
         """
@@ -253,7 +255,7 @@ class ReportLoop:
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Use the intervals and the client of another configuration, and report now.
 
-        Any thread may call it.
+        Any thread may call this method.
         """
         self._interval = conf.options.compute.update_resources_interval
         self._max_pause = conf.options.placement.report_retry_maximum

@@ -32,7 +32,7 @@ class NovaRootStore(Protocol):
     """Stores the identity of nova-compute's root provider, below which the agent works."""
 
     def keep_nova_root(self, root: NovaRoot | None) -> None:
-        """Store the root; None means the agent's own root. It is on disk when this method returns.
+        """Store the root; None means the agent's own root. The data is on disk when this method returns.
 
         :raises OSError: the root cannot be written.
         """

@@ -183,7 +183,10 @@ class _CounterReading:
 
 
 class HostUseReader:
-    """Measures the CPU use of the host and its guests between two reads. Only one thread may use it."""
+    """Measures the CPU use of the host and its guests between two reads.
+
+    Only one thread may use this object.
+    """
 
     def __init__(
         self,
@@ -282,7 +285,7 @@ class _MemoryHeld:
 
 
 class MemoryReader:
-    """Measures the memory use of the host and its guests. Only one thread may use it."""
+    """Measures the memory use of the host and its guests. Only one thread may use this object."""
 
     def __init__(
         self,

@@ -160,8 +160,8 @@ class CpuSets:
     ) -> str:
         """A text about CPUs that a guest holds but should not have any more; empty if there are none.
 
-        Such a CPU is offline, or a change of the configuration has taken it out of the dedicated set or out
-        of the guest's pool.
+        A CPU must not be held if it is offline, or if a change of the configuration has removed it from the
+        dedicated set or from the guest's pool.
 
         :param held: the dedicated CPUs of the guest.
         :param online: the online CPUs of the host.
@@ -218,7 +218,7 @@ class ParkMode(enum.StrEnum):
 Bound = int | NamedFrequency | None
 """A limit of a frequency, in kHz or by name.
 
-None leaves the present limit unchanged.
+A limit of None leaves the present limit unchanged.
 """
 
 

@@ -32,7 +32,8 @@ LATENCY_SENSITIVE: Final = "LS"
 LATENCY_SENSITIVE_RESERVED: Final = "LSR"
 
 CLASS_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z", re.ASCII)
-"""The names that classes may have. They are also names of resctrl folders and labels of metrics."""
+"""The names that classes may have. Names of classes are also names of resctrl folders and labels of metrics.
+"""
 
 
 def class_section(prefix: str, name: str) -> str:
@@ -49,7 +50,7 @@ def class_section(prefix: str, name: str) -> str:
 MAX_VCPUS: Final = 4096
 """Maximum number of guest CPUs of a guest.
 
-It is above the limit of QEMU, and low enough that a hostile definition costs little memory.
+The number is above the limit of QEMU, and low enough that a hostile definition costs little memory.
 """
 MAX_PRIORITY: Final = (1 << 31) - 1
 """Largest priority; the smallest is its negative."""

@@ -155,7 +155,7 @@ class MonitorLoop:
     def __init__(self, targets: Targets, store: SampleStore, settings: MonitoringSettings) -> None:
         """Prepare a loop.
 
-        It measures nothing before monitor_with() is called. The thread calls ``targets`` in each round.
+        The loop measures nothing before monitor_with() is called. The thread calls ``targets`` in each round.
         """
         self.store = store
         self.settings = settings
@@ -214,7 +214,7 @@ class MonitorLoop:
         self._thread.wake()
 
     def newest_reading(self) -> MonitorReading | None:
-        """The newest reading; None while monitoring is off or fails. Any thread may read it.
+        """The newest reading; None while monitoring is off or fails. Any thread may read this value.
 
         If nothing has requested readings for some time, the call waits at most ten seconds for a new reading.
         """

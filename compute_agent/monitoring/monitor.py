@@ -49,7 +49,7 @@ SYNC_SECONDS: Final = 10.0
 class CacheMonitor:
     """Measures guests and classes on one resctrl mount.
 
-    Only one thread may use it, but any thread may read ``newest``.
+    Only one thread may use this object, but any thread may read ``newest``.
     """
 
     def __init__(
@@ -321,7 +321,10 @@ class MonitoringGroups:
         return True
 
     def _movable_threads(self, target: MonitorTarget) -> frozenset[int]:
-        """The guest's threads that are in its control group. Only these can be in the monitoring group."""
+        """The guest's threads that are in its control group.
+
+        Only these threads can be in the monitoring group.
+        """
         return frozenset(target.threads()) & groups.read_tasks(self._files, target.group)
 
     def _assign_counters(self, groups: Iterable[str]) -> None:
@@ -352,7 +355,7 @@ class MonitoringGroups:
 def own_groups(targets: Sequence[MonitorTarget], present: ResctrlGroups) -> dict[tuple[str, str], str]:
     """The control groups that only one target (a class or a guest) uses, by the key of the target.
 
-    Such a target is measured by the control group's counters, and needs no monitoring group.
+    The control group's counters measure such a target, so it needs no monitoring group.
     """
     users = Counter(target.group for target in targets)
     classes = Counter(group for group, _ in {(target.group, target.qos_class) for target in targets})

@@ -123,8 +123,8 @@ def connect_to_write(path: Path, lock_seconds: float) -> sqlite3.Connection:
 def connect_to_read(path: Path) -> sqlite3.Connection:
     """Open the file for reading only.
 
-    If the file has no write-ahead log beside it, SQLite opens it as immutable. Then no permission to write is
-    needed.
+    If the file has no write-ahead log beside it, SQLite opens it as immutable. An immutable file needs no
+    permission to write.
     """
     alone = not path.with_name(f"{path.name}-wal").exists()
     where = f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if alone else ''}"
@@ -154,7 +154,7 @@ class OtherContentError(Exception):
 
 
 class SampleStore:
-    """Writes samples to the database file. Only one thread may use it."""
+    """Writes samples to the database file. Only one thread may use this object."""
 
     def __init__(self, path: Path, retention: float, max_bytes: int) -> None:
         """Set the limits; flush() opens the file.

@@ -16,7 +16,7 @@ LOG = logging.getLogger(__name__)
 class HeldDeviceWatch:
     """Records events about PCI devices that vanish while guests hold them, and devices that return.
 
-    Only the worker uses it.
+    Only the worker of the pipeline uses this object.
     """
 
     def __init__(self, recorder: EventRecorder) -> None:

@@ -50,7 +50,10 @@ class ExpectedGuest:
 
 
 class ExpectedGuests:
-    """The guests that are about to start. Only the worker uses it, under the lock of the pipeline."""
+    """The guests that are about to start.
+
+    Only the worker of the pipeline uses this object, under the pipeline's lock.
+    """
 
     def __init__(self, cache: GuestCache, now: Callable[[], float] = time.monotonic) -> None:
         self._cache = cache
@@ -110,7 +113,10 @@ _OUTCOMES: Final = {True: "was changed", False: "is as it should be"}
 
 
 class GuestEnforcer:
-    """Runs controllers for pending changes, and finds drift of the kernel. Only the worker uses it."""
+    """Runs controllers for pending changes, and finds drift of the kernel.
+
+    Only the worker of the pipeline uses this object.
+    """
 
     def __init__(
         self,
@@ -145,8 +151,8 @@ class GuestEnforcer:
     def compare_all(self, host_state: HostState) -> None:
         """Compare the kernel with the wanted settings of each guest.
 
-        If they differ, the controller becomes pending for the guest. Each controller compares only once in
-        ``compare_rounds`` calls.
+        If a setting differs, the controller becomes pending for the guest. Each controller compares only once
+        in ``compare_rounds`` calls.
         """
         # Each controller begins at another round, so that the work is spread over the rounds.
         due = [

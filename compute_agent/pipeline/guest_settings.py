@@ -1,8 +1,8 @@
 """Resolves the settings of guests from all sources, and stores settings made by hand and by the fleet.
 
 Settings made by hand cannot be stored in the metadata of a domain, because Nova writes the domain's
-definition again at each hard reboot and resize. A file of the agent keeps them by uuid of the guest. They
-stay there until they are unset, or the guest has left this host for good.
+definition again at each hard reboot and resize. A file of the agent keeps them by uuid of the guest. The
+settings stay in this file until they are unset, or until the guest has left this host for good.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _Texts = Mapping[str, Mapping[SettingSource, Mapping[str, str]]]
 class ManualSettings:
     """The file with the settings made by hand and by the fleet.
 
-    Only the worker changes it; any thread may read it.
+    Only the worker changes this object; any thread may read it.
     """
 
     def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -223,7 +223,10 @@ class ResolutionInput:
 
 
 class GuestClassifier:
-    """Resolves the settings of guests, and reports each problem once. Only the worker uses it."""
+    """Resolves the settings of guests, and reports each problem once.
+
+    Only the worker of the pipeline uses this object.
+    """
 
     def __init__(self, manual: ManualSettings, recorder: EventRecorder) -> None:
         self.manual = manual

@@ -29,15 +29,15 @@ class HostState:
     :ivar cpu_sets: the purpose of each CPU: dedicated, shared, or of a pool.
     :ivar tree: the tree of resource providers that the agent reports for the host.
     :ivar policy: the function that assigns CPUs to guests, selected by ``[policy] name``.
-    :ivar place_unallocated: whether guests without an allocation run on the shared CPUs. Otherwise the agent
-        does not place them.
+    :ivar place_unallocated: whether guests without an allocation run on the shared CPUs. If not, the agent
+        does not place these guests.
     :ivar former: zones of an earlier shape of the provider tree. A guest with an allocation in a former zone
         stays there until it is moved.
     :ivar rebalance_gain: the minimum gain of a move of a running guest (see
         :mod:`compute_agent.policy.running_guests`); None means that guests are not moved.
     :ivar refuse_unplaced: whether a guest that is refused at its start is stopped.
-    :ivar root_known: whether the root provider is known. While it is not, no allocation counts as one on this
-        host.
+    :ivar root_known: whether the root provider is known. While the root provider is unknown, no allocation
+        counts as one on this host.
     :ivar pools: the CPU pools of the configuration.
     :ivar warnings: messages about entries of provider files that have no effect.
     :ivar classification: the rules that choose settings of guests.

@@ -45,7 +45,10 @@ Limits = Mapping[str, Mapping[ThrottleControl, float]]
 
 
 class GuestLifecycle:
-    """Keeps the guests in the cache equal to the guests that the driver reports. Only the worker uses it."""
+    """Keeps the guests in the cache equal to the guests that the driver reports.
+
+    Only the worker of the pipeline uses this object.
+    """
 
     def __init__(
         self,
@@ -170,7 +173,7 @@ class GuestLifecycle:
     def classify_again(self, entry: CachedGuest) -> bool:
         """Resolve the settings of a guest again; return whether they have changed.
 
-        This is necessary when rules, the allocation, the owner or settings by hand have changed.
+        This is necessary after changes of rules, of the allocation, of the owner, or of settings by hand.
         """
         return self.use_settings(entry, self._classify_guest(entry.guest, entry.allocation, entry.owner))
 

@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 
 
 class GuestPlacer:
-    """Assigns CPUs to the guests of the cache. Only the worker uses it.
+    """Assigns CPUs to the guests of the cache. Only the worker of the pipeline uses this object.
 
     :ivar host_state: the present state of the host, which the worker replaces.
     """

@@ -131,7 +131,7 @@ class StateFile:
     def keep_owned(self, owned: Ownership) -> None:
         """Replace the classes and traits that the agent owns in Placement.
 
-        They are on disk when this method returns.
+        The data is on disk when this method returns.
 
         :raises OSError: the file could not be written; the next call tries again.
         """

@@ -63,7 +63,10 @@ LOG = logging.getLogger(__name__)
 
 
 class GuestOverview:
-    """Sets metrics and logs warnings about the guests in the cache. Only the worker uses it."""
+    """Sets metrics and logs warnings about the guests in the cache.
+
+    Only the worker of the pipeline uses this object.
+    """
 
     def __init__(self, cache: GuestCache, driver: RunningGuests, metrics: AgentMetrics) -> None:
         self._cache = cache
@@ -112,7 +115,7 @@ _NOT_FOUND_OUT: Final = (
 )
 """Events that fail until the agent has taken over the running guests.
 
-Other events may be dropped until then, because the takeover reads the same facts from the driver.
+Other events may be dropped during the takeover, because the takeover reads the same facts from the driver.
 """
 
 

@@ -93,7 +93,7 @@ def choice_cost(pieces: Sequence[FreeCores], want: CoreDemand) -> CoreCost | Non
 def choose_cpus(
     pieces: Sequence[FreeCores], want: CoreDemand, beside: Callable[[int], float] | None = None
 ) -> tuple[int, ...]:
-    """The CPUs of the best choice, core by core. Call it only if choice_cost() has found a choice.
+    """The CPUs of the best choice, core by core. Call this function only if choice_cost() has found a choice.
 
     Among cores of one kind, the cores of the first pieces come first, and within a piece the lowest.
 
@@ -173,8 +173,8 @@ def _fewest_cores(
     def min_cores_from(index: int, missing: int, passed_over: int) -> int:
         """A lower bound of the number of cores that the ``missing`` CPUs still need.
 
-        It assumes that cores of the kinds from ``index`` on are filled. In addition, one core of any kind,
-        even an earlier one, may be used in part.
+        The bound assumes that cores of the kinds from ``index`` on are filled. In addition, one core of any
+        kind, even an earlier one, may be used in part.
         """
         if not missing or index == len(amounts):
             return min(missing, 1)

@@ -6,8 +6,8 @@ Such a package has a :class:`WatermarkMetric` under the entry point group of the
     compute_agent.qos.metrics =
         disk_latency = disk_metrics:DISK_LATENCY
 
-``measure`` gets the present round and the round before it, and returns a :class:`MetricUsage`. It reads files
-through the round, which reads a file only once for all metrics.
+``measure`` gets the present round and the round before it, and returns a :class:`MetricUsage`. ``measure``
+reads files through the present round, which reads a file only once for all metrics.
 """
 
 from compute_agent.monitoring.readings import CacheReading

@@ -62,8 +62,8 @@ class HostUse:
 def read_zone(use: HostUse, shared: frozenset[int]) -> ZoneReading | None:
     """The use of the ``shared`` CPUs of a zone by guests and the system; None if the use is not known.
 
-    If ``parts`` of a guest are unknown, its use counts in equal parts on all CPUs on which it may run. The
-    rest of the busy time counts as use of the system.
+    If ``parts`` of a guest are unknown, its use counts in equal parts on all CPUs on which it may run. All
+    other busy time counts as use of the system.
     """
     # The use of guests on reclaimed CPUs is subtracted, so the total is not known without their use.
     if use.reclaimed_left or not shared <= use.busy.keys():

@@ -85,7 +85,10 @@ class ConflictError(PlacementError):
 
 
 class ConcurrentUpdateError(ConflictError):
-    """Another program has changed the provider since the agent read it (409). The caller reads it again."""
+    """Another program has changed the provider since the agent read it (409).
+
+    The caller has to read the provider again.
+    """
 
 
 REQUEST_ID: Final = "X-Openstack-Request-Id"

@@ -18,8 +18,8 @@ Matching
     A guest that has lost its allocation here may have a claim as its migration. The claim must have the same
     amounts and be *new*, which means that the last listing did not contain it. The type of the claim must be
     unknown or a migration, and its owner must be unknown or the guest's. If the agent lost its state, it does
-    not know the former allocation of the guest. Then the claim must contain the CPUs on which the guest runs,
-    and its owner or type must be known and fit the guest.
+    not know the former allocation of the guest. In this case the claim must contain the CPUs on which the
+    guest runs, and its owner or type must be known and fit the guest.
 
     Guests of one flavor that move at the same time cannot be told apart. A wrong match does no harm, because
     the claims of such guests are equal, and each guest gets one of them. When a claim disappears, the guest

@@ -1,8 +1,8 @@
 """Limits the size of HTTP answers, and the time until their last byte.
 
-The server is not trusted. Such limits are needed: a few megabytes of gzip decompress to gigabytes, and one
-byte every few seconds satisfies any timeout between two bytes. The agent runs as root on each compute host,
-so one hostile server could stop all agents. Therefore each request has a deadline in every state of its
+The server is not trusted. Without limits, a few megabytes of gzip could decompress to gigabytes, and one byte
+every few seconds would satisfy any timeout between two bytes. The agent runs as root on each compute host, so
+one hostile server could stop all agents. Therefore each request has a deadline in every state of its
 connection: connecting, TLS handshake, headers, body. Each answer has a size limit after decompression.
 Deadline and limit apply to Keystone and to Placement.
 """

@@ -1,18 +1,22 @@
-"""Claims that end at a time: their notes, and the decisions at their ends. Pure functions.
+"""Claims that end at a time: the notes about these claims, and the decisions at their ends.
 
-A *note* has the end of the claim of a guest on this host, in seconds since the epoch by the clock of
-Placement's database. Notes are on disk, so the agent acts while Placement is away, and after a restart.
+All functions are pure.
+
+A *note* records the end of the claim of a guest on this host, in seconds since the epoch by the clock of
+Placement's database. Notes are stored on disk, so the agent acts on them while Placement does not answer, and
+after a restart.
 
 Evictions
-    A guest with ``on_end`` evict is asked to stop :data:`MARGIN` seconds and the grace period before its end.
-    For example, a claim ends at 12:00:00, and the grace period is 60 seconds: the guest is asked at 11:58:58,
-    and is killed at 11:59:58 if it still runs.
+    The agent asks a guest with ``on_end`` evict to stop at the end of its claim, minus the grace period and
+    :data:`MARGIN` seconds. For example, a claim ends at 12:00:00, and the grace period is 60 seconds. The
+    agent asks the guest to stop at 11:58:58, and kills the guest at 11:59:58 if it still runs.
 
 Doubt
-    A claim may disappear before its end: another program has deleted it, or Placement has an older copy of
-    its database. The note then stays until its end, unless the consumer holds an allocation. A claim with a
-    lower generation and an earlier end than its note may be from an older copy, too, so the note keeps the
-    later end. A guest is never evicted earlier than the last end that the agent was sure of.
+    A claim may disappear before its end, because another program has deleted it, or because an older copy of
+    Placement's database was restored. The agent then keeps the note until its end, unless the guest has an
+    allocation without an end. A claim with a lower generation and an earlier end than its note may come from
+    an older copy as well, so the note keeps the later end. The agent never evicts a guest before the last end
+    that it knew for certain.
 """
 
 from __future__ import annotations
@@ -29,14 +33,14 @@ from compute_agent.model.messages import full_name, is_uuid
 _VERSION: Final = 1
 
 MARGIN: Final = 2.0
-"""Seconds between the end of the grace period and the end of the claim: a kill takes some time."""
+"""Seconds between the end of the grace period and the end of the claim, because a kill takes some time."""
 
 _MAX_TIME: Final = 1e11
 """Upper limit of times in seconds since the epoch: the year 5138."""
 
 
 class OnEnd(enum.StrEnum):
-    """The action on a guest at the end of its claim."""
+    """The action on a guest at the end of the guest's claim."""
 
     NONE = "none"
     NOTIFY = "notify"
@@ -44,7 +48,7 @@ class OnEnd(enum.StrEnum):
 
 
 class EndStage(enum.StrEnum):
-    """The last event about the end of a claim: none so far, that it ends soon, or that it has ended."""
+    """The last event about the end of a claim: none, the notice, or the end itself."""
 
     QUIET = "quiet"
     SOON = "soon"
@@ -53,10 +57,10 @@ class EndStage(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TimedClaim:
-    """A claim that ends.
+    """A claim that ends at a time.
 
-    :ivar generation: the generation of its consumer.
-    :ivar ends_at: the end in seconds since the epoch, by the clock of the database.
+    :ivar generation: the generation of the claim's consumer.
+    :ivar ends_at: the end in seconds since the epoch, by the clock of Placement's database.
     """
 
     generation: int
@@ -66,7 +70,7 @@ class TimedClaim:
 
 @dataclass(frozen=True, slots=True)
 class TimedClaimList:
-    """The claims on a host that end, by uuid of the consumer, and the time of the database at the answer."""
+    """The claims with an end on a host, by uuid of the consumer, and the database's time."""
 
     now: float
     claims: Mapping[str, TimedClaim]
@@ -74,7 +78,7 @@ class TimedClaimList:
 
 @dataclass(frozen=True, slots=True)
 class EndNote:
-    """The end of the claim of a guest on this host.
+    """A note about the end of the claim of a guest on this host.
 
     :ivar name: the name of the guest; empty if the agent has not seen the guest run.
     :ivar stage: the last event about this end.
@@ -100,22 +104,22 @@ class EndNote:
 
 @dataclass(frozen=True, slots=True)
 class EndRules:
-    """The times before an end, in seconds: of its notice, and of the grace period of an eviction."""
+    """The seconds before the end of a claim for the notice and for the grace period."""
 
     notice: float
     grace: float
 
     def notice_time(self, note: EndNote) -> float:
-        """The time of the event that the claim ends soon."""
+        """The time at which the agent records the event that the claim ends soon."""
         return note.claim.ends_at - self.notice
 
     def eviction_time(self, note: EndNote) -> float:
-        """The time at which the guest is asked to stop."""
+        """The time at which the agent asks the guest to stop."""
         return note.claim.ends_at - self.grace - MARGIN
 
 
 class EndStep(enum.Enum):
-    """A step at the end of a claim: an event before, the eviction, and the event after."""
+    """A step at the end of a claim: the event before the end, the eviction, or the event after the end."""
 
     NOTICE = enum.auto()
     EVICT = enum.auto()
@@ -123,7 +127,7 @@ class EndStep(enum.Enum):
 
 
 Notes = Mapping[str, EndNote]
-"""Notes by uuid of the guest."""
+"""Notes about ends of claims, by uuid of the guest."""
 
 
 def merge_list(
@@ -133,12 +137,12 @@ def merge_list(
     present: Collection[str],
     holding: Collection[str],
 ) -> Notes:
-    """The notes after a read of the claims that end.
+    """Return the notes after the agent has read the claims that have an end.
 
-    :param seen: the names of guests by uuid. The agent has seen an allocation on this host for each of them.
-        Other claims are ignored.
-    :param present: the uuids of guests that run here, or that may run here.
-    :param holding: the uuids of noted guests without a listed claim that hold an allocation.
+    :param seen: the names, by uuid, of guests for which the agent has seen an allocation on this host; claims
+        of other guests are ignored.
+    :param present: the uuids of guests that run on this host, or that may run on it.
+    :param holding: the uuids of guests that have a note and an allocation, but no listed claim.
     """
     found = {}
     for uuid, claim in listed.claims.items():
@@ -165,9 +169,9 @@ def _merge_claim(note: EndNote | None, uuid: str, name: str, claim: TimedClaim) 
 
 
 def due_steps(note: EndNote, rules: EndRules, now: float, can_evict: bool) -> list[EndStep]:
-    """The steps that are due for a guest that runs.
+    """Return the steps that are due for a running guest.
 
-    :param now: the time of the database.
+    :param now: the time of Placement's database.
     :param can_evict: whether the guest may be evicted now; False while its eviction is under way.
     """
     ends_at, steps = note.claim.ends_at, []
@@ -182,9 +186,9 @@ def due_steps(note: EndNote, rules: EndRules, now: float, can_evict: bool) -> li
 
 
 def next_time(notes: Iterable[EndNote], rules: EndRules, now: float, ahead: float) -> float | None:
-    """The time of the next step after now; None if there is none.
+    """Return the time of the next step after ``now``; None if no step follows.
 
-    :param ahead: the seconds before an eviction at which the agent reads the claims once more.
+    :param ahead: the seconds before an eviction at which the agent reads the claims again.
     """
     times = []
     for note in notes:
@@ -197,9 +201,9 @@ def next_time(notes: Iterable[EndNote], rules: EndRules, now: float, ahead: floa
 
 
 def needs_read(notes: Iterable[EndNote], rules: EndRules, now: float, last: float, ahead: float) -> bool:
-    """Whether an eviction is due within ``ahead`` seconds, and the last read was before that.
+    """Return whether an eviction is due within ``ahead`` seconds, after the last read of claims.
 
-    :param last: the time of the last read, by the clock of the database.
+    :param last: the time of the last read, by the clock of Placement's database.
     """
     return any(
         note.claim.on_end is OnEnd.EVICT and last < rules.eviction_time(note) - ahead <= now for note in notes
@@ -207,12 +211,12 @@ def needs_read(notes: Iterable[EndNote], rules: EndRules, now: float, last: floa
 
 
 def time_text(seconds: float) -> str:
-    """A time as messages show it, such as ``2026-11-28T12:00:00Z``."""
+    """Return a time in the format of messages, such as ``2026-11-28T12:00:00Z``."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_time(text: str) -> float:
-    """The seconds since the epoch of a time of Placement, such as ``2026-11-28T12:00:00Z``.
+    """Return the seconds since the epoch of a time from Placement, such as ``2026-11-28T12:00:00Z``.
 
     :raises ValueError: the text is not a time with a time zone.
     """
@@ -223,7 +227,10 @@ def parse_time(text: str) -> float:
 
 
 def parse_action(text: str) -> OnEnd:
-    """The action of a name; ``notify`` for a name that only later releases have, because it stops nothing."""
+    """Return the action with a name.
+
+    A name that only later releases know counts as ``notify``, because this action stops nothing.
+    """
     try:
         return OnEnd(text)
     except ValueError:
@@ -231,7 +238,7 @@ def parse_action(text: str) -> OnEnd:
 
 
 def dump_notes(notes: Notes) -> bytes:
-    """The content of the file of notes."""
+    """Return the content of the file for these notes."""
     rows = [
         {
             "uuid": note.guest_uuid,
@@ -247,7 +254,7 @@ def dump_notes(notes: Notes) -> bytes:
 
 
 def parse_notes(content: bytes) -> Notes:
-    """The notes in a file, by uuid of the guest.
+    """Return the notes in the content of a file, by uuid of the guest.
 
     :raises ValueError: the content is damaged, or of another version.
     """

@@ -533,9 +533,9 @@ def ownership_before(
 ) -> Ownership:
     """The names and values that sending a plan may make the agent's own.
 
-    The caller saves them before the first request. Otherwise a name that the agent wrote could count as
-    foreign after a crash. A trait that another program has already set stays foreign. If the root belongs to
-    nova-compute, no part of it is ever the agent's.
+    The caller saves these names and values before the first request. Otherwise a name that the agent wrote
+    could count as foreign after a crash. A trait that another program has already set stays foreign. If the
+    root belongs to nova-compute, no part of it is ever the agent's.
     """
     claims: dict[str, OwnedNames] = dict(owned)
     if derived.beside:

@@ -5,9 +5,9 @@ minute. Traits that only nova-compute sets (``COMPUTE_...``) show that a root is
 nothing to the root, and puts its inventories into child providers; this is called *beside nova-compute*.
 
 Nova's scheduler forbids COMPUTE_STATUS_DISABLED for each flavor. nova-compute sets the trait for a disabled
-service. The agent sets it while at least one of its own causes holds, and marks each cause with a trait of
-its own. So several causes can share the trait, and the agent knows the causes even after the loss of its
-state file. COMPUTE_STATUS_DISABLED without such a mark belongs to another program and stays.
+service. The agent sets the trait while at least one of its own causes holds, and marks each cause with a
+separate trait. So several causes can share the trait, and the agent knows the causes even after the loss of
+its state file. COMPUTE_STATUS_DISABLED without such a mark belongs to another program and stays.
 """
 
 from __future__ import annotations

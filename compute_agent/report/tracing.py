@@ -105,7 +105,7 @@ class RequestTracing:
 def tracing_to(endpoint: str, sample_ratio: float) -> RequestTracing:
     """The object that sends traces to this collector; there is only one in a process.
 
-    It sends the remaining spans when the process ends.
+    The object sends the remaining spans when the process ends.
     """
     exporter = OTLPSpanExporter(endpoint, timeout=_EXPORT_TIMEOUT)
     tracing = RequestTracing(BatchSpanProcessor(exporter, max_queue_size=_MAX_QUEUE), sample_ratio)

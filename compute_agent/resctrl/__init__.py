@@ -68,7 +68,7 @@ Invariants
     - After each step of a plan, an exclusive mask overlaps with no other mask of the agent.
     - No mask is ever empty, shorter than ``min_cbm_bits``, or has holes if the hardware accepts no holes.
     - If the pool has enough free ways for a request, the request gets its ways by the fewest moves. This
-      holds even if masks must not have holes.
+      minimum holds even if masks must not have holes.
     - A new group exists completely or not at all, and foreign groups are never written.
     - If the kernel refuses a step, this affects only the group of the step and the groups that need its ways.
     - Each refused rule is reported with a reason, and the next rule for the guest or class applies instead.

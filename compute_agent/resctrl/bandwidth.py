@@ -46,7 +46,7 @@ BandwidthCap = int | BandwidthRate
 
 
 def is_below_full(cap: BandwidthCap | None) -> bool:
-    """Whether a bandwidth cap limits a group. None and 100 % are no limit."""
+    """Whether a bandwidth cap limits a group. A cap of None or 100 % does not limit a group."""
     return isinstance(cap, BandwidthRate) or (cap is not None and cap < 100)
 
 

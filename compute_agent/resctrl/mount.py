@@ -91,7 +91,7 @@ def open_mount(root: Path = Path("/"), mount: bool = False, options: str = "") -
 def is_supported(root: Path) -> bool:
     """Whether the kernel has registered the filesystem.
 
-    The kernel registers it only on hardware that can be controlled.
+    The kernel registers resctrl only on hardware that can be controlled.
     """
     return any(line.split()[-1:] == ["resctrl"] for line in read_text(root / "proc/filesystems").splitlines())
 
@@ -99,7 +99,7 @@ def is_supported(root: Path) -> bool:
 def find_mount(root: Path) -> ResctrlMount | None:
     """The first resctrl mount in proc/mounts, or copied files at sys/fs/resctrl; None if there is neither.
 
-    The files of another machine may have been copied there. They have no entry in proc/mounts, so the
+    The files of another machine may have been copied there. Copied files have no entry in proc/mounts, so the
     existence of the folder is enough.
     """
     for line in read_text(root / "proc/mounts").splitlines():

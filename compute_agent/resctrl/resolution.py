@@ -4,9 +4,9 @@ Three rules may apply to a guest on each domain: the amounts allocated to the gu
 share of its class. The first rule that exists applies. A domain without a rule stays open. Slow memory
 (SMBA), L2 caches without a rule, and the bandwidth of the default group keep the kernel's values.
 
-There are few CLOSIDs, so guests and classes with rules of the same effect share a group. Two classes with
-equal ranges and percents always have the same schemata. A class with all open ways has the schemata of the
-default group. Rules are compared, not masks. Masks may be equal by chance while guests come and go, and
+The number of CLOSIDs is small, so guests and classes with rules of the same effect share a group. Two classes
+with equal ranges and percents always have the same schemata. A class with all open ways has the schemata of
+the default group. Rules are compared, not masks. Masks may be equal by chance while guests come and go, and
 threads would then move back and forth between groups.
 """
 
@@ -460,9 +460,9 @@ def _own_group(
 ) -> str | None:
     """The group that a guest needs in addition to the group of its class; None if that group is enough.
 
-    Guests with equal annotations share a group, because their ways overlap in any case. They do not share it
-    if a bandwidth cap would hold for all of them together. An annotation with the same effect as a class or
-    the default group needs no group of its own.
+    Guests with equal annotations share a group, because their ways overlap in any case. Guests with equal
+    annotations have separate groups if a bandwidth cap would hold for all of them together. An annotation
+    with the same effect as a class or the default group needs no group of its own.
     """
     if demand.is_allocated:
         return host.guest_group(demand.guest)

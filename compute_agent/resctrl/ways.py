@@ -27,8 +27,8 @@ from compute_agent.resctrl.schemata import MaskRules, WayMask
 NO_WAYS: Final = WayMask()
 
 MAX_STATES: Final = 20_000
-"""Maximum number of states that the search tries, which takes some tenths of a second. Then it pushes all
-blocks aside instead.
+"""Maximum number of states that the search tries, which takes some tenths of a second. After this number of
+states, the search pushes all blocks aside instead.
 """
 
 # The first way of each block, in the order of the owners' names. The block of the owner that needs ways, if

@@ -13,6 +13,6 @@ cookies with a pure function, and :mod:`kernel_cookies` gives cookies to threads
 stores notes of the guests with a priority or a cookie from the agent.
 
 Invariants. A guest is noted on disk before its first priority or cookie. The agent never changes schedules
-and cookies of other programs. It recognises these in two ways: the guest has no note, or a realtime schedule
-has no flag SCHED_RESET_ON_FORK. Two groups have different cookies.
+and cookies of other programs. The agent recognises schedules and cookies of other programs in two ways: the
+guest has no note, or a realtime schedule has no flag SCHED_RESET_ON_FORK. Two groups have different cookies.
 """

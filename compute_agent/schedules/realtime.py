@@ -2,10 +2,10 @@
 
 The agent sets SCHED_FIFO or SCHED_RR with the flag SCHED_RESET_ON_FORK. With this flag, new threads of the
 guest start with the usual schedule and the nice value 0. The agent then gives these threads the nice value of
-the guest's main thread. Other programs set the flag as well (rtkit, ``chrt -R``). So only in guests with a
-note does the flag show that the agent has set a schedule. The setting ``<vcpusched>`` of libvirt, which Nova
-writes for ``hw:cpu_realtime``, sets no such flag. The agent does not change a guest with realtime threads of
-another program.
+the guest's main thread. Other programs set the flag SCHED_RESET_ON_FORK as well (rtkit, ``chrt -R``). So only
+in guests with a note does the flag show that the agent has set a schedule. The setting ``<vcpusched>`` of
+libvirt, which Nova writes for ``hw:cpu_realtime``, sets no such flag. The agent does not change a guest with
+realtime threads of another program.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class KernelSchedules:
         """Set the schedule of a thread.
 
         :raises ProcessLookupError: it has ended.
-        :raises OSError: the kernel refuses it.
+        :raises OSError: the kernel refuses the change.
         """
         os.sched_setscheduler(tid, schedule.policy, os.sched_param(schedule.priority))
 
@@ -159,7 +159,7 @@ class KernelSchedules:
         """Set the nice value of a thread.
 
         :raises ProcessLookupError: it has ended.
-        :raises OSError: the kernel refuses it.
+        :raises OSError: the kernel refuses the change.
         """
         os.setpriority(os.PRIO_PROCESS, tid, nice)
 

@@ -1,8 +1,8 @@
 """Notes on disk about guests that have a core scheduling cookie or a realtime priority from the agent.
 
 The kernel does not show which program has set a cookie or a priority, so the agent notes its own. A note has
-the guest's main process, so it does not apply after the guest is started again. There is one file for cookies
-and one for priorities.
+the guest's main process, so it does not apply after the guest is started again. The agent has one file of
+notes for cookies and one for priorities.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ Modules
 A worked example
     The host uses 7.5 cores, and ``[watermark:cpu]`` throttles above 7 cores. The plan lowers the limit of the
     largest best-effort guest from 4 to 3.2 cores. The executor writes the limit to the state file, and passes
-    it to the arbiter, which passes it to the worker. Then interference limits the same guest to 2.5 cores to
-    protect a neighbour, so 2.5 cores are in force. When interference removes its limit, 3.2 cores are in
+    it to the arbiter, which passes it to the worker. Later, interference limits the same guest to 2.5 cores
+    to protect a neighbour, so 2.5 cores are in force. When interference removes its limit, 3.2 cores are in
     force again. After usage was below the threshold for the cool-down, the guest gets its whole allotment
     again, and the limit is deleted from the state file.
 

@@ -37,7 +37,8 @@ class EvictAction:
 
     ``watermark`` is the name of the section with the exceeded threshold.
 
-    ``grace`` is the number of seconds that the guest has to end. None stands for ``[qos] evict_grace``.
+    ``grace`` is the number of seconds that the guest has to end. If ``grace`` is None, ``[qos] evict_grace``
+    applies.
     """
 
     guest: str

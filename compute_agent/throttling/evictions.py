@@ -75,7 +75,10 @@ class UsualStop(Protocol):
     """The function that makes a guest leave. A metric may replace this function by another one."""
 
     def __call__(self, uuid: str, grace: float | None = None) -> None:
-        """Make a guest leave within ``grace`` seconds. None stands for ``[qos] evict_grace``."""
+        """Make a guest leave within ``grace`` seconds.
+
+        If ``grace`` is None, ``[qos] evict_grace`` applies.
+        """
         ...
 
 

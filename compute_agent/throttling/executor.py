@@ -1,9 +1,9 @@
 """The executor carries out the decisions of triggers, one round of one trigger at a time.
 
-In each round, the executor first reports the actions of sections in preview, without carrying them out. Then
-it asks the trigger for a plan, saves the state, and acts. If an action on a guest fails, it asks for another
-plan without this guest. Each action that restricts a guest is on disk before it is carried out, so that after
-a crash the next agent has all limits.
+In each round, the executor first reports the actions of sections in preview, without carrying them out. After
+this report, the executor asks the trigger for a plan, saves the state, and acts. If an action on a guest
+fails, it asks for another plan without this guest. Each action that restricts a guest is on disk before it is
+carried out, so that after a crash the next agent has all limits.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class LimitSetter(Protocol):
     def set_limit(self, owner: str, guest: str, knob: ThrottleControl, limit: float | None) -> None:
         """Set the limit that ``owner`` requests for a guest.
 
-        None removes the request. The owner is, for example, a trigger.
+        A limit of None removes the request. The owner is, for example, a trigger.
 
         :raises GuestGoneError: the guest is gone.
         :raises DriverError: the kernel refuses the limit.
@@ -106,8 +106,8 @@ class EvictionStarter(Protocol):
     def finished_evictions(self) -> Mapping[str, Exception | None]:
         """Return the evictions that have ended since the last call, by uuid of the guest.
 
-        The value is None if the guest has left. Otherwise it is the error because of which the guest still
-        runs.
+        The value is None if the guest has left. If the guest has not left, the value is the error because of
+        which the guest still runs.
         """
         ...
 

@@ -98,9 +98,10 @@ class ThrottleLever:
     - ``down`` and ``up`` compute the next lower and the next higher limit.
     - ``gradual``: the limit falls by at most one step in a round. The next step follows only after the use
       has fallen to the limit.
-    - ``set_limit`` takes the guest's uuid, the L3 cache and the limit. It sets the limit (None removes it),
-      and raises an exception on failure. Levers of other packages have this function if no controller of the
-      agent can set their limits. If ``set_limit`` is None, the agent's worker sets limits.
+    - ``set_limit`` takes the guest's uuid, the L3 cache and the limit. The function sets the limit, or
+      removes it if the limit is None; it raises an exception on failure. Levers of other packages have this
+      function if no controller of the agent can set their limits. If ``set_limit`` is None, the agent's
+      worker sets limits.
     """
 
     name: str

@@ -31,7 +31,7 @@ minutes.
 
 
 class MemoryReclaimer:
-    """Asks the kernel to reclaim memory of guests. Any thread may use it."""
+    """Asks the kernel to reclaim memory of guests. Any thread may use this object."""
 
     def __init__(
         self,

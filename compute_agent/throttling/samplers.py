@@ -75,7 +75,7 @@ class _SampledThreads(NamedTuple):
 class GuestReader:
     """Reads, once a round, the values of all guests that signals of interference need.
 
-    Only one thread may use it.
+    Only one thread may use this object.
     """
 
     def __init__(
@@ -112,7 +112,8 @@ class GuestReader:
     ) -> GuestSamples | None:
         """Read the counters of all guests, and return each guest's values since the read before.
 
-        The result is None for the first call. It is also None if the last call was more than a minute ago.
+        The result is None for the first call. The result is also None if the last call was more than a minute
+        ago.
 
         :param online: the numbers of the host's CPUs that are online.
         :param signals: names of the signals for which values are needed.
@@ -226,7 +227,7 @@ def _io_rate(subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound
 class MetricSampler:
     """Measures the metrics that watermarks need, of the host and of its guests, once a round.
 
-    Only one thread may use it.
+    Only one thread may use this object.
     """
 
     def __init__(

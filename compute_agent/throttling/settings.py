@@ -30,8 +30,8 @@ class ThrottlingSettings:
     - ``rules`` are the watermarks, ``watches`` the sections of interference, and ``sources`` the sections of
       metrics from outside the kernel.
     - ``interval`` is the number of seconds between two rounds of the watermarks.
-    - ``evict_command`` runs the operator's program that evicts a guest. None means that the driver stops the
-      guest.
+    - ``evict_command`` runs the operator's program that evicts a guest. If ``evict_command`` is None, the
+      driver stops the guest.
     - ``evict_grace`` is the number of seconds that a guest has to end after it was asked to leave.
     """
 

@@ -11,8 +11,8 @@ Former releases
 
 Downgrade
     After a downgrade, the older release finds neither part and begins with an empty state. Its first round
-    removes all limits, and sets the scheduling switch. It evicts a guest again only if usage is still above
-    the threshold. It learns baselines for five minutes.
+    removes all limits, and sets the scheduling switch. The agent evicts a guest again after a restart only if
+    usage is still above the threshold. After a restart, the agent learns baselines for five minutes.
 
     The old parts are removed because the older release would otherwise limit and stop guests for outdated
     reasons. This file stays during the downgrade. After the next upgrade, the agent reads the parts of the
@@ -187,7 +187,9 @@ class ThrottlingFile:
 def merge_former(
     state: ThrottlingState, watermarks: WatermarkState | None, interference: InterferenceState | None
 ) -> ThrottlingState:
-    """The state in which the parts of a former release replace those of this file. None is a missing part.
+    """The state in which the parts of a former release replace those of this file.
+
+    A part that is None is missing.
 
     The former parts are newer, because this release removes them when it starts. If the former release has
     left only the part on watermarks, no guest was limited for interference. The cases of ``state`` are then

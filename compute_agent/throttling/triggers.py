@@ -57,7 +57,7 @@ later.
 class WatermarkTrigger:
     """Limits and evicts guests while usage of the host is above a watermark, and removes the limits later.
 
-    Only one thread may use it.
+    Only one thread may use this object.
     """
 
     limit_owner: Final = "watermarks"
@@ -212,7 +212,7 @@ class WatermarkTrigger:
 class InterferenceTrigger:
     """Limits guests that disturb other guests, for as long as the limits help the disturbed guests.
 
-    Only one thread may use it.
+    Only one thread may use this object.
     """
 
     limit_owner: Final = "interference"

@@ -235,7 +235,7 @@ class _GuestFamilies:
             self._limit.add_metric((guest, control.lever, control.domain, owner), limit)
 
     def add_use(self, guest: str, cpu_seconds: float | None, memory: float | None) -> None:
-        """Add the CPU time (seconds) and the memory (bytes) of a guest. None adds no series.
+        """Add the CPU time (seconds) and the memory (bytes) of a guest. A value of None adds no series.
 
         CPU time and memory are also known for a guest without a cgroup of its own.
         """

@@ -49,8 +49,8 @@ class CacheReader(Protocol):
 
 
 SourceReader = Callable[[str], float | None]
-"""Returns the last value of a metric that comes from outside the kernel, by the name of the metric. None
-means that the metric has no value now.
+"""Returns the last value of a metric that comes from outside the kernel, by the name of the metric. The
+result is None if the metric has no value now.
 """
 
 
@@ -66,17 +66,17 @@ class OversoldCapacity:
 
 
 OversoldReader = Callable[[str], OversoldCapacity | None]
-"""Returns the reclaimed amount that guests hold beyond the present offer, by the resource class. None means
-that the class is not offered or not measured.
+"""Returns the reclaimed amount that guests hold beyond the present offer, by the resource class. The result
+is None if the class is not offered or not measured.
 """
 
 
 class MeasuringRound:
     """One round of measurement at ``time`` (monotonic seconds): reads a file when a measure asks for it.
 
-    The round keeps parsed values, because the next round computes differences from them. After close() it
-    reads no more files, because their content would be of a later time. Measures of other packages use this
-    class, too.
+    The round keeps parsed values, because the next round computes differences from them. After close() the
+    round reads no more files, because their content would be of a later time. Measures of other packages use
+    this class, too.
     """
 
     def __init__(

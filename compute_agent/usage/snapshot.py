@@ -26,7 +26,7 @@ class GuestAllotment:
     - ``full`` is the whole allotment in the lever's unit (cores, percent, ways).
     - ``granule`` is the smallest difference of limits, in the same unit: limits are multiples of it.
     - ``per_unit`` is the use of the lever's metric that one unit of limit allows, such as bytes of cache per
-      way. None if unknown; use is then assumed to shrink in proportion to the limit.
+      way. If ``per_unit`` is None, use is assumed to shrink in proportion to the limit.
     """
 
     full: float

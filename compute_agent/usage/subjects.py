@@ -318,8 +318,8 @@ class CacheControlAllotments:
     def _per_percent(self) -> float | None:
         """The bytes a second that one percent of a bandwidth limit allows; None if unknown.
 
-        It is known if the operator has set the host's bandwidth, and if all threads of a guest together have
-        one limit.
+        The result is known if the operator has set the host's bandwidth, and if all threads of a guest
+        together have one limit.
         """
         total = self._control.options.memory_bandwidth_gbps
         engine = self._host.codec

@@ -12,8 +12,8 @@ Python itself still walks through young objects, a few hundred at a time. Young 
 for many claims has a scenario for each claim, with sets of all hosts. So this module does not increase the
 number of young objects for a walk. A walk through ten times as many young objects would take 0.1 s or more.
 
-Only :mod:`placement.api.middleware` uses this module. It is a separate module because it changes settings of
-the whole process.
+Only :mod:`placement.api.middleware` uses this module. The module ``garbage`` is separate because it changes
+settings of the whole process.
 """
 
 import gc

@@ -2,7 +2,7 @@
 
 The middleware asks the Identity service about tokens that are not in its cache. If the Identity service
 hangs, keystonemiddleware itself waits without a limit in each request. This module gives each query a time
-limit. During an outage only one request at a time asks the service again.
+limit. During an outage, only one request at a time asks the Identity service again.
 """
 
 import logging
@@ -106,7 +106,7 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
 
 
 class _IdentityOutage(outage.PeerOutage):
-    """An outage of the Identity service, which refuses connections or does not answer in time."""
+    """An outage of the Identity service: the service refuses connections, or does not answer in time."""
 
     refusal = "The Identity service does not answer."
 
@@ -279,7 +279,7 @@ def keystone_obstacle(conf: cfg.ConfigOpts) -> str | None:
 def _check_cache(conf: cfg.ConfigOpts) -> None:
     """Check that the packages for caching tokens are installed.
 
-    Without these packages each request would fail.
+    A missing package would make each request fail.
 
     :raises ValueError: a package is missing; the message names it.
     """

@@ -1,4 +1,4 @@
-"""Answers of the Identity service about a token or a user, without the libraries that ask it.
+"""Errors and answers of the Identity service, without the libraries that send requests to it.
 
 Only a service with ``[api] auth_strategy = keystone`` imports these libraries
 (:mod:`placement.api.identity`).
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 class CannotAsk(Exception):
-    """The Identity service did not answer whether a token is valid, so the caller stays unknown."""
+    """The Identity service did not answer whether a token is valid."""
 
 
 class SignInRefused(Exception):

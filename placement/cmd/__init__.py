@@ -8,9 +8,9 @@ Modules
     - ``common`` has the parts that several commands share.
 
 The order of calls
-    A command reads the configuration (``placement.conf``) and checks it. Then the command calls the package
-    that does the work: ``server`` and ``api`` to serve requests, ``maintenance`` and ``db`` for the database.
-    An error that an operator can remedy is printed as one line, and the exit status is 1.
+    A command reads the configuration (``placement.conf``) and checks it. After the checks, a command calls
+    the package that does the work: ``server`` and ``api`` to serve requests, ``maintenance`` and ``db`` for
+    the database. An error that an operator can remedy is printed as one line, and the exit status is 1.
 
 Imports
     Only entry points in ``setup.cfg`` and the commands of extensions import this package. This package may

@@ -7,7 +7,7 @@ from oslo_config import cfg, types
 GROUP: Final = cfg.OptGroup(
     "reservations",
     title="Reservations",
-    help="Limits on reservations of projects. By default there are none.",
+    help="Limits on reservations of projects. By default no limit applies.",
 )
 
 _AMOUNTS: Final = types.Dict(value_type=types.Integer(min=0))
@@ -39,8 +39,8 @@ reservation; -1 for no maximum other than 366 days.
         default=-1,
         min=-1,
         help="""
-Experimental. Maximum number of reservations of a project, pending and active
-ones; -1 for no maximum. Many short reservations of one project can use up the
+Experimental. Maximum number of pending and active reservations of a project;
+-1 for no maximum. Many short reservations of one project can use up the
 1000 windows that a provider can have of a resource class.
 
 """,
@@ -52,8 +52,9 @@ ones; -1 for no maximum. Many short reservations of one project can use up the
         help="""
 Experimental. Maximum amount of each resource class that the reservations of a
 project, and its claims that end at a time, may hold at any instant, such as
-PGPU:8,VCPU:256. A key PROJECT/CLASS is for one project and takes precedence,
-such as 5f2c/PGPU:16. Classes without a key have no maximum.
+PGPU:8,VCPU:256. A key CLASS applies to each project. A key PROJECT/CLASS, such
+as 5f2c/PGPU:16, applies only to this project, and replaces the key CLASS there.
+A resource class without a key has no maximum.
 
 """,
     ),
@@ -62,10 +63,10 @@ such as 5f2c/PGPU:16. Classes without a key have no maximum.
         default={},
         type=_AMOUNTS,
         help="""
-Experimental. Maximum of the amount multiplied by hours that the reservations
-of a project hold of a resource class within any period. Claims that end at a
-time count, too. The keys are those of max_project_amounts. Only the time from
-now on counts.
+Experimental. Maximum number of resource hours (amount multiplied by hours) that
+a project may reserve of each resource class within any period of hours_period
+seconds. Claims with an end (ends_at) count as reservations. Keys have the
+format of max_project_amounts. Hours in the past do not count.
 
 """,
     ),
@@ -74,7 +75,8 @@ now on counts.
         default=30 * 86_400,
         min=1,
         help="""
-Experimental. Length of the periods of max_project_hours, in seconds.
+Experimental. Length of each period to which max_project_hours applies, in
+seconds.
 
 """,
     ),

@@ -18,9 +18,9 @@ backup sets counters back, and so does a failover that loses the last changes. L
 different counters. (Counters are equal by chance after one in some million restores, and differ again after
 the next change.)
 
-Operations that bypass the counters renew the epoch, so that every worker reads everything again. Such
-operations are imports, repairs and migrations, and a command that operators run after a restore. The epoch is
-a random number from a large range. With a small range, two databases that continue from the same backup might
+Operations that bypass the counters renew the epoch, so that every worker reads everything again. Imports,
+repairs, migrations, and a command that operators run after a restore bypass the counters. The epoch is a
+random number from a large range. With a small range, two databases that continue from the same backup might
 get the same epoch.
 """
 

@@ -1,4 +1,7 @@
-"""Migrates the schema to the newest revision; several started migrations run one after the other."""
+"""Migrates the schema to the newest revision.
+
+If several migrations are started, they run one after the other.
+"""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,20 +22,21 @@ from placement.exceptions import Unavailable
 LOG = logging.getLogger(__name__)
 
 _LOCKING: Final = ("postgresql", "sqlite")
-"""Kinds of databases where a transaction can exclude other migrations: PostgreSQL has an advisory lock,
-SQLite its write lock.
+"""Kinds of databases in which a transaction can exclude other migrations.
+
+PostgreSQL has an advisory lock, SQLite a write lock.
 """
 _LOCK_ID: Final = 0x706C6163  # of PostgreSQL's advisory lock
 # another process may be migrating a large database
 _LOCK_TIMEOUT: Final = 600
 
 EXACT: Final = frozenset({"0001", "0002"})
-"""Revisions that belong to releases which work with no later revision."""
+"""Revisions of releases that cannot work with any later revision."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundDatabase:
-    """The state of a database as found.
+    """The state of a database.
 
     :param revision: the revision of the database's schema; None if the database was never migrated.
     :param record: the record of a takeover from OpenStack Placement, if there was one.
@@ -54,7 +58,7 @@ def find_database(url: str) -> FoundDatabase:
 
 
 def state_of(conn: sa.Connection) -> FoundDatabase:
-    """Return the state of the database to which a connection leads.
+    """Return the state of the database of a connection.
 
     :raises Unavailable: the database records several revisions.
     """
@@ -79,7 +83,7 @@ def version(url: str) -> str | None:
 
 
 def find_obstacle(found: FoundDatabase) -> str | None:
-    """Return why this version cannot work with a database, with the remedy; None if it can.
+    """Return why this version cannot work with a database, with the remedy; None if it can work.
 
     Revisions are numbers of four digits. Migrations between two thousands only add something, and each
     version works with the additions of later versions. So services of two versions may share one database,
@@ -147,7 +151,7 @@ def require_schema(url: str) -> str | None:
 
 
 def upgrade_schema(url: str, revision: str = "head") -> None:
-    """Migrate the database to a revision. Only one process migrates at a time; a second process waits.
+    """Migrate the database to a revision. Only one process migrates at a time; other processes wait.
 
     A database that a later version has migrated stays unchanged.
 

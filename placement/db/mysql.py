@@ -40,7 +40,7 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
     def note_history(self, wsrep_sync_wait: int) -> None:
         """Read the id of the server, or of its cluster, and store it as the history.
 
-        This also makes a node of a cluster apply the commits of other nodes before it answers.
+        The query also makes a node of a cluster apply the commits of other nodes before it answers.
 
         :raises pymysql.err.OperationalError: the server is outside of its cluster.
         """

@@ -54,7 +54,7 @@ class PostgresqlConnection(psycopg.Connection[Any]):
     def ask_question(self, question: bytes) -> list[bytes | None]:
         """Execute a statement outside of transactions, and return its row.
 
-        This takes half as long as with a cursor of psycopg.
+        This method takes half as long as a cursor of psycopg.
 
         All calls on one connection must pass the same statement, because the statement is prepared only once.
 

@@ -1,7 +1,7 @@
-"""The revisions of the schema that this version has, and those that a database records; without Alembic.
+"""The schema revisions that this version knows, and those that a database records, without Alembic.
 
-Each service and command compares revisions when it starts. Alembic would import every migration for that,
-and takes a third of the time of a start; only a migration needs it.
+Each service and command compares revisions when it starts. Alembic would import every migration for this
+comparison, which takes a third of the time of a start; only a migration needs Alembic.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from placement.db.tables import ExtensionTables
 
 _DIGITS: Final = "[0-9]" * 4
 VERSION_TABLE: Final = "alembic_version"
-"""Alembic's table with the revision of the core's tables."""
+"""Name of the table in which Alembic records the revision of the core's tables."""
 
 
 def script_location() -> Path:
@@ -26,7 +26,7 @@ def script_location() -> Path:
 
 @cache
 def known_revisions(branch: ExtensionTables | None = None) -> frozenset[str]:
-    """Return the revisions of this version, of the core's tables or of an extension's.
+    """Return the revisions that this version knows, of the tables of the core or of an extension.
 
     The name of a migration's file begins with its revision, a number of four digits.
     """
@@ -40,9 +40,9 @@ def newest_revision(branch: ExtensionTables | None = None) -> str | None:
 
 
 def read_revisions(conn: sa.Connection, branch: ExtensionTables | None = None) -> Sequence[str]:
-    """Return the revisions that a database records: one, none before the first migration.
+    """Return the revisions that a database records: one revision, or none before the first migration.
 
-    More than one are the work of another program.
+    If there are several revisions, another program has recorded them.
     """
     name = VERSION_TABLE if branch is None else branch.version_table
     if not sa.inspect(conn).has_table(name):

@@ -1,7 +1,7 @@
-"""Runs the migrations by Alembic.
+"""Runs the migrations with Alembic.
 
-Alembic takes as long to import as the rest of a command, so :mod:`placement.db.migration` imports this
-module when it migrates.
+An import of Alembic takes as long as the rest of a command, so :mod:`placement.db.migration` imports this
+module only for a migration.
 """
 
 import sqlalchemy as sa
@@ -14,9 +14,9 @@ from placement.db.tables import ExtensionTables
 
 
 def upgrade_tables(conn: sa.Connection, revision: str, branch: ExtensionTables | None = None) -> None:
-    """Run the migrations up to a revision, of the core's tables or of an extension's.
+    """Migrate the tables of the core or of an extension up to a revision.
 
-    :raises ValueError: there is no such revision.
+    :raises ValueError: the revision does not exist.
     """
     try:
         command.upgrade(_alembic_config(conn, branch), revision)
@@ -27,7 +27,7 @@ def upgrade_tables(conn: sa.Connection, revision: str, branch: ExtensionTables |
 def stamp_tables(conn: sa.Connection, revision: str) -> None:
     """Record a revision of the core's tables without running migrations.
 
-    :raises ValueError: there is no such revision.
+    :raises ValueError: the revision does not exist.
     """
     try:
         command.stamp(_alembic_config(conn), revision)

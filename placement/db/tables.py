@@ -215,6 +215,10 @@ reservations = define_table(
     sa.Column("cleaning_time", sa.Integer, nullable=False, server_default="0"),
     # what happens to guests at the end: an EndAction
     sa.Column("on_end", sa.String(16), nullable=False, server_default="none"),
+    # whether a maintenance takes a whole host away
+    sa.Column("is_maintenance", sa.Boolean, nullable=False, server_default=sa.false()),
+    # whether a window that has not begun may move to another host that is alike
+    sa.Column("is_movable", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
 planned_allocations = define_table(

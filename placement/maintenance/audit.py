@@ -278,7 +278,7 @@ _without_window: Final = (
 def without_window(conn: sa.Connection) -> list[DatabaseFinding]:
     """Return planned allocations without a reservation that begins later.
 
-    Such allocations would never begin, and hold no room.
+    A planned allocation without such a reservation would never begin, and holds no room.
     """
     return [
         DatabaseFinding(

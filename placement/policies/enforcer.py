@@ -161,8 +161,8 @@ def _decision_function(rules: policy.Enforcer) -> _Decide:
     """Return a function that decides about a rule, a caller and a target.
 
     The function caches decisions, because oslo.policy inspects the signature of each check that it calls,
-    which takes some 10 microseconds. It caches only if all checks depend on caller and target alone (no
-    ``http:`` and no custom class).
+    which takes some 10 microseconds. The function caches decisions only if all checks depend on caller and
+    target alone (no ``http:`` and no custom class).
     """
 
     def decide_rule(rule: str, caller: _Frozen, target: _Frozen) -> bool:

@@ -78,7 +78,7 @@ class ModelSnapshot:
     def _fill_indexes(self, providers: list[Provider]) -> None:
         """Fill the empty indexes with these providers, in ascending order of ids.
 
-        This is faster than many calls of :meth:`put`.
+        This method is faster than many calls of :meth:`put`.
         """
         ids = [each.id for each in providers]
         self.providers.update(zip(ids, providers, strict=True))

@@ -19,20 +19,20 @@ from placement.store.time_profile import WindowMargins
 MAX_DURATION: Final = 10 * 366 * 86_400
 """Maximum duration of a window in seconds: ten years."""
 MAX_WINDOWS: Final = 100
-"""Maximum number of windows that one answer lists."""
+"""Maximum number of windows in an answer."""
 # no other claims are members, so any name serves
 _APART: Final = ConsumerGroup("different-hosts", GroupPolicy.ANTI_AFFINITY, 1)
-"""The group of claims that need different hosts."""
+"""The name of the group of claims that need different hosts."""
 
 
 class _JointClaim(HostsSchema, explanation.TopologySchema):
-    """One of several requests that shall fit together, as often as its count."""
+    """One of several requests that have to fit together; the request is repeated ``count`` times."""
 
     count = IntegerField(1, MAX_CLAIMS, load_default=1)
 
 
 class AvailabilityBody(HostsSchema, explanation.TopologySchema):
-    """One request for candidates or several ones, with the duration and the possible times of a window."""
+    """One or several requests for candidates, with the duration and the possible times of a window."""
 
     claims = ArrayField(
         ObjectField(_JointClaim), min_items=1, max_items=MAX_CLAIMS, load_default=None, allow_none=False
@@ -48,7 +48,7 @@ class AvailabilityBody(HostsSchema, explanation.TopologySchema):
 
 
 def wanted_of(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
-    """Return trial claims of new reservations for the requests of a body.
+    """Return claims of new reservations for the requests in a body; the claims are never written.
 
     :param forms: the registered forms of requests, such as flavors.
     :raises InvalidRequest: a query, a flavor or a topology is wrong, or there are too many claims.
@@ -78,7 +78,7 @@ def _trial_claim(asked: dict[str, Any], forms: RequestForms) -> WantedClaim:
 
 
 def margins_of(body: dict[str, Any]) -> WindowMargins:
-    """Return the lead and the cleaning time in a body."""
+    """Return the lead time and the cleaning time in a body."""
     return WindowMargins(body["lead_time"], body["cleaning_time"])
 
 

@@ -8,7 +8,14 @@ from placement import microversion
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas.allocation import allocations_field
-from placement.schemas.base import IntegerField, NumberField, StrictSchema, StringField, UuidField
+from placement.schemas.base import (
+    BooleanField,
+    IntegerField,
+    NumberField,
+    StrictSchema,
+    StringField,
+    UuidField,
+)
 from placement.schemas.claim import (
     GROUP_MEANING,
     GROUP_NAME,
@@ -57,6 +64,7 @@ class ReservationCreation(_EndingSchema, OwnedSchema, TopologySchema):
     lead_time = IntegerField(0, MAX_MARGIN, load_default=0)
     cleaning_time = IntegerField(0, MAX_MARGIN, load_default=0)
     maintenance_of = UuidField(load_default=None, allow_none=False)
+    movable = BooleanField(load_default=True)
     group = StringField(
         load_default=None,
         allow_none=False,
@@ -105,7 +113,8 @@ class ReservationsPage:
     def has_state(self, document: Mapping[str, Any]) -> bool:
         """Return whether the reservation in a document has the wanted state."""
         if self.state == DEGRADED:
-            return bool(document["degraded"])
+            # a failed reservation has causes, too, but nothing is left of it
+            return bool(document["degraded"]) and document["state"] != ReservationState.FAILED
         return self.state in (None, document["state"])
 
 

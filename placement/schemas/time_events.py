@@ -16,9 +16,9 @@ from placement.store.time_profile import iso_time
 MAX_EVENTS: Final = 1000
 """Maximum number of events in an answer."""
 MAX_INTERVAL: Final = 7 * 86_400.0
-"""Maximum number of seconds of an interval, and of a notice."""
+"""Maximum length of an interval, and of the time of notice, in seconds."""
 DEFAULT_NOTICE: Final = 3600
-"""Default seconds from an announcement to the announced time."""
+"""Default number of seconds between an announcement and the announced time."""
 _ALWAYS: Final = since_version(microversion.INITIAL)
 
 
@@ -43,9 +43,9 @@ class _EventsQuery(StrictSchema):
 
 @dataclass(frozen=True, slots=True)
 class EventsPage:
-    """A page of events: begin and end of the interval, project, notice, last event before it, and limit.
+    """A requested page of events: its interval, project, notice, limit and preceding event.
 
-    None as the end stands for the present.
+    If the end of the interval is None, the interval ends at the present.
     """
 
     since: float
@@ -56,7 +56,7 @@ class EventsPage:
     limit: int
 
     def interval_at(self, now: float, project_id: str | None) -> EventInterval:
-        """Return the interval of events of a project, at a present time.
+        """Return the interval of events of a project, for the current time ``now``.
 
         :raises InvalidRequest: the interval is too long.
         """
@@ -71,9 +71,9 @@ class EventsPage:
 
 
 def parse_events(params: Params, version: Microversion) -> EventsPage:
-    """Return the page that a query string asks for.
+    """Return the page for which a query string asks.
 
-    :raises InvalidRequest: the query string is wrong; the message names the error.
+    :raises InvalidRequest: the query string is invalid; the message names the error.
     """
     values: Mapping[str, Any] = load_query(_EventsQuery, params, version)
     since = parse_time(values["since"], "since")

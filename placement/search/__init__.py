@@ -72,8 +72,8 @@ A worked example
         cn3(DISK_GB:10) + cn3_1(VCPU:4)
 
     With a second group that asks for VCPU:4, the two groups would contest VCPU and ask for 8 units in all. A
-    node with 8 free VCPU could serve both groups, a node with 6 free VCPU only one of them. Then ``cn3``
-    would be searched separately.
+    node with 8 free VCPU could serve both groups, a node with 6 free VCPU only one of them. In this case the
+    search would handle ``cn3`` separately.
 
 Invariants
     - Without a limit each candidate is found exactly once. With a limit, the search finds at most that number

@@ -14,7 +14,8 @@ assignments. Of many equivalent results, the search yields one result before the
 
 The two search loops of this module undo a choice by themselves, without a journal of changes. These loops run
 for each tree of each request. A journal of changes, which the planner uses, would add a function call to
-every choice. Both loops are generators, so that they search for a candidate only when the caller asks for it.
+every choice. The two loops are generators, so that they search for a candidate only when the caller asks for
+it.
 
 Only :mod:`placement.search.compiled_request` uses this module, and tests compare it with brute force. The
 module knows providers and rules, but neither patterns nor caches.

@@ -161,8 +161,8 @@ class AskedAmounts:
 def _is_about_all(request: CandidatesRequest) -> bool:
     """Return whether providers without any of the requested classes can change the result.
 
-    Such providers matter if a ``same_subtree`` rule names a group that they may serve. Without
-    ``same_subtree`` a group without resources has no effect.
+    A provider without any requested class matters if a ``same_subtree`` rule names a group that it may serve.
+    Without ``same_subtree`` a group without resources has no effect.
     """
     named = frozenset[str]().union(*request.same_subtrees)
     # without a same_subtree rule every provider of a candidate gives some amount

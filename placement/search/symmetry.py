@@ -178,7 +178,7 @@ class AssignmentKinds:
     def _provider_signature(self, provider: Provider, serves: Sequence[int]) -> Hashable:
         """Return a key of a provider; providers with equal keys can be swapped in any assignment.
 
-        Such providers are leaves below the same parent, or have neither parent nor children.
+        Providers that can be swapped are leaves below the same parent, or have neither parent nor children.
         """
         rules = self._rules
         # this is a key with the provider's own id, so that this provider is equal to no other

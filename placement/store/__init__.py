@@ -10,11 +10,12 @@ Nouns
     *row* is the database row of a locked consumer or provider.
 
 The steps of a claim
-    The functions of ``allocations`` lock the consumers, in the order of their uuids. Then these functions
-    lock the buckets of all providers of the claim, in ascending order. Under these locks they check
-    generations, delete the holdings of the claimants, and read supplies. ``claims`` decides whether the
-    supplies are enough. Then the allocations are written. Statements are queued and sent together when an
-    answer is read. The stamps of changed providers are sent with the commit (:mod:`placement.db.database`).
+    The functions of ``allocations`` lock the consumers, in the order of their uuids. After the consumers,
+    these functions lock the buckets of all providers of the claim, in ascending order. While these locks are
+    held, the functions check generations, delete the holdings of the claimants, and read supplies. ``claims``
+    decides whether the supplies are enough. If the supplies are enough, the allocations are written.
+    Statements are queued and sent together when an answer is read. The stamps of changed providers are sent
+    with the commit (:mod:`placement.db.database`).
 
 Modules
     - ``allocations`` writes, releases and reads allocations. ``claims`` decides whether providers have
@@ -41,9 +42,9 @@ Imports
 A worked example
     A host has 8 VCPU, of which the consumer ``a`` holds 5 and ``b`` holds 2. In one request ``a`` moves to
     another host and ``b`` grows to 4 VCPU. No other consumer uses the host, so the service grants the claim
-    of 4 VCPU. Then an operator reduces the total to 3. Now ``b`` holds more than the total. Consumer ``b``
-    may claim at most 4 VCPU again, but not 5. Any other consumer is refused even 1 VCPU. So no claim can make
-    the host more overfull, but guests can still move away.
+    of 4 VCPU. Now an operator reduces the total to 3. Now ``b`` holds more than the total. Consumer ``b`` may
+    claim at most 4 VCPU again, but not 5. Any other consumer is refused even 1 VCPU. So no claim can make the
+    host more overfull, but guests can still move away.
 
 Invariants
     - A transaction decides about capacity by data that it reads under its locks, never by data of the read

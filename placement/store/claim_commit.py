@@ -54,6 +54,7 @@ from placement.store.claimants import check_generations, lock_claimed
 from placement.store.claims import ConsumerClaim, claimed_amounts
 from placement.store.groups import ConsumerGroup, GroupMember, Members, hosts_of, members_by_host
 from placement.store.time_profile import HoldRefusal
+from placement.store.window_moves import WindowMove, moved_claims
 
 
 def buckets_of(names: Iterable[str]) -> set[int]:
@@ -295,6 +296,7 @@ def commit_claims(
     reservation: str | None = None,
     expiring: Mapping[str, float] | None = None,
     preempted: Collection[str] = (),
+    moves: Sequence[WindowMove] = (),
 ) -> dict[str, float]:
     """Write all claims or none, and move their consumers to the given groups.
 
@@ -304,6 +306,7 @@ def commit_claims(
     :param reservation: the reservation from which all amounts are taken.
     :param expiring: the number of seconds after which an unconfirmed claim expires, by uuid of the consumer.
     :param preempted: the consumers of preemptible claims that end when the only claim, a window, begins.
+    :param moves: moves of windows that make room for the claims.
     :returns: the times at which these claims expire, by uuid of the consumer.
     :raises ConcurrentUpdate: a generation in a claim is not the current generation of its consumer.
     :raises Conflict: the named reservation does not exist, or cannot serve the claims.
@@ -318,9 +321,16 @@ def commit_claims(
     described = {provider.id: provider.described_seq for provider in chosen.values()}
     names = {each.group.name for each in joining}
     others = [*preempted] if reservation is None else [reservation]
+    others += [each.consumer for each in moves]
+    targets = {uuid for each in moves for uuid in each.after}
     # a single call locks all consumers, providers and groups, so that locks are taken in the usual order
-    locked = lock_claimed(tx, claims, buckets=buckets_of(names), others=others)
+    locked = lock_claimed(tx, claims, targets, buckets_of(names), others)
     check_generations(claims, locked)
+    if moves:
+        moved = moved_claims(tx, moves, locked)
+        if moved is None:
+            raise LostRace("A window that should move has changed.")
+        claims = [*claims, *moved]
     if reservation is not None:
         groups = {each.consumer: each.group.name for each in joining}
         # the reservation gives up the amounts that the other claimants take. It is a claimant, too, so that

@@ -30,12 +30,13 @@ class CapacityExceeded(Conflict):
 class ConsumerClaim:
     """All allocations that one consumer wants: amounts by provider uuid and resource class.
 
-    ``generation`` is the consumer's generation as the client knows it. None means a new consumer, and
-    :data:`~placement.store.consumers.ANY_GENERATION` means that any generation is right (before microversion
-    1.28). ``in_any_portions`` marks the remaining amounts of a reservation, for which min_unit, max_unit and
-    step_size do not matter. ``window`` is the time of the allocations; None means from now on, without an
-    end. Its last ``cleaning_time`` seconds come after the end of the claim, for which ``on_end`` is meant. A
-    preemptible claim keeps its room until ``kept_until``; then a window that begins later may end it.
+    ``generation`` is the consumer's generation as the client knows it. ``generation`` None means a new
+    consumer, and :data:`~placement.store.consumers.ANY_GENERATION` accepts any generation (before
+    microversion 1.28). ``in_any_portions`` marks the remaining amounts of a reservation, for which min_unit,
+    max_unit and step_size do not matter. ``window`` is the time of the allocations; None means from now on,
+    without an end. Its last ``cleaning_time`` seconds come after the end of the claim, for which ``on_end``
+    is meant. A preemptible claim keeps its room until ``kept_until``; then a window that begins later may end
+    it.
     """
 
     consumer: str

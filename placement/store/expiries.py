@@ -1,10 +1,10 @@
 """Claims that expire at a time (by the database's clock), unless a client confirms them first.
 
 A consumer with an expiring claim has a row in ``claim_expiries``, which counts only for one generation of the
-consumer. After any write of its allocations, or a confirmation, the consumer does not expire any more.
-A claim that ends has a row, too, which is final: no confirmation changes it, and holds depend on it
-(:mod:`placement.store.time_profile`).
-Expired claims are released like reservations (:mod:`placement.store.reservations`).
+consumer. After any write of its allocations, or after a confirmation, the claim of the consumer does not
+expire any more. A claim with a fixed end has a row in the same table. No confirmation changes this end, and
+:mod:`placement.store.time_profile` relies on it. Expired claims are released like reservations
+(:mod:`placement.store.reservations`).
 """
 
 from collections.abc import Collection, Mapping
@@ -70,7 +70,7 @@ _insertion: Final = PreparedStatement(
 
 @dataclass(frozen=True, slots=True)
 class ClaimEnd:
-    """The end of a claim: when its amounts are released, how long after its end this is, and what happens.
+    """The end of a claim, the cleaning time after it, and the action on the guest at the end.
 
     ``expires_at`` is in seconds since 1970, ``cleaning_time`` in seconds. A window that begins from
     ``kept_until`` on may end a preemptible claim earlier; None means that the claim is not preemptible.
@@ -83,7 +83,7 @@ class ClaimEnd:
 
 
 def write_ends(tx: WriteTransaction, ends: Mapping[str, ClaimEnd], known: Collection[int]) -> None:
-    """Make claims that this transaction writes end at a time, which no confirmation changes.
+    """Write ends of the claims that this transaction writes; no confirmation changes these ends.
 
     :param ends: the ends, by uuid of the consumer.
     :param known: the ids of these consumers that existed before.
@@ -111,6 +111,27 @@ _end_insertion: Final = PreparedStatement(
 )
 
 
+def read_ends(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ClaimEnd]:
+    """Return the ends of the claims that end, among those of these locked consumers, by uuid."""
+    return {
+        uuid: ClaimEnd(float(ends_at), cleaning, EndAction(on_end), None if kept is None else float(kept))
+        for uuid, ends_at, cleaning, on_end, kept in tx.conn.execute(_ENDS, {"uuids": sorted(uuids)})
+    }
+
+
+_ENDS: Final = (
+    sa.select(
+        consumers.c.uuid,
+        claim_expiries.c.expires_at,
+        claim_expiries.c.cleaning_time,
+        claim_expiries.c.on_end,
+        claim_expiries.c.kept_until,
+    )
+    .select_from(claim_expiries.join(consumers, EXPIRES))
+    .where(claim_expiries.c.is_final, consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)))
+)
+
+
 def server_time(conn: sa.Connection) -> float:
     """Return the time of the database's clock, in seconds since 1970."""
     return float(conn.execute(sa.select(clock.ServerNow())).scalar_one())
@@ -132,10 +153,10 @@ def _expiry_times(count: int) -> PreparedStatement:
 
 
 class ClaimExpiry(NamedTuple):
-    """The expiry of a claim (in seconds since 1970, and from now), and its consumer's generation.
+    """The expiry of a claim (in seconds since 1970, and from now), and the generation of its consumer.
 
-    ``is_final`` means that the claim ends, and cannot be confirmed: its amounts are released
-    ``cleaning_time`` seconds after its end.
+    If ``is_final`` is true, the claim cannot be confirmed: its amounts are released ``cleaning_time`` seconds
+    after its end.
     """
 
     generation: int
@@ -149,7 +170,7 @@ class ClaimExpiry(NamedTuple):
 def find_expiry(conn: sa.Connection, consumer: str) -> ClaimExpiry:
     """Return the expiry of a consumer's claim.
 
-    :raises NotFound: no claim of this consumer expires, or it has expired.
+    :raises NotFound: no claim of this consumer expires, or the claim has expired already.
     """
     row = conn.execute(_present, {"consumer": consumer}).one_or_none()
     if row is None:
@@ -179,7 +200,7 @@ _present: Final = (
 
 @dataclass(frozen=True, slots=True)
 class EndingClaim:
-    """A claim that ends at a time, in seconds since 1970, with its consumer."""
+    """A consumer with a claim that ends at a fixed time, in seconds since 1970."""
 
     consumer: str
     generation: int
@@ -190,18 +211,18 @@ class EndingClaim:
 
 
 EndMarker = tuple[float, str]
-"""The end and the consumer of the last claim of a page."""
+"""The end and the consumer of the last claim on a page; the next page begins after this claim."""
 
 
 def list_ending(
     conn: sa.Connection, root: str, after: EndMarker, limit: int
 ) -> tuple[float, list[EndingClaim]]:
-    """Return the present time, and the claims that end with amounts of a tree, by their end and consumer.
+    """Return the current time, and a page of the claims on this tree that have an end, in order.
 
     Claims in their cleaning time are included.
 
-    :param after: the page begins after this end and consumer.
-    :raises NotFound: there is no such root.
+    :param after: the end and the consumer after which the page begins.
+    :raises NotFound: ``root`` is no root provider.
     """
     row = conn.execute(_root, {"root": root}).one_or_none()
     if row is None:
@@ -256,9 +277,9 @@ def confirm_claim(
 
     The new expiry is a number of seconds from now. The generation of the consumer increases by one.
 
-    :raises NotFound: no claim of this consumer expires, or it has expired.
+    :raises NotFound: no claim of this consumer expires, or the claim has expired already.
     :raises ConcurrentUpdate: ``generation`` is not the current generation.
-    :raises Conflict: the claim ends at its time.
+    :raises Conflict: the claim has a fixed end.
     """
     # the statement locks the consumer, so that the claim cannot be released between the check and the write
     rows = consumer_store.rows(consumer_store.lock(tx, [consumer]))
@@ -294,7 +315,7 @@ def confirm_claim(
 
 
 def forget_confirmed(tx: WriteTransaction) -> None:
-    """Delete expired rows of claims that were confirmed or rewritten meanwhile."""
+    """Delete expired rows of claims that have been confirmed or rewritten."""
     # rows of current generations stay, because these claims are released with their allocations
     current = sa.select(consumers.c.id).where(EXPIRES).exists()
     tx.conn.execute(

@@ -85,7 +85,8 @@ def book_maintenance(
         raise Conflict(f"The tree of resource provider {host} has no capacity that a maintenance could take.")
     claim = ConsumerClaim(consumer, resources, None, owner, in_any_portions=True, window=window)
     write_claims(tx, [claim], LockedConsumers({}), are_promised=True)
-    return make_reservation(tx, consumer, None, ReservationEnd(window.ends_at, None), window.starts_at)
+    end = ReservationEnd(window.ends_at, None)
+    return make_reservation(tx, consumer, None, end, window.starts_at, is_maintenance=True)
 
 
 def _tree_uuids(conn: sa.Connection, host: str) -> list[str]:

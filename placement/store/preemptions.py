@@ -7,7 +7,8 @@ the window, and no instant is promised twice. The generation of the consumer inc
 
 A worked example
     A host has 8 VCPU. Preemptible claims ``a`` and, later, ``b`` hold 3 VCPU each until the end of the year.
-    A window needs 4 VCPU from tomorrow on. It ends the newer claim ``b`` then, which leaves 5 VCPU.
+    A window needs 4 VCPU from tomorrow on. The window ends the newer claim ``b`` at its start, which leaves 5
+    VCPU.
 """
 
 from __future__ import annotations

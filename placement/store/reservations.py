@@ -1,8 +1,9 @@
-"""Reservations: consumers with allocations for later claims, until a time of the database's clock.
+"""Reservations: consumers that keep allocations for later claims, until a time of the database's clock.
 
 A reservation is a consumer of the type :data:`TYPE`, with a row in the table of reservations. Like every
-consumer, it disappears with its last allocation. An expired reservation is released by the next worker that
-reads, or that needs its amounts (:func:`write_with_room`). So no separate process has to release it.
+consumer, it disappears with its last allocation. The amounts of an expired reservation are released by the
+next worker that reads the reservation or needs these amounts (:func:`write_with_room`). So no separate
+process has to release expired reservations.
 """
 
 from __future__ import annotations
@@ -73,21 +74,26 @@ def any_project(_: str) -> bool:
 
 
 class ReservationState(StrEnum):
-    """The state of a reservation that has not expired; in ``CLEANING`` it is only held."""
+    """The state of a reservation that has not expired.
+
+    In the state ``CLEANING``, the amounts are still held, but claims can no longer use them.
+    """
 
     PENDING = "pending"
     ACTIVE = "active"
     CLEANING = "cleaning"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityReservation:
-    """A reservation that has not expired; times are in seconds since 1970 by the database's clock.
+    """A reservation that has not expired; its times are in seconds since 1970 by the database's clock.
 
-    Only members of ``group`` may take amounts from it; None allows all claims of its project. A reservation
-    with ``starts_at`` is a window. Its amounts are held from ``starts_at`` up to ``expires_at``, which
-    includes the lead and the cleaning time. While ``is_pending``, its amounts are planned allocations.
-    ``now`` is the time when the reservation was read.
+    Only members of ``group`` may take amounts from the reservation; None allows all claims of its project. A
+    reservation with a start (``starts_at``) is called a window. Its amounts are held from ``starts_at`` up to
+    ``expires_at``, which includes the lead and the cleaning time. While ``is_pending``, its amounts are
+    planned allocations. ``now`` is the time when the reservation was read. Before its start, a window that
+    ``is_movable`` may move to an equivalent host.
     """
 
     uuid: str
@@ -101,40 +107,48 @@ class CapacityReservation:
     now: float = 0.0
     lead_time: int = 0
     cleaning_time: int = 0
+    is_maintenance: bool = False
     on_end: EndAction = EndAction.NONE
+    is_movable: bool = False
 
     @property
     def window_margins(self) -> WindowMargins:
-        """Return the lead and the cleaning time."""
+        """Return the lead time and the cleaning time of the window."""
         return WindowMargins(self.lead_time, self.cleaning_time)
 
     @property
     def usable(self) -> TimeWindow:
-        """Return the time in which claims may use the reservation; one without a start begins at 0."""
+        """Return the time in which claims may use the reservation.
+
+        Without ``starts_at``, this time begins at 0.
+        """
         return self.window_margins.usable_window(TimeWindow(self.starts_at or AT_ONCE, self.expires_at))
 
     @property
     def state(self) -> ReservationState:
-        """Return the state by the clock of the database when the reservation was read."""
+        """Return the state of the reservation at the time when it was read from the database."""
         if not self.has_begun or (self.lead_time and self.now < self.usable.starts_at):
             return ReservationState.PENDING
         return ReservationState.ACTIVE if self.now < self.usable.ends_at else ReservationState.CLEANING
 
     @property
     def time_ahead(self) -> TimeWindow:
-        """Return the time from the reading on in which amounts are held."""
+        """Return the time in which the amounts are held, beginning when the reservation was read."""
         return TimeWindow(max(self.now, self.starts_at or self.now), self.expires_at)
 
     @property
     def has_begun(self) -> bool:
-        """Return whether the window has begun to hold amounts, by the database's clock when it was read."""
+        """Return whether the window already held its amounts when it was read from the database."""
         # the clock decides, even if no request has made the planned amounts allocations yet
         return self.starts_at is None or not self.is_pending or self.starts_at <= self.now
 
     def refuse_time(self, window: TimeWindow | None) -> None:
-        """Refuse claims outside of the time of this window; a reservation without a start refuses none.
+        """Refuse claims outside of the time of this window.
 
-        :raises Conflict: the window has not begun, or the claim has no end, or ends after the window.
+        A reservation without a start accepts claims at all times.
+
+        :raises Conflict: the window has not begun, or the claim has no end, or the claim ends after the
+            window.
         """
         if self.starts_at is None:
             return
@@ -162,7 +176,7 @@ class CapacityReservation:
 
 @dataclass(frozen=True, slots=True)
 class ReservationEnd:
-    """The expiry of a reservation, either a time or seconds from now; the other field is None."""
+    """The expiry of a reservation, either as a time or as seconds from now; the other field is None."""
 
     at: float | None
     seconds: float | None
@@ -170,9 +184,10 @@ class ReservationEnd:
 
 @dataclass(frozen=True, slots=True)
 class ReservationChange:
-    """A new end of a reservation, and the amounts that it keeps, by provider and resource class.
+    """A change of a reservation: its new end, and the amounts that it keeps, by provider and resource class.
 
-    ``on_end`` is for claims that take from it afterwards. None leaves each of the three as it is.
+    ``on_end`` applies to later claims from the reservation. A field that is None leaves this part of the
+    reservation unchanged.
     """
 
     end: ReservationEnd | None
@@ -195,7 +210,9 @@ _shown: Final = (
         clock.ServerNow(),
         reservations.c.lead_time,
         reservations.c.cleaning_time,
+        reservations.c.is_maintenance,
         reservations.c.on_end,
+        reservations.c.is_movable,
     )
     .select_from(_holds)
     .where(consumers.c.consumer_type == TYPE, reservations.c.expires_at > clock.ServerNow())
@@ -210,13 +227,14 @@ def find_reservation(conn: sa.Connection, uuid: str) -> CapacityReservation | No
 
 
 def _reservation_of(row: Sequence[Any]) -> CapacityReservation:
-    return replace(CapacityReservation(*row), on_end=EndAction(row[-1]))
+    *_, on_end, is_movable = row
+    return replace(CapacityReservation(*row), on_end=EndAction(on_end), is_movable=bool(is_movable))
 
 
 def list_reservations(
     conn: sa.Connection, project_id: str | None, group: str | None, after: str | None, limit: int
 ) -> list[CapacityReservation]:
-    """Return reservations of a project and a group in the order of uuids, beginning after a uuid."""
+    """Return reservations of a project and a group, sorted by uuid, beginning after the uuid ``after``."""
     # pages begin after a uuid and not after a number of rows, so that added or removed reservations do not
     # shift pages
     query = _shown.order_by(consumers.c.uuid).limit(limit)
@@ -240,7 +258,7 @@ def no_reservation(uuid: str) -> NotFound:
 class WrittenReservation:
     """A reservation at the end of a transaction, with its allocations.
 
-    It is read in the transaction, because it may expire before a later read.
+    The transaction reads the reservation, because the reservation may expire before a later read.
     """
 
     reservation: CapacityReservation
@@ -256,12 +274,16 @@ def make_reservation(
     limits: BookingLimits = NO_LIMITS,
     margins: WindowMargins = NO_MARGINS,
     on_end: EndAction = EndAction.NONE,
+    *,
+    is_maintenance: bool = False,
+    is_movable: bool = False,
 ) -> WrittenReservation:
     """Turn a consumer that this transaction has created, with its allocations, into a reservation.
 
     :param starts_at: the start of a window; its allocations are planned if it lies in the future.
-    :param margins: the parts of the time from ``starts_at`` to ``end`` that claims cannot use.
-    :param on_end: what happens at the end of claims that take from the reservation.
+    :param margins: the lead time and the cleaning time, which claims cannot use.
+    :param on_end: what happens to a guest when its claim from the reservation ends.
+    :param is_movable: whether a window may move to an equivalent host before its start.
     :raises InvalidRequest: the end of the reservation is not in the future.
     :raises Conflict: the reservation exceeds a limit.
     """
@@ -271,7 +293,7 @@ def make_reservation(
     which = sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery()
     values: dict[str, Any] = {"consumer_id": which, "claim_group": group, "starts_at": starts_at}
     values |= {"lead_time": margins.lead, "cleaning_time": margins.cleaning}
-    values["on_end"] = on_end
+    values |= {"on_end": on_end, "is_maintenance": is_maintenance, "is_movable": is_movable}
     values["expires_at"] = _time_of(end)
     tx.conn.execute(sa.insert(reservations).values(values))
     # the reservation is read after the write, because the database computes the end by its own clock
@@ -319,7 +341,7 @@ def _count_living(conn: sa.Connection, written: CapacityReservation) -> int:
 
 
 def _check_limits(tx: WriteTransaction, written: CapacityReservation, limits: BookingLimits) -> None:
-    """Refuse a written reservation above a limit; the caller has locked the bucket of reservations."""
+    """Refuse a written reservation that exceeds a limit; the caller has locked the bucket of reservations."""
     begin = written.now if written.starts_at is None else written.starts_at
     limits.check_time(TimeWindow(begin, written.expires_at), written.now)
     if limits.needs_amounts:
@@ -379,13 +401,13 @@ def change_reservation(
     limits: BookingLimits = NO_LIMITS,
     may_change: ProjectCheck = any_project,
 ) -> WrittenReservation:
-    """Change a reservation in a transaction of its own; its generation increases by one.
+    """Change a reservation in a separate transaction; the generation of the reservation increases by one.
 
-    The cleaning time of a window follows its new end.
+    The cleaning time of a window then begins at the new end.
 
     :param may_change: returns whether the caller may change reservations of a project.
-    :raises NotFound: there is no such reservation that the caller may change.
-    :raises ConcurrentUpdate: the generation is not the present one.
+    :raises NotFound: no reservation that the caller may change has this uuid.
+    :raises ConcurrentUpdate: ``generation`` is not the current generation.
     :raises InvalidRequest: the new end is in the past, or not after the start of the window, or the
         reservation does not hold the amounts that it should keep.
     :raises Conflict: the room of a window is not free until its new end; the message has the latest end. Or a
@@ -410,11 +432,11 @@ def change_reservation(
 def _latest_end(
     tx: WriteTransaction, uuid: str, kept: Mapping[str, Mapping[str, int]] | None
 ) -> tuple[float, list[TimedAmount], int]:
-    """Return the latest end of the held time of a window, the timed amounts beside it, and its cleaning time.
+    """Return the latest possible end of a window's held time, its ``TimedAmounts``, and its cleaning time.
 
     The end is in seconds since 1970, the cleaning time in seconds.
 
-    :param kept: the amounts that the window shall keep; None means all.
+    :param kept: the amounts that the window keeps; None means that it keeps all amounts.
     """
     _, found = _lock_reservation(tx, uuid)
 
@@ -467,7 +489,7 @@ def _write_again(
     window: TimeWindow | None,
     kept: Mapping[str, Mapping[str, int]] | None,
 ) -> None:
-    """Write the amounts of a reservation again, with another time, or a part of them."""
+    """Write the amounts of a reservation again, with a new time, or write only a part of the amounts."""
     locked = claimants.lock_consumers(tx, [row.uuid])
     tx.lock(locked.providers)
     claim = window_claim(tx, row, locked, window)
@@ -488,7 +510,7 @@ def window_claim(
     locked: claimants.LockedConsumers,
     window: TimeWindow | None,
 ) -> ConsumerClaim:
-    """Return the claim of a locked reservation for the amounts that it has, begun or planned."""
+    """Return the claim of a locked reservation for its amounts, whether the window has begun or not."""
     own = [each for each in (*locked.holdings, *locked.planned) if each.consumer == row.uuid]
     names = _class_names(tx, {each.class_id for each in own})
     resources: dict[str, dict[str, int]] = {}
@@ -520,7 +542,7 @@ def _read_written(tx: WriteTransaction, uuid: str) -> WrittenReservation:
 def held_amounts(
     conn: sa.Connection, found: Collection[CapacityReservation]
 ) -> Sequence[allocations.Allocation]:
-    """Return the allocations of these reservations, and the planned ones of pending windows."""
+    """Return the allocations of these reservations, and the planned allocations of pending windows."""
     held: list[allocations.Allocation] = []
     if uuids := [each.uuid for each in found]:
         held += allocations.of_consumers(conn, uuids)
@@ -553,13 +575,13 @@ def divided_claims(
     groups: Mapping[str, str],
     locked: claimants.LockedConsumers,
 ) -> list[ConsumerClaim] | None:
-    """Return claims from a locked reservation, and what remains in it as its new claim.
+    """Return claims from a locked reservation, and a claim of the reservation for the amounts that remain.
 
-    The claims last for the cleaning time of the reservation longer.
+    The claims last until the end of the cleaning time that the reservation requires.
 
     :param groups: the names of the groups that the consumers join.
-    :returns: The result is None if the reservation does not hold enough.
-    :raises Conflict: there is no reservation that serves the claims.
+    :returns: None if the reservation does not hold enough.
+    :raises Conflict: no reservation with this uuid serves the claims.
     """
     row, found = locked.consumers.get(reservation), find_reservation(tx.conn, reservation)
     for claim in claims:
@@ -606,7 +628,10 @@ def _with_cleaning(claim: ConsumerClaim, reservation: CapacityReservation) -> Co
 
 
 def unusable_reservation(reservation: str, project_id: str) -> Conflict:
-    """Return the error for a claim that may not use a reservation; the message does not reveal the owner."""
+    """Return the error for a claim that may not use a reservation.
+
+    The message hides the reservation's owner.
+    """
     return Conflict(
         f"There is no reservation {reservation} that this claim of project {project_id} may take from: it"
         " may have expired, or be for another group, or claims may have taken all of it.",
@@ -627,7 +652,9 @@ def _class_lookup(count: int) -> PreparedStatement:
 
 
 def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction], T]) -> T:
-    """Run a write. If it fails while expired allocations exist, release them and run the write again.
+    """Run a write.
+
+    If the write fails while expired allocations exist, release these allocations and run the write again.
 
     :raises Conflict: the write conflicts with the state after the release.
     """
@@ -649,7 +676,7 @@ def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction]
 
 
 def _describe_overlaps(conn: sa.Connection, conflict: Conflict) -> str:
-    """Return a sentence with the windows that need the amounts of a refused write; mostly there are none."""
+    """Return a sentence about the windows that need the amounts of a refused write, or an empty text."""
     if not isinstance(conflict, CapacityExceeded):
         return ""
     schedule = holds.read_schedule(conn, of_providers=[conflict.provider])

@@ -1,15 +1,16 @@
 """Moves inventories between providers together with their allocations, in one transaction."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placement import exceptions
 from placement.db.database import WriteTransaction
 from placement.db.tables import resource_classes
 from placement.exceptions import ConcurrentUpdate, InvalidRequest
-from placement.store import allocations, claimants, inventories, names, providers
+from placement.store import allocations, claimants, expiries, inventories, names, providers, reservations
 from placement.store.claims import ConsumerClaim
 from placement.store.inventories import InventoryValues
+from placement.store.time_profile import AT_ONCE, TimeWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,13 @@ def reshape_providers(
     for uuid, new in wanted.items():
         # inventories are written before the allocations, which need the new inventories
         inventories.write(tx, rows[uuid], new.inventories, set(present[uuid].scalars), lookup.ids)
-    allocations.write_claims(tx, claims, locked)
+    # a reshape moves amounts, and changes no promise about their end
+    ends = expiries.read_ends(tx, locked.timed) if locked.timed else {}
+    allocations.write_claims(tx, [_with_time(tx, each, ends, locked) for each in claims], locked)
+    lasting = {each.consumer for each in claims if each.takes_anything and each.consumer in ends}
+    expiries.write_ends(
+        tx, {uuid: ends[uuid] for uuid in lasting}, [locked.consumers[uuid].id for uuid in lasting]
+    )
     for uuid, new in wanted.items():
         kept = {lookup.ids[name] for name in new.inventories}
         going = set(present[uuid].scalars) - kept
@@ -65,3 +72,21 @@ def reshape_providers(
         # providers with new inventories get a second increment, which clients expect; all other providers get
         # one increment
         tx.note_changed([rows[uuid].id], generation=bool(new.inventories))
+
+
+def _with_time(
+    tx: WriteTransaction,
+    claim: ConsumerClaim,
+    ends: Mapping[str, expiries.ClaimEnd],
+    locked: claimants.LockedConsumers,
+) -> ConsumerClaim:
+    """Return the claim of a reshape with the time of the present one."""
+    if claim.consumer not in locked.timed:
+        return claim
+    end = ends.get(claim.consumer)
+    if end is not None:
+        return replace(claim, window=TimeWindow(AT_ONCE, end.expires_at))
+    found = reservations.find_reservation(tx.conn, claim.consumer)
+    if found is None or found.starts_at is None:
+        return claim
+    return replace(claim, window=TimeWindow(found.starts_at, found.expires_at))

@@ -1,19 +1,20 @@
-"""Events of windows and of claims that end: they follow from the tables and the clock.
+"""Events of windows and of claims with an end, computed from the tables and the clock.
 
 Nouns
     An *event* has a kind, a consumer and an *instant*: the time at which it happens, by the clock of the
-    database. An instant is never before the write that decides about it. So if a reader asks for one interval
-    after the other up to the present, each event is in one of its answers.
+    database. An instant is never before the write that causes it. So a reader that asks for consecutive
+    intervals up to the present gets each event in one of the answers.
 
 Invariants
-    - The feed shows the present bookings. An event of a time that was changed meanwhile is not in it.
+    - The events correspond to the present bookings. If a time has been changed, the event of the former time
+      is left out.
     - A deleted window has no events for times after its deletion. A window that was deleted before its start
       is cancelled, and has no other event.
-    - The price of a page is bounded by the number of bookings with times in its interval, which indexes find,
-      and by its limit.
+    - The cost of a page is bounded by its limit, and by the number of bookings with times in its interval,
+      which indexes find.
 
-A claim leaves the tables when its amounts are released. Then :func:`note_ended` keeps what its events need,
-for :data:`MAX_AGE` seconds.
+A claim is deleted from the tables when its amounts are released. :func:`note_ended` then keeps the data for
+its events for :data:`MAX_AGE` seconds.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ from placement.store.expired import EXPIRES
 from placement.store.time_profile import MAX_PAST, EndAction, iso_time
 
 MAX_AGE: Final = 7 * 86_400.0
-"""Seconds for which claims are known after their end."""
+"""Seconds after the end of a claim for which the service keeps the data for its events."""
 # a consumer has one row, so a release adds at most 100 rows
 _FORGOTTEN: Final = 200
-"""Maximum number of old claims that a release forgets."""
+"""Maximum number of old claims of which one release deletes the data for events."""
 # a window may begin in the past by as much, and its booking takes some time
 _LATE: Final = 2 * MAX_PAST
-"""Maximum number of seconds from the start of a window to its booking."""
+"""Maximum number of seconds by which a window may start before its booking."""
 # any constant namespace serves; a change would repeat each event of the last minute
 _NAMESPACE: Final = uuids.UUID("0a8f2c1e-52f7-4a39-9d0c-6b1f3f6a7e24")
 
 
 class TimeEventKind(StrEnum):
-    """The kind of an event, in the order of events at one instant."""
+    """The kind of an event; events at the same instant are in the order of their kinds."""
 
     STARTS_SOON = "reservation.starts_soon"
     STARTED = "reservation.started"
@@ -69,10 +70,10 @@ _KINDS: Final = list(TimeEventKind)
 
 @dataclass(frozen=True, slots=True)
 class TimeEvent:
-    """An event of a consumer; times are in seconds since 1970.
+    """An event of a consumer; all times are in seconds since 1970.
 
-    ``starts_at`` and ``ends_at`` are the present times of the window or claim, without margins. A claim has
-    no start.
+    ``starts_at`` and ``ends_at`` are the present times of the window or claim, without lead and cleaning
+    time. For a claim, ``starts_at`` is None.
     """
 
     kind: TimeEventKind
@@ -86,7 +87,7 @@ class TimeEvent:
 
     @property
     def event_id(self) -> str:
-        """The id, which is the same in each answer with this event."""
+        """The id of the event, which is the same in each answer with this event."""
         return str(uuids.uuid5(_NAMESPACE, f"{self.kind} {self.consumer} {round(self.instant * 1e6)}"))
 
     def to_document(self) -> dict[str, Any]:
@@ -105,13 +106,13 @@ class TimeEvent:
 
     @property
     def position(self) -> EventPosition:
-        """The place in the order of events."""
+        """The position of the event in the order of events."""
         return EventPosition(self.instant, self.kind, self.consumer)
 
 
 @dataclass(frozen=True, slots=True)
 class EventPosition:
-    """A place in the order of events: instant, kind and consumer."""
+    """A position in the order of events: instant, kind and consumer."""
 
     instant: float
     kind: TimeEventKind
@@ -125,9 +126,10 @@ class EventPosition:
 
 @dataclass(frozen=True, slots=True)
 class EventInterval:
-    """The events with instants in ``[since, until)``, of one project or of all.
+    """The events with an instant in ``[since, until)``, of one project or of all projects.
 
-    ``notice`` is the number of seconds from an event of the kinds ``*_soon`` to the time that it announces.
+    ``notice`` is the number of seconds between an event of the kinds ``*_soon`` and the time that the event
+    announces.
     """
 
     since: float
@@ -139,7 +141,7 @@ class EventInterval:
 def list_events(
     conn: sa.Connection, interval: EventInterval, after: EventPosition | None, limit: int
 ) -> list[TimeEvent]:
-    """Return events in order, beginning after a position."""
+    """Return the events of an interval, sorted, beginning after a position."""
     found: dict[str, TimeEvent] = {}
     # claims that were released between the statements are in both tables, and in the result once
     for kind, query in _QUERIES:
@@ -165,7 +167,7 @@ def list_events(
 
 
 def _place_in(kind: TimeEventKind, after: EventPosition) -> tuple[float, str]:
-    """Return the instant and the consumer after which the events of a kind follow a position."""
+    """Return the instant and the consumer after which events of this kind come after a position."""
     order = _KINDS.index(kind) - _KINDS.index(after.kind)
     # no uuid is before the empty text or behind the letter z
     return after.instant, after.consumer if order == 0 else "" if order > 0 else "z"
@@ -180,7 +182,10 @@ def _events_of(kind: TimeEventKind, rows: Iterable[Sequence[Any]]) -> Iterator[T
 
 
 def note_ended(tx: WriteTransaction, uuids_of_consumers: Collection[str]) -> None:
-    """Keep the claims among these consumers that have ended, before they are released; forget old ones."""
+    """Keep the data for events of ended claims of these consumers before their release.
+
+    Forget the data of old claims.
+    """
     ended = tx.conn.execute(_ENDING, {"uuids": list(uuids_of_consumers)}).mappings().all()
     if not ended:
         return

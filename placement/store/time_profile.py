@@ -73,7 +73,7 @@ AT_ONCE: Final = 0.0
 
 
 class EndAction(StrEnum):
-    """An action on a guest at the end of its claim, besides the release of its allocations."""
+    """An action on a guest at the end of its claim, in addition to the release of its allocations."""
 
     NONE = "none"
     NOTIFY = "notify"
@@ -81,7 +81,7 @@ class EndAction(StrEnum):
 
 
 class HoldRefusal(Conflict):
-    """A hold cannot be written, independently of the state of other consumers."""
+    """The error for a hold that cannot be written, whatever the state of other consumers."""
 
 
 HoldKey = tuple[str, str]
@@ -108,7 +108,7 @@ class TimeWindow:
 
 @dataclass(frozen=True, slots=True)
 class WindowMargins:
-    """Seconds before the usable start and after the usable end of a window, with its amounts held."""
+    """Seconds before the usable time of a window and after it, during which its amounts are held as well."""
 
     # whole numbers, so that sums with times are exact
     lead: int = 0
@@ -149,7 +149,7 @@ class TimedAmount:
     def starts_at(self) -> float:
         """The start of the window.
 
-        An amount that has begun counts from now on, even if the clock is behind.
+        An amount with an allocation counts from now on, even if the clock is behind.
         """
         # the clock of a server that takes over may be behind
         return -math.inf if self.has_begun else self.window.starts_at
@@ -217,7 +217,7 @@ def needed_holds(amounts: Iterable[TimedAmount], now: float) -> dict[HoldKey, in
 def wrong_holds(
     amounts: Sequence[TimedAmount], holds: Iterable[tuple[HoldKey, int]], now: float
 ) -> dict[HoldKey, tuple[int, int]]:
-    """Return the present and the needed amount of each hold that is wrong, so that no write can have left it.
+    """Return the present and the needed amount of each wrong hold.
 
     :param amounts: all timed amounts of the providers.
     :param holds: the present holds of the providers; missing holds are 0.

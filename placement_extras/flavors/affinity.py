@@ -1,9 +1,10 @@
 """Requests CPUs, memory and devices of a guest from one NUMA node, in a single request.
 
 Nova asks Placement for amounts of the whole host, and checks NUMA nodes afterwards
-(``hw:pci_numa_affinity_policy``). This module makes a request with ``same_subtree`` instead. Such a request
-works on hosts where CPUs, memory and devices belong to the providers of NUMA nodes. A NUMA node serves the
-group ``_NODE``, and this node or its descendants serve the other groups with CPUs, memory and devices.
+(``hw:pci_numa_affinity_policy``). This module makes a request with ``same_subtree`` instead. A request with
+``same_subtree`` works on hosts where CPUs, memory and devices belong to the providers of NUMA nodes. A NUMA
+node serves the group ``_NODE``, and this node or its descendants serve the other groups with CPUs, memory and
+devices.
 
 If the policy of a device is only a preference, there is a second request, the *fallback*. The fallback is
 used if no host can serve the first request. A guest with several NUMA nodes gets the request that Nova would

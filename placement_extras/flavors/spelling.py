@@ -1,7 +1,8 @@
 """Known names of extra specs and image properties, and warnings about unknown names.
 
 Nova ignores unknown names, so a misspelt extra spec has no effect. A namespace that Nova 34.0.0 does not know
-belongs to another program. It causes a warning only if it looks like a misspelt namespace of Nova.
+belongs to another program. Such a namespace causes a warning only if it looks like a misspelt namespace of
+Nova.
 """
 
 import re

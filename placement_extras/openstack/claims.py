@@ -136,8 +136,9 @@ class CreateClaim(command.Lister):
             dest="min_duration",
             metavar="<seconds>",
             type=int,
-            help="Make a claim that lasts at least this number of seconds, and ends when its room is promised"
-            " to others, or at --ends-at. It gets the host where it may stay longest",
+            help="Make a claim that lasts at least this number of seconds, and ends when a reservation needs"
+            " its resources, or at --ends-at. The service chooses the host on which the claim can last"
+            " longest",
         )
         _add_on_end(
             parser,
@@ -236,8 +237,8 @@ class CreateReservation(command.ShowOne):
         parser.add_argument(
             "--maintenance-of",
             metavar="<host>",
-            help="Host that is taken away as a whole, instead of a query: its name, or the UUID of its root"
-            " provider; needs --from and --until",
+            help="Reserve a whole host for a maintenance, instead of the resources of a query. The value is"
+            " the name of the host, or the UUID of its root provider; needs --from and --until",
         )
         parser.add_argument(
             "--from",
@@ -255,6 +256,13 @@ class CreateReservation(command.ShowOne):
             help="Name of a group of claims. With this option, only claims of the group can use the"
             " reservation",
         )
+        parser.add_argument(
+            "--fixed",
+            dest="movable",
+            action="store_const",
+            const=False,
+            help="Never move the window to another host before its start",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
@@ -264,7 +272,7 @@ class CreateReservation(command.ShowOne):
             **_request_fields(self, parsed_args, needs_source=host is None),
             **_expiry_fields(parsed_args),
             **_given_fields(
-                parsed_args, "uuid", "group", "starts_at", "lead_time", "cleaning_time", "on_end"
+                parsed_args, "uuid", "group", "starts_at", "lead_time", "cleaning_time", "on_end", "movable"
             ),
         }
         if host is not None:
@@ -289,9 +297,10 @@ class ListReservations(command.Lister):
         )
         parser.add_argument(
             "--state",
-            choices=("pending", "active", "cleaning", "degraded", "ended", "cancelled"),
-            help="List reservations of this state only. Degraded ones, pending or active, have amounts that"
-            " their hosts cannot give any more. Ended and cancelled windows are listed for 90 days",
+            choices=("pending", "active", "cleaning", "failed", "degraded", "ended", "cancelled"),
+            help="List reservations of this state only. A pending or active reservation is degraded if its"
+            " hosts no longer have the reserved amounts. An active one has failed if none of its amounts is"
+            " available. Ended and cancelled reservations are listed for 90 days",
         )
         return parser
 
@@ -471,14 +480,15 @@ def _add_place_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="<host>",
         action="append",
         default=[],
-        help="Host that may be chosen: its name, or the UUID of its root provider (may be repeated)",
+        help="Host that the service may choose: its name, or the UUID of its root provider (may be repeated)",
     )
     parser.add_argument(
         "--excluded-host",
         metavar="<host>",
         action="append",
         default=[],
-        help="Host that may not be chosen: its name, or the UUID of its root provider (may be repeated)",
+        help="Host that the service may not choose: its name, or the UUID of its root provider (may be"
+        " repeated)",
     )
 
 
@@ -536,8 +546,8 @@ def _add_on_end(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 _ON_END_HELP: Final = (
-    "What happens to guests at the end of claims that take from the reservation from now on, and name no"
-    " action: nothing, an event, or an eviction by the agent of the host"
+    "What happens to a guest when its claim on the reservation ends: nothing, an event, or an eviction by"
+    " the agent of the host. The value applies to later claims that do not set --on-end"
 )
 
 

@@ -137,14 +137,14 @@ class ShowCapacity(command.Lister):
         parser.add_argument(
             "--drain",
             action="store_true",
-            help="Also count how many consumers on the hosts of --excluded-host have a place on the"
-            " other hosts",
+            help="Also count how many consumers of the hosts of --excluded-host fit on the other hosts",
         )
         parser.add_argument(
             "--maintenance",
             metavar="<reservation>",
-            help="UUID of a reservation of hosts for a maintenance: like --excluded-host for its hosts with"
-            " --drain, but without consumers that end before it begins",
+            help="UUID of a reservation that takes hosts away for a maintenance. The command treats these"
+            " hosts like hosts of --excluded-host with --drain, but ignores consumers that end before the"
+            " maintenance",
         )
         _add_options(parser, _CAPACITY_PARTS, "the queries")
         return parser

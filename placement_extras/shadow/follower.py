@@ -95,7 +95,7 @@ class ShadowFollower:
     def run(self, control: Connection) -> None:
         """Run until the other end of ``control`` is closed.
 
-        Then replay the waiting copies, and print the report.
+        After that, replay the waiting copies, and print the report.
         """
         # the server is created before the threads, so that a port in use ends the process before a copy is
         # accepted

@@ -58,7 +58,7 @@ class FlightTicket:
 class InFlight:
     """The requests that are in flight.
 
-    It numbers each request that comes in, and makes a copy of the request when it is answered.
+    This object numbers each request that comes in, and makes a copy of the request when it is answered.
 
     :param put: a function that receives the copies in the order of the answers. This function must not block,
         because it is called under the lock.

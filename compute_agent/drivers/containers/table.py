@@ -102,9 +102,9 @@ class ContainerTable(GuestTable):
     def _find_subject(self, container: ContainerState | None) -> ContainerState | None:
         """The container, or its pod if the pod is the guest; None if it is no guest of its own.
 
-        The infra container, which has the labels of its pod, represents the pod. It alone is no guest. A
-        container outside of the group of its pod counts as a guest of its own. A container that does not run
-        now may be in the group later.
+        The infra container, which has the labels of its pod, represents the pod. The infra container alone is
+        no guest. A container outside of the group of its pod counts as a guest of its own. A container that
+        does not run now may be in the group later.
 
         :raises ValueError: the answer about the pod cannot be used.
         """

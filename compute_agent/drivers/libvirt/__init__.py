@@ -1,6 +1,6 @@
 """Manages domains of libvirt, and sets their CPUs, memory and block I/O.
 
-Other programs start and stop the domains through libvirtd.
+Other programs than the agent start and stop the domains through libvirtd.
 
 Parts, from the driver down:
 

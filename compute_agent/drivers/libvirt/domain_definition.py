@@ -191,7 +191,9 @@ _MAX_PINS: Final = 16384
 Pin = tuple[ThreadRole, frozenset[int]]
 
 Pins = Mapping[ThreadRole, frozenset[int] | None]
-"""The CPUs of each thread of a domain, by the role of the thread. None stands for all CPUs of the host."""
+"""The CPUs of each thread of a domain, by the role of the thread. If a role has None, its threads may use all
+CPUs of the host.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -343,7 +343,7 @@ class RunningDomain:
         """The NUMA nodes to which the kernel or libvirt binds the memory, if they differ from ``wanted``.
 
         An empty set means that the memory is not bound. None means that the nodes agree, or that libvirt has
-        refused ``wanted`` before.
+        already refused the nodes in ``wanted``.
 
         :raises GuestGoneError: the guest has ended.
         """

@@ -1,8 +1,8 @@
 """The table of process guests, in memory and on disk, which notices the ends of guests through pidfd_open(2).
 
-The table is separate from the process driver because it has its own lock and thread. The driver asks it for
-records, and changes the kernel's settings without the lock. Each change of a record is written to disk before
-it takes effect in memory.
+The table is separate from the process driver because it has its own lock and thread. The driver asks the
+table for records, and changes the kernel's settings without the table's lock. Each change of a record is
+written to disk before it takes effect in memory.
 """
 
 from __future__ import annotations

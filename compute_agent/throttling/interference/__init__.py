@@ -20,17 +20,17 @@ Modules
     - ``decisions`` combines these, from ``state`` and samples to the next state and decisions.
 
 A worked example
-    A web server usually waits 2 % of its time for CPUs, and never more than 8 %. Then a batch job on the same
-    CPUs begins to use four cores, and the server waits 40 % of its time. Four samples in a row are
+    A web server usually waits 2 % of its time for CPUs, and never more than 8 %. One day, a batch job on the
+    same CPUs begins to use four cores, and the server waits 40 % of its time. Four samples in a row are
     violations. Three batch jobs run on these CPUs, and the use of only this job correlates with the signal
     (0.9). The job is limited to 3.2 cores.
 
     The server now waits 30 % in the first window, and 29 % in the second. Both values are lower by at least a
     tenth, so the job is guilty. The server is still disturbed, and further steps follow until it waits 6 %.
-    This limit is held for five minutes. Then the agent reverses the steps one after the other, at intervals
-    of a minute. If the server then suffers more than during the hold, the agent repeats the last step, and
-    holds the lower limit twice as long. If the first step does not help, the agent undoes it, and leaves the
-    pair of server and job alone for an hour.
+    This limit is held for five minutes. After these five minutes, the agent reverses the steps one after the
+    other, at intervals of a minute. If the server then suffers more than during the hold, the agent repeats
+    the last step, and holds the lower limit twice as long. If the first step does not help, the agent undoes
+    it, and leaves the pair of server and job alone for an hour.
 
 Invariants
     - Protected guests, which watermarks must not limit either, are never suspects.

@@ -164,7 +164,7 @@ class CaseDecision:
 class VictimLevels:
     """The levels of the victim's signal from which the next state of a case is computed.
 
-    None stands for an unknown level.
+    A level of None is unknown.
 
     - ``first`` and ``second`` are the means of the two windows of a trial.
     - ``latest`` is the mean of the latest window.

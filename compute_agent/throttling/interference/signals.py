@@ -19,7 +19,7 @@ from compute_agent.usage.snapshot import GuestUsage
 class GuestReading:
     """The measured values of one guest since the previous sample.
 
-    None and a missing key stand for unknown values.
+    A value of None, or a missing key, means that the value is unknown.
 
     - ``facts`` has the class, rank and allotments of the guest.
     - ``cpus`` are the CPUs that the guest may run on. ``near`` also has the CPUs that share an L3 cache with
@@ -246,7 +246,7 @@ class InterferenceWatch:
     - ``victims`` are the classes of guests to protect from disturbance; empty for all classes.
     - ``consenting`` are classes of guests that may also be limited for guests of the same class.
     - ``escalate`` is called with the uuid of a guest after ``escalate_after`` verdicts against it for the
-      same victim in a day. None means that no command is configured.
+      same victim in a day. If ``escalate`` is None, no command is configured.
     """
 
     name: str

@@ -148,7 +148,7 @@ def host_usage(
     """Build the ``MetricUsage`` of a metric without domains, in the metric's unit.
 
     ``amount`` is the usage of the host, ``guests`` the usage of guests by uuid, and ``capacity`` the capacity
-    of the host. None stands for an unknown value.
+    of the host. A value of None is unknown.
     """
     return MetricUsage(
         host={} if amount is None else {"": amount},

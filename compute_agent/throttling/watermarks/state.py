@@ -62,8 +62,8 @@ class WatermarkState:
     - ``throttles`` are the limits in force, in the order in which they were set. Limits are raised in the
       reverse order.
     - ``evictions`` are the evictions in progress.
-    - ``scheduling_off``: whether new guests are kept away. None means that this is unknown, for example after
-      the loss of the state file. The next round then sets the switch explicitly.
+    - ``scheduling_off``: whether new guests are kept away. ``scheduling_off`` is None if this is unknown, for
+      example after the loss of the state file. The next round then sets the switch explicitly.
 
     Two fields are not saved, and are empty after a start of the agent:
 

@@ -3,7 +3,7 @@
 import uuid as uuids
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -17,14 +17,19 @@ from placement.policies import ext as rules
 from placement.schemas import reservation as schemas
 from placement.schemas.base import canonical_uuid
 from placement.schemas.claim import parse_end_action
-from placement.search.claims.degradation import DegradationCause, PromisingProviders, find_causes
+from placement.search.claims.degradation import DegradationCause, PromisingProviders, find_causes, has_failed
 from placement.store import reservations as store
 from placement.store.allocations import Allocation
 from placement.store.booking_limits import BookingLimits
 from placement.store.consumers import ConsumerOwnership
 from placement.store.holds import read_schedule
 from placement.store.maintenances import HostGuest, book_maintenance, find_guests
-from placement.store.reservations import CapacityReservation, ReservationEnd, WrittenReservation
+from placement.store.reservations import (
+    CapacityReservation,
+    ReservationEnd,
+    ReservationState,
+    WrittenReservation,
+)
 from placement.store.time_profile import EndAction, WindowMargins, iso_time
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
 from placement.store.window_history import PastState, WindowRecord, list_past
@@ -63,13 +68,19 @@ def create_reservation(call: ApiRequest) -> Response:
         starts_at, end = window.starts_at, ReservationEnd(window.ends_at, None)
     wanted = schemas.wanted_of(body, call.service.request_forms, uuid, window)
     limits = booking_limits(call)
+    # a window that names hosts stays there
+    is_movable = body["movable"] and window is not None and not wanted.names_hosts_or_trees
     # the transaction fills this list; it may run several times, and the last run counts
     made: list[WrittenReservation] = []
 
     on_end = parse_end_action(body["on_end"]) or EndAction.NONE
 
     def make_written(tx: WriteTransaction) -> None:
-        made[:] = [store.make_reservation(tx, uuid, body["group"], end, starts_at, limits, margins, on_end)]
+        made[:] = [
+            store.make_reservation(
+                tx, uuid, body["group"], end, starts_at, limits, margins, on_end, is_movable=is_movable
+            )
+        ]
 
     claim_service(call).claim_places([wanted], also=make_written)
     (written,) = made
@@ -247,8 +258,13 @@ def _reservation_documents(
     documents = []
     for each in found:
         own = amounts[each.uuid]
-        causes = find_causes(own, each.time_ahead, providers, skylines)
-        documents.append(_reservation_document(each, own, causes))
+        # the host of a maintenance may be disabled, and guests that have not moved do not make it fail
+        usable = replace(providers, disabled=()) if each.is_maintenance else providers
+        causes = find_causes(own, each.time_ahead, usable, skylines)
+        state = each.state
+        if causes and state is ReservationState.ACTIVE and not each.is_maintenance:
+            state = ReservationState.FAILED if has_failed(own, each.now, usable, skylines) else state
+        documents.append(_reservation_document(each, state, own, causes))
     return documents
 
 
@@ -265,6 +281,7 @@ def _past_document(window: WindowRecord, state: PastState) -> dict[str, Any]:
         "lead_time": window.margins.lead,
         "cleaning_time": window.margins.cleaning,
         "on_end": window.on_end,
+        "movable": False,
         "state": state,
         "degraded": [],
         "allocations": {},
@@ -284,7 +301,10 @@ def _guest_document(guest: HostGuest) -> dict[str, Any]:
 
 
 def _reservation_document(
-    reservation: CapacityReservation, held: Sequence[Allocation], causes: Sequence[DegradationCause]
+    reservation: CapacityReservation,
+    state: ReservationState,
+    held: Sequence[Allocation],
+    causes: Sequence[DegradationCause],
 ) -> dict[str, Any]:
     by_provider: dict[str, Any] = {}
     for each in held:
@@ -301,7 +321,8 @@ def _reservation_document(
         "lead_time": reservation.lead_time,
         "cleaning_time": reservation.cleaning_time,
         "on_end": reservation.on_end,
-        "state": reservation.state,
+        "movable": reservation.is_movable,
+        "state": state,
         "degraded": [asdict(each) for each in causes],
         "allocations": by_provider,
     }

@@ -21,7 +21,10 @@ PATH: Final = f"{EXT}/time_events"
 
 @api_operation(blueprint, "GET", PATH, None, writes_json=True)
 def list_interval(call: ApiRequest) -> Response:
-    """List the events of an interval. A caller that may not see all gets those of its project."""
+    """List the events in an interval.
+
+    A caller that may not see all projects gets only the events of its project.
+    """
     page = parse_events(call.query_parameters, call.version)
     project_id = visible_project(call, rules.LIST_TIME_EVENTS, page.project_id)
     with call.service.database.read() as conn:

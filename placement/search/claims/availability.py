@@ -42,13 +42,13 @@ from placement.store.time_skyline import SkylinesByClass, SkylinesByProvider, wh
 
 # a small first step suffices if some host is free soon, and then few breakpoints are read
 _STEPS: Final = (0.0, 1 / 256, 1 / 64, 1 / 16, 1 / 4, 1.0)
-"""Shares of the possible starts; the search handles one share after the other."""
+"""Shares of the possible starts; the search tests one share after the other."""
 _ANY_AMOUNT: Final = -(2**62)
 """An amount that is less than any free amount."""
 _CONSIDERED: Final = 64
-"""Number of hosts with room at the same start that are compared, so that the tightest fit comes first."""
+"""Number of hosts with room at the same start that the search compares, to yield the tightest fit first."""
 _PLACED_AT_ONCE: Final = 8
-"""Number of hosts in the small snapshot that is made to place one claim."""
+"""Number of hosts in the small snapshot in which the search places one claim."""
 
 
 NEVER: Final = TimeWindow(1e12, 1e12 + 1)
@@ -100,7 +100,7 @@ def skylines_in(snapshot: ModelSnapshot, by_uuid: SkylinesByProvider) -> Skyline
 
 
 def during_window(snapshot: ModelSnapshot, skylines: Skylines, window: TimeWindow) -> ModelSnapshot:
-    """Return a copy of the snapshot with the usage that a claim meets in a window.
+    """Return a copy of the snapshot with the usage that a claim finds during a window.
 
     :param skylines: skylines of the timed amounts of all consumers except those that claim again. The
         original snapshot must not change while the result is used.
@@ -111,7 +111,7 @@ def during_window(snapshot: ModelSnapshot, skylines: Skylines, window: TimeWindo
 
 
 def usage_during(provider: Provider, here: SkylinesByClass, window: TimeWindow) -> dict[str, int]:
-    """Return the used amounts of a provider that a claim meets in a window."""
+    """Return the used amounts of a provider that a claim finds during a window."""
     used = {**provider.used}
     for name, each in here.items():
         used[name] = used.get(name, 0) - each.counted + each.largest_sum(window)
@@ -123,7 +123,8 @@ def times_by_way(
 ) -> list[HostTimes]:
     """Return the possible starts of windows for the request of a claim, and then for its fallback.
 
-    They remember the free amounts of hosts, so searches for the same claim should share them.
+    The returned objects remember the free amounts of hosts, so searches for the same claim should share these
+    objects.
     """
     return [
         HostTimes(snapshot, skylines, replace(wanted, request=each), duration, budget)
@@ -141,11 +142,11 @@ def find_free(
 ) -> Iterator[FreeWindow]:
     """Yield free windows of a claim, the earliest first.
 
-    Of windows with equal starts, the tightest fit comes first.
+    If several windows have the same start, the tightest fit comes first.
 
-    At the first possible start, hosts are sorted by the tightness of the fit only in groups of some hosts.
+    At the first possible start, the search sorts hosts by tightness only within small groups.
 
-    After the end of a free window, its host may have another one.
+    After the end of a free window, the same host may have another window.
 
     :param ways: the result of :func:`times_by_way` for the claim and the duration.
     :raises BudgetExhausted: the budget is spent.
@@ -196,8 +197,8 @@ def place_in_window(
 ) -> list[PlacedClaim]:
     """Return the placed claim in a window, on one of the tightest of some hosts; empty if no host has room.
 
-    The claim must have no order, no group and no alternates, so that any host is good enough. Its fallback is
-    served only if its request has no place at any host.
+    The claim must have no order, no group and no alternates, so that any host is good enough. The fallback of
+    the claim is served only if its request has no place on any host.
 
     :param ways: the result of :func:`times_by_way` for the claim and the duration of the window.
     :raises BudgetExhausted: the budget is spent.
@@ -218,7 +219,10 @@ def place_in_window(
 
 
 def _tight_hosts(times: HostTimes, roots: Iterable[int], start: float) -> Iterator[Sequence[int]]:
-    """Yield some hosts that may have room from a start on; of neighbours, the tightest come first."""
+    """Yield some hosts that may have room from a start on.
+
+    Of hosts that are compared, the tightest comes first.
+    """
     rest = iter(roots)
     while some := list(islice(rest, _CONSIDERED)):
         tight = sorted(
@@ -231,7 +235,7 @@ def _tight_hosts(times: HostTimes, roots: Iterable[int], start: float) -> Iterat
 
 
 def allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBudget) -> set[int]:
-    """Return the roots of hosts that may serve the claim at some time, whatever is free at present."""
+    """Return the roots of hosts that may serve the claim at some time, regardless of what is free now."""
     found: set[int] = set()
     for request in wanted.all_requests:
         needs = [
@@ -247,7 +251,10 @@ def allowed_roots(snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBu
 def free_until(
     snapshot: ModelSnapshot, skylines: Skylines, choices: Iterable[HostChoice], start: float
 ) -> float:
-    """Return until when choices that are possible at a start stay possible together; infinity if always."""
+    """Return the time until which choices that are possible at a start stay possible together.
+
+    The result is infinity if always.
+    """
     taken = Counter[tuple[int, str]]()
     for choice in choices:
         for provider, amounts in choice.resources:
@@ -262,7 +269,7 @@ def free_until(
 
 
 class _WindowTest:
-    """Tests whether a claim fits at a host in a window, by placing the claim there."""
+    """Tests whether a claim fits on a host during a window, by placing the claim there."""
 
     def __init__(
         self,
@@ -287,7 +294,7 @@ class _WindowTest:
         )
 
     def find_window(self, root: int, start: float) -> FreeWindow | None:
-        """Return the free window at a host that begins at ``start``; None if the claim does not fit then."""
+        """Return the free window on a host that begins at ``start``; None if the claim does not fit then."""
         window = self._span.window_at(start)
         state = self._state_of(root, window)
         if state is not None and state in self._failed:
@@ -314,9 +321,9 @@ class _WindowTest:
         return whole_milliseconds(min(ends, default=math.inf))
 
     def _state_of(self, root: int, window: TimeWindow) -> Hashable:
-        """Return a key of everything that decides about a host in a window.
+        """Return a key of everything that decides whether the claim fits on a host during a window.
 
-        The result is None if more than the host decides.
+        The result is None if more than this host decides.
         """
         if self._pools or self._wanted.topology is not None:
             return None

@@ -84,6 +84,13 @@ class WantedClaim:
         return bool(self.only or self.avoid)
 
     @property
+    def names_hosts_or_trees(self) -> bool:
+        """Return whether the claim or its request names hosts."""
+        return self.names_hosts or any(
+            group.in_tree is not None for request in self.all_requests for group in request.groups
+        )
+
+    @property
     def end_action(self) -> EndAction:
         """Return what happens at the end of the claim."""
         return EndAction.NONE if self.window is None or self.on_end is None else self.on_end

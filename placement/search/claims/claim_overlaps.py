@@ -1,4 +1,4 @@
-"""Names in claims, and the windows that are in the way of claims: for checks and refusals."""
+"""Checks of the names in claims, and sentences about windows that prevent claims, for refusals."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from placement.store.time_profile import TimeWindow, overlaps_sentence
 
 # a message names few windows, and no reader compares the windows of a whole cloud
 MAX_EXPLAINED: Final = 20
-"""Maximum number of providers for which a refusal names the windows."""
+"""Maximum number of providers for which a refusal names windows."""
 # an outdated snapshot costs only time: the database refuses its choice, and the service chooses again
 RECENT: Final = 0.1
-"""Maximum age, in seconds, of the snapshot used for a choice that the database confirms."""
+"""Maximum age, in seconds, of a snapshot from which choices are taken; the database checks these choices
+again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def check_claim_names(view: ModelView, wanted: Sequence[WantedClaim]) -> None:
 
 
 def possible_providers(model: ReadModel, wanted: Sequence[WantedClaim]) -> set[str] | None:
-    """Return the uuids of the providers that the claims may use; None if the claims name no hosts."""
+    """Return the uuids of the providers that the claims may use; None if the claims restrict no hosts."""
     if any(each.only is None for each in wanted):
         return None
     named = {uuid for each in wanted for uuid in each.only or ()}
@@ -91,7 +93,7 @@ def wanted_classes(wanted: Iterable[WantedClaim]) -> set[str]:
 def name_amounts(
     schedule: TimeSchedule, providers: Sequence[str], wanted: Sequence[WantedClaim], window: TimeWindow
 ) -> str:
-    """Return a sentence that names the timed amounts of some providers that overlap a window."""
+    """Return a sentence that names timed amounts of these providers during a window."""
     names = wanted_classes(wanted)
     amounts = [each for each in schedule.amounts if each.resource_class in names]
     return overlaps_sentence(amounts, window, are_all=len(providers) < MAX_EXPLAINED)

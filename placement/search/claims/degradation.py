@@ -7,15 +7,20 @@ in danger.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from placement.read_model.provider import DISABLED, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.store.allocations import Allocation
 from placement.store.time_profile import TimeWindow
 from placement.store.time_skyline import NO_SKYLINE, SkylinesByProvider
+
+# the API has times of milliseconds, so no amount begins or ends within one
+_MOMENT: Final = 0.001
+"""Seconds that stand for an instant."""
 
 
 class DegradationReason(StrEnum):
@@ -97,6 +102,19 @@ def find_causes(
         if missing > 0:
             causes.append(DegradationCause(reason, each.provider, each.resource_class, missing))
     return causes
+
+
+def has_failed(
+    held: Sequence[Allocation], now: float, providers: PromisingProviders, skylines: SkylinesByProvider
+) -> bool:
+    """Return whether none of the amounts of a reservation is available at the present time.
+
+    :param now: the time of the database.
+    :param skylines: those of the overfull providers at least.
+    """
+    present = find_causes(held, TimeWindow(now, now + _MOMENT), providers, skylines)
+    # a missing part is never larger than its amount
+    return bool(present) and sum(each.missing for each in present) == sum(each.used for each in held)
 
 
 def _missing_amount(

@@ -1,14 +1,15 @@
-"""Finds the earliest windows in which several claims fit together, for the whole duration.
+"""Finds the earliest windows in which several claims fit together for the whole duration.
 
-A *joint window* has a choice for each claim, which can be held together from its start on. Only the first
-allowed start and the ends of timed amounts are possible earliest starts, as for one claim
-(:mod:`placement.search.claims.availability`). The search tests them in the order of time. A start is skipped
-if some claim has no host then by the sums of hosts, or fewer hosts than it needs. All claims are placed
-together in a snapshot of the hosts that remain, with the usage of the window.
+A *joint window* has one choice for each claim; all choices are possible together from the start of the
+window. As for a single claim (:mod:`placement.search.claims.availability`), only the first allowed start and
+the ends of timed amounts can be earliest starts. The search tests these starts in the order of time. The
+search skips a start if the sums of amounts leave too few hosts for a claim. The search places
+all claims together in a snapshot of the remaining hosts, with the usage during the window.
 
 A worked example
-    Hosts ``a`` and ``b`` have 8 VCPU. A window takes ``a`` until 10:00, another one ``b`` until 11:00. Two
-    claims of 4 VCPU fit on ``a`` together at 10:00. If they need different hosts, they fit at 11:00.
+    Hosts ``a`` and ``b`` have 8 VCPU. A window takes host ``a`` until 10:00, and another window takes host
+    ``b`` until 11:00. Two claims of 4 VCPU fit together on ``a`` at 10:00. If the claims need different
+    hosts, they fit at 11:00.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from placement.store.time_skyline import whole_milliseconds
 
 # the snapshot of a few hosts is made faster than that of a cloud, and mostly suffices
 _TRIED_FIRST: Final = 64
-"""Number of hosts for each claim that are tried before all others."""
+"""Number of hosts for each claim that the search tries before all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class JointWindow:
-    """Choices of claims that can be held together from ``starts_at`` until ``free_until``, maybe infinite."""
+    """Choices that are possible together from ``starts_at`` until ``free_until`` (maybe infinity)."""
 
     choices: tuple[HostChoice, ...]
     starts_at: float
@@ -53,7 +54,9 @@ def find_joint(
     span: StartSpan,
     budget: SearchBudget,
 ) -> Iterator[JointWindow]:
-    """Yield joint windows of claims, the earliest first; each one begins after the free time of the last one.
+    """Yield joint windows of claims, the earliest first.
+
+    Each window begins after the free time of the window before.
 
     :raises BudgetExhausted: the budget is spent.
     """
@@ -84,7 +87,7 @@ def find_joint(
 
 
 class _EndsAhead:
-    """The ends of timed amounts of hosts and of sharing providers, read in the order of time."""
+    """The ends of timed amounts of hosts and of sharing providers, in the order of time."""
 
     def __init__(
         self, snapshot: ModelSnapshot, skylines: Skylines, roots: Iterable[int], begin: float
@@ -98,16 +101,16 @@ class _EndsAhead:
     def first_after(self, time: float) -> float:
         """Return the first end after a time, in whole milliseconds; infinity if there is none.
 
-        Later times of later calls are not before earlier ones.
+        ``time`` must not decrease from one call to the next.
         """
         return whole_milliseconds(next((each for each in self._ends if each > time), math.inf))
 
 
 @dataclass(slots=True)
 class _ClaimHosts:
-    """The hosts of equal claims: ``ready`` ones may have room, and the others have none before their time.
+    """The hosts of equal claims; only hosts in ``ready`` may have room before their times.
 
-    ``count`` is the number of hosts that the claims need at least.
+    ``count`` is the minimum number of hosts that the claims need.
     """
 
     times: Sequence[HostTimes]
@@ -117,9 +120,9 @@ class _ClaimHosts:
     waiting: list[tuple[float, int]] = field(default_factory=list)
 
     def possible_at(self, start: float) -> Iterator[int]:
-        """Yield the roots of hosts that sums do not exclude at a start.
+        """Yield the roots of hosts that the sums of amounts do not exclude at a start.
 
-        Starts of later calls are not before those of earlier calls.
+        ``start`` must not decrease from one call to the next.
         """
         while self.waiting and self.waiting[0][0] <= start:
             known, root = heapq.heappop(self.waiting)
@@ -136,9 +139,11 @@ class _ClaimHosts:
             yield root
 
     def first_start(self, start: float) -> float:
-        """Return the first start from one on at which enough hosts are not excluded; infinity without one.
+        """Return the first start, at ``start`` or later, at which enough hosts are possible.
 
-        The result may be too early, but never too late.
+        The result is infinity if there is none.
+
+        The result may be too early, but is never too late.
         """
         found = sum(1 for _ in islice(self.possible_at(start), self.count))
         if found == self.count:
@@ -147,7 +152,7 @@ class _ClaimHosts:
 
 
 class _JointHosts:
-    """The hosts of several claims, by sums of each host."""
+    """The hosts of several claims, chosen by the sums of amounts of each host."""
 
     def __init__(self, by_claim: Sequence[_ClaimHosts], roots: frozenset[int]) -> None:
         self._by_claim = by_claim
@@ -162,7 +167,7 @@ class _JointHosts:
         span: StartSpan,
         budget: SearchBudget,
     ) -> _JointHosts:
-        """Return the hosts of claims; equal claims share their hosts."""
+        """Return the hosts of several claims; equal claims share one list of hosts."""
         likeness: dict[Hashable, WantedClaim] = {}
         counts: Counter[Hashable] = Counter()
         key: Hashable
@@ -186,11 +191,14 @@ class _JointHosts:
         return cls(by_claim, frozenset(roots))
 
     def first_start(self, start: float) -> float:
-        """Return the first start from one on that no claim excludes; infinity without one."""
+        """Return the first start, at ``start`` or later, that no claim excludes.
+
+        The result is infinity if there is none.
+        """
         return max(each.first_start(start) for each in self._by_claim)
 
     def possible_roots(self, start: float) -> Iterator[Sequence[int]]:
-        """Yield roots at which the claims may be placed at a start: first a few, and then all."""
+        """Yield lists of roots where the claims may fit at a start: first few roots, then all."""
         few = {
             root
             for each in self._by_claim

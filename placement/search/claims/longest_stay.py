@@ -1,17 +1,18 @@
-"""Places preemptible claims where they may stay longest.
+"""Places preemptible claims where they may last longest.
 
-A *preemptible* claim uses room that is promised to others from some time on. It begins now, and ends
-when the room is needed, but it lasts at least a given time. After that time a window that is booked later may
-end it earlier (:mod:`placement.store.preemptions`). A *stay* is the window of such a claim.
+A *preemptible* claim uses resources that a reservation needs later. Such a claim begins now, lasts at least a
+given time, and ends when the reservation needs the resources. After that time a window that is booked later
+may end it earlier (:mod:`placement.store.preemptions`). A *stay* is the window of such a claim.
 
-A stay that fits until some end also fits until each earlier end. Only instants at which timed amounts begin,
-and the last possible end, are ends of longest stays. So a bisection over these instants finds the longest
-stay at a host. Sums of each host bound it (:class:`~placement.search.claims.host_times.HostTimes`), so few
-hosts have to be searched.
+A stay that fits until some end also fits until each earlier end. So the longest stay ends at an instant at
+which timed amounts begin, or at the last possible end. A bisection over these instants finds the longest stay
+at a host. The sums of amounts of each host limit its stays
+(:class:`~placement.search.claims.host_times.HostTimes`), so the search tests only few hosts.
 
 A worked example
-    It is 9:00. Host ``a`` is promised from 10:00 on, host ``b`` from 12:00 on, and host ``c`` is full until
-    9:30. A claim for at least an hour, and until 18:00 at most, gets host ``b`` and ends at 12:00.
+    It is 9:00. Host ``a`` is reserved from 10:00 on, host ``b`` is reserved from 12:00 on, and host ``c`` is
+    full until 9:30. A claim for at least an hour, and until 18:00 at the latest, gets host ``b`` and ends at
+    12:00.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from placement.store.time_profile import AT_ONCE, MAX_AHEAD, TimeWindow, check_w
 
 # the length of a stay is a preference, so it may not cost much more than a place
 _MAX_SEARCHED: Final = 64
-"""Maximum number of hosts that are searched for a longer stay after one was found."""
+"""Maximum number of hosts that the search tests for a longer stay after it has found one stay."""
 
 Stay = tuple[Sequence[PlacedClaim], float]
-"""Places of claims, and the end until which they may stay."""
+"""Places of claims, and the end until which the claims may stay there."""
 PlaceUntil = Callable[[float], Sequence[PlacedClaim]]
-"""Returns places of claims until an end; none if there are none."""
+"""A function that returns places where claims may stay until an end; empty if there are no such places."""
 
 
 @dataclass(frozen=True, slots=True)
 class StaySpan:
-    """Possible stays: from ``begin`` until an end from ``min_end`` to ``max_end``, both included."""
+    """Possible stays: they begin at ``begin``, and end between ``min_end`` and ``max_end``, both included."""
 
     begin: float
     min_end: float
@@ -53,11 +54,11 @@ class StaySpan:
 
     @classmethod
     def from_wanted(cls, wanted: WantedClaim, now: float) -> StaySpan | None:
-        """Return the possible stays of a claim; None if it has no end.
+        """Return the possible stays of a claim; None if the claim has no end.
 
         The only end of a claim that is not preemptible is the end of its window.
 
-        :raises InvalidRequest: there is none.
+        :raises InvalidRequest: no stay is possible.
         """
         window, min_duration = wanted.window, wanted.min_duration
         if window is None:
@@ -76,20 +77,20 @@ class StaySpan:
 
     @property
     def shortest_window(self) -> TimeWindow:
-        """The shortest stay."""
+        """The shortest possible stay."""
         return TimeWindow(self.begin, self.min_end)
 
     def window_until(self, end: float) -> TimeWindow:
-        """Return the stay with an end."""
+        """Return the stay that ends at this time."""
         return TimeWindow(self.begin, end)
 
 
 def with_end(
     placed: Iterable[PlacedClaim], wanted: Sequence[WantedClaim], span: StaySpan, end: float
 ) -> list[PlacedClaim]:
-    """Return placed claims that end at a time.
+    """Return placed claims with a new end.
 
-    :param wanted: these claims, with their fallbacks.
+    :param wanted: the same claims as they were requested, with their fallbacks.
     """
     window = TimeWindow(AT_ONCE, end)
     return [
@@ -101,7 +102,7 @@ def with_end(
 def possible_ends(
     skylines: Skylines, providers: Iterable[int], names: Iterable[str], span: StaySpan
 ) -> list[float]:
-    """Return the possible ends of longest stays at some providers, in ascending order."""
+    """Return the possible ends of longest stays on some providers, in ascending order."""
     found, classes = {span.max_end}, frozenset(names)
     for each in providers:
         for name, skyline in skylines.get(each, NO_SKYLINES).items():
@@ -111,10 +112,10 @@ def possible_ends(
 
 
 def place_until_last(ends: Sequence[float], place: PlaceUntil, found: Stay | None = None) -> Stay | None:
-    """Return places until the last possible one of some ends, with this end; None if there are none.
+    """Return the places for the last end for which there are places, and this end; None if no end has places.
 
-    :param ends: ends in ascending order.
-    :param found: places that are known, which the result replaces.
+    :param ends: the possible ends in ascending order.
+    :param found: places that are already known for an earlier end.
     :raises BudgetExhausted: the budget is spent, and no places are known.
     """
     low, high = 0, len(ends)
@@ -144,9 +145,9 @@ def prolong_stay(
     budget: SearchBudget,
     rng: random.Random,
 ) -> list[PlacedClaim]:
-    """Return places of several preemptible claims with the longest common stay.
+    """Return places for several preemptible claims with the longest common stay.
 
-    :param placed: places for the shortest stay, which are kept if the budget is spent.
+    :param placed: places for the shortest stay; they are the result if the budget is spent.
     """
     wanted = [each.wanted for each in placed]
 
@@ -173,9 +174,9 @@ def place_longest(
 ) -> list[PlacedClaim]:
     """Return the place of a preemptible claim with the longest stay; empty if there is no place.
 
-    The claim has no order, no group and no alternates, so that only the length of the stay matters. Its
-    fallback is served only if its request has no place at any host. After a place was found, a limited number
-    of hosts is searched for a longer stay.
+    The claim must have no order, no group and no alternates, so that only the length of the stay matters. The
+    fallback of the claim is served only if its request has no place on any host. After the search has found a
+    place, it tests a limited number of hosts for a longer stay.
 
     :raises BudgetExhausted: the budget is spent.
     """
@@ -188,7 +189,7 @@ def place_longest(
 
 
 class _HostStays:
-    """Finds the host at which a claim stays longest."""
+    """Finds the host on which a claim may stay longest."""
 
     def __init__(
         self,
@@ -238,7 +239,7 @@ class _HostStays:
         return best
 
     def _find_at(self, root: int, above: float, bound: float) -> Stay | None:
-        """Return the place with the longest stay at a host, if it ends at ``above`` or later."""
+        """Return the place with the longest stay on a host, if this stay ends at ``above`` or later."""
         providers = [each.id for each in members_of(self._snapshot, (root,))]
         span = replace(self._span, min_end=above, max_end=bound)
         classes = self._wanted.request.total_amounts

@@ -49,6 +49,7 @@ from placement.search.claims.longest_stay import StaySpan, place_longest, prolon
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
 from placement.search.claims.timetable import WindowTimetable
+from placement.search.claims.window_moves import MovedPlaces, WindowMover, hosts_without_windows
 from placement.store import allocations, claim_commit, consumers, expiries, reservations
 from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
@@ -59,6 +60,7 @@ from placement.store.time_profile import (
     TimeWindow,
 )
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
+from placement.store.window_moves import movable_windows
 
 T = TypeVar("T")
 
@@ -99,7 +101,7 @@ class ClaimService:
     ) -> list[PlacedClaim]:
         """Place and write all claims, or none of them; with ``dry_run`` only return the choices.
 
-        :param reservation: the reservation from which all amounts are taken.
+        :param reservation: the reservation from which the claims take all amounts.
         :param also: a function for further writes, which is called in the transaction that writes the claims.
         :raises NoCandidate: not all claims can be placed together.
         :raises Conflict: the reservation does not exist, or does not serve the claims.
@@ -111,6 +113,7 @@ class ClaimService:
         # the code uses one budget for all attempts, because the client waits for all of them
         end = thread_time() + self._limits.searching
         at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
+        makes_room = not dry_run and _is_booking(wanted)
         # attempt 0 uses a recent snapshot; its failure only shows that the snapshot was outdated, so it is no
         # retry
         for attempt in range(0 if at_once else 1, self._limits.retries + 2):
@@ -120,8 +123,17 @@ class ClaimService:
                 # refusal better than the search does
                 self._check_generations(wanted)
             at_once = False
+            moved: MovedPlaces | None = None
             if placed is None:
-                placed = self._place_now(wanted, end - thread_time(), reservation)
+                try:
+                    placed = self._place_now(wanted, end - thread_time(), reservation)
+                except NoCandidate:
+                    if not makes_room:
+                        raise
+                    moved = self._place_by_moves(wanted[0], end - thread_time())
+                    if moved is None:
+                        raise
+                    placed = list(moved.placed)
             if placed is None:
                 LOG.debug("Claim attempt %d is repeated: its groups or windows have changed", attempt)
                 continue
@@ -130,7 +142,7 @@ class ClaimService:
                 self._check_generations(wanted)
                 return self._as_if_now(placed)
             try:
-                return self._write_claims(placed, reservation, also)
+                return self._write_claims(placed, reservation, also, moved)
             # nothing was written, so the next attempt decides everything again from the current state
             except claim_commit.LostRace as error:
                 LOG.debug("Claim attempt %d lost a race: %s", attempt, error)
@@ -140,7 +152,7 @@ class ClaimService:
         )
 
     def _describe_windows(self, wanted: Sequence[WantedClaim], members: Members) -> str:
-        """Return a sentence that names some windows which keep claims without an end from being placed.
+        """Return a sentence that names some windows which prevent claims without an end.
 
         The sentence is empty if there are no such windows.
         """
@@ -179,15 +191,21 @@ class ClaimService:
         placed: Sequence[PlacedClaim],
         reservation: str | None,
         also: Callable[[WriteTransaction], None] | None,
+        moved: MovedPlaces | None = None,
     ) -> list[PlacedClaim]:
         """Write the claims in one transaction; return them with their expiry times.
 
+        :param moved: the moves of windows that make room.
         :raises LostRace: another write has made a choice invalid.
         """
         claims = [_consumer_claim(each.wanted, each.choice) for each in placed]
         # the transaction checks all providers of a choice, because a provider without amounts may have lost a
         # required trait
         chosen = {provider.uuid: provider for each in placed for provider in each.choice.providers}
+        moves = () if moved is None else moved.moves
+        if moved is not None:
+            # a moved window needs the traits and aggregates of its new host
+            chosen |= {each.uuid: each for tree in moved.targets for each in tree.members}
         joining = [
             claim_commit.GroupMembership(each.wanted.consumer, each.wanted.group, each.choice.hosts)
             for each in placed
@@ -203,7 +221,9 @@ class ClaimService:
         preempted = [consumer for each in placed for consumer in each.preempted]
 
         def write_all(tx: WriteTransaction) -> dict[str, float]:
-            times = claim_commit.commit_claims(tx, claims, chosen, joining, reservation, expiring, preempted)
+            times = claim_commit.commit_claims(
+                tx, claims, chosen, joining, reservation, expiring, preempted, moves
+            )
             if also is not None:
                 also(tx)
             return times
@@ -211,6 +231,35 @@ class ClaimService:
         # expired reservations may occupy amounts that the choice needs
         times = reservations.write_with_room(self._database, write_all)
         return [replace(each, expires_at=times.get(each.wanted.consumer)) for each in placed]
+
+    def _place_by_moves(self, wanted: WantedClaim, seconds: float) -> MovedPlaces | None:
+        """Return the place of a window that other windows make room for by moves; None if none is found."""
+        span = self._span_ahead([wanted])
+        if span is None:
+            return None
+        window = span.shortest_window
+        end, hosts, roots = thread_time() + seconds, list[int](), dict[str, int]()
+        with suppress(BudgetExhausted), self._timetable.fresh_view(None, self._check_awaited) as timed:
+            snapshot = timed.view.snapshot
+            budget = SearchBudget(seconds, yield_lock=timed.view.yield_after(self._check_awaited))
+            hosts = hosts_without_windows(snapshot, timed.skylines, wanted, window, budget, self._rng)
+            trees = snapshot.whole_trees()
+            roots = {each.uuid: root for root in hosts for each in trees[root].members}
+        if not hosts:
+            return None
+        # outside of the view, so that no other request waits for the database
+        with self._database.read() as conn:
+            schedule = read_schedule(conn, of_providers=roots)
+            pending = {each.consumer for each in schedule.amounts if not each.has_begun}
+            movable = movable_windows(conn, pending, roots)
+        if not movable:
+            return None
+        with suppress(BudgetExhausted), self._timetable.fresh_view(None, self._check_awaited) as timed:
+            pause = timed.view.yield_after(self._check_awaited)
+            budget = SearchBudget(end - thread_time(), yield_lock=pause)
+            search = WindowMover(timed.view.snapshot, timed.skylines, schedule, movable, budget, self._rng)
+            return search.find_moves(hosts, wanted, window)
+        return None
 
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
         """Return choices from a recent snapshot, or None.
@@ -234,9 +283,10 @@ class ClaimService:
     ) -> list[PlacedClaim] | None:
         """Return choices from the current state.
 
-        The result is None if none is found after groups or windows changed meanwhile.
+        The result is None if no choices are found, and groups or windows have changed during the search.
 
-        After such a change it is unknown whether the claims could have been placed at any single moment.
+        After a change of groups or windows, it is unknown whether all claims could have been placed at the
+        same moment.
 
         :raises NoCandidate: not all claims can be placed together.
         """
@@ -367,7 +417,7 @@ class ClaimService:
         return [] if preempted is None else [replace(one, preempted=preempted)]
 
     def _span_ahead(self, wanted: Sequence[WantedClaim]) -> StaySpan | None:
-        """Return the possible times of the claims from now on; None if they have no end."""
+        """Return the possible times of the claims, from now on; None if the claims have no end."""
         # all claims of a call have the same times
         if wanted[0].window is None:
             return None
@@ -377,7 +427,7 @@ class ClaimService:
     def _skylines_without(
         self, wanted: Sequence[WantedClaim], held: Sequence[allocations.Allocation]
     ) -> SkylinesByProvider:
-        """Return the skylines of the consumers' providers, without the consumers themselves."""
+        """Return the skylines of the providers of some consumers, without the amounts of these consumers."""
         providers = {each.provider for each in held}
         if not providers:
             return {}
@@ -395,7 +445,9 @@ class ClaimService:
         span: StaySpan,
         seconds: float,
     ) -> list[PlacedClaim]:
-        """Return the place of a claim for which only its time matters; empty if all have to be compared.
+        """Return the place of a claim for which only its time matters.
+
+        The result is empty if the caller has to compare hosts.
 
         :raises InvalidRequest: the search takes too long.
         """
@@ -493,7 +545,7 @@ class ClaimService:
     def _held_amounts(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
         """Return the current allocations of the claims' consumers, which the new claims may use again.
 
-        :raises ConcurrentUpdate: a consumer's generation is not the given one.
+        :raises ConcurrentUpdate: the generation of a consumer is not the given generation.
         """
         # a new consumer holds nothing, so there is nothing to read
         known = {each.consumer: each.generation for each in wanted if each.generation is not None}
@@ -522,14 +574,20 @@ class ClaimService:
 
 
 def _takes_any_place(wanted: WantedClaim) -> bool:
-    """Return whether any host is good enough for a claim.
+    """Return whether a claim can take any host with room.
 
-    Any host is good enough for a new consumer without order, group, topology, fallback and window.
+    This is true for a new consumer without order, group, topology, fallback and window.
     """
     # these need the current state: the members of the group, the best host, the proof that the first request
     # has no place, or the schedule
     depends = wanted.order or wanted.group or wanted.topology or wanted.fallback or wanted.window
     return wanted.generation is None and not depends
+
+
+def _is_booking(wanted: Sequence[WantedClaim]) -> bool:
+    """Return whether this is the claim of a new window."""
+    (first, *others) = wanted
+    return not others and first.window is not None and first.owner.consumer_type == reservations.TYPE
 
 
 def _consumer_claim(wanted: WantedClaim, choice: HostChoice) -> ConsumerClaim:

@@ -5,8 +5,8 @@ amounts of providers that have changed. Each write of timed amounts stamps their
 of a view show new stamps. So a cloud in which no client searches for windows reads and keeps nothing.
 
 The worker reads amounts after a view has shown a change, and then opens another view. If a provider changes
-between the read and the second view, the view may have its usage of another time than its amounts. Such
-amounts are doubtful. A caller that is about to refuse a request reads them once more
+between the read and the second view, the view may have its usage of another time than its amounts. Amounts
+with a usage of another time are doubtful. A caller that is about to refuse a request reads them once more
 (:meth:`WindowTimetable.has_changed`). No other decision depends on such amounts, because the transaction of a
 booking checks the booking.
 """

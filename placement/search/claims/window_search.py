@@ -1,4 +1,4 @@
-"""Searches for the earliest windows of claims, as ``POST /ext/v1/availability`` asks for them."""
+"""Searches for the earliest windows in which claims fit (``POST /ext/v1/availability``)."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from placement.store.time_skyline import whole_milliseconds
 
 @dataclass(frozen=True, slots=True)
 class WantedTime:
-    """The ``duration`` of a wanted window, in seconds, and the range of its start.
+    """The ``duration`` of a wanted window, in seconds, and the earliest and the latest possible start.
 
-    None as a bound stands for the present or for the latest possible start.
+    If a bound is None, the earliest start is now, or the latest start is the latest that the service allows.
     """
 
     duration: float
@@ -54,7 +54,7 @@ class WantedTime:
     def span_at(self, now: float, limits: BookingLimits) -> StartSpan:
         """Return the possible starts of the window.
 
-        :raises InvalidRequest: there is no possible start.
+        :raises InvalidRequest: no start is possible.
         :raises Conflict: a limit excludes every start.
         """
         begin = whole_milliseconds(now if self.not_before is None else max(now, self.not_before))
@@ -75,7 +75,7 @@ class WantedTime:
 
 @dataclass(frozen=True, slots=True)
 class FoundWindows:
-    """The free windows that a search has found; if there are none, the refusal has the reason.
+    """The free windows that a search has found; without any window, ``refusal`` has the reason.
 
     ``is_complete`` is False if the search ran out of time.
     """
@@ -86,9 +86,10 @@ class FoundWindows:
 
 
 class WindowSearch:
-    """Finds windows, and the reasons if there are none.
+    """Finds windows for claims; without any window, it explains the reason.
 
-    :param check_awaited: called regularly during long searches. An exception that it raises ends the call.
+    :param check_awaited: a function that is called regularly during long searches; its exceptions end the
+        call.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class WindowSearch:
 
         :param limits: the limits on reservations, of which only duration and horizon apply, because the
             search has no project.
-        :param explain: whether a refusal has an explanation if no window could ever suffice.
+        :param explain: whether a refusal explains why no window can ever suffice.
         :param is_repeated: whether an earlier search found nothing while windows changed.
         :raises InvalidRequest: a resource class, trait or root that a claim names does not exist, no start
             is possible, or the search takes too long to find any window.
@@ -176,7 +177,7 @@ class WindowSearch:
         *,
         explain: bool,
     ) -> NoCandidate:
-        """Return why claims have no free window: they never fit, or other consumers take all.
+        """Return why no window is free: the claims fit nowhere, or others use all resources.
 
         :param ways: the host times of a single claim.
         """
@@ -207,7 +208,7 @@ class WindowSearch:
         ways: Sequence[HostTimes],
         budget: SearchBudget,
     ) -> UnplacedClaim | None:
-        """Return the claim that has no place even without timed amounts; None if all have places."""
+        """Return the claim that fits nowhere even without timed amounts; None if all claims fit."""
         is_alone = len(wanted) == 1
         # few hosts are read for a single claim
         if is_alone and place_in_window(snapshot, skylines, wanted[0], NEVER, budget, self._rng, ways):
@@ -226,7 +227,7 @@ def _find_each(
     budget: SearchBudget,
     ways: Sequence[HostTimes],
 ) -> Iterator[JointWindow]:
-    """Yield the windows of claims; those of a single claim, with its host times, come host by host."""
+    """Yield the windows of claims; for a single claim, yield its windows host by host."""
     if len(wanted) > 1:
         yield from find_joint(snapshot, skylines, wanted, span, budget)
         return

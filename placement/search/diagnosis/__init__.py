@@ -28,7 +28,7 @@ The order of conditions
     A host remains after a condition if at least one of its providers meets this condition and all earlier
     ones.
 
-    Then the conditions on the whole request are checked:
+    After the conditions on single providers, the diagnosis checks the conditions on the whole request:
 
     - ``group``, for each part: a provider of the host meets all conditions of the part. The remaining hosts
       can serve this part and all earlier parts, each part alone;

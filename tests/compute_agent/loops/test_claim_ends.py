@@ -1,11 +1,15 @@
 """Tests of the agent at the ends of claims, with a fake Placement, fake guests and a clock of their own."""
 
+import contextlib
 import logging
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from compute_agent.events.event import EventKind, EventRecorder
@@ -62,11 +66,13 @@ class FakePlacement:
 class FakeEvictor:
     """Evictions that end when a test says so."""
 
-    def __init__(self):
+    def __init__(self, check):
         self.begun, self.over = [], {}
+        self.check = check
 
     def begin_eviction(self, guest, stop=None, grace=None):
         self.begun.append(guest)
+        self.check()
 
     def finished_evictions(self):
         over, self.over = self.over, {}
@@ -89,12 +95,15 @@ class EndingHost(FakeHost):
         self.take_over()
         self.boot()
 
+    def check_eviction(self):
+        """Check an eviction that begins. A test may replace it."""
+
     def new_pipeline(self, host_state=HOST_STATE):
         self.pipeline = make_pipeline(host_state, self.driver, self.metrics, self._save, CalledPipeline)
 
     def boot(self):
         """Begin with the notes of the last agent."""
-        self.evictor, self.registry = FakeEvictor(), CollectorRegistry()
+        self.evictor, self.registry = FakeEvictor(self.check_eviction), CollectorRegistry()
         self.ends = ClaimEnds(
             SimpleNamespace(current=self.conf),
             self.pipeline,
@@ -585,3 +594,89 @@ class TestServices:
         monkeypatch.setattr(host.pipeline, "guest_views", lambda: views)
         host.go_on(200)
         assert (host.evictor.begun, host.ends.overdue_guests()) == ([], {})
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("claim"), st.sampled_from((-50, 65, 130, 400)), st.sampled_from(OnEnd)),
+    st.tuples(st.just("wait"), st.sampled_from((3, 60, 130))),
+    st.tuples(st.sampled_from(["report", "away", "back", "restart", "permanent", "expire"])),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@example([("claim", 130, OnEnd.EVICT), ("report",), ("permanent",), ("wait", 130)])
+@example([("claim", 130, OnEnd.EVICT), ("report",), ("claim", 400, OnEnd.EVICT), ("wait", 130)])
+@example([("claim", 65, OnEnd.EVICT), ("report",), ("restart",), ("away",), ("wait", 130), ("back",)])
+@given(st.lists(STEPS, min_size=4, max_size=14))
+def test_histories_evict_no_guest_early_and_each_guest_in_time(tmp_path_factory, steps):
+    """In a random history, each eviction is due by what Placement would answer, or by the last answer.
+
+    A guest with an ended claim is evicted as soon as Placement answers.
+    """
+    with (
+        # A claim of a guest that is known already is otherwise found after minutes.
+        mock.patch.object(claim_ends, "_LIST_SECONDS", 0.0),
+        mock.patch.object(claim_ends, "write_durably", lambda path, content: path.write_bytes(content)),
+    ):
+        check_history(EndingHost(tmp_path_factory.mktemp("ends")), steps)
+
+
+def check_history(host, steps):
+    """Run a history, and check each eviction at its begin."""
+    placement, known, generation, changed = host.placement, None, 0, host.time
+
+    def is_due(claim):
+        return (
+            claim is not None
+            and claim.on_end is OnEnd.EVICT
+            and claim.ends_at - 62.0 <= placement.now + 0.001
+        )
+
+    def check_eviction():
+        # The guest leaves and is started again at once.
+        host.finish()
+        # An answer is at most 5 seconds old if Placement answers.
+        if placement.failure is None and host.time - changed > claim_ends.READ_AHEAD:
+            present = placement.claims.get(WEB)
+            assert is_due(present or known)
+            assert present or WEB not in placement.permanent
+        else:
+            assert is_due(known) or is_due(placement.claims.get(WEB))
+
+    def read():
+        nonlocal known
+        with contextlib.suppress(UnavailableError):
+            host.report()
+            known = placement.claims.get(WEB) or known
+
+    host.check_eviction = check_eviction
+    host.boot()
+    host.start()
+    for name, *arguments in steps:
+        match name:
+            case "claim":
+                generation, changed = generation + 1, host.time
+                placement.permanent.clear()
+                host.claim(*arguments, generation=generation)
+            case "wait":
+                host.go_on(*arguments)
+            case "report":
+                read()
+            case "away":
+                placement.failure = UnavailableError("GET", "/ext/v1/claims", "no answer")
+            case "back":
+                placement.failure, changed = None, host.time
+            case "restart":
+                host.boot()
+            case "permanent":
+                changed = host.time
+                placement.claims.clear()
+                placement.permanent.add(WEB)
+            case "expire" if WEB in placement.claims and placement.claims[WEB].ends_at <= placement.now:
+                placement.claims.clear()
+    placement.failure = None
+    read()
+    claim = placement.claims.get(WEB)
+    begun = len(host.evictor.begun)
+    host.go_on(1 if claim is None else max(1.0, claim.ends_at - placement.now - 60))
+    assert not is_due(claim) or len(host.evictor.begun) > begun

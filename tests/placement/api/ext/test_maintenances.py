@@ -10,6 +10,7 @@ from tests.placement.builders import (
     make_provider,
     new_claim,
     post_claims,
+    provider_path,
     put_allocation,
     read_error,
     read_usages,
@@ -70,6 +71,28 @@ def test_guests_stay_and_new_ones_that_would_last_into_it_are_refused(
     assert (shown["degraded"], "guests" in shown) == ([], False)
     advance_clock(url, HOUR)
     assert put_allocation(admin, {host: {"VCPU": 8}}).status_code == 204
+
+
+def test_a_maintenance_is_neither_degraded_nor_failed_because_its_host_is_disabled(
+    admin: Admin, url: str, host: str
+) -> None:
+    maintenance = maintain(admin, host, 1, 2).json["reservation"]["uuid"]
+    generation = admin("GET", provider_path(host)).json["generation"]
+    body = {"resource_provider_generation": generation, "traits": ["COMPUTE_STATUS_DISABLED"]}
+    assert admin("PUT", provider_path(host, "traits"), json=body).status_code == 200
+    advance_clock(url, 1.5 * HOUR)
+    shown = show(admin, maintenance)
+    assert (shown["state"], shown["degraded"]) == ("active", [])
+
+
+def test_a_maintenance_does_not_fail_while_guests_hold_all_of_its_host(
+    admin: Admin, url: str, host: str
+) -> None:
+    assert put_allocation(admin, {host: {"VCPU": 8}}).status_code == 204
+    maintenance = maintain(admin, host, 1, 2).json["reservation"]["uuid"]
+    advance_clock(url, 1.5 * HOUR)
+    shown = show(admin, maintenance)
+    assert (shown["state"], [each["missing"] for each in shown["degraded"]]) == ("active", [8])
 
 
 def test_a_window_during_the_maintenance_is_refused_and_one_from_before_is_degraded(

@@ -116,6 +116,33 @@ def test_the_end_of_a_claim_cannot_be_confirmed_away(admin: Admin, host: str) ->
     assert both.status_code == 400
 
 
+def test_a_reshape_keeps_the_times_of_claims_and_windows(admin: Admin, url: str, host: str) -> None:
+    window = booked(admin, 4, 0, 1, starts_at=after(0))
+    later = booked(admin, 8, 3, 4)
+    claim = new_claim("resources=VCPU:4")
+    end = after(2 * HOUR)
+    assert post_claims(admin, claim, ends_at=end, on_end="evict").status_code == 201
+    consumers = [window, claim["consumer_uuid"]]
+    held = {each: admin("GET", f"/allocations/{each}").json for each in consumers}
+    generation = admin("GET", f"/resource_providers/{host}").json["generation"]
+    inventories = admin("GET", f"/resource_providers/{host}/inventories").json["inventories"]
+    body = {
+        "inventories": {host: {"resource_provider_generation": generation, "inventories": inventories}},
+        "allocations": {
+            each: {**document, "allocations": {host: {"resources": {"VCPU": 4}}}}
+            for each, document in held.items()
+        },
+    }
+    answer = admin("POST", "/reshaper", json=body)
+    assert answer.status_code == 204, answer.text
+    shown = admin("GET", f"/ext/v1/claims/{claim['consumer_uuid']}").json["claim"]
+    assert (shown["ends_at"], shown["on_end"], shown["is_final"]) == (end, "evict", True)
+    assert find_broken_promises(url) == []
+    advance_clock(url, 3.5 * HOUR)
+    assert show(admin, later)["allocations"] == {host: {"resources": {"VCPU": 8}}}
+    assert read_usages(admin, host)["VCPU"] == 8
+
+
 def test_a_claim_without_an_end_replaces_one_with_an_end_only_if_there_is_room(
     admin: Admin, host: str
 ) -> None:
@@ -422,7 +449,33 @@ def test_a_disabled_host_degrades_its_reservations(admin: Admin, host: str) -> N
     for each, missing in ((window, 6), (now, 2)):
         (cause,) = show(admin, each)["degraded"]
         assert (cause["reason"], cause["missing"]) == ("host_disabled", missing)
-    assert {each["uuid"] for each in listed(admin, "state=degraded")} == {window, now}
+    # nothing is left of the one that has begun, so it is listed once
+    assert {each["uuid"] for each in listed(admin, "state=degraded")} == {window}
+    assert {each["uuid"] for each in listed(admin, "state=failed")} == {now}
+    assert listed(admin, "state=active") == []
+
+
+def test_a_window_fails_if_nothing_is_left_of_it_after_its_start(admin: Admin, url: str, host: str) -> None:
+    window = booked(admin, 6, 1, 2)
+    assert put_allocation(admin, {host: {"VCPU": 2}}).status_code == 204
+    put_inventories(admin, host, generation_of(admin, host), VCPU=2)
+    assert show(admin, window)["state"] == "pending"
+    advance_clock(url, 1.5 * HOUR)
+    assert (show(admin, window)["state"], show(admin, window)["degraded"][0]["missing"]) == ("failed", 6)
+    # a part is left
+    put_inventories(admin, host, generation_of(admin, host), VCPU=3)
+    assert (show(admin, window)["state"], show(admin, window)["degraded"][0]["missing"]) == ("active", 5)
+    assert [each["uuid"] for each in listed(admin, "state=degraded")] == [window]
+
+
+def test_a_window_that_only_lacks_its_amounts_later_has_not_failed(admin: Admin, url: str, host: str) -> None:
+    now = booked(admin, 4, 0, 3)
+    booked(admin, 4, 1, 2)
+    put_inventories(admin, host, generation_of(admin, host), VCPU=4)
+    shown = show(admin, now)
+    assert (shown["state"], shown["degraded"][0]["missing"]) == ("active", 4)
+    advance_clock(url, 1.5 * HOUR)
+    assert show(admin, now)["state"] == "failed"
 
 
 def test_a_list_has_only_reservations_of_a_state_page_by_page(admin: Admin, host: str) -> None:
@@ -431,7 +484,7 @@ def test_a_list_has_only_reservations_of_a_state_page_by_page(admin: Admin, host
     assert {each["uuid"] for each in listed(admin, "state=pending&limit=2")} == pending
     assert {each["uuid"] for each in listed(admin, "state=active&limit=2")} == active
     assert listed(admin, "state=degraded&limit=2") == []
-    assert admin("GET", f"{PATH}?state=failed").status_code == 400
+    assert admin("GET", f"{PATH}?state=lost").status_code == 400
 
 
 def listed(admin: Admin, query: str) -> list[dict[str, Any]]:

@@ -1,0 +1,16 @@
+"""Which reservations are maintenances, whose hosts may be disabled."""
+
+import sqlalchemy as sa
+
+from placement.db.revision_tables import make_column
+
+revision = "0019"
+down_revision = "0018"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    # workers of the release before write rows without it
+    column = sa.Column("is_maintenance", sa.Boolean, nullable=False, server_default=sa.false())
+    make_column("reservations", column)

@@ -1,0 +1,210 @@
+"""Moves windows that have not begun to hosts that are alike, so that a further window has room.
+
+A *movable* window is bound to no host before it begins. If no host has room for a booking, a host may have it
+without some movable windows, which move to hosts that are alike. Hosts are *alike* if their trees have the
+same structure, traits, aggregates and attributes. So the search needs no request of the moved windows:
+whatever they required, an alike host has it.
+
+The search is limited: it reads the windows of some random hosts, and then tries to move each of their windows
+alone, and all of them together. So the search may miss a possible place. A move never changes the amounts or
+the time of a window, and the transaction that books checks all of them again.
+
+A worked example
+    Hosts ``a`` and ``b`` are alike, with 8 VCPU each. Each has a window of 4 VCPU from 9:00 to 10:00. A
+    booking of 8 VCPU from 9:00 to 10:00 has no place. Without its window, ``a`` has room, and ``b`` has 4
+    VCPU left for this window. So the window of ``a`` moves to ``b``, and the booking gets ``a``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import HostTree
+from placement.search.budget import SearchBudget
+from placement.search.claims.availability import (
+    NEVER,
+    allowed_roots,
+    snapshot_during,
+    times_by_way,
+    usage_during,
+)
+from placement.search.claims.claim import ClaimScenario, WantedClaim
+from placement.search.claims.host_times import NO_SKYLINES, Skylines
+from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
+from placement.store.holds import TimeSchedule
+from placement.store.time_profile import TimedAmount, TimeWindow
+from placement.store.time_skyline import make_skylines
+from placement.store.window_moves import WindowMove
+
+MAX_HOSTS: Final = 32
+"""Maximum number of hosts of which a search reads the windows."""
+_MAX_SINGLE: Final = 8
+"""Maximum number of windows of a host that a search tries to move alone."""
+_MAX_TOGETHER: Final = 8
+"""Maximum number of windows that move for one booking."""
+
+
+@dataclass(frozen=True, slots=True)
+class MovedPlaces:
+    """The place of a new window, the moves that make room for it, and the trees that receive windows."""
+
+    placed: Sequence[PlacedClaim]
+    moves: Sequence[WindowMove]
+    targets: Sequence[HostTree]
+
+
+def hosts_without_windows(
+    snapshot: ModelSnapshot,
+    skylines: Skylines,
+    wanted: WantedClaim,
+    window: TimeWindow,
+    budget: SearchBudget,
+    rng: random.Random,
+) -> list[int]:
+    """Return the roots of some hosts that may have room for a claim if all timed amounts were gone.
+
+    :raises BudgetExhausted: the budget is spent.
+    """
+    duration = window.ends_at - window.starts_at
+    ways = times_by_way(snapshot, skylines, wanted, duration, budget)
+    roots = sorted(allowed_roots(snapshot, wanted, budget))
+    rng.shuffle(roots)
+    start = NEVER.starts_at
+    fitting = (root for root in roots if any(way.first_start(root, start, start) <= start for way in ways))
+    return list(islice(fitting, MAX_HOSTS))
+
+
+class WindowMover:
+    """Finds moves that make room for one claim in a window.
+
+    :param schedule: the timed amounts and holds of the hosts.
+    :param movable: the consumers of windows that may move.
+    """
+
+    def __init__(
+        self,
+        snapshot: ModelSnapshot,
+        skylines: Skylines,
+        schedule: TimeSchedule,
+        movable: Collection[str],
+        budget: SearchBudget,
+        rng: random.Random,
+    ) -> None:
+        self._snapshot = snapshot
+        self._skylines = skylines
+        self._schedule = schedule
+        self._movable = movable
+        self._budget = budget
+        self._rng = rng
+
+    def find_moves(self, roots: Sequence[int], wanted: WantedClaim, window: TimeWindow) -> MovedPlaces | None:
+        """Return the place of a claim at one of some hosts, with the moves that make room; None without any.
+
+        :raises BudgetExhausted: the budget is spent.
+        """
+        for root in (each for each in roots if each in self._snapshot.trees):
+            tree = self._snapshot.whole_trees()[root]
+            own = {each.uuid for each in tree.members}
+            here = [each for each in self._schedule.amounts if each.provider in own]
+            for moving in _moving_sets(here, self._movable, window):
+                found = self._place_without(tree, here, moving, wanted, window)
+                if found is not None:
+                    return found
+        return None
+
+    def _place_without(
+        self,
+        tree: HostTree,
+        here: Sequence[TimedAmount],
+        moving: Sequence[str],
+        wanted: WantedClaim,
+        window: TimeWindow,
+    ) -> MovedPlaces | None:
+        staying = [each for each in here if each.consumer not in moving]
+        own = {each.uuid for each in tree.members}
+        holds = [(key, used) for key, used in self._schedule.holds if key[0] in own]
+        left = make_skylines(staying, holds)
+        skylines = {
+            **self._skylines,
+            **{each.id: left.get(each.uuid, NO_SKYLINES) for each in tree.members},
+        }
+        snapshot = snapshot_during(self._snapshot, (tree.root.id,), skylines, window)
+        self._budget.spend(len(snapshot))
+        placed = place_claims(
+            ClaimScenario.from_members(snapshot, {}, [wanted]), [wanted], self._budget, self._rng
+        )
+        if isinstance(placed, UnplacedClaim):
+            return None
+        taken: Counter[tuple[int, str]] = Counter()
+        moves, targets = [], []
+        for consumer in moving:
+            amounts = [each for each in here if each.consumer == consumer]
+            found = self._new_host(tree, amounts, taken)
+            if found is None:
+                return None
+            targets.append(found[0])
+            moves.append(found[1])
+        return MovedPlaces(placed, moves, targets)
+
+    def _new_host(
+        self, tree: HostTree, amounts: Sequence[TimedAmount], taken: Counter[tuple[int, str]]
+    ) -> tuple[HostTree, WindowMove] | None:
+        """Return the host for a window of a tree, with the move; count its amounts in ``taken``."""
+        positions = {each.uuid: at for at, each in enumerate(tree.members)}
+        for target in self._alike_hosts(tree):
+            wanted = [(target.members[positions[each.provider]], each) for each in amounts]
+            if all(self._has_room(provider, each, taken) for provider, each in wanted):
+                before, after = defaultdict[str, dict[str, int]](dict), defaultdict[str, dict[str, int]](dict)
+                for provider, each in wanted:
+                    taken[provider.id, each.resource_class] += each.used
+                    before[each.provider][each.resource_class] = each.used
+                    after[provider.uuid][each.resource_class] = each.used
+                return target, WindowMove(amounts[0].consumer, amounts[0].window, before, after)
+        return None
+
+    def _alike_hosts(self, tree: HostTree) -> Iterator[HostTree]:
+        trees = self._snapshot.whole_trees()
+        roots = self._snapshot.roots()
+        first = self._rng.randrange(len(roots))
+        attributes = [each.attributes for each in tree.members]
+        for number in range(len(roots)):
+            self._budget.spend()
+            other = trees[roots[(first + number) % len(roots)]]
+            if (
+                other.kind is tree.kind
+                and other is not tree
+                and other.aggregates == tree.aggregates
+                and [each.attributes for each in other.members] == attributes
+            ):
+                yield other
+
+    def _has_room(
+        self, provider: Provider, amount: TimedAmount, taken: Mapping[tuple[int, str], int]
+    ) -> bool:
+        name = amount.resource_class
+        here = self._skylines.get(provider.id, NO_SKYLINES)
+        used = usage_during(provider, here, amount.window).get(name, 0) + taken.get((provider.id, name), 0)
+        return provider.inventories[name].accepts_amount(amount.used, used)
+
+
+def _moving_sets(
+    here: Sequence[TimedAmount], movable: Collection[str], window: TimeWindow
+) -> Iterator[Sequence[str]]:
+    """Yield sets of windows of a host to move: single ones with small amounts first, then all together."""
+    totals: Counter[str] = Counter()
+    for each in here:
+        overlaps = each.starts_at < window.ends_at and each.window.ends_at > window.starts_at
+        if overlaps and not each.has_begun and each.consumer in movable:
+            totals[each.consumer] += each.used
+    small = sorted(totals, key=lambda consumer: (totals[consumer], consumer))
+    for consumer in small[:_MAX_SINGLE]:
+        yield [consumer]
+    if 1 < len(small) <= _MAX_TOGETHER:
+        yield small

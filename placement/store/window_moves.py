@@ -1,0 +1,82 @@
+"""Moves of windows that have not begun from one host to another."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from placement.db import clock
+from placement.db.batch import split_rows
+from placement.db.database import WriteTransaction
+from placement.db.tables import consumers, planned_allocations, reservations, resource_providers
+from placement.store import reservations as reservation_store
+from placement.store.claimants import LockedConsumers
+from placement.store.claims import ConsumerClaim
+from placement.store.time_profile import TimeWindow
+
+ByProvider = Mapping[str, Mapping[str, int]]
+"""Amounts by uuid of the provider and by resource class."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowMove:
+    """A pending window, by uuid of its reservation, with its amounts before and after a move."""
+
+    consumer: str
+    window: TimeWindow
+    before: ByProvider
+    after: ByProvider
+
+
+def movable_windows(conn: sa.Connection, uuids: Collection[str], roots: Mapping[str, int]) -> set[str]:
+    """Return the uuids of movable windows that have not begun, and have all their amounts in one tree.
+
+    :param uuids: the consumers to choose from.
+    :param roots: the root of each provider of the trees, by uuid.
+    """
+    query = (
+        sa.select(consumers.c.uuid, resource_providers.c.uuid)
+        .select_from(reservations)
+        .join(consumers, consumers.c.id == reservations.c.consumer_id)
+        .join(planned_allocations, planned_allocations.c.consumer_id == consumers.c.id)
+        .join(resource_providers, resource_providers.c.id == planned_allocations.c.provider_id)
+        .where(
+            consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)),
+            reservations.c.is_movable,
+            reservations.c.starts_at > clock.ServerNow(),
+        )
+    )
+    found: dict[str, set[int | None]] = {}
+    for chunk in split_rows(sorted(uuids)):
+        for consumer, provider in conn.execute(query, {"uuids": chunk}):
+            found.setdefault(consumer, set()).add(roots.get(provider))
+    return {consumer for consumer, trees in found.items() if len(trees) == 1 and None not in trees}
+
+
+def moved_claims(
+    tx: WriteTransaction, moves: Sequence[WindowMove], locked: LockedConsumers
+) -> list[ConsumerClaim] | None:
+    """Return the claims of moved windows at their new hosts; None if a window is not as it was.
+
+    The caller has locked the consumers, and the buckets of the providers before and after the moves.
+    """
+    claims = []
+    for move in moves:
+        row = locked.consumers.get(move.consumer)
+        # under the lock, so that no other transaction changes the window after the check
+        found = None if row is None else reservation_store.find_reservation(tx.conn, move.consumer)
+        if row is None or found is None or found.has_begun or not found.is_movable:
+            return None
+        claim = reservation_store.window_claim(tx, row, locked, move.window)
+        if (found.starts_at, found.expires_at) != (move.window.starts_at, move.window.ends_at):
+            return None
+        if claim.resources != move.before:
+            return None
+        claims.append(
+            ConsumerClaim(
+                claim.consumer, move.after, claim.generation, claim.owner, claim.in_any_portions, move.window
+            )
+        )
+    return claims

@@ -1,0 +1,193 @@
+"""Windows that have not begun move to hosts that are alike, so that further bookings have room."""
+
+import time
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from placement.store.time_profile import TimeWindow
+from tests.databases import DatabaseServer
+from tests.examples import examples
+from tests.placement.api.ext.windows import HOUR, PATH, book, booked, show
+from tests.placement.builders import make_provider, provider_path
+from tests.placement.moving_clock import advance_clock, iso
+from tests.placement.running import Admin, application
+
+
+def host_of(admin: Admin, reservation: str) -> str:
+    (host,) = show(admin, reservation)["allocations"]
+    return str(host)
+
+
+@pytest.fixture
+def base() -> float:
+    return time.time() + HOUR
+
+
+def hours(base: float, begin: float, end: float) -> dict[str, str]:
+    return {"starts_at": iso(base + begin * HOUR), "expires_at": iso(base + end * HOUR)}
+
+
+@pytest.fixture
+def halves(admin: Admin, base: float) -> list[str]:
+    """Two alike hosts of 8 VCPU, of which windows hold a half each; the windows."""
+    hosts = [make_provider(admin, name, VCPU=8) for name in "ab"]
+    return halve(admin, base, hosts)
+
+
+def halve(admin: Admin, base: float, hosts: Sequence[str], **fields: Any) -> list[str]:
+    found = []
+    for host in hosts:
+        # all other hosts are full for a moment, so that the window lands here without naming its host
+        full = [
+            booked(admin, 8, 0, 0, **hours(base, 1, 2), allowed_hosts=[each])
+            for each in hosts
+            if each not in {host, *(host_of(admin, one) for one in found)}
+        ]
+        half = [
+            booked(admin, 4, 0, 0, **hours(base, 1, 2), allowed_hosts=[each])
+            for each in {host_of(admin, one) for one in found}
+        ]
+        found.append(booked(admin, 4, 0, 0, **hours(base, 1, 2), **fields))
+        assert host_of(admin, found[-1]) == host
+        for each in full + half:
+            assert admin("DELETE", f"{PATH}/{each}").status_code == 204
+    return found
+
+
+def test_a_window_moves_to_a_host_that_is_alike_if_a_booking_needs_its_room(
+    admin: Admin, halves: list[str], base: float
+) -> None:
+    before = {each: show(admin, each) for each in halves}
+    new = booked(admin, 8, 0, 0, **hours(base, 1, 2))
+    after_moves = {each: show(admin, each) for each in halves}
+    (stayed,) = {host_of(admin, each) for each in halves}
+    assert host_of(admin, new) != stayed
+    (moved,) = [each for each in halves if after_moves[each]["allocations"] != before[each]["allocations"]]
+    assert after_moves[moved]["generation"] == before[moved]["generation"] + 1
+    same = ("starts_at", "expires_at", "state", "degraded", "movable", "project_id")
+    for each in halves:
+        assert [after_moves[each][name] for name in same] == [before[each][name] for name in same]
+    assert book(admin, 1, 0, 0, **hours(base, 1, 2)).status_code == 409
+
+
+def test_a_window_that_may_not_move_stays(admin: Admin, base: float) -> None:
+    hosts = [make_provider(admin, name, VCPU=8) for name in "ab"]
+    assert not any(show(admin, each)["movable"] for each in halve(admin, base, hosts, movable=False))
+    assert book(admin, 8, 0, 0, **hours(base, 1, 2)).status_code == 409
+
+
+@pytest.mark.parametrize("pinned", ["in_tree", "excluded_hosts", "allowed_hosts"])
+def test_a_window_that_names_hosts_stays(admin: Admin, base: float, pinned: str) -> None:
+    hosts = [make_provider(admin, name, VCPU=8) for name in "ab"]
+    for host, other in zip(hosts, reversed(hosts), strict=True):
+        fields: dict[str, Any] = {
+            "in_tree": {"query": f"resources=VCPU:4&in_tree={host}"},
+            "excluded_hosts": {"excluded_hosts": [other]},
+            "allowed_hosts": {"allowed_hosts": [host]},
+        }[pinned]
+        found = booked(admin, 4, 0, 0, **{**hours(base, 1, 2), **fields})
+        assert (host_of(admin, found), show(admin, found)["movable"]) == (host, False)
+    assert book(admin, 8, 0, 0, **hours(base, 1, 2)).status_code == 409
+
+
+def test_a_window_does_not_move_to_an_unlike_host(admin: Admin, halves: list[str], base: float) -> None:
+    assert admin("PUT", "/traits/CUSTOM_FAST").status_code == 201
+    path = provider_path(host_of(admin, halves[0]), "traits")
+    known = admin("GET", path).json
+    body = {"traits": ["CUSTOM_FAST"], "resource_provider_generation": known["resource_provider_generation"]}
+    assert admin("PUT", path, json=body).status_code == 200
+    assert book(admin, 8, 0, 0, **hours(base, 1, 2)).status_code == 409
+
+
+def test_a_window_that_has_begun_stays(admin: Admin, halves: list[str], base: float, url: str) -> None:
+    advance_clock(url, base - time.time() + 1.5 * HOUR)
+    later = {"starts_at": iso(time.time() + 60), "expires_at": iso(time.time() + 0.4 * HOUR)}
+    assert {show(admin, each)["state"] for each in halves} == {"active"}
+    assert book(admin, 8, 0, 0, **later).status_code == 409
+
+
+def test_several_windows_of_a_host_move_together(admin: Admin, base: float) -> None:
+    host, *others = (make_provider(admin, name, VCPU=8) for name in "abc")
+    full = [booked(admin, 8, 0, 0, **hours(base, 1, 2), allowed_hosts=[each]) for each in others]
+    small = [booked(admin, 2, 0, 0, **hours(base, 1, 2)) for _ in range(2)]
+    assert {host_of(admin, each) for each in small} == {host}
+    for each, other in zip(full, others, strict=True):
+        assert admin("DELETE", f"{PATH}/{each}").status_code == 204
+        booked(admin, 6, 0, 0, **hours(base, 1, 2), allowed_hosts=[other])
+    assert host_of(admin, booked(admin, 8, 0, 0, **hours(base, 1, 2))) == host
+    assert {host_of(admin, each) for each in small} == set(others)
+
+
+TIMES = [(begin, end) for begin, end in combinations(range(4), 2)]
+STEPS = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(TIMES)), min_size=4, max_size=9)
+
+
+@settings(
+    max_examples=examples(15),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(steps=STEPS)
+def test_a_booking_is_refused_only_if_no_single_move_makes_room(
+    database_server: DatabaseServer, database_template: str, steps: list[tuple[int, tuple[int, int]]]
+) -> None:
+    url = database_server.clone(database_template)
+    try:
+        check_steps(Admin(application(url)), steps)
+    finally:
+        database_server.drop_database(url)
+
+
+def check_steps(admin: Admin, steps: list[tuple[int, tuple[int, int]]]) -> None:
+    base = time.time() + HOUR
+    hosts = [make_provider(admin, name, VCPU=4) for name in "abc"]
+    known: dict[str, tuple[int, TimeWindow]] = {}
+    for amount, (begin, end) in steps:
+        answer = book(admin, amount, 0, 0, **hours(base, begin, end))
+        places = {each: host_of(admin, each) for each in known}
+        if answer.status_code == 409:
+            assert not any_single_move_helps(hosts, known, places, amount, TimeWindow(begin, end))
+            continue
+        assert answer.status_code == 201, answer.text
+        new = answer.json["reservation"]["uuid"]
+        known[new] = amount, TimeWindow(begin, end)
+        for each, (held, window) in known.items():
+            shown = show(admin, each)
+            ((host, held_there),) = shown["allocations"].items()
+            places[each] = host
+            assert held_there == {"resources": {"VCPU": held}}
+            assert shown["starts_at"] == hours(base, window.starts_at, window.ends_at)["starts_at"]
+        assert all(used_at(known, places, host, hour) <= 4 for host in hosts for hour in range(4))
+
+
+def used_at(known: dict[str, tuple[int, TimeWindow]], places: dict[str, str], host: str, hour: float) -> int:
+    return sum(
+        amount
+        for each, (amount, window) in known.items()
+        if places[each] == host and window.starts_at <= hour < window.ends_at
+    )
+
+
+def any_single_move_helps(
+    hosts: Sequence[str],
+    known: dict[str, tuple[int, TimeWindow]],
+    places: dict[str, str],
+    amount: int,
+    window: TimeWindow,
+) -> bool:
+    def has_room(where: dict[str, str], host: str, wanted: int, time: TimeWindow) -> bool:
+        instants = range(int(time.starts_at), int(time.ends_at))
+        return all(used_at(known, where, host, hour) + wanted <= 4 for hour in instants)
+
+    for moving, (held, its_time) in known.items():
+        without = {**places, moving: ""}
+        if not has_room(without, places[moving], amount, window):
+            continue
+        if any(has_room(without, host, held, its_time) for host in hosts if host != places[moving]):
+            return True
+    return any(has_room(places, host, amount, window) for host in hosts)
