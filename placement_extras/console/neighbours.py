@@ -1,8 +1,8 @@
 """The page ``/console/neighbours``: use of caches and memory bandwidth, limited guests, broken promises.
 
 Agents write these values into attributes of their hosts. The attributes of a host describe its L3 caches, the
-few guests with the largest use, and the limited guests. The service sends no requests to agents or Prometheus. The
-page leaves out values that an agent has not renewed in time.
+few guests with the largest use, and the limited guests. The service sends no requests to agents or
+Prometheus. The page leaves out values that an agent has not renewed in time.
 """
 
 from __future__ import annotations
