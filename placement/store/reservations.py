@@ -92,8 +92,8 @@ class CapacityReservation:
     Only members of ``group`` may take amounts from the reservation; None allows all claims of its project. A
     reservation with a start (``starts_at``) is called a window. Its amounts are held from ``starts_at`` up to
     ``expires_at``, which includes the lead and the cleaning time. While ``is_pending``, its amounts are
-    planned allocations. ``now`` is the time when the reservation was read. Before its
-    start, a window that ``is_movable`` may move to an equivalent host.
+    planned allocations. ``now`` is the time when the reservation was read. Before its start, a window that
+    ``is_movable`` may move to an equivalent host.
     """
 
     uuid: str
@@ -652,7 +652,9 @@ def _class_lookup(count: int) -> PreparedStatement:
 
 
 def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction], T]) -> T:
-    """Run a write. If it fails while expired allocations exist, release them and run the write again.
+    """Run a write.
+
+    If the write fails while expired allocations exist, release these allocations and run the write again.
 
     :raises Conflict: the write conflicts with the state after the release.
     """

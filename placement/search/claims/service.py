@@ -263,7 +263,8 @@ class ClaimService:
 
         The result is None if no choices are found, and groups or windows have changed during the search.
 
-        After such a change it is unknown whether all claims could have been placed at the same moment.
+        After a change of groups or windows, it is unknown whether all claims could have been placed at the
+        same moment.
 
         :raises NoCandidate: not all claims can be placed together.
         """

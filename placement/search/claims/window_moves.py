@@ -6,8 +6,8 @@ same structure, traits, aggregates and attributes. So the search needs no reques
 whatever they required, an alike host has it.
 
 The search is limited: it reads the windows of some random hosts, and then tries to move each of their windows
-alone, and all of them together. So it may miss a place. A move never changes the amounts or the time of a
-window, and the transaction that books checks all of them again.
+alone, and all of them together. So the search may miss a possible place. A move never changes the amounts or
+the time of a window, and the transaction that books checks all of them again.
 
 A worked example
     Hosts ``a`` and ``b`` are alike, with 8 VCPU each. Each has a window of 4 VCPU from 9:00 to 10:00. A
