@@ -45,7 +45,8 @@ MAX_CRITERIA: Final = 32
 """Maximum number of criteria in the order of a claim."""
 MAX_SECONDS: Final = 7 * 86_400.0
 """Maximum number of seconds until an unconfirmed claim expires."""
-MAX_MIN_DURATION: Final = int(MAX_AHEAD)
+# the latest end is counted from the search on, so a minimum as long as that could never be served
+MAX_MIN_DURATION: Final = int(MAX_AHEAD) - 86_400
 """Maximum number of seconds that a preemptible claim lasts at least."""
 MAX_PAGE: Final = 1000
 """Maximum number of claims that end in one answer."""

@@ -74,12 +74,14 @@ class ClaimEnd:
 
     ``expires_at`` is in seconds since 1970, ``cleaning_time`` in seconds. A window that begins from
     ``kept_until`` on may end a preemptible claim earlier; None means that the claim is not preemptible.
+    ``booked_at`` is when the end was set; None means now.
     """
 
     expires_at: float
     cleaning_time: int
     on_end: EndAction
     kept_until: float | None = None
+    booked_at: float | None = None
 
 
 def write_ends(tx: WriteTransaction, ends: Mapping[str, ClaimEnd], known: Collection[int]) -> None:
@@ -105,7 +107,7 @@ _end_insertion: Final = PreparedStatement(
         cleaning_time=sa.bindparam("cleaning_time", type_=sa.Integer),
         on_end=sa.bindparam("on_end", type_=sa.String),
         kept_until=sa.bindparam("kept_until", type_=sa.Double),
-        booked_at=clock.ServerNow(),
+        booked_at=sa.func.coalesce(sa.bindparam("booked_at", type_=sa.Double), clock.ServerNow()),
         is_final=sa.true(),
     )
 )
@@ -114,8 +116,10 @@ _end_insertion: Final = PreparedStatement(
 def read_ends(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ClaimEnd]:
     """Return the ends of the claims that end, among those of these locked consumers, by uuid."""
     return {
-        uuid: ClaimEnd(float(ends_at), cleaning, EndAction(on_end), None if kept is None else float(kept))
-        for uuid, ends_at, cleaning, on_end, kept in tx.conn.execute(_ENDS, {"uuids": sorted(uuids)})
+        uuid: ClaimEnd(
+            float(ends_at), cleaning, EndAction(on_end), None if kept is None else float(kept), float(booked)
+        )
+        for uuid, ends_at, cleaning, on_end, kept, booked in tx.conn.execute(_ENDS, {"uuids": sorted(uuids)})
     }
 
 
@@ -131,6 +135,7 @@ _ENDS: Final = (
         claim_expiries.c.cleaning_time,
         claim_expiries.c.on_end,
         claim_expiries.c.kept_until,
+        claim_expiries.c.booked_at,
     )
     .select_from(claim_expiries.join(consumers, EXPIRES))
     .where(claim_expiries.c.is_final, consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)))

@@ -13,13 +13,16 @@ A worked example
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 from typing import Final
 
 import sqlalchemy as sa
 
 from placement.db import clock
+from placement.db.batch import split_rows
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
     allocations,
@@ -47,8 +50,8 @@ from placement.store.time_profile import (
 MIN_NOTICE: Final = 300.0
 """Minimum number of seconds from the booking of a window to the end of a claim that makes room for it."""
 # the price of a booking is limited in a cloud full of preemptible claims
-_MAX_READ: Final = 2000
-"""Maximum number of amounts of preemptible claims that one booking considers, the newest claims first."""
+_MAX_CLAIMS: Final = 1000
+"""Maximum number of preemptible claims that one booking considers, the newest claims first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,32 +82,39 @@ def shorten_amounts(
 
 
 def choose_preempted(
-    room: PreemptibleRoom, limits: Mapping[HoldKey, int], window: TimeWindow
+    room: PreemptibleRoom,
+    limits: Mapping[HoldKey, int],
+    window: TimeWindow,
+    spend: Callable[[int], None] = lambda _: None,
 ) -> tuple[str, ...] | None:
     """Return the claims that have to end for a window: the newest ones, and none without need.
 
     :param limits: the largest sums of timed amounts that leave room for the window.
+    :param window: a window that begins when the claims end, or later.
+    :param spend: a function that is called with the number of amounts of each test; its exception ends the
+        choice.
     :returns: None if the window has no room even without all these claims.
     """
     amounts = by_key(each for each in room.schedule.amounts if each.key in limits)
+    size = sum(len(some) for some in amounts.values())
     concerned = {each.consumer for some in amounts.values() for each in some}
+    claims = [each for each in room.claims if each in concerned]
 
-    def has_room(chosen: Collection[str]) -> bool:
+    def has_room(ended: Iterable[str]) -> bool:
+        spend(size)
+        gone = frozenset(ended)
         return all(
-            largest_sum(shorten_amounts(amounts.get(key, ()), chosen, room.ends_at), window) <= limit
+            largest_sum((each for each in amounts.get(key, ()) if each.consumer not in gone), window) <= limit
             for key, limit in limits.items()
         )
 
-    chosen: list[str] = []
-    for each in room.claims:
-        if has_room(chosen):
-            break
-        if each in concerned:
-            chosen.append(each)
-    if not has_room(chosen):
+    # room only grows with the number of claims that end
+    count = bisect_left(range(len(claims) + 1), True, key=lambda number: has_room(claims[:number]))
+    if count > len(claims):
         return None
-    # an older claim may free so much that a newer one need not end
-    for each in reversed(chosen.copy()):
+    chosen = claims[:count]
+    # an older claim may free so much that a newer one need not end; without the oldest there is no room
+    for each in reversed(chosen[:-1]):
         others = [one for one in chosen if one != each]
         if has_room(others):
             chosen = others
@@ -114,20 +124,28 @@ def choose_preempted(
 def read_preemptible(
     conn: sa.Connection, names: Collection[str], of_providers: Collection[str] | None, ends_at: float
 ) -> PreemptibleRoom | None:
-    """Return the preemptible claims of some classes that may end at a time; None if there are none.
+    """Return the newest preemptible claims of some classes that may end at a time; None if there are none.
 
     :param of_providers: the uuids of the providers that matter; None means all.
     """
-    rows = conn.execute(_PREEMPTIBLE, {"names": sorted(names), "ends_at": ends_at})
-    found = [
-        (consumer, provider)
-        for consumer, provider in rows
-        if of_providers is None or provider in of_providers
-    ]
+    values = {"names": sorted(names), "ends_at": ends_at, "limit": _MAX_CLAIMS}
+    if of_providers is None:
+        rows = conn.execute(_NEWEST, values).all()
+    else:
+        chunks = split_rows(sorted(of_providers))
+        rows = [row for each in chunks for row in conn.execute(_NEWEST_THERE, {**values, "providers": each})]
+    # a claim on providers of several chunks is in several answers
+    found = {(-float(booked_at), uuid) for uuid, booked_at in rows}
     if not found:
         return None
-    schedule = read_schedule(conn, of_providers={provider for _, provider in found})
-    return PreemptibleRoom(ends_at, tuple(dict.fromkeys(consumer for consumer, _ in found)), schedule)
+    claims = [uuid for _, uuid in nsmallest(_MAX_CLAIMS, found)]
+    used = {
+        provider
+        for chunk in split_rows(claims)
+        for provider in conn.execute(_USED, {"names": sorted(names), "uuids": chunk}).scalars()
+    }
+    schedule = read_schedule(conn, of_providers=used if of_providers is None else used & set(of_providers))
+    return PreemptibleRoom(ends_at, claims, schedule)
 
 
 _MAY_END: Final = sa.and_(
@@ -136,15 +154,28 @@ _MAY_END: Final = sa.and_(
     claim_expiries.c.expires_at > sa.bindparam("ends_at", type_=sa.Double),
     clock.ServerNow() + sa.literal(MIN_NOTICE, sa.Double) <= sa.bindparam("ends_at", type_=sa.Double),
 )
-_PREEMPTIBLE: Final = (
-    sa.select(consumers.c.uuid, resource_providers.c.uuid)
-    .select_from(claim_expiries.join(consumers, EXPIRES))
+_preemptible: Final = (
+    claim_expiries.join(consumers, EXPIRES)
     .join(allocations, allocations.c.consumer_id == consumers.c.id)
     .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
     .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
-    .where(_MAY_END, resource_classes.c.name.in_(sa.bindparam("names", expanding=True)))
+)
+_of_classes: Final = resource_classes.c.name.in_(sa.bindparam("names", expanding=True))
+_NEWEST: Final = (
+    # the limit counts claims, of which each may have many amounts
+    sa.select(consumers.c.uuid, claim_expiries.c.booked_at)
+    .distinct()
+    .select_from(_preemptible)
+    .where(_MAY_END, _of_classes)
     .order_by(claim_expiries.c.booked_at.desc(), consumers.c.uuid)
-    .limit(_MAX_READ)
+    .limit(sa.bindparam("limit", type_=sa.Integer))
+)
+_NEWEST_THERE: Final = _NEWEST.where(resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True)))
+_USED: Final = (
+    sa.select(resource_providers.c.uuid)
+    .distinct()
+    .select_from(_preemptible)
+    .where(_of_classes, consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)))
 )
 _LOCKED: Final = (
     sa.select(consumers.c.uuid, claim_expiries.c.kept_until, claim_expiries.c.on_end)

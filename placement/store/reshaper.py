@@ -58,7 +58,7 @@ def reshape_providers(
     for uuid, new in wanted.items():
         # inventories are written before the allocations, which need the new inventories
         inventories.write(tx, rows[uuid], new.inventories, set(present[uuid].scalars), lookup.ids)
-    # a reshape moves amounts, and changes no promise about their end
+    # a reshape moves amounts, and changes no promise about their end, nor when it was given
     ends = expiries.read_ends(tx, locked.timed) if locked.timed else {}
     allocations.write_claims(tx, [_with_time(tx, each, ends, locked) for each in claims], locked)
     lasting = {each.consumer for each in claims if each.takes_anything and each.consumer in ends}

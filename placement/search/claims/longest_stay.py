@@ -71,7 +71,7 @@ class StaySpan:
         if now + min_duration > last:
             raise InvalidRequest(
                 f"A preemptible claim lasts at least its min_duration, so ends_at has to be at least"
-                f" {min_duration:g} seconds from now; the time of the database is {iso_time(now)}."
+                f" {min_duration:.0f} seconds from now; the time of the database is {iso_time(now)}."
             )
         return cls(now, now + min_duration, last)
 

@@ -6,7 +6,7 @@ If another client takes the same resources first (a lost race), the service repe
 import logging
 import math
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import thread_time
@@ -44,17 +44,17 @@ from placement.search.claims.claim_overlaps import (
     possible_providers,
     wanted_classes,
 )
-from placement.search.claims.host_times import NO_SKYLINES, Skylines
+from placement.search.claims.host_times import Skylines
 from placement.search.claims.longest_stay import StaySpan, place_longest, prolong_stay
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
 from placement.search.claims.timetable import WindowTimetable
 from placement.search.claims.window_moves import MovedPlaces, place_by_moves
+from placement.search.claims.window_preemptions import place_preempting
 from placement.store import allocations, claim_commit, consumers, expiries, reservations
 from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
 from placement.store.holds import planned_providers, read_schedule
-from placement.store.preemptions import PreemptibleRoom, choose_preempted, read_preemptible
 from placement.store.time_profile import (
     AT_ONCE,
     TimeWindow,
@@ -129,18 +129,9 @@ class ClaimService:
                 except NoCandidate:
                     if not makes_room:
                         raise
-                    moved = place_by_moves(
-                        self._database,
-                        self._timetable,
-                        self._check_awaited,
-                        wanted[0],
-                        self._span_ahead(wanted),
-                        end - thread_time(),
-                        self._rng,
-                    )
-                    if moved is None:
+                    placed, moved = self._make_room(wanted, end - thread_time())
+                    if not placed:
                         raise
-                    placed = list(moved.placed)
             if placed is None:
                 LOG.debug("Claim attempt %d is repeated: its groups or windows have changed", attempt)
                 continue
@@ -304,7 +295,6 @@ class ClaimService:
         loses_end = window is None and reserved is None and self._has_ends(held)
         own = self._skylines_without(wanted, held) if is_timed or loses_end else {}
         concerned = possible_providers(self._model, wanted) if is_timed else ()
-        lent = None if span is None else self._lent_room(wanted, span, concerned)
         end = thread_time() + seconds
         with self._timetable.fresh_view(concerned, self._check_awaited) as timed:
             view, skylines = timed.view, timed.skylines
@@ -337,16 +327,6 @@ class ClaimService:
                     return placed
                 budget = SearchBudget(end - thread_time(), yield_lock=view.yield_after(self._check_awaited))
                 return prolong_stay(untimed, skylines, members, placed, span, budget, self._rng)
-            if (
-                lent is not None
-                and span is not None
-                and (
-                    found := self._place_preempting(
-                        view, untimed, skylines, wanted, span, lent, end - thread_time()
-                    )
-                )
-            ):
-                return found
             if reserved is not None:
                 raise reservation_refusal(wanted, placed, reserved)
             budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
@@ -362,43 +342,29 @@ class ClaimService:
             refusal.add_overlaps(self._describe_windows(wanted, members))
         raise refusal
 
-    def _lent_room(
-        self, wanted: Sequence[WantedClaim], span: StaySpan, concerned: Collection[str] | None
-    ) -> PreemptibleRoom | None:
-        """Return the preemptible claims that may end when a wanted window begins; None if there are none."""
-        # a claim begins at once, so no other claim can end before it
-        if wanted[0].owner.consumer_type != reservations.TYPE:
-            return None
-        with self._database.read() as conn:
-            return read_preemptible(conn, wanted_classes(wanted), concerned, span.begin)
+    def _make_room(
+        self, wanted: Sequence[WantedClaim], seconds: float
+    ) -> tuple[list[PlacedClaim], MovedPlaces | None]:
+        """Return the place of a window that others make room for, and the moves; no place if none is found.
 
-    def _place_preempting(
-        self,
-        view: ModelView,
-        snapshot: ModelSnapshot,
-        skylines: Skylines,
-        wanted: Sequence[WantedClaim],
-        span: StaySpan,
-        lent: PreemptibleRoom,
-        seconds: float,
-    ) -> list[PlacedClaim]:
-        """Return the place of a window for which preemptible claims have to end; empty if there is none."""
-        shortened = make_skylines(lent.shortened_amounts, lent.schedule.holds)
-        skylines = {**skylines, **skylines_in(snapshot, shortened)}
-        during = during_window(snapshot, skylines, span.shortest_window)
-        placed = self._place_in(view, during, {}, wanted, seconds)
-        if isinstance(placed, UnplacedClaim):
-            return []
-        # a reservation is the only claim of its call
-        (one,) = placed
-        limits = {
-            (provider.uuid, name): snapshot.providers[provider.id].free(name) + skyline.counted - amount
-            for provider, amounts in one.choice.resources
-            for name, amount in amounts.items()
-            if (skyline := skylines.get(provider.id, NO_SKYLINES).get(name)) is not None
-        }
-        preempted = choose_preempted(lent, limits, span.shortest_window)
-        return [] if preempted is None else [replace(one, preempted=preempted)]
+        :raises InvalidRequest: the search takes too long.
+        """
+        # a booking is the only claim of its call, and has a time
+        (one,), span, end = wanted, self._span_ahead(wanted), thread_time() + seconds
+        if span is None:
+            return [], None
+        database, timetable = self._database, self._timetable
+        # a move takes nothing away, so moves come first; they leave time for the other search
+        moved = place_by_moves(database, timetable, self._check_awaited, one, span, seconds / 2, self._rng)
+        if moved is not None:
+            return list(moved.placed), moved
+        left = end - thread_time()
+        try:
+            return place_preempting(
+                database, timetable, self._check_awaited, one, span, left, self._rng
+            ), None
+        except BudgetExhausted:
+            raise self._too_long() from None
 
     def _span_ahead(self, wanted: Sequence[WantedClaim]) -> StaySpan | None:
         """Return the possible times of the claims, from now on; None if the claims have no end."""
@@ -489,12 +455,15 @@ class ClaimService:
         try:
             return place(SearchBudget(seconds, yield_lock=view.yield_after(self._check_awaited)))
         except BudgetExhausted:
-            raise InvalidRequest.too_long(
-                "No place was found",
-                self._limits.searching,
-                "candidates_deadline",
-                ": ask for fewer groups, or for fewer claims at once.",
-            ) from None
+            raise self._too_long() from None
+
+    def _too_long(self) -> InvalidRequest:
+        return InvalidRequest.too_long(
+            "No place was found",
+            self._limits.searching,
+            "candidates_deadline",
+            ": ask for fewer groups, or for fewer claims at once.",
+        )
 
     def _reserved_amounts(
         self, reservation: str, wanted: Sequence[WantedClaim]

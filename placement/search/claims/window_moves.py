@@ -220,18 +220,16 @@ def place_by_moves(
     timetable: WindowTimetable,
     check_awaited: Callable[[], None],
     wanted: WantedClaim,
-    span: StaySpan | None,
+    span: StaySpan,
     seconds: float,
     rng: random.Random,
 ) -> MovedPlaces | None:
     """Return the place of a window that other windows make room for by moves; None if none is found.
 
     :param check_awaited: called regularly; an exception that it raises ends the search.
-    :param span: the time of the window from now on; None without an end.
+    :param span: the time of the window from now on.
     :param seconds: the limit of CPU time.
     """
-    if span is None:
-        return None
     window, end = span.shortest_window, thread_time() + seconds
     hosts, roots = list[int](), dict[str, int]()
     with suppress(BudgetExhausted), timetable.fresh_view(None, check_awaited) as timed:

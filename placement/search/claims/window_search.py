@@ -196,7 +196,7 @@ class WindowSearch:
                 )
         until = iso_time(span.last + span.duration)
         return NoCandidate(
-            f"No window of {span.duration:g} seconds is free between {iso_time(span.begin)} and {until}.",
+            f"No window of {span.duration:.0f} seconds is free between {iso_time(span.begin)} and {until}.",
             None,
         )
 

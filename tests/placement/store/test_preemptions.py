@@ -3,9 +3,11 @@
 import math
 from itertools import chain, combinations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from placement.search.budget import BudgetExhausted
 from placement.store.holds import TimeSchedule
 from placement.store.preemptions import PreemptibleRoom, choose_preempted, shorten_amounts
 from placement.store.time_profile import AT_ONCE, TimedAmount, TimeWindow, by_key, largest_sum
@@ -54,6 +56,35 @@ def test_the_newest_claims_end_and_none_without_need(
     # the claims after the last one that was needed are older
     needed = next(count for count in range(5) if has_room(room, tuple(claims[:count]), limits))
     assert set(chosen) <= set(claims[:needed])
+
+
+def lent_room(size: int, per_provider: int) -> PreemptibleRoom:
+    """Return the room of claims of 1 VCPU, with some claims on each provider."""
+    claims = [str(number) for number in range(size)]
+    timed = [
+        TimedAmount(each, str(int(each) // per_provider), "VCPU", 1, TimeWindow(AT_ONCE, 30), has_begun=True)
+        for each in claims
+    ]
+    return PreemptibleRoom(START, claims, TimeSchedule(0, timed, ()))
+
+
+def test_the_choice_reads_only_claims_in_the_way_and_halves_their_number() -> None:
+    window, work = TimeWindow(START, START + 5), list[int]()
+    # the only claim of the last of 1000 providers
+    assert choose_preempted(lent_room(1000, 1), {("999", "VCPU"): 0}, window, work.append) == ("999",)
+    assert work == [1, 1]
+    work.clear()
+    assert choose_preempted(lent_room(1000, 1000), {("0", "VCPU"): 998}, window, work.append) == ("0", "1")
+    assert len(work) <= 12
+    assert choose_preempted(lent_room(1000, 1000), {("0", "VCPU"): -1}, window) is None
+
+
+def test_a_spent_budget_ends_the_choice() -> None:
+    def spend(steps: int) -> None:
+        raise BudgetExhausted
+
+    with pytest.raises(BudgetExhausted):
+        choose_preempted(lent_room(4, 4), {("0", "VCPU"): 1}, TimeWindow(START, START + 5), spend)
 
 
 def test_a_claim_that_ends_before_keeps_its_end() -> None:

@@ -4,8 +4,17 @@ from typing import Any
 
 import pytest
 
+from placement.search.claims import window_preemptions
+from placement.store import preemptions
 from tests.placement.api.ext.windows import HOUR, PATH, book, booked
-from tests.placement.builders import make_provider, new_claim, post_claims, read_error, read_usages
+from tests.placement.builders import (
+    make_provider,
+    new_claim,
+    post_claims,
+    provider_path,
+    read_error,
+    read_usages,
+)
 from tests.placement.moving_clock import advance_clock, after
 from tests.placement.running import Admin
 from tests.placement.sql import read_scalar
@@ -59,6 +68,49 @@ def test_free_room_is_used_before_a_claim_has_to_end(admin: Admin, host: str) ->
     assert shown(admin, kept)["ends_at"] == end
     booked(admin, 8, 3, 4)
     assert shown(admin, kept)["ends_at"] < end
+
+
+def test_a_booking_with_free_room_reads_no_preemptible_claims(
+    admin: Admin, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lend(admin, 4)
+    monkeypatch.setattr(window_preemptions, "read_preemptible", None)
+    booked(admin, 4, 3, 4)
+
+
+def test_a_window_moves_before_a_claim_has_to_end(admin: Admin, host: str) -> None:
+    kept = lend(admin, 4)
+    end = shown(admin, kept)["ends_at"]
+    other = make_provider(admin, "other", VCPU=8)
+    # until the window is booked, the host of the claim is full
+    full = booked(admin, 4, 3, 4, allowed_hosts=[host])
+    moving = booked(admin, 4, 3, 4)
+    assert admin("DELETE", f"{PATH}/{full}").status_code == 204
+    window = booked(admin, 8, 3, 4)
+    hosts = [
+        list(admin("GET", f"{PATH}/{each}").json["reservation"]["allocations"]) for each in (moving, window)
+    ]
+    assert hosts == [[host], [other]]
+    assert shown(admin, kept)["ends_at"] == end
+
+
+@pytest.mark.parametrize("by", ["name", "trait"])
+def test_newer_claims_elsewhere_do_not_hide_those_in_the_way(
+    admin: Admin, host: str, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    monkeypatch.setattr(preemptions, "_MAX_CLAIMS", 1)
+    old = lend(admin, 8)
+    make_provider(admin, "other", VCPU=8)
+    new = lend(admin, 8)
+    fields: dict[str, Any] = {"allowed_hosts": [host]}
+    if by == "trait":
+        known = admin("GET", provider_path(host, "traits")).json
+        generation = known["resource_provider_generation"]
+        body = {"traits": ["HW_CPU_X86_AVX"], "resource_provider_generation": generation}
+        assert admin("PUT", provider_path(host, "traits"), json=body).status_code == 200
+        fields = {"query": "resources=VCPU:8&required=HW_CPU_X86_AVX"}
+    booked(admin, 8, 3, 4, **fields)
+    assert [shown(admin, each)["consumer_generation"] for each in (old, new)] == [2, 1]
 
 
 def test_a_claim_keeps_its_least_duration_and_a_notice(admin: Admin, url: str, host: str) -> None:

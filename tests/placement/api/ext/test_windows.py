@@ -124,6 +124,11 @@ def test_a_reshape_keeps_the_times_of_claims_and_windows(admin: Admin, url: str,
     assert post_claims(admin, claim, ends_at=end, on_end="evict").status_code == 201
     consumers = [window, claim["consumer_uuid"]]
     held = {each: admin("GET", f"/allocations/{each}").json for each in consumers}
+    path = f"/ext/v1/time_events?since={after(-HOUR)}&until={after(3 * HOUR)}&notice={int(3 * HOUR)}"
+    events = admin("GET", path).json["events"]
+    assert (claim["consumer_uuid"], "claim.ends_soon") in {
+        (each["consumer_uuid"], each["kind"]) for each in events
+    }
     generation = admin("GET", f"/resource_providers/{host}").json["generation"]
     inventories = admin("GET", f"/resource_providers/{host}/inventories").json["inventories"]
     body = {
@@ -137,6 +142,8 @@ def test_a_reshape_keeps_the_times_of_claims_and_windows(admin: Admin, url: str,
     assert answer.status_code == 204, answer.text
     shown = admin("GET", f"/ext/v1/claims/{claim['consumer_uuid']}").json["claim"]
     assert (shown["ends_at"], shown["on_end"], shown["is_final"]) == (end, "evict", True)
+    # the end was not set again, so its events stay the same
+    assert admin("GET", path).json["events"] == events
     assert find_broken_promises(url) == []
     advance_clock(url, 3.5 * HOUR)
     assert show(admin, later)["allocations"] == {host: {"resources": {"VCPU": 8}}}

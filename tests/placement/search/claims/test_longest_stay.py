@@ -147,6 +147,6 @@ def test_a_stay_is_at_most_a_year_and_at_least_its_duration() -> None:
     span = StaySpan.from_wanted(wanted, 1000.0)
     assert span == StaySpan(1000.0, 1060.0, 1000.0 + 366 * 86_400)
     assert StaySpan.from_wanted(replace(wanted, window=None), 1000.0) is None
-    short = replace(wanted, window=TimeWindow(AT_ONCE, 1059.0))
-    with pytest.raises(InvalidRequest, match="at least 60 seconds from now"):
+    short = replace(wanted, window=TimeWindow(AT_ONCE, 1059.0), min_duration=2_592_001.0)
+    with pytest.raises(InvalidRequest, match="at least 2592001 seconds from now"):
         StaySpan.from_wanted(short, 1000.0)
