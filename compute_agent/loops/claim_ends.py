@@ -230,7 +230,7 @@ class ClaimEnds(AgentLoop):
         """The evictions under way by uuid of the guest, and the times of the database at which they began."""
         self._ended: Mapping[str, LastEviction] = {}
         self._waiting: frozenset[str] = frozenset()
-        """The uuids of guests whose evictions wait for their turn. The threads of evictions remove them."""
+        """The uuids of guests that wait for the turn of their evictions. The threads of evictions remove them."""
         self._thread = PeriodicTask(
             ENDS_THREAD,
             self.run_round,
@@ -526,7 +526,7 @@ class ClaimEnds(AgentLoop):
             LOG.info("The claims cannot be read again before an eviction: %s", reason)
 
     def _stop_guest(self, uuid: str) -> None:
-        """Stop a guest whose turn has come. The threads of evictions call this method.
+        """Stop a guest at its turn. The threads of evictions call this method.
 
         :raises EvictionWithdrawnError: the guest need not leave any more.
         """

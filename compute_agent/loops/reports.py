@@ -529,7 +529,7 @@ class ReportLoop:
             with round_deadline(_ENDS_SECONDS):
                 return self._claim_ends.read_ends(self._client)
         except Exception:
-            LOG.exception("The claims that end could not be handled")
+            LOG.exception("The ends of claims could not be handled")
             return False
 
     def _current_holders(self) -> dict[str, ConsumerOwner]:

@@ -14,8 +14,8 @@ Evictions
 Doubt
     A claim may disappear before its end, because another program has deleted it, or because an older copy of
     Placement's database was restored. The agent then keeps the note until its end, unless the guest has an
-    allocation without an end. A claim with a lower generation than its note, and with an earlier end or a
-    stronger action, may come from an older copy as well, so the note stays as it is. If the generation rises
+    allocation without an end. A claim with a lower generation than its note may come from an older copy as
+    well. If it has an earlier end or a stronger action, the note stays as it is. If the generation rises
     after that, a client has changed the claim, and the change counts. The agent never evicts a guest before
     the last end that it knew for certain.
 

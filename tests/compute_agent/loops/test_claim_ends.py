@@ -426,7 +426,7 @@ class TestChanges:
         host.go_on(539)
         assert host.evictor.begun == [WEB]
 
-    def test_one_wrong_time_evicts_nobody(self, host):
+    def test_one_wrong_time_evicts_no_guest(self, host):
         host.claim(3600)
         host.report()
         for _ in range(3):
@@ -587,7 +587,7 @@ class TestOlderDatabase:
         host.go_on(1)
         assert host.evictor.begun == [WEB]
 
-    def test_to_claim_again_ends_the_doubt(self, host):
+    def test_another_claim_ends_the_doubt(self, host):
         host.claim(3600, generation=5)
         host.report()
         host.claim(1000, generation=1)
