@@ -81,7 +81,8 @@ def test_the_page_of_the_installation_names_every_extra_for_users() -> None:
     assert {*EXTRAS} == {*setup["options.extras_require"]} - OF_DEVELOPERS
 
 
-@pytest.mark.parametrize("extra", ["", *EXTRAS])
+# an extra changes no help: each one walks the same commands again
+@pytest.mark.parametrize("extra", ["", *(pytest.param(each, marks=pytest.mark.long) for each in EXTRAS)])
 def test_every_program_and_subcommand_has_help(bare: Path, extra: str, tmp_path: Path) -> None:
     variables = {}
     if extra:

@@ -290,7 +290,7 @@ class ConfigReloader:
             self.reload()
 
     def close(self) -> None:
-        """Close the socket of events. Call it after the last reload_changes()."""
+        """Close the socket of events. Call this method after the last reload_changes()."""
         self._devices.close()
 
     def _read_signature(self, options: cfg.ConfigOpts) -> HostSignature:

@@ -196,7 +196,10 @@ class HostAgent:
     # For the main thread
 
     def catch_signals(self) -> None:
-        """Queue SIGTERM, SIGINT and SIGHUP for serve_signals(). Call it in the main thread before start()."""
+        """Queue SIGTERM, SIGINT and SIGHUP for serve_signals().
+
+        Call this method in the main thread before start().
+        """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             # The handler only queues: it interrupts the main thread, which may hold a lock at that moment.
             signal.signal(number, lambda number, frame: self._signals.put(number))

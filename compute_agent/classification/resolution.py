@@ -128,7 +128,10 @@ class _SourceFindings:
         return self.check_class(where, setting, value)
 
     def check_class(self, where: str, setting: str, value: Any) -> Values:
-        """Return the value, by setting. If it names an unknown class, note a problem, or return nothing."""
+        """Return the value, by setting.
+
+        If the value names an unknown class, note a problem, or return nothing.
+        """
         missing = "" if self.known is None else self.known.missing_class(setting, value)
         if not missing:
             return {setting: value}

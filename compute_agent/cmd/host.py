@@ -200,7 +200,10 @@ class TopologyShow(ShowOne):
         return found
 
     def _cpu_sets(self, conf: cfg.ConfigOpts, topology: HostTopology) -> CpuSets:
-        """The configured CPU sets. If they contradict each other, print the reason, and return empty sets."""
+        """The configured CPU sets.
+
+        If the CPU sets contradict each other, print the reason, and return empty sets.
+        """
         try:
             return resolve_cpu_sets(options.cpu_options(conf), topology)
         except ConfigError as error:

@@ -175,7 +175,10 @@ class AgentShell(App):
             self.parser.error("a command is missing; --help lists all of them")
 
     def clean_up(self, cmd: Command, result: int, err: BaseException | None) -> None:
-        """Print the type of an error without a text. For such an error, cliff prints only an empty line."""
+        """Print the type of an error without a text.
+
+        For an error without a text, cliff prints only an empty line.
+        """
         if isinstance(err, Exception) and not str(err).strip():
             self.LOG.error("%s failed with %s; --debug shows the place.", cmd.cmd_name, type(err).__name__)
 

@@ -133,8 +133,8 @@ def _unpinned_settings(guest: Guest, online: frozenset[int]) -> CpuSettings:
 def _target_settings(target: GuestTarget, assignment: CpuAssignment) -> CpuSettings:
     """The CPU settings for a target's assignment, restricted to online CPUs.
 
-    If all CPUs of a guest CPU are offline, the guest CPU gets the guest's other CPUs. If these are offline,
-    too, the guest gets the spare CPUs, which no guest holds, or else all online CPUs.
+    If all CPUs of a guest CPU are offline, the guest CPU gets the guest's other CPUs. If the guest's other
+    CPUs are offline, too, the guest gets the spare CPUs, which no guest holds, or else all online CPUs.
     """
     online = target.online
     # sched_setaffinity(2) refuses a set without an online CPU (EINVAL). The kernel itself moves a thread to

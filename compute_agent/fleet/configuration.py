@@ -89,7 +89,8 @@ class FleetSettings:
 def with_kept(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
     """The configuration of a host with its adopted revision; options of the host's own files take precedence.
 
-    :raises ConfigError: the adopted revision cannot be used. Without it the host would behave differently.
+    :raises ConfigError: the adopted revision cannot be used. The host would behave differently without the
+        adopted revision.
     :raises cfg.Error: a value is wrong.
     """
     fleet = FleetSettings.from_options(conf)

@@ -32,8 +32,8 @@ def read_caches(files: SysFiles, cores: Iterable[CpuCore]) -> tuple[CpuCache, ..
     """Read the caches, ordered by level, type and id; none if the kernel shows none.
 
     Caches of one level and type never overlap, even if files contradict each other. The id of a cache is the
-    kernel's, if the kernel's ids differ for all caches of the level and type. Otherwise it is the number of
-    the lowest CPU.
+    kernel's, if the kernel's ids differ for all caches of the level and type. Otherwise the id of a cache is
+    the number of its lowest CPU.
     """
     found: dict[_Kind, list[tuple[CpuCache, int | None]]] = defaultdict(list)
     covered: dict[_Kind, set[int]] = defaultdict(set)

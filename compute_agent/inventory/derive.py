@@ -47,7 +47,8 @@ _RESCTRL: Final = "RESCTRL"
 class InventorySettings:
     """The options for inventories. Amounts are in the units of the fields' names.
 
-    If the ini file sets no allocation ratio, the field has the initial ratio. Only new inventories get it.
+    If the ini file sets no allocation ratio, the field has the initial ratio. The initial ratio applies only
+    to new inventories.
 
     :ivar provider_tree: the shape of the tree.
     :ivar reserved_huge_pages: the number of reserved pages by NUMA node and page size in KiB.

@@ -79,8 +79,8 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
     """Decide which devices the host offers, and their resource classes and amounts.
 
     If the entries select a physical function and also one of its virtual functions, the card would count
-    twice. So it is left out, with a warning. A card is also left out if its virtual functions differ in class
-    or traits, because one provider stands for all of them.
+    twice. So such a physical function is left out, with a warning. A card is also left out if its virtual
+    functions differ in class or traits, because one provider stands for all of them.
 
     :param specs: the entries of ``[pci] device_spec``.
     :param devices: the devices of the host.

@@ -87,7 +87,7 @@ def hypervisor_name(conf: cfg.ConfigOpts) -> str:
     """The name of this host's provider in Nova: from the option, or else the name of the hypervisor.
 
     The hypervisor's name follows libvirt's virConnectGetHostname. That is the host's name if it contains a
-    domain. Otherwise it is the canonical name from the resolver, unless that is localhost.
+    domain. If not, the name is the canonical name from the resolver, unless that is localhost.
     """
     if conf.compute.resource_provider_name:
         return str(conf.compute.resource_provider_name)

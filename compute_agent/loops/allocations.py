@@ -4,8 +4,8 @@ If an operator restores Placement's database from a backup, the older copy may l
 guests. The guests then keep their last known allocations until all of these are in Placement again, or until
 an operator accepts the older copy (see :mod:`compute_agent.report.history`).
 
-A claim with ``expires_in`` has to be confirmed after its guest has started. Otherwise it expires while the
-guest runs, and the guest loses its CPUs. The agent confirms such claims, or warns of them.
+A claim with ``expires_in`` has to be confirmed after its guest has started. Without confirmation the claim
+expires while the guest runs, and the guest loses its CPUs. The agent confirms such claims, or warns of them.
 """
 
 from __future__ import annotations

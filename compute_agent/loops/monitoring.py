@@ -162,6 +162,9 @@ class CacheMonitoring:
 
 
 def _monitor_key(control: ResctrlHandle) -> tuple[Any, ...]:
-    """The properties of a resctrl mount. If a reload does not change them, the monitor stays usable."""
+    """The properties of a resctrl mount.
+
+    If a reload does not change these properties, the monitor stays usable.
+    """
     platform = control.platform
     return control.files.root, platform.monitoring, platform.max_groups, control.options.prefix

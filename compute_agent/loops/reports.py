@@ -1,6 +1,6 @@
 """Reports the host to Placement, and reads allocations.
 
-After failures it tries again at growing intervals.
+After a failure, the loop tries again at growing intervals.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ SYNC_SECONDS: Final = 10.0
 class CacheMonitor:
     """Measures guests and classes on one resctrl mount.
 
-    Only one thread may use it, but any thread may read ``newest``.
+    Only one thread may use this object, but any thread may read ``newest``.
     """
 
     def __init__(
@@ -321,7 +321,10 @@ class MonitoringGroups:
         return True
 
     def _movable_threads(self, target: MonitorTarget) -> frozenset[int]:
-        """The guest's threads that are in its control group. Only these can be in the monitoring group."""
+        """The guest's threads that are in its control group.
+
+        Only these threads can be in the monitoring group.
+        """
         return frozenset(target.threads()) & groups.read_tasks(self._files, target.group)
 
     def _assign_counters(self, groups: Iterable[str]) -> None:

@@ -151,8 +151,8 @@ class GuestEnforcer:
     def compare_all(self, host_state: HostState) -> None:
         """Compare the kernel with the wanted settings of each guest.
 
-        If they differ, the controller becomes pending for the guest. Each controller compares only once in
-        ``compare_rounds`` calls.
+        If a setting differs, the controller becomes pending for the guest. Each controller compares only once
+        in ``compare_rounds`` calls.
         """
         # Each controller begins at another round, so that the work is spread over the rounds.
         due = [

@@ -69,8 +69,8 @@ class GuestStarted:
 
     :ivar allocation: the guest's allocation; None means that Placement was not asked, or did not answer.
     :ivar since: the time, in monotonic seconds, at which the driver saw the guest.
-    :ivar started: whether the guest has just started. Otherwise it has changed its settings or its main
-        process, or the agent sees it for the first time.
+    :ivar started: whether the guest has just started. If False, the guest has changed its settings or its
+        main process, or the agent sees it for the first time.
     :ivar owner: project, user and type of the guest's consumer; None means unchanged.
     """
 

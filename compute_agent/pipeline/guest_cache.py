@@ -65,7 +65,7 @@ class UnclaimedHolding:
 
 
 class GuestCache:
-    """The guests of the host by uuid. Only the worker changes it, under the lock of the pipeline."""
+    """The guests of the host by uuid. Only the worker changes this object, under the lock of the pipeline."""
 
     def __init__(self, controllers: frozenset[str]) -> None:
         """:param controllers: the names of all controllers."""

@@ -48,7 +48,7 @@ _Texts = Mapping[str, Mapping[SettingSource, Mapping[str, str]]]
 class ManualSettings:
     """The file with the settings made by hand and by the fleet.
 
-    Only the worker changes it; any thread may read it.
+    Only the worker changes this object; any thread may read it.
     """
 
     def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:

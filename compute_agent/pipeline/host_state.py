@@ -36,8 +36,8 @@ class HostState:
     :ivar rebalance_gain: the minimum gain of a move of a running guest (see
         :mod:`compute_agent.policy.running_guests`); None means that guests are not moved.
     :ivar refuse_unplaced: whether a guest that is refused at its start is stopped.
-    :ivar root_known: whether the root provider is known. While it is not, no allocation counts as one on this
-        host.
+    :ivar root_known: whether the root provider is known. While the root provider is unknown, no allocation
+        counts as one on this host.
     :ivar pools: the CPU pools of the configuration.
     :ivar warnings: messages about entries of provider files that have no effect.
     :ivar classification: the rules that choose settings of guests.

@@ -283,8 +283,8 @@ class CpuSupply:
         """Whether a CPU does not suit the isolation level of the guest.
 
         CPUs in the boot options isolcpus and nohz_full suit only guests with the level ``alone``. All other
-        CPUs suit only guests with other levels. On a host without these boot options, each CPU suits each
-        guest.
+        CPUs suit only guests with other levels. On a host without the boot options isolcpus and nohz_full,
+        each CPU suits each guest.
         """
         return bool(self.set_apart) and (cpu in self.set_apart) != request.alone
 
@@ -385,7 +385,7 @@ def _choose_near(
 ) -> tuple[int, ...] | PlacementRefusal:
     """Choose CPUs from the free CPUs near the guest's PCI devices.
 
-    If there are too few of these, choose from all free CPUs, unless the guest has ``near_only``.
+    If too few CPUs near the devices are free, choose from all free CPUs, unless the guest has ``near_only``.
     """
     near = near_cpus(supply, request, demand.cpus)
     # No preference if all CPUs of the zone are near the devices, or none of them.
@@ -594,7 +594,8 @@ def _why_not_shared(supply: CpuSupply, request: GuestRequest) -> str:
 def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet, own: CpuSet) -> CpuSet:
     """The shared CPUs for a guest's emulator threads: CPUs of its zones, or else all outside of pools.
 
-    If some of them are on the NUMA nodes of ``own``, the result contains only CPUs on these nodes.
+    If some of these shared CPUs are on the NUMA nodes of ``own``, the result contains only CPUs on these
+    nodes.
 
     :param held: the dedicated CPUs that guests hold.
     :param own: host CPUs on which the guest's CPUs run.

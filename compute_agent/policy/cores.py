@@ -93,7 +93,7 @@ def choice_cost(pieces: Sequence[FreeCores], want: CoreDemand) -> CoreCost | Non
 def choose_cpus(
     pieces: Sequence[FreeCores], want: CoreDemand, beside: Callable[[int], float] | None = None
 ) -> tuple[int, ...]:
-    """The CPUs of the best choice, core by core. Call it only if choice_cost() has found a choice.
+    """The CPUs of the best choice, core by core. Call this function only if choice_cost() has found a choice.
 
     Among cores of one kind, the cores of the first pieces come first, and within a piece the lowest.
 

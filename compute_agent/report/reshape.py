@@ -50,7 +50,7 @@ class InventoryChange:
 
 @dataclass(frozen=True, slots=True)
 class ReshapePlan:
-    """One reshape. If it has no moves, an ordinary report is enough.
+    """One reshape. A reshape without moves needs only an ordinary report.
 
     :ivar inventories: the providers with changed inventories.
     :ivar allocations: the complete new allocations on this host of each consumer with a move.

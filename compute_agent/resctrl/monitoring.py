@@ -274,7 +274,7 @@ class _OpenCounters(NamedTuple):
 class ReaderPlace(Protocol):
     """Moves the calling thread to CPUs of a cache before it reads the cache's counters.
 
-    If another CPU reads them, the kernel interrupts a CPU of the cache.
+    If a CPU outside of the cache reads the counters, the kernel interrupts a CPU of the cache.
     """
 
     def move_near(self, cache: int) -> None:

@@ -152,9 +152,9 @@ class MaskRules:
     def widest_mask(self, mask: WayMask, around: WayMask = WayMask()) -> WayMask:
         """The largest mask within ``mask`` that the kernel accepts; empty if there is none.
 
-        If masks may have holes, the result is usually the whole mask. Otherwise it is a run of adjacent ways:
-        the run that shares most ways with ``around``. Among these, the longest run is chosen, and then the
-        lowest.
+        If masks may have holes, the result is usually the whole mask. If masks must not have holes, the
+        result is a run of adjacent ways: the run that shares most ways with ``around``. Among these, the
+        longest run is chosen, and then the lowest.
         """
         if self.sparse and self.find_fault(mask) is None:
             return mask

@@ -106,8 +106,8 @@ class EvictionStarter(Protocol):
     def finished_evictions(self) -> Mapping[str, Exception | None]:
         """Return the evictions that have ended since the last call, by uuid of the guest.
 
-        The value is None if the guest has left. Otherwise it is the error because of which the guest still
-        runs.
+        The value is None if the guest has left. If the guest has not left, the value is the error because of
+        which the guest still runs.
         """
         ...
 

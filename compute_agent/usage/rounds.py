@@ -74,9 +74,9 @@ is None if the class is not offered or not measured.
 class MeasuringRound:
     """One round of measurement at ``time`` (monotonic seconds): reads a file when a measure asks for it.
 
-    The round keeps parsed values, because the next round computes differences from them. After close() it
-    reads no more files, because their content would be of a later time. Measures of other packages use this
-    class, too.
+    The round keeps parsed values, because the next round computes differences from them. After close() the
+    round reads no more files, because their content would be of a later time. Measures of other packages use
+    this class, too.
     """
 
     def __init__(

@@ -279,7 +279,7 @@ def keystone_obstacle(conf: cfg.ConfigOpts) -> str | None:
 def _check_cache(conf: cfg.ConfigOpts) -> None:
     """Check that the packages for caching tokens are installed.
 
-    Without these packages each request would fail.
+    A missing package would make each request fail.
 
     :raises ValueError: a package is missing; the message names it.
     """

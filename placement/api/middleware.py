@@ -108,8 +108,8 @@ def build_application(
 ) -> WSGIApplication:
     """Return the whole service for a WSGI server.
 
-    :param in_background: whether a separate thread prepares the database. Set it only in a process that
-        serves requests itself, because threads do not survive a fork.
+    :param in_background: whether a separate thread prepares the database. True is allowed only in a process
+        that serves requests itself, because threads do not survive a fork.
     :param alone: whether the process runs nothing else, so that it may schedule garbage collection.
     :raises ValueError: see :func:`check_requirements`.
     """

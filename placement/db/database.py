@@ -97,7 +97,7 @@ class WriteTransaction:
     def sends_at_once(self) -> bool:
         """Whether the queued statements are sent together.
 
-        If they are, reading an answer early costs an additional round trip.
+        If the queued statements are sent together, reading an answer early costs an additional round trip.
         """
         return self._batch.sends_at_once
 

@@ -62,7 +62,7 @@ def missing_file(url: str) -> str | None:
 def file_obstacle(url: str, user: SystemUser | None = None) -> str | None:
     """Return why a user cannot use or create the file, with the remedy; None if nothing prevents it.
 
-    :param user: the user of this process, unless given.
+    :param user: the user; None means the user of this process.
     """
     path = path_of(url)
     if path is None:

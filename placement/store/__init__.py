@@ -11,11 +11,11 @@ Nouns
 
 The steps of a claim
     The functions of ``allocations`` lock the consumers, in the order of their uuids. After the consumers,
-    these functions lock the buckets of all providers of the claim, in ascending order. Under these locks they
-    check generations, delete the holdings of the claimants, and read supplies. ``claims`` decides whether the
-    supplies are enough. If they are, the allocations are written. Statements are queued and sent together
-    when an answer is read. The stamps of changed providers are sent with the commit
-    (:mod:`placement.db.database`).
+    these functions lock the buckets of all providers of the claim, in ascending order. While these locks are
+    held, the functions check generations, delete the holdings of the claimants, and read supplies. ``claims``
+    decides whether the supplies are enough. If the supplies are enough, the allocations are written.
+    Statements are queued and sent together when an answer is read. The stamps of changed providers are sent
+    with the commit (:mod:`placement.db.database`).
 
 Modules
     - ``allocations`` writes, releases and reads allocations. ``claims`` decides whether providers have

@@ -119,6 +119,11 @@ def read_ends(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ClaimEn
     }
 
 
+def any_ends(conn: sa.Connection, uuids: Collection[str]) -> bool:
+    """Return whether any of these consumers has a claim that ends."""
+    return conn.execute(_ENDS.limit(1), {"uuids": sorted(uuids)}).first() is not None
+
+
 _ENDS: Final = (
     sa.select(
         consumers.c.uuid,

@@ -1,8 +1,8 @@
 """The page ``/console/neighbours``: use of caches and memory bandwidth, limited guests, broken promises.
 
 Agents write these values into attributes of their hosts. The attributes of a host describe its L3 caches, the
-few guests that use most, and the limited guests. The service sends no requests to agents or Prometheus. The
-page leaves out values that an agent has not renewed in time.
+few guests with the largest use, and the limited guests. The service sends no requests to agents or
+Prometheus. The page leaves out values that an agent has not renewed in time.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ def _largest_guests(
 
 @console_page(blueprint, "/console/neighbours", *SEE_NEIGHBOURS)
 def show_neighbours(visit: PageRequest) -> str:
-    """Show caches, the guests that use most, limited guests and broken promises."""
+    """Show caches, the guests with the largest use, limited guests and broken promises."""
     name = page_request.text_of(request.args, "name")
     wanted = request.args.get("order", "")
     order = NeighbourOrder(wanted) if wanted in list(NeighbourOrder) else NeighbourOrder.BANDWIDTH

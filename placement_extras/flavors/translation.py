@@ -1,7 +1,7 @@
 """Translates a flavor with its image to a request for allocation candidates.
 
 Some extra specs do not affect the request, but Nova refuses a guest if the values of these extra specs are
-wrong. So this module checks such extra specs first.
+wrong. So this module checks the values of these extra specs first.
 """
 
 from __future__ import annotations

@@ -192,8 +192,8 @@ class StrandedHost:
 class ClassShortage:
     """The full hosts where the same classes are short, with their number and their stranded amounts by class.
 
-    If these hosts had enough of the short classes, ``guests`` more guests would fit. ``examples`` has some of
-    these hosts, beginning with those that have stranded amounts for most guests.
+    If these hosts had enough of the short classes, ``guests`` more guests would fit there. ``examples`` has
+    some of these hosts, beginning with those that have stranded amounts for most guests.
     """
 
     classes: tuple[str, ...]

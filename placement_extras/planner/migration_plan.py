@@ -307,7 +307,7 @@ class _MigrationSearch:
     def _try_moves(self, left: int) -> bool:
         """Return whether this number of moves can make room.
 
-        If it can, the moves stay in force in the simulation.
+        If the moves can make room, they stay in force in the simulation.
 
         :raises TriesExhausted: the limit of tries was reached before the result was known.
         """

@@ -199,7 +199,7 @@ class _SetPlacing:
     def _place_sets(self, sets: int) -> bool:
         """Place this number of further sets of guests and return True.
 
-        If they do not fit, place none and return False.
+        If the sets do not fit, place no set and return False.
         """
         # a place that is full for a flavor stays full as long as guests are only added
         before, first = len(self._journal), self._first.copy()
@@ -230,7 +230,7 @@ class _SetPlacing:
     def _try_sets(self, sets: int) -> bool:
         """Try to place this number of sets of guests; return whether they fit.
 
-        If they fit, the guests stay placed.
+        If the sets fit, their guests stay placed.
 
         :raises TriesExhausted: the limit of tries was reached before the answer was known.
         """

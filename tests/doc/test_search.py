@@ -1,6 +1,7 @@
 """The search of the built site finds the page for questions of operators; the page begins with the answer."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -109,7 +110,9 @@ FOREIGN: Final = {
 
 @pytest.fixture(scope="module")
 def built_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the site with its index."""
+    """Build the site with its index, unless ``make test`` has just built it."""
+    if "PLACEMENT_BUILT_SITE" in os.environ:
+        return Path(os.environ["PLACEMENT_BUILT_SITE"])
     folder = tmp_path_factory.mktemp("site")
     subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-b", "html", str(SITE), str(folder)],

@@ -103,7 +103,7 @@ class GuestTable(abc.ABC):
     def __init__(self, driver: str, host: str, groups: Path, report: Callable[[GuestChange], None]) -> None:
         """Begin without guests; :meth:`look_around` finds them.
 
-        :param driver: the name of the driver, which each guest bears.
+        :param driver: the name of the driver; each guest stores this name.
         :param host: the name of the host's resource provider, of which uuids are made.
         :param groups: the root of all control groups.
         :param report: called for each change of a guest.

@@ -187,7 +187,7 @@ class DomainTable:
     ) -> None:
         """Begin without domains; look_around() finds them.
 
-        :param driver: the name of the driver, which each guest bears.
+        :param driver: the name of the driver; each guest stores this name.
         :param connection: the connection to libvirtd.
         :param report: called for each change of a guest.
         """

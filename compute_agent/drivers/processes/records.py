@@ -321,7 +321,8 @@ class RecordStore:
     def save(self, record: ProcessRecord) -> None:
         """Write a record, durably. An unusable file with the same name is first moved aside.
 
-        :raises OSError: the record cannot be written, or a later release wrote it, and it stays.
+        :raises OSError: the record cannot be written, or a later release wrote the existing record, which
+            then stays.
         """
         if self._look_only:
             return

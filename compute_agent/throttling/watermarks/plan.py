@@ -332,7 +332,7 @@ class _RestoreGate:
     """Whether limits of a control may be raised in this round, and how far.
 
     - ``open``: limits may be raised.
-    - ``precise``: the effect of raised limits can be computed. Otherwise one guest gets one step in a round.
+    - ``precise``: the effect of raised limits can be computed. If not, one guest gets one step in a round.
     - ``orphan``: no watermark in force throttles guests by this control any more.
     - ``up``: for each series (a metric on one domain), the usage above which no further limit is raised.
     - ``down``: for each series, the usage above which guests would be throttled or evicted again.

@@ -49,7 +49,7 @@ from placement.search.claims.longest_stay import StaySpan, place_longest, prolon
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
 from placement.search.claims.timetable import WindowTimetable
-from placement.search.claims.window_moves import MovedPlaces, WindowMover, hosts_without_windows
+from placement.search.claims.window_moves import MovedPlaces, place_by_moves
 from placement.store import allocations, claim_commit, consumers, expiries, reservations
 from placement.store.claims import ConsumerClaim
 from placement.store.groups import Members
@@ -60,7 +60,6 @@ from placement.store.time_profile import (
     TimeWindow,
 )
 from placement.store.time_skyline import SkylinesByProvider, make_skylines
-from placement.store.window_moves import movable_windows
 
 T = TypeVar("T")
 
@@ -130,7 +129,16 @@ class ClaimService:
                 except NoCandidate:
                     if not makes_room:
                         raise
-                    moved = self._place_by_moves(wanted[0], end - thread_time())
+                    moved = place_by_moves(
+                        self._database,
+                        self._timetable,
+                        self._check_awaited,
+                        wanted[0],
+                        possible_providers(self._model, wanted),
+                        self._span_ahead(wanted),
+                        end - thread_time(),
+                        self._rng,
+                    )
                     if moved is None:
                         raise
                     placed = list(moved.placed)
@@ -232,35 +240,6 @@ class ClaimService:
         times = reservations.write_with_room(self._database, write_all)
         return [replace(each, expires_at=times.get(each.wanted.consumer)) for each in placed]
 
-    def _place_by_moves(self, wanted: WantedClaim, seconds: float) -> MovedPlaces | None:
-        """Return the place of a window that other windows make room for by moves; None if none is found."""
-        span = self._span_ahead([wanted])
-        if span is None:
-            return None
-        window = span.shortest_window
-        end, hosts, roots = thread_time() + seconds, list[int](), dict[str, int]()
-        with suppress(BudgetExhausted), self._timetable.fresh_view(None, self._check_awaited) as timed:
-            snapshot = timed.view.snapshot
-            budget = SearchBudget(seconds, yield_lock=timed.view.yield_after(self._check_awaited))
-            hosts = hosts_without_windows(snapshot, timed.skylines, wanted, window, budget, self._rng)
-            trees = snapshot.whole_trees()
-            roots = {each.uuid: root for root in hosts for each in trees[root].members}
-        if not hosts:
-            return None
-        # outside of the view, so that no other request waits for the database
-        with self._database.read() as conn:
-            schedule = read_schedule(conn, of_providers=roots)
-            pending = {each.consumer for each in schedule.amounts if not each.has_begun}
-            movable = movable_windows(conn, pending, roots)
-        if not movable:
-            return None
-        with suppress(BudgetExhausted), self._timetable.fresh_view(None, self._check_awaited) as timed:
-            pause = timed.view.yield_after(self._check_awaited)
-            budget = SearchBudget(end - thread_time(), yield_lock=pause)
-            search = WindowMover(timed.view.snapshot, timed.skylines, schedule, movable, budget, self._rng)
-            return search.find_moves(hosts, wanted, window)
-        return None
-
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
         """Return choices from a recent snapshot, or None.
 
@@ -285,7 +264,8 @@ class ClaimService:
 
         The result is None if no choices are found, and groups or windows have changed during the search.
 
-        After such a change it is unknown whether all claims could have been placed at the same moment.
+        After a change of groups or windows, it is unknown whether all claims could have been placed at the
+        same moment.
 
         :raises NoCandidate: not all claims can be placed together.
         """
@@ -321,7 +301,9 @@ class ClaimService:
         window = None if span is None else span.shortest_window
         # within a reservation nothing depends on other windows
         is_timed = window is not None and reserved is None
-        own = self._skylines_without(wanted, held) if is_timed else {}
+        # a hold grows when a claim that ends gets no end
+        loses_end = window is None and reserved is None and self._has_ends(held)
+        own = self._skylines_without(wanted, held) if is_timed or loses_end else {}
         concerned = possible_providers(self._model, wanted) if is_timed else ()
         lent = None if span is None else self._lent_room(wanted, span, concerned)
         end = thread_time() + seconds
@@ -330,6 +312,8 @@ class ClaimService:
             check_claim_names(view, wanted)
             # a consumer may use the amounts that it holds now, because its new claim replaces them
             snapshot = without_allocations(view.snapshot, held) if held else view.snapshot
+            if loses_end:
+                snapshot = during_window(snapshot, skylines_in(snapshot, own), TimeWindow(AT_ONCE, math.inf))
             if source is not None and reserved is not None:
                 snapshot, roots = within_reservation(snapshot, reserved)
                 wanted = [
@@ -369,6 +353,8 @@ class ClaimService:
             budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
             refusal = claim_refusal(wanted, placed, budget)
             some = [] if window is None else overlapping_providers(snapshot, skylines, wanted, window)
+        if loses_end and own != self._skylines_without(wanted, held):
+            return None
         if is_timed and (self._timetable.has_changed(timed) or own != self._skylines_without(wanted, held)):
             return None
         if window is not None:
@@ -555,6 +541,13 @@ class ClaimService:
         if known != {each.consumer: each.consumer_generation for each in held}:
             self._check_generations(wanted)
         return held
+
+    def _has_ends(self, held: Sequence[allocations.Allocation]) -> bool:
+        """Return whether a consumer with these allocations has a claim that ends."""
+        if not held:
+            return False
+        with self._database.read() as conn:
+            return expiries.any_ends(conn, {each.consumer for each in held})
 
     def _group_members(self, wanted: Sequence[WantedClaim]) -> Members:
         """Return the members of all groups that the claims join."""

@@ -6,8 +6,8 @@ same structure, traits, aggregates and attributes. So the search needs no reques
 whatever they required, an alike host has it.
 
 The search is limited: it reads the windows of some random hosts, and then tries to move each of their windows
-alone, and all of them together. So it may miss a place. A move never changes the amounts or the time of a
-window, and the transaction that books checks all of them again.
+alone, and all of them together. So the search may miss a possible place. A move never changes the amounts or
+the time of a window, and the transaction that books checks all of them again.
 
 A worked example
     Hosts ``a`` and ``b`` are alike, with 8 VCPU each. Each has a window of 4 VCPU from 9:00 to 10:00. A
@@ -19,15 +19,18 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from time import thread_time
 from typing import Final
 
+from placement.db.database import ServiceDatabase
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
-from placement.search.budget import SearchBudget
+from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.availability import (
     NEVER,
     allowed_roots,
@@ -37,11 +40,13 @@ from placement.search.claims.availability import (
 )
 from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.host_times import NO_SKYLINES, Skylines
+from placement.search.claims.longest_stay import StaySpan
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
-from placement.store.holds import TimeSchedule
+from placement.search.claims.timetable import WindowTimetable
+from placement.store.holds import TimeSchedule, read_schedule
 from placement.store.time_profile import TimedAmount, TimeWindow
 from placement.store.time_skyline import make_skylines
-from placement.store.window_moves import WindowMove
+from placement.store.window_moves import WindowMove, movable_windows
 
 MAX_HOSTS: Final = 32
 """Maximum number of hosts of which a search reads the windows."""
@@ -208,3 +213,47 @@ def _moving_sets(
         yield [consumer]
     if 1 < len(small) <= _MAX_TOGETHER:
         yield small
+
+
+def place_by_moves(
+    database: ServiceDatabase,
+    timetable: WindowTimetable,
+    check_awaited: Callable[[], None],
+    wanted: WantedClaim,
+    concerned: Collection[str] | None,
+    span: StaySpan | None,
+    seconds: float,
+    rng: random.Random,
+) -> MovedPlaces | None:
+    """Return the place of a window that other windows make room for by moves; None if none is found.
+
+    :param check_awaited: called regularly; an exception that it raises ends the search.
+    :param concerned: the uuids of the providers that the claim may use; None for all.
+    :param span: the time of the window from now on; None without an end.
+    :param seconds: the limit of CPU time.
+    """
+    if span is None:
+        return None
+    window, end = span.shortest_window, thread_time() + seconds
+    hosts, roots = list[int](), dict[str, int]()
+    with suppress(BudgetExhausted), timetable.fresh_view(concerned, check_awaited) as timed:
+        snapshot = timed.view.snapshot
+        budget = SearchBudget(seconds, yield_lock=timed.view.yield_after(check_awaited))
+        hosts = hosts_without_windows(snapshot, timed.skylines, wanted, window, budget, rng)
+        trees = snapshot.whole_trees()
+        roots = {each.uuid: root for root in hosts for each in trees[root].members}
+    if not hosts:
+        return None
+    # outside of the view, so that no other request waits for the database
+    with database.read() as conn:
+        schedule = read_schedule(conn, of_providers=roots)
+        pending = {each.consumer for each in schedule.amounts if not each.has_begun}
+        movable = movable_windows(conn, pending, roots)
+    if not movable:
+        return None
+    with suppress(BudgetExhausted), timetable.fresh_view(None, check_awaited) as timed:
+        pause = timed.view.yield_after(check_awaited)
+        budget = SearchBudget(end - thread_time(), yield_lock=pause)
+        search = WindowMover(timed.view.snapshot, timed.skylines, schedule, movable, budget, rng)
+        return search.find_moves(hosts, wanted, window)
+    return None

@@ -75,8 +75,8 @@ class UnmetReason:
     """A condition, and the hosts that fail it before any other condition. The nearest misses come first.
 
     - ``names_nothing_known``: the condition names a tree without providers, or aggregates without providers.
-    - ``places``: where in their trees the closest providers of these hosts are, if the condition is about an
-      amount.
+    - ``places``: the positions of the closest providers in the trees of these hosts. The field is set if the
+      condition is about an amount.
     - ``steps``: the step sizes of the closest providers.
     - ``is_avoided``: the closest provider of the nearest miss is one that the claim has to avoid.
     """

@@ -114,7 +114,11 @@ def test_late_round_measures_no_less(tree):
 def test_each_file_is_read_once_a_round_and_only_for_metrics_that_have_lines(tree, monkeypatch):
     read = []
     real = rounds.read_optional
-    monkeypatch.setattr(rounds, "read_optional", lambda path: read.append(path) or real(path))
+    monkeypatch.setattr(
+        rounds,
+        "read_optional",
+        lambda path, is_short=False: read.append(path) or real(path, is_short),
+    )
     sampler = MetricSampler(str(tree.root))
     for second in (0, 1, 2):
         tree.at(second)

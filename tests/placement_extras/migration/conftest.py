@@ -1,5 +1,7 @@
 """Fixtures: databases of OpenStack Placement, beside the database and the service of the tests of audits."""
 
+from functools import cache
+
 import pytest
 
 # pytest finds fixtures by their names in this module
@@ -21,9 +23,22 @@ def reference_of(database_server):
         database_server.drop_database(url)
 
 
+@pytest.fixture(scope="session")
+def filled_template_of():
+    """Return the URL of a database of OpenStack Placement with all rows, one on each server, to clone."""
+
+    @cache
+    def make(server):
+        made = ReferenceDatabase(server.fresh_database())
+        made.fill()
+        return made.url
+
+    return make
+
+
 @pytest.fixture
-def reference(reference_of):
+def reference(database_server, filled_template_of):
     """A database of OpenStack Placement with all rows of the module reference_world."""
-    made = reference_of()
-    made.fill()
-    return made
+    url = database_server.clone(filled_template_of(database_server))
+    yield ReferenceDatabase(url, is_new=False)
+    database_server.drop_database(url)

@@ -66,11 +66,12 @@ UPDATED = datetime(2025, 6, 1, 0, 0, 30)
 class ReferenceDatabase:
     """A database of OpenStack Placement. Tests change it with ``execute``."""
 
-    def __init__(self, url, **options):
+    def __init__(self, url, *, is_new=True, **options):
         self.url = url
         self.metadata = schema(**options)
         self._engine = sa.create_engine(url, poolclass=sa.NullPool)
-        self.metadata.create_all(self._engine)
+        if is_new:
+            self.metadata.create_all(self._engine)
 
     def execute(self, *statements):
         with self._engine.begin() as conn:

@@ -152,6 +152,9 @@ def test_a_claim_without_an_end_replaces_one_with_an_end_only_if_there_is_room(
     assert post_claims(admin, claimed, ends_at=after(HOUR)).status_code == 201
     answer = put_allocation(admin, {host: {"VCPU": 2}}, consumer, generation=1)
     assert answer.status_code == 409, answer.text
+    for amount in (2, 8):
+        again = new_claim(f"resources=VCPU:{amount}", consumer_uuid=consumer, consumer_generation=1)
+        assert read_error(post_claims(admin, again))[0] == 409
     again = new_claim("resources=VCPU:8", consumer_uuid=consumer, consumer_generation=1)
     assert post_claims(admin, again, ends_at=after(1.5 * HOUR)).status_code == 201
     assert read_usages(admin, host) == {"VCPU": 8}
