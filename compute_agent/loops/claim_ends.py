@@ -230,7 +230,7 @@ class ClaimEnds(AgentLoop):
         """The evictions under way by uuid of the guest, and the times of the database at which they began."""
         self._ended: Mapping[str, LastEviction] = {}
         self._waiting: frozenset[str] = frozenset()
-        """The uuids of guests that wait for the turn of their evictions. The threads of evictions remove them."""
+        """The uuids of guests that wait for their eviction. The threads of evictions remove them."""
         self._thread = PeriodicTask(
             ENDS_THREAD,
             self.run_round,
