@@ -355,7 +355,10 @@ class ClaimService:
             return [], None
         database, timetable = self._database, self._timetable
         # a move takes nothing away, so moves come first; they leave time for the other search
-        moved = place_by_moves(database, timetable, self._check_awaited, one, span, seconds / 2, self._rng)
+        concerned = possible_providers(self._model, wanted)
+        moved = place_by_moves(
+            database, timetable, self._check_awaited, one, concerned, span, seconds / 2, self._rng
+        )
         if moved is not None:
             return list(moved.placed), moved
         left = end - thread_time()
