@@ -352,8 +352,10 @@ def commit_claims(
     members = tx.queue(*group_lookup(names)) if names else None
     try:
         write_claims(tx, claims, locked)
-    except HoldRefusal:
-        # another choice of the same request would be refused again
+    except HoldRefusal as error:
+        # another choice of the same request would be refused again, but other moves may not
+        if moves:
+            raise LostRace(error.detail) from error
         raise
     except (Conflict, InvalidRequest) as error:
         # the error is a lost race and no error of the client, because this service made the choice from older

@@ -696,7 +696,7 @@ def give_back_expired(database: ServiceDatabase) -> int:
 
 
 _due: Final = (
-    sa.select(consumers.c.uuid, reservations.c.starts_at, reservations.c.expires_at)
+    sa.select(consumers.c.uuid)
     .select_from(_holds)
     .where(
         consumers.c.id.in_(sa.select(planned_allocations.c.consumer_id)),
@@ -705,14 +705,19 @@ _due: Final = (
     .order_by(consumers.c.uuid)
     .limit(_AT_ONCE)
 )
+_times: Final = (
+    sa.select(consumers.c.uuid, reservations.c.starts_at, reservations.c.expires_at)
+    .select_from(_holds)
+    .where(consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)))
+)
 
 
 def begin_windows(tx: WriteTransaction) -> int:
     """Turn the planned allocations of windows that have begun into allocations; return their number."""
-    due = {uuid: TimeWindow(starts_at, ends_at) for uuid, starts_at, ends_at in tx.conn.execute(_due)}
+    due = sorted(tx.conn.execute(_due).scalars())
     if not due:
         return 0
-    locked = claimants.lock_consumers(tx, sorted(due))
+    locked = claimants.lock_consumers(tx, due)
     # under the locks of the consumers a window that another worker has begun has no planned allocations
     pending = {each.consumer for each in locked.planned}
     rows = [row for row in locked.consumers.values() if row.uuid in pending]
@@ -724,7 +729,12 @@ def begin_windows(tx: WriteTransaction) -> int:
     )
     if rows:
         tx.lock(locked.providers)
-        claims = [window_claim(tx, row, locked, due[row.uuid]) for row in rows]
+        # under the locks, because another worker may have moved the end of a window meanwhile
+        times = {
+            uuid: TimeWindow(starts_at, ends_at)
+            for uuid, starts_at, ends_at in tx.conn.execute(_times, {"uuids": sorted(pending)})
+        }
+        claims = [window_claim(tx, row, locked, times[row.uuid]) for row in rows]
         # their room is held since the booking, so a start is never refused
         allocations.write_claims(tx, claims, locked, are_promised=True)
     tx.lock_buckets([buckets.RESERVATIONS])

@@ -57,7 +57,9 @@ class TimeSkyline:
 
         :param parts: at least one.
         """
-        kept = parts[0][0]._last_total
+        # a skyline without amounts is shared by all hosts
+        first = next((skyline for skyline, *_ in parts if skyline.times), parts[0][0])
+        kept = first._last_total
         # equal questions come with each search, and a changed provider has another skyline
         for known, total in kept:
             if known == parts:
@@ -70,8 +72,11 @@ class TimeSkyline:
                 if level != before:
                     changes[time] = changes.get(time, 0) + level - before
                     before = level
-        kept[:] = [(parts, cls.from_changes(changes))]
-        return kept[0][1]
+        total = cls.from_changes(changes)
+        if first.times:
+            # one assignment, because other threads read this
+            kept[:] = [(parts, total)]
+        return total
 
     @classmethod
     def from_changes(cls, changes: Mapping[float, int], counted: int = 0) -> "TimeSkyline":

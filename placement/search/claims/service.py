@@ -134,6 +134,7 @@ class ClaimService:
                         self._timetable,
                         self._check_awaited,
                         wanted[0],
+                        possible_providers(self._model, wanted),
                         self._span_ahead(wanted),
                         end - thread_time(),
                         self._rng,

@@ -220,6 +220,7 @@ def place_by_moves(
     timetable: WindowTimetable,
     check_awaited: Callable[[], None],
     wanted: WantedClaim,
+    concerned: Collection[str] | None,
     span: StaySpan | None,
     seconds: float,
     rng: random.Random,
@@ -227,6 +228,7 @@ def place_by_moves(
     """Return the place of a window that other windows make room for by moves; None if none is found.
 
     :param check_awaited: called regularly; an exception that it raises ends the search.
+    :param concerned: the uuids of the providers that the claim may use; None for all.
     :param span: the time of the window from now on; None without an end.
     :param seconds: the limit of CPU time.
     """
@@ -234,7 +236,7 @@ def place_by_moves(
         return None
     window, end = span.shortest_window, thread_time() + seconds
     hosts, roots = list[int](), dict[str, int]()
-    with suppress(BudgetExhausted), timetable.fresh_view(None, check_awaited) as timed:
+    with suppress(BudgetExhausted), timetable.fresh_view(concerned, check_awaited) as timed:
         snapshot = timed.view.snapshot
         budget = SearchBudget(seconds, yield_lock=timed.view.yield_after(check_awaited))
         hosts = hosts_without_windows(snapshot, timed.skylines, wanted, window, budget, rng)
