@@ -201,22 +201,26 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         # lowest limit.
         limits = LimitArbiter(pipeline)
         evictions = GuestEvictions(conf.settings, pipeline, driver, conf.client)
+        machine = read_machine_id(Path(options.host.root))
+        history = HistoryWatch(metrics, saved.history, state, recorder)
         claim_ends = ClaimEnds(
             in_force,
             pipeline,
             driver,
-            EndStore(folder),
+            EndStore(folder, machine),
             # The allocation ends by itself. A guest that leaves early keeps it until then, because its claim
             # may be extended meanwhile.
             GuestEvictor(evictions.stop_guest, evictions.forget_guest, MAX_ENDS),
+            evictions.stop_guest,
             recorder,
             metrics.registry,
+            lambda: history.older_copy is not None,
         )
         guest_claims = GuestClaims(
             in_force,
             pipeline,
             foreign_drivers(driver),
-            ClaimStore(folder, read_machine_id(Path(options.host.root))),
+            ClaimStore(folder, machine),
             recorder,
             is_leaving=claim_ends.is_leaving,
         )
@@ -248,7 +252,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
                 ),
                 promises,
             ),
-            history=HistoryWatch(metrics, saved.history, state, recorder),
+            history=history,
             claims=ClaimWatch(in_force, recorder),
             guest_claims=guest_claims,
             claim_ends=claim_ends,

@@ -58,7 +58,7 @@ def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[
     """The JSON document of a guest for the command line. CPU sets are strings such as ``0-3,8``.
 
     :param claim_expires: the time, in seconds since the epoch, at which the guest's claim expires; None means
-        that no claim.
+        that it does not expire.
     """
     assignment = view.assignment
     return {

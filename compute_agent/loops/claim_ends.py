@@ -7,6 +7,7 @@ the claims again, because a client may have extended the claim after the last re
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -30,15 +31,19 @@ from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.answers import NotFoundError, PlacementError, UnavailableError
 from compute_agent.report.bounded_http import round_deadline
 from compute_agent.report.claim_ends import (
+    MAX_DRIFT,
+    DatabaseClock,
     EndNote,
     EndRules,
     EndStage,
     EndStep,
     Notes,
     OnEnd,
-    TimedClaimList,
+    clock_drift,
     due_steps,
     dump_notes,
+    follow_clock,
+    is_eviction_due,
     merge_list,
     needs_read,
     next_time,
@@ -47,6 +52,7 @@ from compute_agent.report.claim_ends import (
 )
 from compute_agent.report.client import PlacementClient
 from compute_agent.threads import ONCE, PeriodicTask, ThreadSpec, log_failures, run_aside
+from compute_agent.throttling.evictions import StopGuest
 from compute_agent.throttling.executor import EvictionStarter
 
 LOG = logging.getLogger(__name__)
@@ -54,8 +60,8 @@ LOG = logging.getLogger(__name__)
 FILE_NAME: Final = "claim_ends.json"
 
 READ_AHEAD: Final = 5.0
-"""Seconds before an eviction at which the agent reads the claims again. The request for them may take one
-second less than this time.
+"""The greatest age in seconds of the last attempt to read the claims when an eviction begins. The attempt
+begins one second less than this time before the eviction, and may take until then.
 """
 
 _LIST_SECONDS: Final = 300.0
@@ -73,13 +79,9 @@ eviction.
 _EVICTION_WAIT: Final = 0.5
 """The pause in seconds while guests are being evicted."""
 
-_MAX_DRIFT: Final = 10.0
-"""A larger change of the clock of the database, in seconds between two reads, is logged. An answer may take
-some seconds."""
-
 _FIRST_PAUSE: Final = 60.0
 _MAX_PAUSE: Final = 600.0
-"""The first and the longest pause in seconds after a failed eviction."""
+"""The first and the longest pause in seconds after an eviction, if the guest still runs, or runs again."""
 
 _MAX_NAMES: Final = 5
 """Maximum number of guests that a message names."""
@@ -106,20 +108,24 @@ class EndStore:
     Only one thread at a time may use the object.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, machine: str) -> None:
         """Read the notes from the file. A file that cannot be read is renamed.
 
+        :param machine: this host, as ``read_machine_id()`` has it. The notes of other hosts are left out.
         :raises UnsafeFileError: another user may have made the file.
         :raises OSError: the file cannot be renamed.
         """
         self._path = folder / FILE_NAME
         self._failure = ""
-        self.notes: Notes = kept_json.load_state(self._path, parse_notes, {}, _report_damage)
-        self._saved = dump_notes(self.notes)
+        self._machine = machine
+        read = partial(parse_notes, machine=machine)
+        self.notes: Notes = kept_json.load_state(self._path, read, {}, _report_damage)
+        # The first change of the notes is written, because the file may be without this host.
+        self._saved = b"" if self.notes else dump_notes({})
 
     def keep_notes(self, notes: Notes) -> None:
         """Store the notes in the file. A failure is logged once; the notes then stay in memory only."""
-        self.notes, content = dict(notes), dump_notes(notes)
+        self.notes, content = dict(notes), dump_notes(notes, self._machine)
         if content == self._saved:
             return
         try:
@@ -142,16 +148,23 @@ def _report_damage(path: Path, error: Exception) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedEviction:
-    """An eviction that failed.
+class LastEviction:
+    """The last eviction of a guest.
 
-    :ivar pause: the number of seconds until the next attempt.
+    :ivar reason: the reason why the guest still runs; empty if it has left.
+    :ivar pause: the number of seconds until the next attempt, if the guest still runs, or runs again.
     :ivar until: the time of the next attempt, in monotonic seconds.
+    :ivar is_back: whether the agent has said that the guest was started again.
     """
 
     reason: str
     pause: float
     until: float
+    is_back: bool = False
+
+
+class EvictionWithdrawnError(Exception):
+    """A guest need not leave any more, because its claim or its settings have changed meanwhile."""
 
 
 class ClaimEnds(AgentLoop):
@@ -167,8 +180,10 @@ class ClaimEnds(AgentLoop):
         driver: RunningGuests,
         store: EndStore,
         evictor: EvictionStarter,
+        stop: StopGuest,
         recorder: EventRecorder,
         registry: CollectorRegistry,
+        is_older: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin with the notes that the previous run of the agent has stored.
@@ -176,12 +191,16 @@ class ClaimEnds(AgentLoop):
         The object does nothing before the first read.
 
         :param evictor: evicts guests. Only this object may use it.
+        :param stop: makes a guest leave.
+        :param is_older: tells whether Placement has an older copy of its database.
         """
         self._in_force = in_force
         self._pipeline = pipeline
         self._driver = driver
         self._store = store
         self._evictor = evictor
+        self._stop = stop
+        self._is_older = is_older
         self._recorder = recorder
         self._clock = clock
         self._overdue = Gauge(
@@ -191,8 +210,8 @@ class ClaimEnds(AgentLoop):
         )
         # The lock is for the notes and for the times of reads, which two threads change.
         self._lock = threading.Lock()
-        self._offset: float | None = None
-        """The time of the database minus monotonic seconds.
+        self._database: DatabaseClock | None = None
+        """The clock of the database.
 
         None means that the agent has read no claims since its start, or that the server cannot list claims.
         """
@@ -201,13 +220,17 @@ class ClaimEnds(AgentLoop):
         self._seen: frozenset[str] = frozenset()
         """The uuids of guests that had an allocation when the agent last read the claims."""
         self._read_failure = ""
+        self._unread: Mapping[str, str] = {}
         self._said_missing = False
         # For the thread of this object
         self._began = clock()
         self._said_unread = False
         self._tried = 0.0
-        self._evicting: dict[str, EndNote] = {}
-        self._failures: Mapping[str, FailedEviction] = {}
+        self._evicting: dict[str, tuple[EndNote, float]] = {}
+        """The evictions under way by uuid of the guest, and the times of the database at which they began."""
+        self._ended: Mapping[str, LastEviction] = {}
+        self._waiting: frozenset[str] = frozenset()
+        """The uuids of guests that wait for their eviction. The threads of evictions remove them."""
         self._thread = PeriodicTask(
             ENDS_THREAD,
             self.run_round,
@@ -243,34 +266,54 @@ class ClaimEnds(AgentLoop):
     def overdue_guests(self) -> Mapping[str, str]:
         """The guests that still run after the ends of their claims: by uuid, a text that says what to do."""
         now = self._database_time()
-        if now is None:
-            return {}
         views = {view.guest.uuid: view for view in self._pipeline.guest_views()}
         return {
             uuid: f"its claim ended at {time_text(note.claim.ends_at)};"
             f" {self._remedy_text(note, views[uuid])}"
             for uuid, note in self._store.notes.items()
-            if note.claim.ends_at <= now and uuid in views and views[uuid].migration is None
+            if uuid in views and views[uuid].migration is None
+            # Before the first read, only ends that the last agent has seen are certain.
+            if note.stage is EndStage.OVER or (now is not None and note.claim.ends_at <= now)
         }
 
     # For the thread of reports
 
-    def read_ends(self, client: PlacementClient) -> None:
-        """Read the claims that have an end.
+    def read_ends(self, client: PlacementClient) -> bool:
+        """Read the claims that have an end; return False if they cannot be read.
 
         If no guest has such a claim, most reports send no request for them.
-
-        :raises UnavailableError: Placement does not answer.
         """
         seen = frozenset(self._names_here())
-        is_due = self._offset is None or self._clock() - self._asked >= _LIST_SECONDS
+        is_due = self._database is None or self._clock() - self._asked >= _LIST_SECONDS
         if not (self._store.notes or seen != self._seen or (seen and is_due)):
-            return
-        if not client.lists_timed_claims():
-            self._note_missing()
-            return
-        self._said_missing = False
-        self._read_list(client)
+            return True
+        try:
+            # A server that has listed claims before is not asked for its version again.
+            if self._database is not None or client.lists_timed_claims():
+                self._read_list(client)
+                self._said_missing = False
+            else:
+                self._note_missing()
+        except PlacementError as error:
+            return self._accept_failure(client, error)
+        return True
+
+    def _accept_failure(self, client: PlacementClient, error: PlacementError) -> bool:
+        """Log an error of a read, unless it only means that there is nothing to read."""
+        if isinstance(error, NotFoundError):
+            with contextlib.suppress(PlacementError):
+                if not client.lists_timed_claims():
+                    self._note_missing()
+                    return True
+            # Before the first report, the host is not in Placement.
+            if not self._store.notes:
+                return True
+        if str(error) != self._read_failure:
+            # While Placement is away, the report has said so already.
+            log = LOG.info if isinstance(error, UnavailableError) else LOG.warning
+            log("The claims that end cannot be read, and the last known ends apply: %s", error)
+        self._read_failure = str(error)
+        return False
 
     def _note_missing(self) -> None:
         """Record that the server has no list of claims.
@@ -278,7 +321,7 @@ class ClaimEnds(AgentLoop):
         Without this list, the agent cannot know whether a claim has become permanent.
         """
         with self._lock:
-            self._offset = None
+            self._database = None
         if not self._said_missing:
             self._said_missing = True
             # Without notes, this server has probably never had claims that end.
@@ -306,51 +349,55 @@ class ClaimEnds(AgentLoop):
 
         For guests with a note that have no such claim, read the allocations.
 
-        :raises UnavailableError: Placement does not answer.
+        :raises PlacementError: the claims cannot be read.
         """
-        asked = self._clock()
-        try:
-            listed = client.timed_claims(self._pipeline.host_state.tree.root.uuid)
-            gone = sorted(self._store.notes.keys() - listed.claims.keys())
-            # The allocations are read after the list: an allocation that a guest has then does not end, or
-            # was claimed since then.
-            holding = {uuid for uuid in gone if client.get_allocations(uuid).resources}
-        except UnavailableError:
-            raise
-        except NotFoundError:
-            # Before the first report, the host is not in Placement.
-            return
-        except PlacementError as error:
-            if str(error) != self._read_failure:
-                LOG.warning("The claims that end cannot be read, and the last known ends apply: %s", error)
-            self._read_failure = str(error)
-            return
-        self._read_failure = ""
-        self._use_list(asked, listed, holding)
-
-    def _use_list(self, asked: float, listed: TimedClaimList, holding: set[str]) -> None:
-        names = self._names_here()
+        # A guest that gets its allocation during the request may be missing in the answer.
+        names, asked = self._names_here(), self._clock()
+        listed = client.timed_claims(self._pipeline.host_state.tree.root.uuid)
+        answered = self._clock()
+        gone = sorted(self._store.notes.keys() - listed.claims.keys() - listed.unread.keys())
+        # The allocations are read after the list: an allocation that a guest has then does not end, or was
+        # claimed since then.
+        holding = {uuid for uuid in gone if client.get_allocations(uuid).resources}
         with self._lock:
             # A slow answer to an earlier request may come late.
-            if self._offset is not None and asked < self._asked:
+            if self._database is not None and asked < self._asked:
                 return
-            # The answer is from between the request and now. With the time of the request, the clock of the
-            # database may appear fast, and guests are evicted early, not late.
-            offset, former = listed.now - asked, self._offset
-            self._asked, self._offset, self._seen = asked, offset, frozenset(names)
-            before = self._store.notes
-            notes = merge_list(before, listed, names, self._present_guests(before), holding)
+            former, before = self._database, self._store.notes
+            earliest, latest = listed.now - answered, listed.now - asked
+            self._database = follow_clock(former, earliest, latest)
+            is_older = self._is_older()
+            # Claims that get no note now are read again.
+            self._asked, self._seen = asked, frozenset(() if is_older else names)
+            present = self._present_guests(before)
+            notes = merge_list(before, listed, names, present, holding, is_older)
             self._store.keep_notes(notes)
-        if notes and former is not None and abs(offset - former) > _MAX_DRIFT:
+        self._read_failure = ""
+        if notes and former is not None and former.jump is None:
+            self._log_drift(clock_drift(former.offset, earliest, latest))
+        for uuid, note in notes.items():
+            self._log_change(before.get(uuid), note)
+        self._log_unread({uuid: text for uuid, text in listed.unread.items() if uuid in {*names, *notes}})
+        self._thread.start()
+        self._thread.wake()
+
+    def _log_drift(self, drift: float) -> None:
+        if abs(drift) > MAX_DRIFT:
             LOG.warning(
                 "The clock of Placement's database has changed by %.0f s since the last read. It decides when"
                 " claims end: synchronise the clocks of all its nodes",
-                offset - former,
+                drift,
             )
-        for uuid, note in notes.items():
-            self._log_change(before.get(uuid), note)
-        self._thread.start()
-        self._thread.wake()
+
+    def _log_unread(self, unread: Mapping[str, str]) -> None:
+        """Log claims that cannot be read, once."""
+        if unread and unread != self._unread:
+            LOG.warning(
+                "The claims of %d guests cannot be read, and their last known ends apply: %s",
+                len(unread),
+                named_few([f"{uuid}: {text}" for uuid, text in unread.items()], _MAX_NAMES),
+            )
+        self._unread = unread
 
     def _present_guests(self, notes: Iterable[str]) -> frozenset[str]:
         """The uuids of guests that run on this host, or that may run on it."""
@@ -362,20 +409,21 @@ class ClaimEnds(AgentLoop):
 
     def _log_change(self, before: EndNote | None, note: EndNote) -> None:
         end = time_text(note.claim.ends_at)
-        if note.is_doubtful and not (before and before.is_doubtful):
+        if note.doubted is not None and (before is None or before.doubted is None):
             LOG.warning(
-                "The claim of guest %s has an earlier end than before, and a lower generation: Placement may"
-                " have an older copy of its database. The agent keeps the end at %s; claim again to change"
-                " it",
+                "The claim of guest %s is stricter than before, and Placement may have an older copy of its"
+                " database. The agent keeps the end at %s (on_end: %s). To change it, claim again, also with"
+                " the same end",
                 note,
                 end,
+                note.claim.on_end,
             )
         elif before is None or before.claim != note.claim:
             LOG.info("The claim of guest %s ends at %s (on_end: %s)", note, end, note.claim.on_end)
 
     def _database_time(self) -> float | None:
-        offset = self._offset
-        return None if offset is None else self._clock() + offset
+        database = self._database
+        return None if database is None else self._clock() + database.offset
 
     # For the thread of this object
 
@@ -387,30 +435,56 @@ class ClaimEnds(AgentLoop):
     def run_round(self) -> None:
         """Do each step that is due now."""
         self._settle_evictions()
+        running = {view.guest.uuid: view for view in self._pipeline.guest_views() if view.migration is None}
+        self._watch_returns(running)
         if self._database_time() is None:
             self._warn_unread()
-            return
-        running = {view.guest.uuid: view for view in self._pipeline.guest_views() if view.migration is None}
-        self._failures = {uuid: it for uuid, it in self._failures.items() if uuid in running}
-        self._read_before_eviction(running)
-        now, rules = self._database_time(), self._end_rules
+        else:
+            self._read_before_eviction(running)
         # A server without the list may have answered meanwhile.
-        if now is None:
-            return
-        for uuid, note in self._store.notes.items():
-            if uuid in running:
-                for step in due_steps(note, rules, now, self._can_evict(running[uuid])):
-                    self._take_step(step, note, running[uuid])
-        self._overdue.set(
-            sum(note.claim.ends_at <= now and uuid in running for uuid, note in self._store.notes.items())
-        )
+        if (now := self._database_time()) is not None:
+            for uuid, note in self._store.notes.items():
+                if uuid in running:
+                    self._take_steps(note, running[uuid], now)
+        self._overdue.set(len(self.overdue_guests()))
+
+    def _take_steps(self, note: EndNote, view: GuestView, now: float) -> None:
+        _, since = self._evicting.get(note.guest_uuid, (note, None))
+        steps = due_steps(note, self._end_rules, now, self._can_evict(view), since)
+        for step in steps:
+            # A guest that has to leave now is named only if it stays.
+            if step is not EndStep.OVER or EndStep.EVICT not in steps:
+                self._take_step(step, note, view, now)
+
+    def _watch_returns(self, running: Mapping[str, GuestView]) -> None:
+        """Forget evictions that no longer matter, and name guests that were started again."""
+        now = self._clock()
+        self._ended = {
+            uuid: last
+            for uuid, last in self._ended.items()
+            if uuid in running or (not last.reason and now < last.until)
+        }
+        for uuid, last in self._ended.items():
+            if uuid in running and not (last.reason or last.is_back):
+                self._ended = {**self._ended, uuid: replace(last, is_back=True)}
+                self._recorder.record_done(
+                    LOG.warning,
+                    EventKind.CLAIM,
+                    running[uuid].guest,
+                    "Guest %s was evicted at the end of its claim, and was started again. The agent evicts it"
+                    " again after a pause: claim again for it, or end what starts it",
+                )
 
     def next_pause(self) -> float:
         """The seconds until the next round."""
         now = self._database_time()
         if self._evicting:
             return _EVICTION_WAIT
-        due = None if now is None else next_time(self._store.notes.values(), self._end_rules, now, READ_AHEAD)
+        due = (
+            None
+            if now is None
+            else next_time(self._store.notes.values(), self._end_rules, now, READ_AHEAD - 1)
+        )
         return _MAX_WAIT if now is None or due is None else min(due - now, _MAX_WAIT)
 
     def _warn_unread(self) -> None:
@@ -419,8 +493,9 @@ class ClaimEnds(AgentLoop):
         if names and is_late and not self._said_unread and not self._said_missing:
             self._said_unread = True
             LOG.warning(
-                "Placement has not answered since the start of the agent. Until it answers, the agent evicts"
-                " no guest at the end of its claim, because a claim may have been extended: %s",
+                "The claims that end have not been read since the start of the agent: %s. Until then, the"
+                " agent evicts no guest at the end of its claim, because a claim may have been extended: %s",
+                self._read_failure or "no report has asked for them yet",
                 named_few(names, _MAX_NAMES),
             )
 
@@ -429,15 +504,18 @@ class ClaimEnds(AgentLoop):
 
         If no answer comes in time, the ends of the last read apply.
         """
-        now = self._database_time()
-        last = max(self._asked, self._tried) + (self._offset or 0.0)
+        now, age = self._database_time(), self._clock() - max(self._asked, self._tried)
         notes = [
             note
             for uuid, note in self._store.notes.items()
             if uuid in running and self._can_evict(running[uuid])
         ]
-        if now is None or not needs_read(notes, self._end_rules, now, last, READ_AHEAD):
-            return
+        rules, ahead = self._end_rules, READ_AHEAD - 1
+        if now is not None and needs_read(notes, rules, now, now - age, ahead, READ_AHEAD):
+            self._try_read()
+
+    def _try_read(self) -> None:
+        """Read the claims within a short time. If no answer comes in time, the last known ends apply."""
         self._tried = self._clock()
         answer = run_aside(READ_THREAD, partial(self._read_again, self._in_force.current.client))
         try:
@@ -447,19 +525,37 @@ class ClaimEnds(AgentLoop):
             reason = str(error) or "no answer in time"
             LOG.info("The claims cannot be read again before an eviction: %s", reason)
 
+    def _stop_guest(self, uuid: str) -> None:
+        """Stop a guest at its turn. The threads of evictions call this method.
+
+        :raises EvictionWithdrawnError: the guest need not leave any more.
+        """
+        if self._clock() - max(self._asked, self._tried) > READ_AHEAD:
+            self._try_read()
+        note, now = self._store.notes.get(uuid), self._database_time()
+        is_preserved = any(
+            view.guest.uuid == uuid and view.guest.settings.preserve for view in self._pipeline.guest_views()
+        )
+        is_due = note is not None and now is not None and is_eviction_due(note, self._end_rules, now)
+        if is_preserved or not is_due:
+            raise EvictionWithdrawnError
+        with self._lock:
+            self._waiting -= {uuid}
+        self._stop(uuid)
+
     def _read_again(self, client: PlacementClient) -> None:
         with round_deadline(READ_AHEAD - 1):
             self._read_list(client)
 
     def _can_evict(self, view: GuestView) -> bool:
-        failure = self._failures.get(view.guest.uuid)
+        last = self._ended.get(view.guest.uuid)
         return (
             not view.guest.settings.preserve
             and view.guest.uuid not in self._evicting
-            and (failure is None or failure.until <= self._clock())
+            and (last is None or last.until <= self._clock())
         )
 
-    def _take_step(self, step: EndStep, note: EndNote, view: GuestView) -> None:
+    def _take_step(self, step: EndStep, note: EndNote, view: GuestView, now: float) -> None:
         end, guest = time_text(note.claim.ends_at), view.guest
         match step:
             case EndStep.NOTICE:
@@ -477,10 +573,11 @@ class ClaimEnds(AgentLoop):
                 self._keep_stage(note, EndStage.SOON)
             case EndStep.EVICT:
                 LOG.info("Guest %s is asked to leave, because its claim ends at %s", guest, end)
-                self._evicting[guest.uuid] = note
-                self._evictor.begin_eviction(guest.uuid)
-            # A guest that is leaving is named only if its eviction fails.
-            case EndStep.OVER if guest.uuid not in self._evicting:
+                self._evicting[guest.uuid] = note, now
+                with self._lock:
+                    self._waiting |= {guest.uuid}
+                self._evictor.begin_eviction(guest.uuid, self._stop_guest)
+            case EndStep.OVER:
                 self._recorder.record_event(
                     LOG.warning,
                     EventKind.CLAIM,
@@ -500,11 +597,21 @@ class ClaimEnds(AgentLoop):
                 self._store.keep_notes({**self._store.notes, note.guest_uuid: replace(present, stage=stage)})
 
     def _settle_evictions(self) -> None:
-        """Record the results of evictions that have finished. A failed eviction is repeated after a pause."""
+        """Record the results of evictions that have finished.
+
+        An eviction is repeated after a pause, if it failed, or if the guest was started again.
+        """
         for uuid, error in self._evictor.finished_evictions().items():
-            note = self._evicting.pop(uuid)
-            if error is None:
-                self._failures = {key: it for key, it in self._failures.items() if key != uuid}
+            note, _ = self._evicting.pop(uuid)
+            with self._lock:
+                self._waiting -= {uuid}
+            if isinstance(error, EvictionWithdrawnError):
+                LOG.info("Guest %s stays, because its claim or its settings have changed", note)
+                continue
+            last, reason = self._ended.get(uuid), "" if error is None else str(error) or repr(error)
+            pause = _FIRST_PAUSE if last is None else min(2 * last.pause, _MAX_PAUSE)
+            self._ended = {**self._ended, uuid: LastEviction(reason, pause, self._clock() + pause)}
+            if not reason:
                 self._recorder.record_done(
                     LOG.info,
                     EventKind.EVICT,
@@ -513,12 +620,7 @@ class ClaimEnds(AgentLoop):
                     time_text(note.claim.ends_at),
                     reason="the end of its claim",
                 )
-                continue
-            last, reason = self._failures.get(uuid), str(error)
-            pause = _FIRST_PAUSE if last is None else min(2 * last.pause, _MAX_PAUSE)
-            failure = FailedEviction(reason, pause, self._clock() + pause)
-            self._failures = {**self._failures, uuid: failure}
-            if last is None or last.reason != reason:
+            elif last is None or last.reason != reason:
                 self._recorder.record_event(
                     LOG.warning,
                     EventKind.EVICT,
@@ -540,7 +642,14 @@ class ClaimEnds(AgentLoop):
                     "it is preserved, and the agent does not evict it:"
                     f" compute-agent guest set {uuid} --no-preserve"
                 )
-            if (failure := self._failures.get(uuid)) is not None:
-                return f"its eviction failed, and the agent tries again ({failure.reason}): {stop}"
-            return "it is being evicted"
+            last = self._ended.get(uuid)
+            if last is not None and last.reason:
+                return f"its eviction failed ({last.reason}), and the agent tries again: {stop}"
+            if uuid in self._waiting:
+                return f"its eviction waits, because other guests are being evicted: {stop}"
+            if uuid in self._evicting:
+                return "it is being evicted"
+            if last is not None:
+                return f"it was started again, and the agent evicts it after a pause: {stop}"
+            return "it is evicted soon"
         return stop

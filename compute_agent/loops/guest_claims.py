@@ -331,13 +331,14 @@ class GuestClaims:
         known, refusal = self._store.notes.get(guest.uuid), self._refusals.get(guest.uuid)
         if driver is None or view.allocation is None or view.migration is not None:
             return None
-        # With another claim, the guest would not be evicted.
-        if not view.allocation and self._is_leaving(guest.uuid):
-            return None
         # The allocation is not a claim of the agent, or it fits.
         if view.allocation and (known is None or self._checked.get(guest.uuid) == guest.pid):
             return None
         if refusal is not None and refusal.pid == guest.pid and self._clock() < refusal.until:
+            return None
+        # With another claim, the guest would not be evicted.
+        if not view.allocation and self._is_leaving(guest.uuid):
+            self._note_refusal(view, "it is evicted at the end of its former claim")
             return None
         try:
             memory = driver.wanted_memory(guest)

@@ -85,6 +85,9 @@ _AFTER_CLAIM: Final = 0.5
 """Seconds from the expiry of a claim to the report that reads allocations again, because clocks may
 differ."""
 
+_ENDS_SECONDS: Final = 20.0
+"""The longest time in seconds for the requests for claims that end."""
+
 REPORT_THREAD: Final = ThreadSpec(
     "report",
     "``[compute] update_resources_interval``, sooner after a failure; at once when something changed",
@@ -345,7 +348,9 @@ class ReportLoop:
         """Report the host and read allocations once; return False if something failed or was refused."""
         with self._turn:
             try:
-                return self._report_once()
+                is_done = self._report_once()
+                # Ends of claims do not wait for a report without errors.
+                return self._read_ends() and is_done
             finally:
                 # The event is set after a failure, too, so that nothing waits for Placement for ever.
                 self._has_tried.set()
@@ -515,8 +520,17 @@ class ReportLoop:
             self._guest_claims.settle_claims(self._client)
         # Claims are read last, so that a failure with claims does not affect the allocations that were read.
         self.claims.read_claims(self._client, self._pipeline.guest_views())
-        if self._claim_ends is not None:
-            self._claim_ends.read_ends(self._client)
+
+    def _read_ends(self) -> bool:
+        """Read the claims that end; return False if they cannot be read."""
+        if self._claim_ends is None:
+            return True
+        try:
+            with round_deadline(_ENDS_SECONDS):
+                return self._claim_ends.read_ends(self._client)
+        except Exception:
+            LOG.exception("The ends of claims could not be handled")
+            return False
 
     def _current_holders(self) -> dict[str, ConsumerOwner]:
         """The owners of all consumers with an allocation on this host. Only unknown owners are read again."""

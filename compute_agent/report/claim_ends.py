@@ -14,29 +14,42 @@ Evictions
 Doubt
     A claim may disappear before its end, because another program has deleted it, or because an older copy of
     Placement's database was restored. The agent then keeps the note until its end, unless the guest has an
-    allocation without an end. A claim with a lower generation and an earlier end than its note may come from
-    an older copy as well, so the note keeps the later end. The agent never evicts a guest before the last end
-    that it knew for certain.
+    allocation without an end. A claim with a lower generation than its note may come from an older copy as
+    well. If it has an earlier end or a stronger action, the note stays as it is. If the generation rises
+    after that, a client has changed the claim, and the change counts. The agent never evicts a guest before
+    the last end that it knew for certain.
+
+Clock
+    If the clock of the database jumps forward, the former time applies until a second read has the new time.
+    Otherwise, one node of the database with a wrong clock would make the agent evict all guests at once.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from compute_agent import kept_json
 from compute_agent.model.messages import full_name, is_uuid
+from compute_agent.report.answers import check_shape
 
 _VERSION: Final = 1
+
+_CLAIM: Final = {"consumer_generation": int, "ends_at": str, "on_end": str}
+"""The shape of a claim in the list of claims."""
 
 MARGIN: Final = 2.0
 """Seconds between the end of the grace period and the end of the claim, because a kill takes some time."""
 
-_MAX_TIME: Final = 1e11
-"""Upper limit of times in seconds since the epoch: the year 5138."""
+_MAX_TIME: Final = 253_402_300_799.0
+"""The latest time in seconds since the epoch, the end of the year 9999. Later times count as this one."""
+
+MAX_DRIFT: Final = 10.0
+"""A change of the clock of the database between two reads is a jump if it has more seconds than this."""
 
 
 class OnEnd(enum.StrEnum):
@@ -70,10 +83,14 @@ class TimedClaim:
 
 @dataclass(frozen=True, slots=True)
 class TimedClaimList:
-    """The claims with an end on a host, by uuid of the consumer, and the database's time."""
+    """The claims with an end on a host, by uuid of the consumer, and the database's time.
+
+    :ivar unread: for claims that cannot be read, the reasons by uuid of the consumer.
+    """
 
     now: float
     claims: Mapping[str, TimedClaim]
+    unread: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +100,7 @@ class EndNote:
     :ivar name: the name of the guest; empty if the agent has not seen the guest run.
     :ivar stage: the last event about this end.
     :ivar is_absent: whether the last read has found neither the claim nor the guest.
-    :ivar is_doubtful: whether the last read has found an earlier end with a lower generation.
+    :ivar doubted: the generation of a claim that may come from an older copy; None if there is none.
     """
 
     guest_uuid: str
@@ -91,7 +108,7 @@ class EndNote:
     claim: TimedClaim
     stage: EndStage = EndStage.QUIET
     is_absent: bool = False
-    is_doubtful: bool = False
+    doubted: int | None = None
 
     @property
     def uuid(self) -> str:
@@ -110,7 +127,12 @@ class EndRules:
     grace: float
 
     def notice_time(self, note: EndNote) -> float:
-        """The time at which the agent records the event that the claim ends soon."""
+        """The time at which the agent records the event that the claim ends soon.
+
+        The event comes before the eviction, unless the notice is switched off.
+        """
+        if note.claim.on_end is OnEnd.EVICT and self.notice:
+            return note.claim.ends_at - max(self.notice, self.grace + MARGIN)
         return note.claim.ends_at - self.notice
 
     def eviction_time(self, note: EndNote) -> float:
@@ -130,12 +152,45 @@ Notes = Mapping[str, EndNote]
 """Notes about ends of claims, by uuid of the guest."""
 
 
+@dataclass(frozen=True, slots=True)
+class DatabaseClock:
+    """The clock of the database.
+
+    :ivar offset: the time of the database minus monotonic seconds.
+    :ivar jump: the offset at the last read, if it was a jump forward that no other read has confirmed.
+    """
+
+    offset: float
+    jump: float | None = None
+
+
+def clock_drift(offset: float, earliest: float, latest: float) -> float:
+    """Return how far an offset is from the interval of a new reading; a negative drift is backward."""
+    return max(earliest - offset, 0.0) or min(latest - offset, 0.0)
+
+
+def follow_clock(clock: DatabaseClock | None, earliest: float, latest: float) -> DatabaseClock:
+    """Return the clock after a read.
+
+    :param clock: the clock after the last read; None at the first one.
+    :param earliest: the offset if the database read its clock when the answer came.
+    :param latest: the offset if the database read its clock when the request was sent.
+    """
+    if clock is None or clock_drift(clock.offset, earliest, latest) <= MAX_DRIFT:
+        # With the latest offset, guests are evicted early, not late.
+        return DatabaseClock(latest)
+    if clock.jump is not None and abs(clock_drift(clock.jump, earliest, latest)) <= MAX_DRIFT:
+        return DatabaseClock(latest)
+    return replace(clock, jump=latest)
+
+
 def merge_list(
     notes: Notes,
     listed: TimedClaimList,
     seen: Mapping[str, str],
     present: Collection[str],
     holding: Collection[str],
+    is_older: bool = False,
 ) -> Notes:
     """Return the notes after the agent has read the claims that have an end.
 
@@ -143,46 +198,67 @@ def merge_list(
         of other guests are ignored.
     :param present: the uuids of guests that run on this host, or that may run on it.
     :param holding: the uuids of guests that have a note and an allocation, but no listed claim.
+    :param is_older: whether Placement has an older copy of its database. No note then becomes stricter.
     """
     found = {}
     for uuid, claim in listed.claims.items():
-        if uuid in seen or uuid in notes:
-            found[uuid] = _merge_claim(notes.get(uuid), uuid, seen.get(uuid, ""), claim)
+        if uuid in notes:
+            found[uuid] = _merge_claim(notes[uuid], seen.get(uuid, ""), claim, is_older)
+        elif uuid in seen and not (is_older and claim.on_end is OnEnd.EVICT):
+            found[uuid] = EndNote(uuid, seen[uuid], claim)
     for uuid, note in notes.items():
         # An allocation without an end replaces the claim.
         if uuid in found or uuid in holding:
             continue
+        if uuid in listed.unread:
+            found[uuid] = replace(note, is_absent=False)
         # A guest that only starts again is absent at one read, and not at the next one.
-        if uuid in present or not note.is_absent:
-            found[uuid] = replace(note, is_absent=uuid not in present, is_doubtful=False)
+        elif uuid in present or not note.is_absent:
+            found[uuid] = replace(note, is_absent=uuid not in present)
     return found
 
 
-def _merge_claim(note: EndNote | None, uuid: str, name: str, claim: TimedClaim) -> EndNote:
-    if note is None:
-        return EndNote(uuid, name, claim)
-    note = replace(note, name=name or note.name, is_absent=False, is_doubtful=False)
-    if claim.generation < note.claim.generation and claim.ends_at < note.claim.ends_at:
-        return replace(note, is_doubtful=True)
+def _merge_claim(note: EndNote, name: str, claim: TimedClaim, is_older: bool) -> EndNote:
+    note = replace(note, name=name or note.name, is_absent=False)
+    # After doubt, a rising generation proves that a client has changed the claim.
+    is_changed = note.doubted is not None and claim.generation > note.doubted
+    is_lower = claim.generation < note.claim.generation and not is_changed
+    if _is_stricter(claim, note.claim) and (is_older or is_lower):
+        return replace(note, doubted=claim.generation)
     same = (claim.ends_at, claim.on_end) == (note.claim.ends_at, note.claim.on_end)
-    return replace(note, claim=claim, stage=note.stage if same else EndStage.QUIET)
+    return replace(note, claim=claim, stage=note.stage if same else EndStage.QUIET, doubted=None)
 
 
-def due_steps(note: EndNote, rules: EndRules, now: float, can_evict: bool) -> list[EndStep]:
+def _is_stricter(claim: TimedClaim, known: TimedClaim) -> bool:
+    actions = list(OnEnd)
+    return claim.ends_at < known.ends_at or actions.index(claim.on_end) > actions.index(known.on_end)
+
+
+def due_steps(
+    note: EndNote, rules: EndRules, now: float, can_evict: bool, leaving_since: float | None = None
+) -> list[EndStep]:
     """Return the steps that are due for a running guest.
 
     :param now: the time of Placement's database.
     :param can_evict: whether the guest may be evicted now; False while its eviction is under way.
+    :param leaving_since: the time at which its eviction began; None if no eviction is under way.
     """
     ends_at, steps = note.claim.ends_at, []
+    # A guest that is leaving is named if it needs longer than its grace period.
+    over = ends_at if leaving_since is None else max(ends_at, leaving_since) + rules.grace
     announces = note.claim.on_end is not OnEnd.NONE
     if announces and note.stage is EndStage.QUIET and rules.notice_time(note) <= now < ends_at:
         steps.append(EndStep.NOTICE)
-    if note.claim.on_end is OnEnd.EVICT and can_evict and rules.eviction_time(note) <= now:
+    if can_evict and is_eviction_due(note, rules, now):
         steps.append(EndStep.EVICT)
-    if note.stage is not EndStage.OVER and ends_at <= now:
+    if note.stage is not EndStage.OVER and over <= now:
         steps.append(EndStep.OVER)
     return steps
+
+
+def is_eviction_due(note: EndNote, rules: EndRules, now: float) -> bool:
+    """Return whether the guest has to leave now."""
+    return note.claim.on_end is OnEnd.EVICT and rules.eviction_time(note) <= now
 
 
 def next_time(notes: Iterable[EndNote], rules: EndRules, now: float, ahead: float) -> float | None:
@@ -200,19 +276,23 @@ def next_time(notes: Iterable[EndNote], rules: EndRules, now: float, ahead: floa
     return min((each for each in times if each > now), default=None)
 
 
-def needs_read(notes: Iterable[EndNote], rules: EndRules, now: float, last: float, ahead: float) -> bool:
-    """Return whether an eviction is due within ``ahead`` seconds, after the last read of claims.
+def needs_read(
+    notes: Iterable[EndNote], rules: EndRules, now: float, last: float, ahead: float, age: float
+) -> bool:
+    """Return whether the claims have to be read again before an eviction.
 
-    :param last: the time of the last read, by the clock of Placement's database.
+    :param notes: the notes of guests that may be evicted now.
+    :param last: the time of the last attempt to read, by the clock of Placement's database.
+    :param ahead: the seconds before an eviction at which the agent reads the claims again.
+    :param age: the greatest age of the last attempt when an eviction begins, in seconds.
     """
-    return any(
-        note.claim.on_end is OnEnd.EVICT and last < rules.eviction_time(note) - ahead <= now for note in notes
-    )
+    times = [rules.eviction_time(note) for note in notes if note.claim.on_end is OnEnd.EVICT]
+    return any(time - ahead <= now and last < max(time, now) - age for time in times)
 
 
 def time_text(seconds: float) -> str:
     """Return a time in the format of messages, such as ``2026-11-28T12:00:00Z``."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(min(seconds, _MAX_TIME), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_time(text: str) -> float:
@@ -223,7 +303,7 @@ def parse_time(text: str) -> float:
     time = datetime.fromisoformat(text)
     if time.tzinfo is None:
         raise ValueError(f"{text[:50]!r} has no time zone")
-    return kept_json.read_number(time.timestamp(), _MAX_TIME)
+    return kept_json.read_number(min(time.timestamp(), _MAX_TIME), _MAX_TIME)
 
 
 def parse_action(text: str) -> OnEnd:
@@ -237,8 +317,20 @@ def parse_action(text: str) -> OnEnd:
         return OnEnd.NOTIFY
 
 
-def dump_notes(notes: Notes) -> bytes:
-    """Return the content of the file for these notes."""
+def parse_claim(row: Mapping[str, Any]) -> TimedClaim:
+    """Return the claim in a row of the list of claims.
+
+    :raises ValueError: the row is wrong.
+    """
+    check_shape(row, _CLAIM, "a claim")
+    return TimedClaim(row["consumer_generation"], parse_time(row["ends_at"]), parse_action(row["on_end"]))
+
+
+def dump_notes(notes: Notes, machine: str = "") -> bytes:
+    """Return the content of the file for these notes.
+
+    :param machine: this host, as ``read_machine_id()`` has it.
+    """
     rows = [
         {
             "uuid": note.guest_uuid,
@@ -247,23 +339,33 @@ def dump_notes(notes: Notes) -> bytes:
             "ends_at": note.claim.ends_at,
             "on_end": note.claim.on_end,
             "stage": note.stage,
+            "doubted": note.doubted,
+            "machine": machine,
         }
         for note in notes.values()
     ]
     return kept_json.dump(_VERSION, kept_json.checked_content(rows))
 
 
-def parse_notes(content: bytes) -> Notes:
+def parse_notes(content: bytes, machine: str = "") -> Notes:
     """Return the notes in the content of a file, by uuid of the guest.
 
+    Notes of another host are in a copy of its state folder, and are left out. A note without a host, or on a
+    host without an id, counts as this host's.
+
+    :param machine: this host, as ``read_machine_id()`` has it.
     :raises ValueError: the content is damaged, or of another version.
     """
-    return kept_json.parse(_VERSION, content, _read_notes)
+    return kept_json.parse(_VERSION, content, partial(_read_notes, machine))
 
 
-def _read_notes(document: Any) -> Notes:
+def _read_notes(machine: str, document: Any) -> Notes:
     found = {}
     for row in kept_json.checked_data(document):
+        # An older agent has noted no host.
+        maker = kept_json.text(row.get("machine", ""))
+        if machine and maker and machine != maker:
+            continue
         uuid = kept_json.text(row["uuid"])
         if not is_uuid(uuid):
             raise ValueError(f"{uuid!r} is not a uuid")
@@ -272,5 +374,12 @@ def _read_notes(document: Any) -> Notes:
             kept_json.read_number(row["ends_at"], _MAX_TIME),
             OnEnd(row["on_end"]),
         )
-        found[uuid] = EndNote(uuid, kept_json.text(row["name"]), claim, EndStage(row["stage"]))
+        doubted = row.get("doubted")
+        found[uuid] = EndNote(
+            uuid,
+            kept_json.text(row["name"]),
+            claim,
+            EndStage(row["stage"]),
+            doubted=None if doubted is None else int(kept_json.read_number(doubted, 1 << 31)),
+        )
     return found

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from compute_agent.model.guest import Allocation, ConsumerAllocations
 from compute_agent.report.answers import EachValue, MaybeNull, NotFoundError, PlacementError
-from compute_agent.report.claim_ends import TimedClaim, TimedClaimList, parse_action, parse_time
+from compute_agent.report.claim_ends import TimedClaim, TimedClaimList, parse_claim, parse_time
 from compute_agent.report.transport import UNTYPED_MICROVERSION, PlacementTransport, as_json
 
 _ATTRIBUTES_SINCE: Final = (1, 8)
@@ -58,7 +58,7 @@ _CONSUMER: Final = {
 _CLAIM: Final = {"claim": {"consumer_generation": int, "expires_in": float}}
 _TIMED: Final = {
     "now": str,
-    "claims": [{"consumer_uuid": str, "consumer_generation": int, "ends_at": str, "on_end": str}],
+    "claims": [{"consumer_uuid": str}],
     "links": MaybeNull([{"rel": str, "href": str}]),
 }
 _CLAIMED: Final = {"claims": [{"allocations": _HELD}]}
@@ -321,25 +321,29 @@ class PlacementClient(PlacementTransport):
     def timed_claims(self, root_uuid: str) -> TimedClaimList:
         """The claims that end with amounts on the tree of a host, and the time of the database.
 
+        A claim that cannot be read does not affect the others.
+
         :raises NotFoundError: there is no such root provider.
         :raises PlacementError: the request failed, or the answer is wrong.
         """
         path, marker, now = "/ext/v1/claims", "", ""
         found: dict[str, TimedClaim] = {}
+        unread: dict[str, str] = {}
         for _ in range(_MAX_PAGES):
             page = f"{path}?root={quote(root_uuid, safe='')}{marker}"
             answer = self.send_request("GET", page, shape=_TIMED)
             # The time of the first page is the earliest one, and so are the times until the ends.
             now = now or answer["now"]
+            for row in answer["claims"]:
+                try:
+                    found[row["consumer_uuid"]] = parse_claim(row)
+                # A date may exceed what a float or the platform represents.
+                except (ValueError, OverflowError, OSError) as error:
+                    unread[row["consumer_uuid"]] = str(error)
             try:
-                for row in answer["claims"]:
-                    found[row["consumer_uuid"]] = TimedClaim(
-                        row["consumer_generation"], parse_time(row["ends_at"]), parse_action(row["on_end"])
-                    )
                 following = _next_marker(answer.get("links") or ())
                 if not following:
-                    return TimedClaimList(parse_time(now), found)
-            # A date may exceed what a float or the platform represents.
+                    return TimedClaimList(parse_time(now), found, unread)
             except (ValueError, OverflowError, OSError) as error:
                 raise PlacementError("GET", path, f"the answer is invalid: {error}", status=200) from error
             marker = f"&marker={quote(following, safe='')}"

@@ -29,9 +29,10 @@ _AT_A_TIME: Final = 8
 """Maximum number of guests that are stopped at the same time. A higher number could occupy all threads of
 libvirtd, and other calls of libvirt would have to wait."""
 
-MAX_ENDS: Final = 32
+MAX_ENDS: Final = 16
 """Maximum number of guests that are stopped at the same time at the ends of their claims. All guests of a
-window end together, and each of them may need the whole grace period."""
+window end together, and each of them may need the whole grace period. The number is lower than the 20 threads
+that libvirtd has by default, and a guest occupies one of them only during a request to stop it."""
 
 # The wait is long, because the worker may be busy with a new configuration for many guests.
 _ANSWER_SECONDS: Final = 50.0

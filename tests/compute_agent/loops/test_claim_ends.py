@@ -1,6 +1,5 @@
 """Tests of the agent at the ends of claims, with a fake Placement, fake guests and a clock of their own."""
 
-import contextlib
 import logging
 import threading
 from dataclasses import replace
@@ -14,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.loops import claim_ends
-from compute_agent.loops.claim_ends import FILE_NAME, ClaimEnds, EndStore
+from compute_agent.loops.claim_ends import FILE_NAME, ClaimEnds, EndStore, EvictionWithdrawnError
 from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.pipeline.events import AllocationsRead, GuestStopped
 from compute_agent.report.answers import NotFoundError, PlacementError, UnavailableError
@@ -35,7 +34,7 @@ class FakePlacement:
         self.clock = clock
         self.skew = EPOCH - clock()
         self.claims, self.permanent = {}, set()
-        self.failure, self.has_list, self.reads = None, True, 0
+        self.failure, self.has_list, self.reads, self.unread = None, True, 0, {}
         self.before_answer = lambda: None
 
     @property
@@ -49,9 +48,11 @@ class FakePlacement:
     def timed_claims(self, root):
         self.reads += 1
         self._fail()
+        if not self.has_list:
+            raise NotFoundError("GET", "/ext/v1/claims", "no such path")
         self.before_answer()
         assert root == "root"
-        return TimedClaimList(self.now, dict(self.claims))
+        return TimedClaimList(self.now, dict(self.claims), self.unread)
 
     def get_allocations(self, uuid):
         self._fail()
@@ -67,11 +68,12 @@ class FakeEvictor:
     """Evictions that end when a test says so."""
 
     def __init__(self, check):
-        self.begun, self.over = [], {}
+        self.begun, self.over, self.stops = [], {}, {}
         self.check = check
 
     def begin_eviction(self, guest, stop=None, grace=None):
         self.begun.append(guest)
+        self.stops[guest] = stop
         self.check()
 
     def finished_evictions(self):
@@ -85,6 +87,7 @@ class EndingHost(FakeHost):
     def __init__(self, folder):
         super().__init__()
         self.folder, self.time, self.events = folder, 1000.0, []
+        self.stopped, self.is_older, self.machine = [], False, ""
         self.placement = FakePlacement(lambda: self.time)
         guests = SimpleNamespace(end_notice=600.0)
         self.conf = SimpleNamespace(
@@ -108,10 +111,12 @@ class EndingHost(FakeHost):
             SimpleNamespace(current=self.conf),
             self.pipeline,
             self.driver,
-            EndStore(self.folder),
+            EndStore(self.folder, self.machine),
             self.evictor,
+            self.stopped.append,
             EventRecorder(self.events.append),
             self.registry,
+            lambda: self.is_older,
             lambda: self.time,
         )
         # The thread of the object has ended, so the test runs the rounds.
@@ -136,7 +141,7 @@ class EndingHost(FakeHost):
         self.run(uuid, (0, 1, 0))
 
     def report(self):
-        self.ends.read_ends(self.placement)
+        return self.ends.read_ends(self.placement)
 
     def go_on(self, seconds):
         """Let time pass, with the rounds that the thread would run."""
@@ -175,6 +180,7 @@ class TestEvictions:
         host.go_on(1)
         assert host.evictor.begun == [WEB]
         host.finish()
+        host.handle_end()
         host.go_on(1)
         assert host.kinds() == [(EventKind.CLAIM, "done"), (EventKind.EVICT, "done")]
 
@@ -218,7 +224,10 @@ class TestEvictions:
         assert caplog.text.count("cannot be evicted at the end of its claim") == 1
         assert caplog.text.count("and the guest still runs") == 1
         (text,) = host.ends.overdue_guests().values()
-        assert "its eviction failed, and the agent tries again" in text
+        assert (
+            "its eviction failed (it still runs after it was asked to stop), and the agent tries again"
+            in text
+        )
 
     def test_a_preserved_guest_is_not_evicted(self, host, monkeypatch):
         views = host.pipeline.guest_views()
@@ -297,8 +306,7 @@ class TestPlacementAway:
         host.claim(3600)
         host.report()
         self.away(host)
-        with pytest.raises(UnavailableError):
-            host.report()
+        assert not host.report()
         host.go_on(3539)
         assert host.evictor.begun == [WEB]
 
@@ -333,9 +341,15 @@ class TestPlacementAway:
         host.time += 4000
         host.boot()
         self.away(host)
+        host.report()
         host.go_on(600)
         assert (host.evictor.begun, host.ends.overdue_guests()) == ([], {})
-        assert caplog.text.count("Placement has not answered since the start of the agent") == 1
+        assert (
+            caplog.text.count(
+                "have not been read since the start of the agent: GET /ext/v1/claims: no answer"
+            )
+            == 1
+        )
         host.placement.failure = None
         host.placement.claims.clear()
         host.report()
@@ -412,6 +426,30 @@ class TestChanges:
         host.go_on(539)
         assert host.evictor.begun == [WEB]
 
+    def test_one_wrong_time_evicts_no_guest(self, host):
+        host.claim(3600)
+        host.report()
+        for _ in range(3):
+            host.placement.skew += 86400
+            host.report()
+            host.go_on(1)
+            host.placement.skew -= 86400
+            host.report()
+        assert host.evictor.begun == []
+        host.go_on(3600)
+        assert host.evictor.begun == [WEB]
+
+    def test_a_slow_answer_is_no_change_of_the_clock(self, host, caplog):
+        host.claim(3600)
+        host.report()
+
+        def answer_slowly():
+            host.time += 20
+
+        host.placement.before_answer = answer_slowly
+        host.report()
+        assert "has changed by" not in caplog.text
+
     def test_a_claim_that_disappears_early_applies_until_its_end(self, host):
         host.claim(3600)
         host.report()
@@ -423,7 +461,143 @@ class TestChanges:
         assert host.evictor.begun == [WEB]
 
 
+class TestUnreadClaims:
+    def test_a_claim_that_cannot_be_read_keeps_its_end_and_is_named_once(self, host, caplog):
+        host.claim(3600)
+        host.report()
+        host.placement.claims.clear()
+        host.placement.permanent.add(WEB)
+        host.placement.unread = {WEB: "a claim has no 'ends_at'", DB: "no guest of this host"}
+        for _ in range(2):
+            host.report()
+        assert caplog.text.count("a claim has no 'ends_at'") == 1
+        assert DB not in caplog.text
+        host.go_on(3539)
+        assert host.evictor.begun == [WEB]
+
+    def test_a_missing_root_is_named_if_there_are_notes(self, host, caplog):
+        host.claim(3600)
+        host.report()
+        host.placement.failure = NotFoundError("GET", "/ext/v1/claims", "no such root")
+        host.placement.lists_timed_claims = lambda: True
+        assert not host.report()
+        assert caplog.text.count("no such root") == 1
+        host.go_on(3539)
+        assert host.evictor.begun == [WEB]
+
+    def test_a_refused_version_discards_no_time(self, host):
+        host.claim(3600)
+        host.report()
+        host.placement.lists_timed_claims = lambda: False
+        assert host.report()
+        host.go_on(3539)
+        assert host.evictor.begun == [WEB]
+
+    def test_a_guest_that_gets_its_allocation_during_the_request_is_asked_for_again(self, host):
+        def start():
+            host.placement.before_answer = lambda: None
+            host.start(DB)
+
+        host.placement.before_answer = start
+        host.report()
+        host.claim(100, uuid=DB)
+        host.report()
+        host.go_on(50)
+        assert host.evictor.begun == [DB]
+
+
+class TestTurns:
+    """The time between the begin of an eviction and the request to the guest."""
+
+    @pytest.fixture
+    def leaving(self, host):
+        host.claim(100)
+        host.report()
+        host.go_on(39)
+        assert host.evictor.begun == [WEB]
+        return host
+
+    def test_a_guest_is_stopped_at_its_turn(self, leaving):
+        leaving.evictor.stops[WEB](WEB)
+        assert leaving.stopped == [WEB]
+
+    @pytest.mark.parametrize("seconds", [1, 100])
+    def test_a_guest_with_an_extended_claim_is_not_stopped(self, leaving, seconds, caplog):
+        leaving.time += seconds
+        leaving.claim(3600, generation=2)
+        if seconds == 1:
+            leaving.report()
+        with pytest.raises(EvictionWithdrawnError) as found:
+            leaving.evictor.stops[WEB](WEB)
+        leaving.finish(found.value)
+        leaving.go_on(1)
+        assert (leaving.stopped, leaving.ends.overdue_guests()) == ([], {})
+        assert "cannot be evicted" not in caplog.text
+        leaving.go_on(3538)
+        assert leaving.evictor.begun == [WEB, WEB]
+
+    def test_a_guest_that_waits_for_its_turn_is_named(self, leaving, caplog):
+        leaving.go_on(62)
+        assert "its eviction waits" in leaving.ends.overdue_guests()[WEB]
+        assert (leaving.overdue, caplog.text.count("the guest still runs")) == (1, 0)
+        leaving.go_on(60)
+        assert caplog.text.count("the guest still runs: its eviction waits") == 1
+
+    def test_a_driver_that_hangs_is_named(self, leaving, caplog):
+        leaving.evictor.stops[WEB](WEB)
+        leaving.go_on(122)
+        assert caplog.text.count("the guest still runs: it is being evicted") == 1
+
+    def test_each_attempt_reads_the_claims_before(self, leaving):
+        leaving.finish(EvictionFailedError("it still runs"))
+        leaving.go_on(30)
+        leaving.claim(3600, generation=2)
+        leaving.go_on(700)
+        assert leaving.evictor.begun == [WEB]
+
+    def test_a_guest_that_is_started_again_leaves_after_a_pause(self, leaving, caplog):
+        leaving.finish()
+        leaving.handle_end()
+        leaving.go_on(1)
+        leaving.start()
+        leaving.go_on(50)
+        assert leaving.evictor.begun == [WEB]
+        assert caplog.text.count("and was started again") == 1
+        leaving.go_on(10)
+        assert leaving.evictor.begun == [WEB, WEB]
+
+    def test_another_host_ignores_the_notes(self, leaving):
+        leaving.machine = "a"
+        leaving.boot()
+        leaving.report()
+        leaving.machine = "b"
+        leaving.boot()
+        assert not leaving.ends.is_needed()
+
+
 class TestOlderDatabase:
+    def test_a_stricter_claim_waits_while_placement_has_an_older_copy(self, host):
+        host.is_older = True
+        host.claim(10)
+        host.report()
+        host.go_on(100)
+        assert host.evictor.begun == []
+        host.is_older = False
+        host.report()
+        host.go_on(1)
+        assert host.evictor.begun == [WEB]
+
+    def test_another_claim_ends_the_doubt(self, host):
+        host.claim(3600, generation=5)
+        host.report()
+        host.claim(1000, generation=1)
+        host.report()
+        host.boot()
+        host.claim(1000, generation=2)
+        host.report()
+        host.go_on(939)
+        assert host.evictor.begun == [WEB]
+
     def test_a_lost_extension_evicts_no_guest_early(self, host, caplog):
         host.claim(1000)
         host.report()
@@ -645,8 +819,7 @@ def check_history(host, steps):
 
     def read():
         nonlocal known
-        with contextlib.suppress(UnavailableError):
-            host.report()
+        if host.report():
             known = placement.claims.get(WEB) or known
 
     host.check_eviction = check_eviction
@@ -678,5 +851,7 @@ def check_history(host, steps):
     read()
     claim = placement.claims.get(WEB)
     begun = len(host.evictor.begun)
-    host.go_on(1 if claim is None else max(1.0, claim.ends_at - placement.now - 60))
+    # A guest that was started again leaves after a pause.
+    pause = claim_ends._MAX_PAUSE
+    host.go_on(1 if claim is None else max(1.0, claim.ends_at - placement.now - 60) + pause)
     assert not is_due(claim) or len(host.evictor.begun) > begun

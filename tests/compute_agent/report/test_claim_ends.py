@@ -11,6 +11,7 @@ from compute_agent import kept_json
 from compute_agent.report.answers import NotFoundError, PlacementError
 from compute_agent.report.claim_ends import (
     MARGIN,
+    DatabaseClock,
     EndNote,
     EndRules,
     EndStage,
@@ -20,6 +21,7 @@ from compute_agent.report.claim_ends import (
     TimedClaimList,
     due_steps,
     dump_notes,
+    follow_clock,
     merge_list,
     needs_read,
     next_time,
@@ -76,7 +78,27 @@ class TestMerge:
 
     def test_an_earlier_end_of_an_older_generation_is_not_believed(self):
         before = note(5000.0, generation=3)
-        assert merge(before, TimedClaim(2, 1000.0, OnEnd.EVICT)) == replace(before, is_doubtful=True)
+        assert merge(before, TimedClaim(2, 1000.0, OnEnd.EVICT)) == replace(before, doubted=2)
+
+    def test_a_stronger_action_of_an_older_generation_is_not_believed(self):
+        before = note(on_end=OnEnd.NOTIFY, generation=3)
+        assert merge(before, TimedClaim(2, 5000.0, OnEnd.EVICT)) == replace(before, doubted=2)
+
+    def test_a_rising_generation_after_doubt_is_believed(self):
+        doubtful = note(5000.0, generation=5, doubted=1)
+        assert merge(doubtful, TimedClaim(1, 1000.0, OnEnd.EVICT)) == doubtful
+        assert merge(doubtful, TimedClaim(2, 1000.0, OnEnd.EVICT)) == note(generation=2)
+        assert merge(doubtful, None) == doubtful
+
+    def test_an_older_copy_makes_no_note_stricter(self):
+        listed = TimedClaimList(0.0, {WEB: TimedClaim(9, 500.0, OnEnd.EVICT)})
+        assert merge_list({}, listed, {WEB: "web"}, (WEB,), (), is_older=True) == {}
+        found = merge_list({WEB: note()}, listed, {WEB: "web"}, (WEB,), (), is_older=True)
+        assert found == {WEB: note(doubted=9)}
+
+    def test_a_claim_that_cannot_be_read_keeps_its_note(self):
+        listed = TimedClaimList(0.0, {}, {WEB: "wrong", DB: "wrong"})
+        assert merge_list({WEB: note()}, listed, {WEB: "web", DB: "db"}, (), ()) == {WEB: note()}
 
     def test_a_later_end_of_an_older_generation_is_believed(self):
         assert merge(note(generation=3), TimedClaim(2, 5000.0, OnEnd.EVICT)) == note(5000.0, generation=2)
@@ -110,7 +132,9 @@ class TestMerge:
             claim, before = listed.claims.get(uuid), notes.get(uuid)
             assert merged.is_absent == (claim is None and uuid not in present)
             if before is not None and claim is not None and claim.generation < before.claim.generation:
-                assert merged.claim.ends_at == max(claim.ends_at, before.claim.ends_at)
+                assert merged.claim in (claim, before.claim)
+                assert merged.claim.ends_at >= before.claim.ends_at
+                assert merged.claim.on_end is before.claim.on_end or merged.claim.on_end is not OnEnd.EVICT
             elif claim is not None:
                 assert merged.claim == claim
             else:
@@ -168,22 +192,65 @@ class TestSteps:
                 found.setdefault(step, time)
             time = next_time([claim], rules, time, 5.0)
         expected = {EndStep.OVER: max(now, ends_at)}
-        if on_end is not OnEnd.NONE and max(now, ends_at - notice) < ends_at:
-            expected[EndStep.NOTICE] = max(now, ends_at - notice)
+        before = max(notice, grace + MARGIN) if notice and on_end is OnEnd.EVICT else notice
+        if on_end is not OnEnd.NONE and max(now, ends_at - before) < ends_at:
+            expected[EndStep.NOTICE] = max(now, ends_at - before)
         if on_end is OnEnd.EVICT:
             expected[EndStep.EVICT] = max(now, ends_at - grace - MARGIN)
         assert found == expected
 
     @pytest.mark.parametrize(
         ("now", "last", "is_needed"),
-        [(932.0, 900.0, False), (933.0, 900.0, True), (933.5, 933.0, False), (2000.0, 900.0, True)],
+        [
+            (933.9, 900.0, False),
+            (934.0, 900.0, True),
+            (934.0, 932.9, True),
+            (934.0, 933.0, False),
+            (938.0, 933.0, False),
+            (2000.0, 1994.9, True),
+            (2000.0, 1995.0, False),
+        ],
     )
-    def test_the_claims_are_read_once_before_an_eviction(self, now, last, is_needed):
-        assert needs_read([note()], RULES, now, last, 5.0) is is_needed
-        assert not needs_read([note(on_end=OnEnd.NOTIFY)], RULES, now, last, 5.0)
+    def test_the_claims_are_read_before_each_attempt(self, now, last, is_needed):
+        assert needs_read([note()], RULES, now, last, 4.0, 5.0) is is_needed
+        assert not needs_read([note(on_end=OnEnd.NOTIFY)], RULES, now, last, 4.0, 5.0)
+
+    @pytest.mark.parametrize(("now", "steps"), [(1159.9, []), (1160.0, [EndStep.OVER])])
+    def test_a_guest_that_leaves_too_slowly_is_named(self, now, steps):
+        assert due_steps(note(), RULES, now, can_evict=False, leaving_since=1100.0) == steps
+
+    def test_the_notice_comes_before_the_eviction(self):
+        assert EndRules(600, 3600).notice_time(note(10000.0)) == 10000 - 3600 - MARGIN
+        assert EndRules(600, 3600).notice_time(note(10000.0, OnEnd.NOTIFY)) == 9400
+        assert EndRules(0, 3600).notice_time(note(10000.0)) == 10000
+
+
+class TestClock:
+    @pytest.mark.parametrize(
+        ("clock", "reading", "after"),
+        [
+            (None, (100, 101), DatabaseClock(101)),
+            (DatabaseClock(101), (80, 101), DatabaseClock(101)),
+            (DatabaseClock(101), (111, 131), DatabaseClock(131)),
+            (DatabaseClock(101), (112, 132), DatabaseClock(101, 132)),
+            (DatabaseClock(101), (10, 11), DatabaseClock(11)),
+            (DatabaseClock(101, 9000), (100, 101), DatabaseClock(101)),
+            (DatabaseClock(101, 9000), (8999, 9001), DatabaseClock(9001)),
+            (DatabaseClock(101, 9000), (9999, 9999), DatabaseClock(101, 9999)),
+        ],
+    )
+    def test_a_jump_forward_needs_a_second_read(self, clock, reading, after):
+        assert follow_clock(clock, *reading) == after
 
 
 class TestFile:
+    @pytest.mark.parametrize(("maker", "reader"), [("a", "a"), ("", "a"), ("a", ""), ("a", "b")])
+    def test_notes_of_another_host_are_left_out(self, maker, reader):
+        notes = {WEB: note(doubted=3)}
+        assert parse_notes(dump_notes(notes, maker), reader) == (
+            {} if (maker, reader) == ("a", "b") else notes
+        )
+
     @given(NOTES)
     def test_notes_survive_the_file(self, notes):
         wanted = {uuid: replace(one, is_absent=False) for uuid, one in notes.items()}
@@ -274,15 +341,22 @@ class TestAnswers:
             client.timed_claims(self.ROOT)
         assert len(paths) == 16
 
-    @pytest.mark.parametrize("text", ["", "soon", "2026-11-28T12:00:00", "9999-12-31T23:59:59Z"])
+    @pytest.mark.parametrize("text", ["", "soon", "2026-11-28T12:00:00", "1969-12-31T23:59:59Z"])
     def test_a_wrong_time_is_an_invalid_answer(self, monkeypatch, text):
-        for answer in (
-            {"now": text, "claims": []},
-            {"now": "2026-11-28T11:00:00Z", "claims": [self.row(ends_at=text)]},
-        ):
-            client, _ = self.client(monkeypatch, answer)
-            with pytest.raises(PlacementError, match="the answer is invalid"):
-                client.timed_claims(self.ROOT)
+        client, _ = self.client(monkeypatch, {"now": text, "claims": []})
+        with pytest.raises(PlacementError, match="the answer is invalid"):
+            client.timed_claims(self.ROOT)
+
+    @pytest.mark.parametrize("text", ["", "soon", "2026-11-28T12:00:00", None, 7])
+    def test_a_wrong_claim_does_not_affect_the_others(self, monkeypatch, text):
+        rows = [self.row(ends_at=text), self.row(consumer_uuid=DB), {"consumer_uuid": CACHE}]
+        client, _ = self.client(monkeypatch, {"now": "2026-11-28T11:00:00Z", "claims": rows})
+        found = client.timed_claims(self.ROOT)
+        assert (found.claims.keys(), found.unread.keys()) == ({DB}, {WEB, CACHE})
+
+    @pytest.mark.parametrize("text", ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59.9-14:00"])
+    def test_an_end_in_the_far_future_is_read(self, text):
+        assert time_text(parse_time(text)) == "9999-12-31T23:59:59Z"
 
     def test_a_missing_root_is_reported_as_missing(self, monkeypatch):
         client, _ = self.client(monkeypatch, NotFoundError("GET", "/ext/v1/claims", "no such provider"))
