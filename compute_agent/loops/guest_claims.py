@@ -236,7 +236,12 @@ class GuestClaims:
         :raises UnavailableError: Placement does not answer.
         """
         views = {view.guest.uuid: view for view in self._pipeline.guest_views()}
-        self._refusals = {uuid: it for uuid, it in self._refusals.items() if uuid in views}
+        # A guest may have got an allocation that is not a claim of the agent.
+        self._refusals = {
+            uuid: it
+            for uuid, it in self._refusals.items()
+            if uuid in views and (not views[uuid].allocation or uuid in self._store.notes)
+        }
         self._checked = {uuid: pid for uuid, pid in self._checked.items() if uuid in views}
         for note in list(self._store.notes.values()):
             if note.guest_uuid in views or not self._is_over(note):

@@ -319,15 +319,18 @@ class GuestEnforcer:
                 return
             except (DriverError, OSError) as error:
                 # The next apply() compares again, and writes what differs.
-                LOG.warning(
-                    "Guest %s cannot be compared with its %s settings, and the agent tries again: %s",
-                    entry.guest,
-                    controller.name,
-                    error,
-                )
+                if entry.not_compared.get(controller.name) != str(error):
+                    entry.not_compared[controller.name] = str(error)
+                    LOG.warning(
+                        "Guest %s cannot be compared with its %s settings, and the agent tries again: %s",
+                        entry.guest,
+                        controller.name,
+                        error,
+                    )
                 self._metrics.controller_failures.labels(controller.name).inc()
                 entry.pending.add(controller.name)
                 continue
+            entry.not_compared.pop(controller.name, None)
             if difference is not None:
                 self._recorder.record_done(
                     LOG.warning, EventKind.REPAIR, entry.guest, "Guest %s drifted: %s", difference

@@ -26,6 +26,8 @@ class CachedGuest:
     :ivar refused: messages about requests of the guest that controllers have refused.
     :ivar limits: the limits that throttling has set, by control, in the unit of the control's lever.
     :ivar pending: the names of the controllers that have not applied the present state of the guest yet.
+    :ivar not_compared: the reasons why the guest could not be compared with the settings of controllers, by
+        name of the controller.
     :ivar as_of: the time, in monotonic seconds, of the request that read the allocation from Placement.
     :ivar migration: the consumer of the migration that holds the guest's allocation; None if the guest's own
         consumer holds it.
@@ -42,6 +44,7 @@ class CachedGuest:
     refused: tuple[str, ...] = ()
     limits: dict[ThrottleControl, float] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
+    not_compared: dict[str, str] = field(default_factory=dict)
     as_of: float = 0.0
     migration: GuestMigration | None = None
     cache_delay: float | None = None

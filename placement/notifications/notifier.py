@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -74,9 +74,17 @@ class EventNotifier:
         # a clock may be behind the one of an earlier round
         until = max(position.time, min(now, position.time + MAX_INTERVAL))
         interval = EventInterval(position.time - OVERLAP, until, self.notice)
+        for page in self._read_pages(interval):
+            position = self._deliver_page(position, page)
+        if position.time < until:
+            self.file.write(advance_position(position, until))
+        return until >= now
+
+    def _deliver_page(self, position: NotifierPosition, page: Sequence[TimeEvent]) -> NotifierPosition:
+        """Deliver the new events of a page; return the position after its last event."""
         recent, unsaved = dict(position.recent), 0
         try:
-            for event in self._read_events(interval):
+            for event in page:
                 if event.event_id in recent:
                     continue
                 self._deliver_event(event)
@@ -89,17 +97,18 @@ class EventNotifier:
         finally:
             if unsaved:
                 self.file.write(NotifierPosition(position.time, recent))
-        if position.time < until:
-            self.file.write(advance_position(NotifierPosition(position.time, recent), until))
-        return until >= now
+        # the first page may have only events of the overlap
+        time = max(position.time, page[-1].instant)
+        return advance_position(NotifierPosition(position.time, recent), time)
 
-    def _read_events(self, interval: EventInterval) -> Iterator[TimeEvent]:
+    def _read_pages(self, interval: EventInterval) -> Iterator[Sequence[TimeEvent]]:
         after = None
         while True:
             # no connection is held while events are delivered
             with self.database.read() as conn:
                 page = list_events(conn, interval, after, _PAGE)
-            yield from page
+            if page:
+                yield page
             if len(page) < _PAGE:
                 return
             after = page[-1].position

@@ -18,6 +18,8 @@ from placement.exceptions import InvalidRequest
 
 TIMEOUT: Final = 30.0
 """Seconds after which an attempt has failed."""
+_MAX_REASON: Final = 200
+"""Maximum number of characters of the text of an error, which goes to the log."""
 
 
 class DeliveryFailed(Exception):
@@ -107,8 +109,11 @@ class EventWebhook:
             # the body of the answer does not matter, and may be endless
             status = connection.getresponse().status
             attempt.failure = "" if 200 <= status < 300 else f"it answered with status {status}"
-        except (OSError, HTTPException, ValueError, UnicodeError) as error:
-            attempt.failure = f"{type(error).__name__}: {error}"
+        except HTTPException as error:
+            # its text is that of the server, which may have control characters or repeat a secret
+            attempt.failure = type(error).__name__
+        except (OSError, ValueError, UnicodeError) as error:
+            attempt.failure = f"{type(error).__name__}: {repr(str(error))[:_MAX_REASON]}"
         finally:
             connection.close()
             attempt.is_over.set()

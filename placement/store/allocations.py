@@ -44,7 +44,7 @@ from placement.exceptions import NotFound
 from placement.read_model.provider import Inventory
 from placement.read_model.rows import INVENTORY_COLUMNS
 from placement.store import consumers as consumer_store
-from placement.store import holds, names, window_history
+from placement.store import holds, names, time_events, window_history
 from placement.store.claimants import (
     LockedConsumers,
     check_generations,
@@ -86,6 +86,15 @@ def write_claims(
     change: holds.TimedChange | None = None
     # holds depend on allocations with a known end only; other writes need no further statement
     if locked.timed or any(claim.window is not None for claim in claims):
+        # before the write, which removes the claim or makes its end ineffective
+        time_events.note_ended(
+            tx,
+            [
+                row.uuid
+                for row in locked.consumers.values()
+                if row.uuid in locked.timed and row.consumer_type != RESERVATION
+            ],
+        )
         timed_write = holds.plan_write(tx, claims, locked)
         claims, planned, locked = timed_write.claims, timed_write.planned, timed_write.locked
         change = timed_write.change

@@ -758,8 +758,10 @@ def _give_back_expired(tx: WriteTransaction) -> int:
             for query in expired.UUIDS
             for uuid in tx.conn.execute(query.where(consumers.c.uuid.in_(found))).scalars()
         ]
-        time_events.note_ended(tx, found)
         allocations.give_back(tx, found)
     # the counter is incremented in any case, so that workers read the next expiry
     tx.lock_buckets([buckets.RESERVATIONS])
+    if found:
+        # under the lock of the bucket, so that no two transactions delete the same rows
+        time_events.forget_ended(tx, expiries.server_time(tx.conn))
     return len(found)

@@ -13,14 +13,14 @@ Invariants
     - The cost of a page is bounded by its limit, and by the number of bookings with times in its interval,
       which indexes find.
 
-A claim is deleted from the tables when its amounts are released. :func:`note_ended` then keeps the data for
-its events for :data:`MAX_AGE` seconds.
+A claim is deleted from the tables when its amounts are released, and a new claim of its consumer replaces it.
+If the claim has ended before, :func:`note_ended` keeps the data for its events for :data:`MAX_AGE` seconds.
 """
 
 from __future__ import annotations
 
 import uuid as uuids
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from heapq import nsmallest
@@ -43,7 +43,7 @@ from placement.store.time_profile import MAX_PAST, EndAction, iso_time
 
 MAX_AGE: Final = 7 * 86_400.0
 """Seconds after the end of a claim for which the service keeps the data for its events."""
-# a consumer has one row, so a release adds at most 100 rows
+# more than the 100 claims of a release, so that the number of old claims decreases
 _FORGOTTEN: Final = 200
 """Maximum number of old claims of which one release deletes the data for events."""
 # a window may begin in the past by as much, and its booking takes some time
@@ -143,10 +143,12 @@ def list_events(
 ) -> list[TimeEvent]:
     """Return the events of an interval, sorted, beginning after a position."""
     found: dict[str, TimeEvent] = {}
+    # without this, each further page would read the events of all pages before
+    since = interval.since if after is None else max(interval.since, after.instant)
     # claims that were released between the statements are in both tables, and in the result once
     for kind, query in _QUERIES:
         values: dict[str, Any] = {
-            "since": interval.since,
+            "since": since,
             "until": interval.until,
             "notice": interval.notice,
             "limit": limit,
@@ -181,19 +183,30 @@ def _events_of(kind: TimeEventKind, rows: Iterable[Sequence[Any]]) -> Iterator[T
         )
 
 
-def note_ended(tx: WriteTransaction, uuids_of_consumers: Collection[str]) -> None:
-    """Keep the data for events of ended claims of these consumers before their release.
+def note_ended(tx: WriteTransaction, uuids_of_consumers: Sequence[str]) -> None:
+    """Keep the data for events of those claims that have ended, before they are released or replaced.
 
-    Forget the data of old claims.
+    :param uuids_of_consumers: consumers that the caller has locked.
     """
-    ended = tx.conn.execute(_ENDING, {"uuids": list(uuids_of_consumers)}).mappings().all()
+    if not uuids_of_consumers:
+        return
+    ended = tx.conn.execute(_ENDING, {"uuids": uuids_of_consumers}).mappings().all()
     if not ended:
         return
-    old = tx.conn.execute(_OLD).scalars().all()
     # a consumer may have had an earlier claim
-    known = [*old, *(each["uuid"] for each in ended)]
+    known = [each["uuid"] for each in ended]
     tx.conn.execute(sa.delete(ended_claims).where(ended_claims.c.uuid.in_(known)))
     tx.conn.execute(sa.insert(ended_claims), [dict(each) for each in ended])
+
+
+def forget_ended(tx: WriteTransaction, now: float) -> None:
+    """Delete the data of some old claims; the caller has locked the bucket of expiries.
+
+    :param now: the present time by the clock of the database.
+    """
+    old = tx.conn.execute(_OLD, {"before": now - MAX_AGE}).scalars().all()
+    if old:
+        tx.conn.execute(sa.delete(ended_claims).where(ended_claims.c.uuid.in_(old)))
 
 
 def _larger_of(one: sa.ColumnElement[Any], other: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
@@ -324,11 +337,13 @@ _ENDING: Final = (
         consumers.c.uuid.in_(sa.bindparam("uuids", expanding=True)),
         _e.is_final,
         _e.on_end != EndAction.NONE.value,
-        _e.expires_at <= clock.ServerNow(),
+        # a guest may go in the cleaning time, which comes after the end
+        _claim_end <= clock.ServerNow(),
     )
 )
+# the time is a parameter, because PostgreSQL uses no index to compare with the result of clock_timestamp()
 _OLD: Final = (
     sa.select(ended_claims.c.uuid)
-    .where(ended_claims.c.ends_at < clock.ServerNow() - MAX_AGE)
+    .where(ended_claims.c.ends_at < sa.bindparam("before", type_=sa.Double))
     .limit(_FORGOTTEN)
 )

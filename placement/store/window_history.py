@@ -8,7 +8,7 @@ rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -24,11 +24,16 @@ from placement.store.time_profile import EndAction, TimeWindow, WindowMargins
 
 MAX_AGE: Final = 90 * 86_400.0
 """Seconds for which the history keeps a window after the window's end."""
+RECENT: Final = 7 * 86_400.0
+"""Seconds for which readers of time events rely on a window after its end."""
 MAX_KEPT: Final = 1000
-"""Maximum number of past windows of a project that the history keeps."""
+"""Maximum number of past windows of a project that the history keeps after this time."""
+# a bound, so that a project that books and cancels without an end cannot fill the table
+MAX_RECENT: Final = 10_000
+"""Maximum number of past windows of a project that the history keeps in all."""
 # more than one, so that the history becomes shorter
 _AT_ONCE: Final = 100
-"""Maximum number of rows that one booking deletes for their age, and again for their number."""
+"""Maximum number of rows that one booking deletes for their age, and twice again for their number."""
 
 
 class PastState(StrEnum):
@@ -68,7 +73,8 @@ def note_booking(tx: WriteTransaction, window: WindowRecord, now: float) -> None
     """
     old = [
         *tx.conn.execute(_too_old, {"before": now - MAX_AGE}).scalars(),
-        *tx.conn.execute(_too_many, {"project": window.project_id, "kept": MAX_KEPT, "now": now}).scalars(),
+        *_find_excess(tx, window.project_id, now - RECENT, MAX_KEPT),
+        *_find_excess(tx, window.project_id, now, MAX_RECENT),
     ]
     if old:
         tx.conn.execute(sa.delete(table).where(table.c.uuid.in_(old)))
@@ -89,6 +95,11 @@ def note_booking(tx: WriteTransaction, window: WindowRecord, now: float) -> None
             end_set_at=now,
         )
     )
+
+
+def _find_excess(tx: WriteTransaction, project_id: str, before: float, kept: int) -> Sequence[str]:
+    """Return windows of a project that ended before a time, without the last ones of these."""
+    return tx.conn.execute(_too_many, {"project": project_id, "before": before, "kept": kept}).scalars().all()
 
 
 def note_end(tx: WriteTransaction, uuid: str, expires_at: float) -> None:
@@ -166,7 +177,7 @@ _too_many: Final = (
     sa.select(table.c.uuid)
     .where(
         table.c.project_id == sa.bindparam("project"),
-        table.c.ended_at <= sa.bindparam("now", type_=sa.Double),
+        table.c.ended_at <= sa.bindparam("before", type_=sa.Double),
     )
     # the order of an index, which has only the windows that are over in front
     .order_by(table.c.project_id.desc(), table.c.ended_at.desc())

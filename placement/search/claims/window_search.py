@@ -185,10 +185,10 @@ class WindowSearch:
         # timed amounts leave the most room when none of them is used; without a place in time, the windows
         # remain as the likely reason
         with suppress(BudgetExhausted):
-            unplaced = self._never_placed(view.snapshot, skylines, wanted, ways, budget)
-            if unplaced is not None and explain:
+            unplaced = self._never_placed(view.snapshot, skylines, wanted, ways, budget, explain=explain)
+            if isinstance(unplaced, UnplacedClaim):
                 return claim_refusal(wanted, unplaced, budget)
-            if unplaced is not None:
+            if unplaced:
                 return NoCandidate(
                     "No host has room for the request at any time, even without all windows and claims"
                     " that end. With 'explain', the answer has the reasons.",
@@ -207,16 +207,26 @@ class WindowSearch:
         wanted: Sequence[WantedClaim],
         ways: Sequence[HostTimes],
         budget: SearchBudget,
-    ) -> UnplacedClaim | None:
-        """Return the claim that fits nowhere even without timed amounts; None if all claims fit."""
+        *,
+        explain: bool,
+    ) -> UnplacedClaim | bool:
+        """Return whether the claims fit nowhere even without timed amounts.
+
+        :param explain: return the claim without a place, if there is one.
+        """
         is_alone = len(wanted) == 1
-        # few hosts are read for a single claim
-        if is_alone and place_in_window(snapshot, skylines, wanted[0], NEVER, budget, self._rng, ways):
-            return None
-        empty = during_window(snapshot, skylines, NEVER)
-        world = ClaimScenario.from_members(empty, {}, wanted)
+        if is_alone:
+            # few hosts are read for a single claim
+            if place_in_window(snapshot, skylines, wanted[0], NEVER, budget, self._rng, ways):
+                return False
+            # the usage of all hosts without timed amounts costs more than the search
+            if not explain:
+                return True
+        world = ClaimScenario.from_members(during_window(snapshot, skylines, NEVER), {}, wanted)
         placed = UnplacedClaim(0, world) if is_alone else place_claims(world, wanted, budget, self._rng)
-        return placed if isinstance(placed, UnplacedClaim) else None
+        if not isinstance(placed, UnplacedClaim):
+            return False
+        return placed if explain else True
 
 
 def _find_each(

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.loops import claim_ends
 from compute_agent.loops.claim_ends import FILE_NAME, ClaimEnds, EndStore, EvictionWithdrawnError
+from compute_agent.loops.guest_claims import ClaimStore, GuestClaims
 from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.pipeline.events import AllocationsRead, GuestStopped
 from compute_agent.report.answers import NotFoundError, PlacementError, UnavailableError
@@ -768,6 +769,30 @@ class TestServices:
         monkeypatch.setattr(host.pipeline, "guest_views", lambda: views)
         host.go_on(200)
         assert (host.evictor.begun, host.ends.overdue_guests()) == ([], {})
+
+
+def test_a_guest_that_has_to_leave_is_named_as_a_guest_without_a_claim(host, tmp_path):
+    """The agent that claims for guests does not claim for it."""
+    host.handle(AllocationsRead({WEB: {}}, 2.0))
+    options = SimpleNamespace(guests=SimpleNamespace(claim=True, claim_grace=10.0))
+    (view,) = host.pipeline.guest_views()
+    claims = GuestClaims(
+        SimpleNamespace(current=SimpleNamespace(options=options)),
+        host.pipeline,
+        {view.guest.driver: object()},
+        ClaimStore(tmp_path, ""),
+        EventRecorder(host.events.append),
+        lambda: host.time,
+        lambda uuid: uuid == WEB,
+    )
+    for _ in range(3):
+        claims.settle_claims(host.placement)
+        host.time += 100
+    assert claims.refusal_reasons() == {WEB: "it is evicted at the end of its former claim"}
+    assert [event.outcome for event in host.events] == ["failed"]
+    host.handle(AllocationsRead({WEB: {"node0": {"PCPU": 1}}}, 2.0))
+    claims.settle_claims(host.placement)
+    assert claims.refusal_reasons() == {}
 
 
 STEPS = st.one_of(

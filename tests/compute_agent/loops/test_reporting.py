@@ -19,7 +19,7 @@ from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.policy import POLICIES
 from compute_agent.promises.devices import cards_of, held_devices
-from compute_agent.report.answers import ConflictError, CredentialsError, UnavailableError
+from compute_agent.report.answers import ConflictError, CredentialsError, PlacementError, UnavailableError
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.root_provider import DisableCause
 from tests.compute_agent.builders import hold_resources, make_pipeline, read_metric
@@ -101,6 +101,26 @@ def test_a_good_report_shows_in_status_and_metrics(rig):
     assert document["last_report_seconds_ago"] >= 0
     assert rig.metric("placement_up") == 1
     assert rig.metric("reports_total", outcome="ok") == 1
+
+
+@pytest.mark.parametrize("error", [PlacementError("GET", "/", "no", status=500), ValueError("a defect")])
+def test_ends_of_claims_are_read_after_a_report_that_failed(rig, monkeypatch, error):
+    def fail(*arguments):
+        raise error
+
+    reads = []
+    rig.loop._claim_ends = SimpleNamespace(read_ends=lambda client: reads.append(client) or True)
+    assert rig.loop.report_now()
+    monkeypatch.setattr(rig.reporter, "report_tree", fail)
+    assert not rig.loop.report_now()
+    assert reads == [rig.client] * 2
+
+
+def test_an_error_with_ends_of_claims_fails_the_report_only(rig, caplog):
+    rig.loop._claim_ends = SimpleNamespace(read_ends=lambda client: 1 / 0)
+    assert not rig.loop.report_now()
+    assert "The ends of claims could not be handled" in caplog.text
+    assert rig.loop.status.last_error == ""
 
 
 def test_devices_of_another_program_are_left_out_everywhere(rig):

@@ -219,8 +219,9 @@ class TestReconcile:
             raise DriverError("the connection ended")
 
         monkeypatch.setattr(rig.driver, "misplaced_threads", fail)
-        rig.handle(ReconcileGuests())
-        assert f"Guest {guest} cannot be compared with its cpuset settings" in caplog.text
+        for _ in range(3):
+            rig.handle(ReconcileGuests())
+        assert caplog.text.count(f"Guest {guest} cannot be compared with its cpuset settings") == 1
         assert "drifted" not in caplog.text
         assert rig.metric("drift_repairs_total", controller="cpuset") is None
         monkeypatch.undo()

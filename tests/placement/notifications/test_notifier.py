@@ -174,10 +174,17 @@ def test_a_limited_number_of_attempts_keeps_the_event_for_the_next_call(
     assert len(set(receiver.ids)) == len(receiver.ids) == 2
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "page"), [(0, 500), (1, 1), (2, 3)])
 def test_a_killed_notifier_repeats_at_most_one_event_and_loses_none(
-    admin: Admin, clock: MovedClock, notifier: EventNotifier, receiver: Receiver, seed: int
+    admin: Admin,
+    clock: MovedClock,
+    notifier: EventNotifier,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    page: int,
 ) -> None:
+    monkeypatch.setattr("placement.notifications.notifier._PAGE", page)
     rng = random.Random(seed)
     make_provider(admin, "cn", VCPU=80)
     notifier.run_round()
@@ -235,6 +242,33 @@ def test_a_notifier_that_was_down_for_weeks_reads_in_parts(
     notifier.run_round()
     clock.passed += 20 * 86_400.0
     assert [notifier.run_round() for _ in range(3)] == [False, False, True]
+
+
+def test_a_long_round_keeps_only_the_events_that_it_reads_again(
+    admin: Admin,
+    clock: MovedClock,
+    notifier: EventNotifier,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_provider(admin, "cn", VCPU=80)
+    notifier.run_round()
+    for number in range(5):
+        booked(admin, 1, number + 1, number + 1.5)
+    monkeypatch.setattr("placement.notifications.notifier._PAGE", 2)
+    clock.passed += 9 * HOUR
+    sizes: list[int] = []
+
+    def note_size() -> None:
+        position = notifier.file.read()
+        assert position is not None
+        sizes.append(len(position.recent))
+
+    receiver.after_delivery = note_size
+    assert notifier.run_round()
+    assert len(set(receiver.ids)) == len(receiver.ids) == 20
+    # one page, and the last event of the page before
+    assert max(sizes) <= 3
 
 
 def test_recent_events_are_those_that_a_round_reads_again() -> None:

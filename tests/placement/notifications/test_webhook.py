@@ -115,6 +115,25 @@ def test_other_answers_refuse_an_event(
         EventWebhook(serve(refuse).url).post_document({})
 
 
+def test_texts_of_servers_do_not_go_to_the_log(
+    serve: Callable[[Behaviour], HostileServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(connection: socket.socket) -> None:
+        read_request(connection)
+        connection.sendall(b"\x1b[2Jsecret\x07" + b"x" * 9000 + b"\r\n\r\n")
+        connection.close()
+
+    with pytest.raises(DeliveryFailed, match=r"^BadStatusLine$"):
+        EventWebhook(serve(answer).url).post_document({})
+
+    def refuse(*args: object, **options: object) -> None:
+        raise OSError("no\n\x1b" + "y" * 9000)
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    with pytest.raises(DeliveryFailed, match=r"^OSError: 'no\\n\\x1by{191}$"):
+        EventWebhook("http://hooks.example/").post_document({})
+
+
 def test_the_body_of_an_answer_is_not_read(serve: Callable[[Behaviour], HostileServer]) -> None:
     def endless(connection: socket.socket) -> None:
         read_request(connection)

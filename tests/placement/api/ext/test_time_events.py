@@ -3,11 +3,12 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import sqlalchemy as sa
 
-from placement.store.time_events import TimeEventKind
+from placement.store.time_events import EventInterval, EventPosition, TimeEventKind, list_events
 from tests.placement.api.ext.windows import HOUR, PATH, booked, show
 from tests.placement.builders import make_provider, new_claim, post_claims, read_error
 from tests.placement.moving_clock import advance_clock, after, iso
@@ -162,6 +163,48 @@ def test_a_claim_that_is_deleted_or_written_again_does_not_end(admin: Admin, url
     assert post_claims(admin, {**other, "consumer_generation": 1}).status_code == 201
     advance_clock(url, 1.5 * HOUR)
     assert feed(admin, -2 * HOUR)["events"] == []
+
+
+def test_a_claim_that_goes_in_its_cleaning_time_has_ended(admin: Admin, url: str, host: str) -> None:
+    window = booked(admin, 4, 1, 3, cleaning_time=3600, on_end="evict")
+    advance_clock(url, 1.5 * HOUR)
+    claims = [{**new_claim("resources=VCPU:1"), "project_id": "project"} for _ in range(4)]
+    assert post_claims(admin, *claims, reservation=window, ends_at=after(HOUR)).status_code == 201
+    early, deleted, emptied, replaced = (each["consumer_uuid"] for each in claims)
+    assert admin("DELETE", f"/allocations/{early}").status_code == 204
+    advance_clock(url, 1.5 * HOUR)
+    expected = {("claim.ended", each) for each in (deleted, emptied, replaced)}
+    before = feed(admin, -1.9 * HOUR, None, "&notice=0")
+    assert set(kinds(before)) >= expected
+    assert admin("DELETE", f"/allocations/{deleted}").status_code == 204
+    for uuid, allocations in ((emptied, {}), (replaced, {host: {"resources": {"VCPU": 2}}})):
+        body = {**admin("GET", f"/allocations/{uuid}").json, "allocations": allocations}
+        assert admin("PUT", f"/allocations/{uuid}", json=body).status_code == 204
+    assert feed(admin, -1.9 * HOUR, None, "&notice=0")["events"] == before["events"]
+    # the release of other claims does not repeat them
+    advance_clock(url, HOUR)
+    assert admin("GET", PATH).status_code == 200
+    assert {each for each in kinds(feed(admin, -2.9 * HOUR)) if each[0] == "claim.ended"} == expected
+
+
+class RecordingConnection:
+    """A connection that answers nothing, and keeps the values of each statement."""
+
+    def __init__(self) -> None:
+        self.values: list[dict[str, Any]] = []
+
+    def execute(self, query: object, values: dict[str, Any]) -> list[Any]:
+        self.values.append(values)
+        return []
+
+
+def test_a_further_page_does_not_read_the_events_before_it() -> None:
+    interval = EventInterval(100.0, 200.0, 60.0)
+    for instant, since in ((150.0, 150.0), (90.0, 100.0)):
+        connection = RecordingConnection()
+        after_event = EventPosition(instant, TimeEventKind.STARTED, "a")
+        assert list_events(cast(sa.Connection, connection), interval, after_event, 10) == []
+        assert {each["since"] for each in connection.values} == {since}
 
 
 def test_pages_have_each_event_once(admin: Admin, url: str, host: str) -> None:
