@@ -370,8 +370,8 @@ def commit_claims(
     # group
     leave_groups(tx, [row.id for uuid, row in locked.consumers.items() if uuid not in preempted])
     join_groups(tx, {each.consumer: each.group.name for each in joining})
-    # the end of a window is a part of its reservation. The end of a preempted claim is set now: a read of time
-    # events up to now has not missed the event of the new end
+    # the end of a window is a part of its reservation. The end of a preempted claim is set now: a read of
+    # time events up to now has not missed the event of the new end
     ends = {
         claim.consumer: expiries.ClaimEnd(
             claim.window.ends_at, claim.cleaning_time, claim.on_end, claim.kept_until
