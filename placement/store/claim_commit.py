@@ -354,7 +354,7 @@ def commit_claims(
         write_claims(tx, claims, locked)
     except HoldRefusal as error:
         # another choice of the same request would be refused again, but other moves may not
-        if moves:
+        if moves or preempted:
             raise LostRace(error.detail) from error
         raise
     except (Conflict, InvalidRequest) as error:
