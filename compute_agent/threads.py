@@ -1,7 +1,7 @@
 """Starts all threads of the agent. A :class:`ThreadSpec` describes each of them.
 
 A :class:`PeriodicTask` repeats rounds with pauses between them; a :class:`WakeSignal` ends a pause early.
-:func:`start_thread` runs a function that blocks until the end of its thread, such as a server. Helper threads
+:func:`start_thread` runs a function in a new thread, such as the loop of a server. Helper threads
 do one piece of work: :func:`run_aside` is for work that may hang without a timeout, and :func:`start_timer`
 for a deadline.
 

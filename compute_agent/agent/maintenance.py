@@ -119,7 +119,7 @@ class MaintenanceMode:
         return self.status_fields()
 
     def prepare_release(self) -> None:
-        """Keep new guests away, because a release is about to end the agent.
+        """Keep new guests away, before ``compute-agent release`` ends the agent.
 
         Nothing happens if new guests are kept away already, or if nova-compute owns the root provider.
 

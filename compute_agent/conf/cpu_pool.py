@@ -37,9 +37,9 @@ OPTS: Final = [
     cfg.IntOpt(
         "max_cpus",
         min=1,
-        help="Maximum number of CPUs on which floating guests of the pool run. If this number is above the"
-        " number of shared CPUs in the pool, floating guests may also use dedicated CPUs of the pool's zones"
-        " that no guest holds. Default: the number of shared CPUs of the pool.",
+        help="Maximum number of CPUs on which floating guests of the pool run. If max_cpus is above the"
+        " number of shared CPUs in the pool, floating guests may also use free dedicated CPUs in the pool's"
+        " zones: those that no guest holds. Default: the number of shared CPUs of the pool.",
     ),
     cfg.ListOpt(
         "guest_classes",

@@ -191,7 +191,8 @@ WATERMARK_OPTS: Final = [
         min=1,
         help="Maximum number of guests that the agent evicts at the same time if it cannot compute the"
         " amount that an eviction frees. The agent evicts the next guests after for_samples further rounds"
-        " above the threshold. Default: 1 for expressions and for sections [metric:NAME], else all guests.",
+        " above the threshold. Default: 1 if the metric is an expression or is defined by a section"
+        " [metric:NAME]; otherwise no maximum.",
     ),
 ]
 

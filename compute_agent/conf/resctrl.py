@@ -39,7 +39,7 @@ OPTS: Final = [
     cfg.FloatOpt(
         "memory_bandwidth_gbps",
         min=0.1,
-        help="Memory bandwidth of each L3 domain that counts as 100 percent, in 10^9 bytes a second. The"
+        help="Full memory bandwidth (100 percent) of one L3 domain, in 10^9 bytes a second. The"
         " option applies only if the kernel accepts absolute values: on AMD, and with mba_MBps. On AMD the"
         " default is the maximum that the kernel shows. With mba_MBps the option is required.",
     ),

@@ -130,7 +130,7 @@ def reclaimable_cpus(zone: ProviderNode, cpu_sets: CpuSets) -> frozenset[int]:
 def with_offers(
     tree: ProviderTree, offers: Mapping[str, int], resource_class: str = RECLAIMED_VCPU
 ) -> ProviderTree:
-    """A copy of the tree in which the offered amounts of a class are free instead of reserved.
+    """A copy of the tree in which ``reserved`` is the total of an inventory minus the offered units.
 
     :param offers: the amounts by provider uuid.
     """

@@ -150,7 +150,7 @@ class KernelMask:
 
     @property
     def in_words(self) -> str:
-        """A text that names the mask, such as ``interrupt 45 (eth0-rx-1)``."""
+        """A text for messages about the owner of the mask, such as ``interrupt 45 (eth0-rx-1)``."""
         match = MASK_PATH.fullmatch(self.path)
         if self.kind is MaskKind.INTERRUPT:
             return (

@@ -105,7 +105,7 @@ class EventLog:
             for _ in range(kept):
                 self._pending.popleft()
         if self.trouble:
-            LOG.info("Events are stored again")
+            LOG.info("Events can be stored again")
         self.trouble = ""
 
     def _write_unless_waiting(self) -> None:

@@ -389,7 +389,7 @@ def oversold_capacity(
 
 
 def first_tree(tree: ProviderTree, conf: cfg.ConfigOpts) -> ProviderTree:
-    """Return the provider tree without the amounts that a starting agent withholds by its saved files."""
+    """Return the tree without the amounts that a starting agent withholds by files of its last run."""
     found, folder = conf.capacity, Path(conf.state_path)
     tree = offers.with_kept(tree, found.steal, folder)
     return collectors.with_kept(tree, found.collectors, folder, time.time())

@@ -529,7 +529,7 @@ class ReportLoop:
             with round_deadline(_ENDS_SECONDS):
                 return self._claim_ends.read_ends(self._client)
         except Exception:
-            LOG.exception("The ends of claims could not be handled")
+            LOG.exception("Unexpected error while the claims that have an end were read")
             return False
 
     def _current_holders(self) -> dict[str, ConsumerOwner]:

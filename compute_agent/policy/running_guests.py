@@ -93,9 +93,9 @@ def _own_cpus(request: GuestRequest, seen: CpuSet, positions: tuple[CpuSet, ...]
     """The CPUs that probably belong to a guest, on a host where guests may float on dedicated CPUs.
 
     A CPU belongs to the guest if exactly one guest CPU is pinned to it. With emulator policy isolate, a
-    single further CPU belongs to the emulator threads. If the guest CPUs are not known, all its CPUs belong
-    to the guest. If there are more CPUs than its threads could be pinned to, none of them belongs to the
-    guest.
+    single further CPU belongs to the emulator threads. If the CPU of each guest CPU is not known, the agent
+    counts. All CPUs belong to the guest if there is at most one for each guest CPU, plus one with emulator
+    policy isolate. If there are more CPUs, none of them belongs to the guest.
     """
     alone = request.emulator_policy is EmulatorPolicy.ISOLATE
     if not positions:

@@ -133,7 +133,7 @@ class CollectedAmount:
 
 
 def check_measurement(told: Any, classes: Collection[str], now: float) -> ClassMeasurement:
-    """Return a measurement of a collector if it is plausible.
+    """Check what a collector returned; return it unchanged if it is a valid measurement.
 
     :param told: any object that the collector returned.
     :param classes: the resource classes that the collector has declared.

@@ -6,8 +6,8 @@ explicitly. Baselines are learnt again.
 
 Former releases
     A former release kept the state of watermarks in a part of the agent's ``state.json``, and the state of
-    interference in ``interference.json``. At its start, the agent copies both into this file. Once this file
-    is on disk, the agent removes the former parts.
+    interference in ``interference.json``. At its start, the agent copies these two states into this file.
+    Once this file is on disk, the agent removes the former parts.
 
 Downgrade
     After a downgrade, the older release finds neither part and begins with an empty state. Its first round

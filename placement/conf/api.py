@@ -74,9 +74,10 @@ first that fails. The line also names a change of the request that would give
 candidates. A worker sends the answer first, and computes the explanation
 afterwards. A worker computes one explanation at a time, and uses at most 5
 percent of a CPU for explanations. The worker reuses the explanation for
-equal requests until a resource provider changes. While a worker computes an
-explanation, and in the pause afterwards, it explains no other empty answer.
-The worker counts these answers, and its next line has their number.
+equal requests until a resource provider changes. After each explanation the
+worker pauses. If an answer needs a new explanation while the worker computes
+another one or pauses, the worker only counts the answer. Its next line has
+the number of these answers.
 
 """,
     ),

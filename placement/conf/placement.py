@@ -79,7 +79,8 @@ max_allocation_candidates or the limit of the request cuts the list. Some
 candidates of a root are equivalent: they differ only by an exchange of equal
 providers, or of equal groups of the request. If a root has 17 or more
 candidates, the service first generates only one of several equivalent
-candidates. The others come last, after the candidates of all roots.
+candidates. The equivalent candidates that it left out come last, after the
+candidates of all roots.
 
 """,
     ),

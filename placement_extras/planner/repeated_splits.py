@@ -7,8 +7,8 @@ its key. A room is limited to the amount of one guest, so that hosts with differ
 rooms.
 
 Invariants
-    Guests only reduce rooms. So the best split remains the best while it fits, and is repeated until one of
-    its amounts is no longer free.
+    A counted guest only takes amounts from rooms, and never adds to them. So the best split remains the
+    best while it fits, and is repeated until one of its amounts is no longer free.
 """
 
 from collections.abc import Hashable, Sequence

@@ -1,7 +1,8 @@
 """Writes values to the control groups of containers, and restores the old values.
 
-The group of a container ends with each run. So values of a run that has ended need not be restored. The group
-of a pod ends with the pod, so the old values are restored when the pod stops.
+The control group of a container exists only during one run of the container. So values of a run that has
+ended need not be restored. The control group of a pod outlives its runs, so the old values are restored when
+the pod stops.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ class ValueEditor(abc.ABC):
 
     @abc.abstractmethod
     def _restore_values(self, record: ValueRecord) -> None:
-        """Set the values of a record again, if their subject still exists.
+        """Restore the values from before the agent's writes, if the service or container still exists.
 
         :raises DriverError: a value is refused.
         """

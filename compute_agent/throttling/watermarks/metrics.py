@@ -283,7 +283,8 @@ class WatermarkMetric:
     """A metric of watermarks, and the actions that are possible if its usage exceeds a threshold.
 
     - ``action_priority`` is from 0 to 10; breaches of metrics with a higher priority are handled first.
-    - ``measure`` computes the usage of the metric from two rounds.
+    - ``measure`` computes the usage of the metric from the current measuring round and, if there is one, the
+      round before.
     - ``sorter`` is the order in which guests are acted on; None means the general order.
     - ``lever`` limits guests in a breach of the metric; None means that guests are not throttled for the
       metric.

@@ -3,8 +3,8 @@
 Nouns
     A *wanted claim* is a request for candidates, with the consumer that shall hold one of these candidates. A
     *choice* is a candidate that the search has selected for a wanted claim. The *host* of a choice is the
-    root of the tree where the candidate is anchored. Several wanted claims are *placed* one after the other,
-    which means that each gets a choice. Each claim is placed in a *scenario*, which is a snapshot in which
+    root of the tree where the candidate is anchored. To *place* a wanted claim means to select its choice.
+    Several claims are placed one after the other, each in a *scenario*, which is a snapshot in which
     the earlier claims already hold their choices. The service places either all claims or none.
 
     A consumer may join a *group*. The *policy* of the claim keeps the *members* of this group on one host or

@@ -75,7 +75,7 @@ def looser_topologies(
 
 
 def tried_relaxations(world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget) -> TriedRelaxations:
-    """Return the helpful changes of a claim; each change was tested by placing the changed claim."""
+    """Return a search for changes that let a claim fit; it tries to place the claim with each change."""
 
     def serving_roots(changed: CandidatesRequest) -> Iterator[int]:
         # a relaxed claim still has to ask for a class that the topology can split

@@ -35,6 +35,7 @@ def test_a_claim_holds_the_candidate_that_was_found(admin):
             "consumer_generation": 1,
             "expires_at": None,
             "ends_at": None,
+            "on_end": "none",
             "root_provider_uuid": big,
             "allocations": allocations,
             "mappings": {"1": [big]},
