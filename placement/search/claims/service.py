@@ -314,7 +314,8 @@ class ClaimService:
                     for each in wanted
                 ]
             elif span is not None:
-                skylines = {**skylines, **skylines_in(snapshot, own)}
+                if own:
+                    skylines = {**skylines, **skylines_in(snapshot, own)}
                 if found := self._place_in_window(
                     view, snapshot, skylines, wanted, span, end - thread_time()
                 ):
