@@ -66,7 +66,7 @@ def test_a_wheel_contains_every_python_module(installed: Path) -> None:
 
 def test_the_schema_is_made_by_the_migrations_in_the_wheel(installed: Path, tmp_path: Path) -> None:
     script = (
-        "import sys; from placement.db import migration; "
+        "from placement.db import migration, schema_revisions; "
         "migration.upgrade_schema('sqlite:///made.db'); print(schema_revisions.script_location())"
     )
     done = subprocess.run(
