@@ -111,7 +111,7 @@ def _read_metrics(conf: cfg.ConfigOpts) -> str:
 
 
 def _text_of(read: Callable[[], str]) -> str:
-    """Return the text, or the reason why it cannot be read."""
+    """Return the text, or the reason why the text cannot be read."""
     try:
         return read()
     except Exception as error:  # the report is about a failure of any kind
@@ -130,9 +130,9 @@ def list_versions() -> str:
 
 
 def run_program(command: Sequence[str]) -> str:
-    """Return the output of a program with its errors.
+    """Return the output of a program, including its error output.
 
-    If the program fails, its exit status or the error follows.
+    If the program fails, the result ends with the exit status or the error.
     """
     end = ""
     # this is a file, because the output has no limit
@@ -150,7 +150,7 @@ def run_program(command: Sequence[str]) -> str:
 
 
 def read_log(conf: cfg.ConfigOpts, unit: str) -> str:
-    """Return the end of the log: of the log file in the options, or without one, of the unit's journal."""
+    """Return the end of the log file that the options name, or else of the unit's journal."""
     if conf.log_file is None and conf.log_dir is None:
         journal = ("journalctl", "--unit", unit, "--lines", "5000", "--no-pager", "--quiet")
         return run_program(journal)
@@ -166,7 +166,7 @@ def read_log(conf: cfg.ConfigOpts, unit: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return the text with ``***`` in place of passwords and tokens."""
+    """Return the text, in which ``***`` replaces passwords and tokens."""
     for pattern, shown in _SECRETS:
         text = pattern.sub(shown, text)
     return text
@@ -175,7 +175,8 @@ def without_secrets(text: str) -> str:
 def write_archive(path: Path, parts: Iterable[tuple[str, str]]) -> None:
     """Write a new archive that only its owner can read.
 
-    :param parts: names of files with their texts. The iterable is read while the archive is open.
+    :param parts: the name of each file in the archive, with the file's text. The function reads the iterable
+        while it writes the archive.
     :raises OSError: the file exists already, or cannot be written. An incomplete archive is removed.
     """
     folder = path.name.removesuffix(".tar.gz")

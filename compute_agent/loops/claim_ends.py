@@ -235,7 +235,7 @@ class ClaimEnds(AgentLoop):
             ENDS_THREAD,
             self.run_round,
             lambda took: self.next_pause(),
-            log_failures(LOG, "The ends of claims could not be handled"),
+            log_failures(LOG, "Unexpected error while the agent acted at the ends of claims"),
             is_needed=self.is_needed,
             rest=lambda: self._overdue.set(0),
         )

@@ -112,7 +112,7 @@ class ClaimService:
         # the code uses one budget for all attempts, because the client waits for all of them
         end = thread_time() + self._limits.searching
         at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
-        makes_room = not dry_run and _is_booking(wanted)
+        makes_room, was_repeated = not dry_run and _is_booking(wanted), False
         # attempt 0 uses a recent snapshot; its failure only shows that the snapshot was outdated, so it is no
         # retry
         for attempt in range(0 if at_once else 1, self._limits.retries + 2):
@@ -124,6 +124,7 @@ class ClaimService:
             at_once = False
             moved: MovedPlaces | None = None
             if placed is None:
+                mark = self._timetable.mark
                 try:
                     placed = self._place_now(wanted, end - thread_time(), reservation)
                 except NoCandidate:
@@ -131,7 +132,11 @@ class ClaimService:
                         raise
                     placed, moved = self._make_room(wanted, end - thread_time())
                     if not placed:
-                        raise
+                        # claims may have ended and windows may have moved between the searches for room
+                        is_sure = wanted[0].only is None and self._timetable.mark is mark
+                        if was_repeated or is_sure:
+                            raise
+                        was_repeated, placed = True, None
             if placed is None:
                 LOG.debug("Claim attempt %d is repeated: its groups or windows have changed", attempt)
                 continue

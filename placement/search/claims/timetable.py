@@ -76,6 +76,11 @@ class WindowTimetable:
         self._refreshing = threading.Lock()
         self._read = _ReadSkylines()
 
+    @property
+    def mark(self) -> object:
+        """Return an object that is another one after a view of all providers with new amounts."""
+        return self._read
+
     @contextmanager
     def fresh_view(
         self, only: Collection[str] | None = None, check_awaited: Callable[[], None] = lambda: None
