@@ -124,7 +124,7 @@ class ClaimService:
             at_once = False
             moved: MovedPlaces | None = None
             if placed is None:
-                mark = self._timetable.mark
+                state = self._timetable.amounts_state
                 try:
                     placed = self._place_now(wanted, end - thread_time(), reservation)
                 except NoCandidate:
@@ -133,7 +133,7 @@ class ClaimService:
                     placed, moved = self._make_room(wanted, end - thread_time())
                     if not placed:
                         # claims may have ended and windows may have moved between the searches for room
-                        is_sure = wanted[0].only is None and self._timetable.mark is mark
+                        is_sure = wanted[0].only is None and self._timetable.amounts_state is state
                         if was_repeated or is_sure:
                             raise
                         was_repeated, placed = True, None

@@ -77,7 +77,7 @@ class WindowTimetable:
         self._read = _ReadSkylines()
 
     @property
-    def mark(self) -> object:
+    def amounts_state(self) -> object:
         """Return an object that is another one after a view of all providers with new amounts."""
         return self._read
 
