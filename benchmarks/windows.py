@@ -35,7 +35,7 @@ from tests.databases import ServerMissing
 HOUR: Final = 3600.0
 DAY: Final = 24 * HOUR
 _OWNER: Final = {"project_id": "project", "user_id": "user"}
-_BATCH: Final = 20_000
+_BATCH: Final = 2_000
 _NUMA_SHARE: Final = 0.2
 _ADDITIONS: Final = 5_000_000
 

@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final
 
 from placement.store.time_profile import HoldKey, TimedAmount, TimeWindow, by_key
@@ -66,12 +66,14 @@ class TimeSkyline:
                 return total
         changes: dict[float, int] = {}
         for skyline, lowest, highest in parts:
+            levels: Iterable[int] = skyline.sums
             before = min(max(0, lowest), highest)
-            for time, present in zip(skyline.times, skyline.sums, strict=True):
-                level = lowest if present < lowest else min(present, highest)
-                if level != before:
-                    changes[time] = changes.get(time, 0) + level - before
-                    before = level
+            # mostly the bounds change nothing, because windows fit into their providers
+            if before or max(levels, default=0) > highest:
+                levels = [min(max(each, lowest), highest) for each in levels]
+            for time, level in zip(skyline.times, levels, strict=True):
+                changes[time] = changes.get(time, 0) + level - before
+                before = level
         total = cls.from_changes(changes)
         if first.times:
             # one assignment, because other threads read this
@@ -81,14 +83,10 @@ class TimeSkyline:
     @classmethod
     def from_changes(cls, changes: Mapping[float, int], counted: int = 0) -> "TimeSkyline":
         """Return the skyline of the changes of a sum, by time."""
-        times, sums, present = array("d"), array("q"), 0
-        for time in sorted(changes):
-            # back-to-back windows of equal amounts change nothing
-            if changes[time]:
-                present += changes[time]
-                times.append(time)
-                sums.append(present)
-        return cls(times, sums, counted)
+        # back-to-back windows of equal amounts change nothing
+        times = [time for time in sorted(changes) if changes[time]]
+        sums = accumulate(map(changes.__getitem__, times))
+        return cls(array("d", times), array("q", sums), counted)
 
     def largest_sum(self, window: TimeWindow) -> int:
         """Return the largest sum at any instant of a window."""
