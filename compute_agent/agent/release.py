@@ -74,8 +74,10 @@ CLAIM: Final = "claim"
 """The kind of the rows about allocations that the agent has claimed for guests."""
 
 SCHEDULING: Final = "scheduling"
-BY_RELEASE: Final = "new guests kept away by this release until it ends"
 """The kind of the row about the traits that keep new guests away."""
+
+BY_RELEASE: Final = "new guests kept away by this release until it ends"
+"""The detail of that row if only a release has kept new guests away. The row is not shown then."""
 
 KEPT_AWAY: Final = f"{STAYS}: new guests are kept away until all else is given back"
 """The outcome of that row after an incomplete release: new guests stay away, because no agent could serve

@@ -101,6 +101,11 @@ class TimeWindow:
     starts_at: float
     ends_at: float
 
+    @property
+    def duration(self) -> float:
+        """Return the length in seconds."""
+        return self.ends_at - self.starts_at
+
     def has_overlap(self, other: TimeWindow) -> bool:
         """Return whether the two windows have an instant in common."""
         return self.starts_at < other.ends_at and other.starts_at < self.ends_at

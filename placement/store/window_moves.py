@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
@@ -74,9 +74,5 @@ def moved_claims(
             return None
         if claim.resources != move.before:
             return None
-        claims.append(
-            ConsumerClaim(
-                claim.consumer, move.after, claim.generation, claim.owner, claim.in_any_portions, move.window
-            )
-        )
+        claims.append(replace(claim, resources=move.after))
     return claims

@@ -7,7 +7,7 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement.api.call import ApiRequest, api_operation
-from placement.api.ext.claims import choice_document, claim_limits
+from placement.api.ext.claims import choice_document, claim_context
 from placement.api.ext.reservations import booking_limits
 from placement.api.paths import EXT
 from placement.policies import ext as rules
@@ -29,10 +29,7 @@ def find_windows(call: ApiRequest) -> Response:
     """Find the earliest windows in which requests fit together, without reserving anything."""
     body = call.parse_body(_BODY)
     wanted, time = schemas.wanted_of(body, call.service.request_forms), schemas.time_of(body)
-    service = call.service
-    search = WindowSearch(
-        service.model, service.database, service.window_timetable, claim_limits(call), call.check_awaited
-    )
+    search = WindowSearch(claim_context(call))
     found = search.find_windows(wanted, time, body["limit"], booking_limits(call), explain=body["explain"])
     refusal = found.refusal
     return call.json_answer(

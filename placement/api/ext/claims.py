@@ -13,7 +13,7 @@ from placement.policies import ext as rules
 from placement.schemas import claim as schemas
 from placement.schemas.base import canonical_uuid
 from placement.search.claims.claim import HostChoice
-from placement.search.claims.claim_overlaps import ClaimLimits
+from placement.search.claims.claim_context import ClaimContext, ClaimLimits
 from placement.search.claims.placement import PlacedClaim
 from placement.search.claims.service import ClaimService
 from placement.store import expiries
@@ -109,20 +109,18 @@ def _expiry_document(expires_at: float | None) -> dict[str, Any]:
 
 def claim_service(call: ApiRequest) -> ClaimService:
     """Return the claim service for a request, with limits from the options."""
+    return ClaimService(claim_context(call))
+
+
+def claim_context(call: ApiRequest) -> ClaimContext:
+    """Return the context of a request that searches for places, with limits from the options."""
     service = call.service
-    return ClaimService(
-        service.model, service.database, service.window_timetable, claim_limits(call), call.check_awaited
+    limits = ClaimLimits(
+        searching=service.conf.api.candidates_deadline,
+        explaining=service.conf.api.explanations_deadline,
+        retries=service.conf.placement.allocation_conflict_retry_count,
     )
-
-
-def claim_limits(call: ApiRequest) -> ClaimLimits:
-    """Return the limits of a request that searches for places, from the options."""
-    conf = call.service.conf
-    return ClaimLimits(
-        searching=conf.api.candidates_deadline,
-        explaining=conf.api.explanations_deadline,
-        retries=conf.placement.allocation_conflict_retry_count,
-    )
+    return ClaimContext(service.model, service.database, service.window_timetable, limits, call.check_awaited)
 
 
 def _claim_document(placed: PlacedClaim) -> dict[str, Any]:

@@ -26,7 +26,7 @@ Modules
     - ``joint_windows`` finds the earliest windows in which several claims fit together. ``window_search``
       answers with both kinds of windows, or with the reason if there are none.
     - ``longest_stay`` places preemptible claims where they may stay longest.
-    - ``claim_overlaps`` checks names in claims, and names the windows that are in their way.
+    - ``claim_context`` has what all searches use, checks names in claims, and names windows in their way.
     - ``refusal`` explains why no host has a place, and which changes would help.
 
 A worked example

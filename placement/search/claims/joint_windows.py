@@ -19,14 +19,20 @@ import math
 import random
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
 from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
-from placement.search.claims.availability import StartSpan, allowed_roots, free_until, snapshot_during
+from placement.search.claims.availability import (
+    StartSpan,
+    allowed_roots,
+    free_until,
+    snapshot_during,
+    times_by_way,
+)
 from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim
 from placement.search.claims.host_times import HostTimes, Skylines
 from placement.search.claims.placement import UnplacedClaim, place_claims
@@ -180,10 +186,7 @@ class _JointHosts:
         for key, each in likeness.items():
             allowed = sorted(allowed_roots(snapshot, each, budget))
             roots.update(allowed)
-            times = [
-                HostTimes(snapshot, skylines, replace(each, request=request), span.duration, budget)
-                for request in each.all_requests
-            ]
+            times = times_by_way(snapshot, skylines, each, span.duration, budget)
             is_apart = each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY
             # the hosts of claims that take from sharing providers alone are these providers
             count = counts[key] if is_apart and not has_pools else 1

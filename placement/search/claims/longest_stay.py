@@ -29,6 +29,7 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.availability import allowed_roots, during_window, members_of, snapshot_during
 from placement.search.claims.claim import ClaimScenario, WantedClaim
+from placement.search.claims.claim_context import wanted_classes
 from placement.search.claims.host_times import NO_SKYLINES, HostTimes, Skylines
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.store.groups import Members
@@ -156,8 +157,7 @@ def prolong_stay(
         found = place_claims(ClaimScenario.from_members(during, members, wanted), wanted, budget, rng)
         return () if isinstance(found, UnplacedClaim) else found
 
-    classes = (name for each in wanted for request in each.all_requests for name in request.total_amounts)
-    ends = possible_ends(skylines, skylines, classes, span)
+    ends = possible_ends(skylines, skylines, wanted_classes(wanted), span)
     found = place_until_last(ends, place_all, (placed, span.min_end))
     # this line is for the type checker: some places are known
     assert found is not None

@@ -5,7 +5,6 @@ If another client takes the same resources first (a lost race), the service repe
 
 import logging
 import math
-import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -13,9 +12,9 @@ from time import thread_time
 from typing import TypeVar
 
 from placement.db.batch import StatementBatch
-from placement.db.database import ServiceDatabase, WriteTransaction
+from placement.db.database import WriteTransaction
 from placement.exceptions import InvalidRequest, NoCandidate, Unavailable
-from placement.read_model.feed import ModelView, ReadModel
+from placement.read_model.feed import ModelView
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.availability import (
@@ -33,10 +32,10 @@ from placement.search.claims.claim import (
     within_reservation,
     without_allocations,
 )
-from placement.search.claims.claim_overlaps import (
+from placement.search.claims.claim_context import (
     MAX_EXPLAINED,
     RECENT,
-    ClaimLimits,
+    ClaimContext,
     check_claim_names,
     describe_overlaps,
     name_amounts,
@@ -48,7 +47,6 @@ from placement.search.claims.host_times import Skylines
 from placement.search.claims.longest_stay import StaySpan, place_longest, prolong_stay
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal, reservation_refusal
-from placement.search.claims.timetable import WindowTimetable
 from placement.search.claims.window_moves import MovedPlaces, place_by_moves
 from placement.search.claims.window_preemptions import place_preempting
 from placement.store import allocations, claim_commit, consumers, expiries, reservations
@@ -67,28 +65,10 @@ LOG = logging.getLogger(__name__)
 
 
 class ClaimService:
-    """Places wanted claims and writes them.
+    """Places wanted claims and writes them."""
 
-    :param check_awaited: a function that is called regularly during long searches. An exception of this
-        function ends the call.
-    """
-
-    def __init__(
-        self,
-        model: ReadModel,
-        database: ServiceDatabase,
-        timetable: WindowTimetable,
-        limits: ClaimLimits,
-        check_awaited: Callable[[], None],
-    ) -> None:
-        self._model = model
-        self._database = database
-        self._timetable = timetable
-        self._limits = limits
-        self._check_awaited = check_awaited
-        # each worker has its own seed, because workers with equal random numbers would compete for the same
-        # hosts
-        self._rng = random.Random()
+    def __init__(self, context: ClaimContext) -> None:
+        self._context = context
 
     def claim_places(
         self,
@@ -110,12 +90,12 @@ class ClaimService:
         :raises Unavailable: every attempt lost a race.
         """
         # the code uses one budget for all attempts, because the client waits for all of them
-        end = thread_time() + self._limits.searching
+        end = thread_time() + self._context.limits.searching
         at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
         makes_room, was_repeated = not dry_run and _is_booking(wanted), False
         # attempt 0 uses a recent snapshot; its failure only shows that the snapshot was outdated, so it is no
         # retry
-        for attempt in range(0 if at_once else 1, self._limits.retries + 2):
+        for attempt in range(0 if at_once else 1, self._context.limits.retries + 2):
             placed = self._place_at_once(wanted, end - thread_time()) if at_once else None
             if at_once and placed is None:
                 # the generation is checked before the next search, because a wrong generation explains a
@@ -124,7 +104,7 @@ class ClaimService:
             at_once = False
             moved: MovedPlaces | None = None
             if placed is None:
-                state = self._timetable.amounts_state
+                state = self._context.timetable.amounts_state
                 try:
                     placed = self._place_now(wanted, end - thread_time(), reservation)
                 except NoCandidate:
@@ -133,7 +113,7 @@ class ClaimService:
                     placed, moved = self._make_room(wanted, end - thread_time())
                     if not placed:
                         # claims may have ended and windows may have moved between the searches for room
-                        is_sure = wanted[0].only is None and self._timetable.amounts_state is state
+                        is_sure = wanted[0].only is None and self._context.timetable.amounts_state is state
                         if was_repeated or is_sure:
                             raise
                         was_repeated, placed = True, None
@@ -159,21 +139,21 @@ class ClaimService:
 
         The sentence is empty if there are no such windows.
         """
-        possible = possible_providers(self._model, wanted)
-        with self._database.read() as conn:
+        possible = possible_providers(self._context.model, wanted)
+        with self._context.database.read() as conn:
             providers = planned_providers(conn, wanted_classes(wanted), possible, MAX_EXPLAINED)
             if not providers:
                 return ""
             schedule = read_schedule(conn, {each.consumer for each in wanted}, providers)
         by_uuid = make_skylines(schedule.amounts, schedule.holds)
-        with self._model.recent_view(RECENT) as view:
+        with self._context.model.recent_view(RECENT) as view:
             skylines = skylines_in(view.snapshot, by_uuid)
             roots = {view.snapshot.providers[each].root_id for each in skylines}
             empty = snapshot_during(view.snapshot, roots, skylines, NEVER)
-            budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
+            budget = self._context.make_budget(view, self._context.limits.explaining)
             with suppress(BudgetExhausted):
                 world = ClaimScenario.from_members(empty, members, wanted)
-                if isinstance(place_claims(world, wanted, budget, self._rng), UnplacedClaim):
+                if isinstance(place_claims(world, wanted, budget, self._context.rng), UnplacedClaim):
                     return ""
         return name_amounts(schedule, providers, wanted, TimeWindow(AT_ONCE, math.inf))
 
@@ -182,7 +162,7 @@ class ClaimService:
         # the clock of the database is read only if some claim expires
         if all(each.wanted.expires_in is None for each in placed):
             return placed
-        with self._database.read() as conn:
+        with self._context.database.read() as conn:
             now = expiries.server_time(conn)
         return [
             each if (seconds := each.wanted.expires_in) is None else replace(each, expires_at=now + seconds)
@@ -232,7 +212,7 @@ class ClaimService:
             return times
 
         # expired reservations may occupy amounts that the choice needs
-        times = reservations.write_with_room(self._database, write_all)
+        times = reservations.write_with_room(self._context.database, write_all)
         return [replace(each, expires_at=times.get(each.wanted.consumer)) for each in placed]
 
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
@@ -241,7 +221,7 @@ class ClaimService:
         After None the current state may still have choices.
         """
         # reading a recent view mostly sends no query; if it is outdated, the transaction refuses the choice
-        with self._model.recent_view(RECENT) as view:
+        with self._context.model.recent_view(RECENT) as view:
             try:
                 check_claim_names(view, wanted)
                 # the members of groups are an empty dict, because _takes_any_place() excludes claims of
@@ -299,9 +279,9 @@ class ClaimService:
         # a hold grows when a claim that ends gets no end
         loses_end = window is None and reserved is None and self._has_ends(held)
         own = self._skylines_without(wanted, held) if is_timed or loses_end else {}
-        concerned = possible_providers(self._model, wanted) if is_timed else ()
+        concerned = possible_providers(self._context.model, wanted) if is_timed else ()
         end = thread_time() + seconds
-        with self._timetable.fresh_view(concerned, self._check_awaited) as timed:
+        with self._context.timetable.fresh_view(concerned, self._context.check_awaited) as timed:
             view, skylines = timed.view, timed.skylines
             check_claim_names(view, wanted)
             # a consumer may use the amounts that it holds now, because its new claim replaces them
@@ -331,19 +311,21 @@ class ClaimService:
             if not isinstance(placed, UnplacedClaim):
                 if span is None or wanted[0].min_duration is None:
                     return placed
-                budget = SearchBudget(end - thread_time(), yield_lock=view.yield_after(self._check_awaited))
-                return prolong_stay(untimed, skylines, members, placed, span, budget, self._rng)
+                budget = self._context.make_budget(view, end - thread_time())
+                return prolong_stay(untimed, skylines, members, placed, span, budget, self._context.rng)
             if reserved is not None:
                 raise reservation_refusal(wanted, placed, reserved)
-            budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
+            budget = self._context.make_budget(view, self._context.limits.explaining)
             refusal = claim_refusal(wanted, placed, budget)
             some = [] if window is None else overlapping_providers(snapshot, skylines, wanted, window)
         if loses_end and own != self._skylines_without(wanted, held):
             return None
-        if is_timed and (self._timetable.has_changed(timed) or own != self._skylines_without(wanted, held)):
+        if is_timed and (
+            self._context.timetable.has_changed(timed) or own != self._skylines_without(wanted, held)
+        ):
             return None
         if window is not None:
-            refusal.add_overlaps(describe_overlaps(self._database, some, wanted, window))
+            refusal.add_overlaps(describe_overlaps(self._context.database, some, wanted, window))
         elif reserved is None:
             refusal.add_overlaps(self._describe_windows(wanted, members))
         raise refusal
@@ -359,19 +341,13 @@ class ClaimService:
         (one,), span, end = wanted, self._span_ahead(wanted), thread_time() + seconds
         if span is None:
             return [], None
-        database, timetable = self._database, self._timetable
         # a move takes nothing away, so moves come first; they leave time for the other search
-        concerned = possible_providers(self._model, wanted)
-        moved = place_by_moves(
-            database, timetable, self._check_awaited, one, concerned, span, seconds / 2, self._rng
-        )
+        concerned = possible_providers(self._context.model, wanted)
+        moved = place_by_moves(self._context, one, concerned, span, seconds / 2)
         if moved is not None:
             return list(moved.placed), moved
-        left = end - thread_time()
         try:
-            return place_preempting(
-                database, timetable, self._check_awaited, one, span, left, self._rng
-            ), None
+            return place_preempting(self._context, one, span, end - thread_time()), None
         except BudgetExhausted:
             raise self._too_long() from None
 
@@ -380,7 +356,7 @@ class ClaimService:
         # all claims of a call have the same times
         if wanted[0].window is None:
             return None
-        with self._database.read() as conn:
+        with self._context.database.read() as conn:
             return StaySpan.from_wanted(wanted[0], expiries.server_time(conn))
 
     def _skylines_without(
@@ -390,7 +366,7 @@ class ClaimService:
         providers = {each.provider for each in held}
         if not providers:
             return {}
-        with self._database.read() as conn:
+        with self._context.database.read() as conn:
             schedule = read_schedule(conn, {each.consumer for each in wanted}, providers)
         found = make_skylines(schedule.amounts, schedule.holds)
         return {each: found.get(each, {}) for each in providers}
@@ -417,7 +393,7 @@ class ClaimService:
             return self._within_budget(
                 view,
                 seconds,
-                lambda budget: place_longest(snapshot, skylines, one, span, budget, self._rng),
+                lambda budget: place_longest(snapshot, skylines, one, span, budget, self._context.rng),
             )
         return self._within_budget(
             view,
@@ -428,14 +404,8 @@ class ClaimService:
                 one,
                 span.shortest_window,
                 budget,
-                self._rng,
-                times_by_way(
-                    snapshot,
-                    skylines,
-                    one,
-                    span.shortest_window.ends_at - span.shortest_window.starts_at,
-                    budget,
-                ),
+                self._context.rng,
+                times_by_way(snapshot, skylines, one, span.shortest_window.duration, budget),
             ),
         )
 
@@ -453,7 +423,7 @@ class ClaimService:
         """
         world = ClaimScenario.from_members(snapshot, members, wanted)
         return self._within_budget(
-            view, seconds, lambda budget: place_claims(world, wanted, budget, self._rng)
+            view, seconds, lambda budget: place_claims(world, wanted, budget, self._context.rng)
         )
 
     def _within_budget(self, view: ModelView, seconds: float, place: Callable[[SearchBudget], T]) -> T:
@@ -462,14 +432,14 @@ class ClaimService:
         :raises InvalidRequest: the search takes too long.
         """
         try:
-            return place(SearchBudget(seconds, yield_lock=view.yield_after(self._check_awaited)))
+            return place(self._context.make_budget(view, seconds))
         except BudgetExhausted:
             raise self._too_long() from None
 
     def _too_long(self) -> InvalidRequest:
         return InvalidRequest.too_long(
             "No place was found",
-            self._limits.searching,
+            self._context.limits.searching,
             "candidates_deadline",
             ": ask for fewer groups, or for fewer claims at once.",
         )
@@ -484,7 +454,7 @@ class ClaimService:
         found, held = self._find_reserved(reservation)
         if found is not None and found.is_pending and found.has_begun:
             # no request has made the planned amounts allocations yet
-            reservations.give_back_expired(self._database)
+            reservations.give_back_expired(self._context.database)
             found, held = self._find_reserved(reservation)
         for each in wanted:
             group = None if each.group is None else each.group.name
@@ -498,7 +468,7 @@ class ClaimService:
     def _find_reserved(
         self, reservation: str
     ) -> tuple[reservations.CapacityReservation | None, list[allocations.Allocation]]:
-        with self._database.read() as conn:
+        with self._context.database.read() as conn:
             return (
                 reservations.find_reservation(conn, reservation),
                 allocations.of_consumer(conn, reservation),
@@ -513,7 +483,7 @@ class ClaimService:
         known = {each.consumer: each.generation for each in wanted if each.generation is not None}
         if not known:
             return []
-        with self._database.read() as conn:
+        with self._context.database.read() as conn:
             held = allocations.of_consumers(conn, known)
         if known != {each.consumer: each.consumer_generation for each in held}:
             self._check_generations(wanted)
@@ -523,7 +493,7 @@ class ClaimService:
         """Return whether a consumer with these allocations has a claim that ends."""
         if not held:
             return False
-        with self._database.read() as conn:
+        with self._context.database.read() as conn:
             return expiries.any_ends(conn, {each.consumer for each in held})
 
     def _group_members(self, wanted: Sequence[WantedClaim]) -> Members:
@@ -531,13 +501,13 @@ class ClaimService:
         names = {each.group.name for each in wanted if each.group is not None}
         if not names:
             return {}
-        with self._database.read() as conn:
+        with self._context.database.read() as conn:
             return claim_commit.group_members(
                 StatementBatch(conn).add(*claim_commit.group_lookup(names)).rows
             )
 
     def _check_generations(self, wanted: Sequence[WantedClaim]) -> None:
-        with self._database.read() as conn:
+        with self._context.database.read() as conn:
             for each in wanted:
                 consumers.check_generation(consumers.find_consumer(conn, each.consumer), each.generation)
 

@@ -19,14 +19,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from time import thread_time
 from typing import Final
 
-from placement.db.database import ServiceDatabase
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
@@ -39,10 +38,10 @@ from placement.search.claims.availability import (
     usage_during,
 )
 from placement.search.claims.claim import ClaimScenario, WantedClaim
+from placement.search.claims.claim_context import ClaimContext
 from placement.search.claims.host_times import NO_SKYLINES, Skylines
 from placement.search.claims.longest_stay import StaySpan
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
-from placement.search.claims.timetable import WindowTimetable
 from placement.store.holds import TimeSchedule, read_schedule
 from placement.store.time_profile import TimedAmount, TimeWindow
 from placement.store.time_skyline import make_skylines
@@ -77,8 +76,7 @@ def hosts_without_windows(
 
     :raises BudgetExhausted: the budget is spent.
     """
-    duration = window.ends_at - window.starts_at
-    ways = times_by_way(snapshot, skylines, wanted, duration, budget)
+    ways = times_by_way(snapshot, skylines, wanted, window.duration, budget)
     roots = sorted(allowed_roots(snapshot, wanted, budget))
     rng.shuffle(roots)
     start = NEVER.starts_at
@@ -205,8 +203,7 @@ def _moving_sets(
     """Yield sets of windows of a host to move: single ones with small amounts first, then all together."""
     totals: Counter[str] = Counter()
     for each in here:
-        overlaps = each.starts_at < window.ends_at and each.window.ends_at > window.starts_at
-        if overlaps and not each.has_begun and each.consumer in movable:
+        if not each.has_begun and each.consumer in movable and each.window.has_overlap(window):
             totals[each.consumer] += each.used
     small = sorted(totals, key=lambda consumer: (totals[consumer], consumer))
     for consumer in small[:_MAX_SINGLE]:
@@ -216,42 +213,37 @@ def _moving_sets(
 
 
 def place_by_moves(
-    database: ServiceDatabase,
-    timetable: WindowTimetable,
-    check_awaited: Callable[[], None],
+    context: ClaimContext,
     wanted: WantedClaim,
     concerned: Collection[str] | None,
     span: StaySpan,
     seconds: float,
-    rng: random.Random,
 ) -> MovedPlaces | None:
     """Return the place of a window that other windows make room for by moves; None if none is found.
 
-    :param check_awaited: called regularly; an exception that it raises ends the search.
     :param concerned: the uuids of the providers that the claim may use; None for all.
     :param span: the time of the window from now on.
     :param seconds: the limit of CPU time.
     """
     window, end = span.shortest_window, thread_time() + seconds
     hosts, roots = list[int](), dict[str, int]()
-    with suppress(BudgetExhausted), timetable.fresh_view(concerned, check_awaited) as timed:
+    with suppress(BudgetExhausted), context.timetable.fresh_view(concerned, context.check_awaited) as timed:
         snapshot = timed.view.snapshot
-        budget = SearchBudget(seconds, yield_lock=timed.view.yield_after(check_awaited))
-        hosts = hosts_without_windows(snapshot, timed.skylines, wanted, window, budget, rng)
+        budget = context.make_budget(timed.view, seconds)
+        hosts = hosts_without_windows(snapshot, timed.skylines, wanted, window, budget, context.rng)
         trees = snapshot.whole_trees()
         roots = {each.uuid: root for root in hosts for each in trees[root].members}
     if not hosts:
         return None
     # outside of the view, so that no other request waits for the database
-    with database.read() as conn:
+    with context.database.read() as conn:
         schedule = read_schedule(conn, of_providers=roots)
         pending = {each.consumer for each in schedule.amounts if not each.has_begun}
         movable = movable_windows(conn, pending, roots)
     if not movable:
         return None
-    with suppress(BudgetExhausted), timetable.fresh_view(None, check_awaited) as timed:
-        pause = timed.view.yield_after(check_awaited)
-        budget = SearchBudget(end - thread_time(), yield_lock=pause)
-        search = WindowMover(timed.view.snapshot, timed.skylines, schedule, movable, budget, rng)
+    with suppress(BudgetExhausted), context.timetable.fresh_view(None, context.check_awaited) as timed:
+        budget = context.make_budget(timed.view, end - thread_time())
+        search = WindowMover(timed.view.snapshot, timed.skylines, schedule, movable, budget, context.rng)
         return search.find_moves(hosts, wanted, window)
     return None

@@ -7,59 +7,47 @@ that books checks all of them again.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from dataclasses import replace
 from time import thread_time
 
-from placement.db.database import ServiceDatabase
-from placement.search.budget import SearchBudget
 from placement.search.claims.availability import allowed_roots, during_window, members_of, skylines_in
 from placement.search.claims.claim import ClaimScenario, WantedClaim
-from placement.search.claims.claim_overlaps import wanted_classes
+from placement.search.claims.claim_context import ClaimContext, wanted_classes
 from placement.search.claims.host_times import NO_SKYLINES
 from placement.search.claims.longest_stay import StaySpan
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
-from placement.search.claims.timetable import WindowTimetable
 from placement.store.preemptions import choose_preempted, read_preemptible
 from placement.store.time_skyline import make_skylines
 
 
 def place_preempting(
-    database: ServiceDatabase,
-    timetable: WindowTimetable,
-    check_awaited: Callable[[], None],
-    wanted: WantedClaim,
-    span: StaySpan,
-    seconds: float,
-    rng: random.Random,
+    context: ClaimContext, wanted: WantedClaim, span: StaySpan, seconds: float
 ) -> list[PlacedClaim]:
     """Return the place of a window, with the preemptible claims that have to end; empty if there is no place.
 
-    :param check_awaited: called regularly; an exception that it raises ends the search.
     :param span: the time of the window from now on.
     :param seconds: the limit of CPU time.
     :raises BudgetExhausted: the time is spent.
     """
     window, end = span.shortest_window, thread_time() + seconds
-    with timetable.fresh_view((), check_awaited) as timed:
+    with context.timetable.fresh_view((), context.check_awaited) as timed:
         snapshot = timed.view.snapshot
-        budget = SearchBudget(seconds, yield_lock=timed.view.yield_after(check_awaited))
+        budget = context.make_budget(timed.view, seconds)
         roots = allowed_roots(snapshot, wanted, budget)
         possible = {each.uuid for each in members_of(snapshot, roots)}
         # without conditions one statement reads the claims of all providers
         concerned = None if len(possible) == len(snapshot.providers) else possible
-    with database.read() as conn:
+    with context.database.read() as conn:
         lent = read_preemptible(conn, wanted_classes([wanted]), concerned, span.begin)
     if lent is None:
         return []
     shortened = make_skylines(lent.shortened_amounts, lent.schedule.holds)
-    with timetable.fresh_view(concerned, check_awaited) as timed:
+    with context.timetable.fresh_view(concerned, context.check_awaited) as timed:
         snapshot = timed.view.snapshot
-        budget = SearchBudget(end - thread_time(), yield_lock=timed.view.yield_after(check_awaited))
+        budget = context.make_budget(timed.view, end - thread_time())
         skylines = {**timed.skylines, **skylines_in(snapshot, shortened)}
         during = during_window(snapshot, skylines, window)
-        placed = place_claims(ClaimScenario.from_members(during, {}, [wanted]), [wanted], budget, rng)
+        placed = place_claims(ClaimScenario.from_members(during, {}, [wanted]), [wanted], budget, context.rng)
         if isinstance(placed, UnplacedClaim):
             return []
         (one,) = placed

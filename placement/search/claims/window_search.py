@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from placement.db.database import ServiceDatabase
 from placement.exceptions import Conflict, InvalidRequest, NoCandidate
-from placement.read_model.feed import ModelView, ReadModel
+from placement.read_model.feed import ModelView
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.availability import (
@@ -22,8 +20,8 @@ from placement.search.claims.availability import (
     times_by_way,
 )
 from placement.search.claims.claim import ClaimScenario, WantedClaim
-from placement.search.claims.claim_overlaps import (
-    ClaimLimits,
+from placement.search.claims.claim_context import (
+    ClaimContext,
     check_claim_names,
     describe_overlaps,
     overlapping_providers,
@@ -33,7 +31,6 @@ from placement.search.claims.host_times import HostTimes, Skylines
 from placement.search.claims.joint_windows import JointWindow, find_joint
 from placement.search.claims.placement import UnplacedClaim, place_claims
 from placement.search.claims.refusal import claim_refusal
-from placement.search.claims.timetable import WindowTimetable
 from placement.store import expiries
 from placement.store.booking_limits import BookingLimits
 from placement.store.time_profile import MAX_AHEAD, TimeWindow, iso_time
@@ -86,26 +83,10 @@ class FoundWindows:
 
 
 class WindowSearch:
-    """Finds windows for claims; without any window, it explains the reason.
+    """Finds windows for claims; without any window, it explains the reason."""
 
-    :param check_awaited: a function that is called regularly during long searches; its exceptions end the
-        call.
-    """
-
-    def __init__(
-        self,
-        model: ReadModel,
-        database: ServiceDatabase,
-        timetable: WindowTimetable,
-        limits: ClaimLimits,
-        check_awaited: Callable[[], None],
-    ) -> None:
-        self._model = model
-        self._database = database
-        self._timetable = timetable
-        self._limits = limits
-        self._check_awaited = check_awaited
-        self._rng = random.Random()
+    def __init__(self, context: ClaimContext) -> None:
+        self._context = context
 
     def find_windows(
         self,
@@ -128,19 +109,18 @@ class WindowSearch:
         """
         found: list[JointWindow] = []
         try:
-            concerned = possible_providers(self._model, wanted)
-            with self._database.read() as conn:
+            concerned = possible_providers(self._context.model, wanted)
+            with self._context.database.read() as conn:
                 now = expiries.server_time(conn)
             try:
                 span = time.span_at(now, limits)
             except Conflict as refused:
                 return FoundWindows((), refusal=NoCandidate(refused.detail, None))
-            with self._timetable.fresh_view(concerned, self._check_awaited) as timed:
+            with self._context.timetable.fresh_view(concerned, self._context.check_awaited) as timed:
                 view, skylines = timed.view, timed.skylines
                 check_claim_names(view, wanted)
                 snapshot = view.snapshot
-                pause = view.yield_after(self._check_awaited)
-                budget = SearchBudget(self._limits.searching, yield_lock=pause)
+                budget = self._context.make_budget(view, self._context.limits.searching)
                 ways = (
                     times_by_way(snapshot, skylines, wanted[0], span.duration, budget)
                     if len(wanted) == 1
@@ -156,15 +136,15 @@ class WindowSearch:
             if not found:
                 raise InvalidRequest.too_long(
                     "No window was found",
-                    self._limits.searching,
+                    self._context.limits.searching,
                     "candidates_deadline",
                     ": name hosts in allowed_hosts, or ask for fewer claims or groups, or a nearer deadline.",
                 ) from None
             return FoundWindows(found, is_complete=False)
         # the answer is only advice, so one repetition suffices
-        if not is_repeated and self._timetable.has_changed(timed):
+        if not is_repeated and self._context.timetable.has_changed(timed):
             return self.find_windows(wanted, time, limit, limits, explain=explain, is_repeated=True)
-        refusal.add_overlaps(describe_overlaps(self._database, some, wanted, ahead))
+        refusal.add_overlaps(describe_overlaps(self._context.database, some, wanted, ahead))
         return FoundWindows(found, refusal=refusal)
 
     def _explain_times(
@@ -181,7 +161,7 @@ class WindowSearch:
 
         :param ways: the host times of a single claim.
         """
-        budget = SearchBudget(self._limits.explaining, yield_lock=view.yield_after(self._check_awaited))
+        budget = self._context.make_budget(view, self._context.limits.explaining)
         # timed amounts leave the most room when none of them is used; without a place in time, the windows
         # remain as the likely reason
         with suppress(BudgetExhausted):
@@ -217,13 +197,15 @@ class WindowSearch:
         is_alone = len(wanted) == 1
         if is_alone:
             # few hosts are read for a single claim
-            if place_in_window(snapshot, skylines, wanted[0], NEVER, budget, self._rng, ways):
+            if place_in_window(snapshot, skylines, wanted[0], NEVER, budget, self._context.rng, ways):
                 return False
             # the usage of all hosts without timed amounts costs more than the search
             if not explain:
                 return True
         world = ClaimScenario.from_members(during_window(snapshot, skylines, NEVER), {}, wanted)
-        placed = UnplacedClaim(0, world) if is_alone else place_claims(world, wanted, budget, self._rng)
+        placed = (
+            UnplacedClaim(0, world) if is_alone else place_claims(world, wanted, budget, self._context.rng)
+        )
         if not isinstance(placed, UnplacedClaim):
             return False
         return placed if explain else True

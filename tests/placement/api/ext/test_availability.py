@@ -208,7 +208,7 @@ class SpentBudget(SearchBudget):
 def test_a_search_that_takes_too_long_is_refused(
     admin: Admin, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("placement.search.claims.window_search.SearchBudget", SpentBudget)
+    monkeypatch.setattr("placement.search.claims.claim_context.SearchBudget", SpentBudget)
     answer = admin("POST", PATH, json={"query": "resources=VCPU:1", "duration": 60})
     status, code, detail = read_error(answer)
     assert (status, code) == (400, "placement.ext.search_too_long")

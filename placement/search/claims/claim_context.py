@@ -1,9 +1,10 @@
-"""Checks of the names in claims, and sentences about windows that prevent claims, for refusals."""
+"""The context of searches for claims, checks of names, and sentences about windows in the way."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
@@ -11,10 +12,12 @@ from placement.db.database import ServiceDatabase
 from placement.exceptions import InvalidRequest
 from placement.read_model.feed import ModelView, ReadModel
 from placement.read_model.snapshot import ModelSnapshot
+from placement.search.budget import SearchBudget
 from placement.search.claims.availability import members_of
 from placement.search.claims.claim import WantedClaim
 from placement.search.claims.host_times import Skylines
 from placement.search.claims.scores import ATTRIBUTE
+from placement.search.claims.timetable import WindowTimetable
 from placement.search.host_filter import named_roots
 from placement.search.request import check_names
 from placement.store.holds import TimeSchedule, read_schedule
@@ -42,6 +45,27 @@ class ClaimLimits:
     searching: float
     explaining: float
     retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimContext:
+    """The parts of the service that the searches of one call use.
+
+    :ivar check_awaited: a function that is called regularly during long searches. An exception of this
+        function ends the call.
+    """
+
+    model: ReadModel
+    database: ServiceDatabase
+    timetable: WindowTimetable
+    limits: ClaimLimits
+    check_awaited: Callable[[], None]
+    # each call has its own seed, because workers with equal random numbers would compete for the same hosts
+    rng: random.Random = field(default_factory=random.Random)
+
+    def make_budget(self, view: ModelView, seconds: float) -> SearchBudget:
+        """Return a budget of CPU time for a search in a view, which lets other requests use the view."""
+        return SearchBudget(seconds, yield_lock=view.yield_after(self.check_awaited))
 
 
 def check_claim_names(view: ModelView, wanted: Sequence[WantedClaim]) -> None:
