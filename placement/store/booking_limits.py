@@ -49,7 +49,7 @@ class BookingLimits:
 
         :raises Conflict: the message has the option, the limit and the wanted value.
         """
-        duration, ahead = window.duration, window.starts_at - now
+        duration, ahead = window.duration_seconds, window.starts_at - now
         if self.max_duration is not None and duration > self.max_duration:
             raise _limit_refusal(
                 f"A reservation may last at most {self.max_duration:.0f} seconds ([reservations]"

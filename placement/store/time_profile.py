@@ -102,7 +102,7 @@ class TimeWindow:
     ends_at: float
 
     @property
-    def duration(self) -> float:
+    def duration_seconds(self) -> float:
         """Return the length in seconds."""
         return self.ends_at - self.starts_at
 

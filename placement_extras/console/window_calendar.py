@@ -163,7 +163,7 @@ def _usage_steps(skyline: TimeSkyline, endless: int, shown: TimeWindow) -> Itera
 
     Short steps are drawn as one, with the largest of their amounts.
     """
-    length = shown.duration
+    length = shown.duration_seconds
     inside = (each for each in skyline.times if shown.starts_at < each < shown.ends_at)
     first, level = shown.starts_at, 0
     for begin, end in pairwise([shown.starts_at, *inside, shown.ends_at]):
@@ -199,8 +199,8 @@ def _make_bars(
                 sum(each.used for each in some),
                 first.window,
                 first.has_begun,
-                (begin - shown.starts_at) / shown.duration,
-                (end - begin) / shown.duration,
+                (begin - shown.starts_at) / shown.duration_seconds,
+                (end - begin) / shown.duration_seconds,
                 lane,
                 bar_colour(project),
             )

@@ -405,7 +405,7 @@ class ClaimService:
                 span.shortest_window,
                 budget,
                 self._context.rng,
-                times_by_way(snapshot, skylines, one, span.shortest_window.duration, budget),
+                times_by_way(snapshot, skylines, one, span.shortest_window.duration_seconds, budget),
             ),
         )
 

@@ -76,7 +76,7 @@ def hosts_without_windows(
 
     :raises BudgetExhausted: the budget is spent.
     """
-    ways = times_by_way(snapshot, skylines, wanted, window.duration, budget)
+    ways = times_by_way(snapshot, skylines, wanted, window.duration_seconds, budget)
     roots = sorted(allowed_roots(snapshot, wanted, budget))
     rng.shuffle(roots)
     start = NEVER.starts_at
