@@ -102,7 +102,7 @@ class AgentParts(Protocol):
 
     @property
     def owned(self) -> Ownership:
-        """The names in Placement that belong to the agent, according to its state file."""
+        """The traits, providers and other objects in Placement that belong to the agent."""
         ...
 
     @property

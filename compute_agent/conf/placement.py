@@ -58,7 +58,7 @@ def plugin_names() -> frozenset[str]:
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:
-    """The options by section, for the sample file and for checks of names."""
+    """The options by section, for the sample file and for the detection of unknown options."""
     options = (
         loading.get_auth_common_conf_options()
         + loading.get_auth_plugin_conf_options("password")

@@ -217,7 +217,7 @@ class RealtimeController(KernelController):
                     self._schedules.write_nice(tid, nice)
 
     def _set_strangers_back(self, guest: Guest, done: Mapping[int, ThreadSchedule]) -> None:
-        """Undo schedules of threads of other processes that have reused the ids of ended guest threads.
+        """Give the usual schedule to threads of other processes that reuse the ids of ended guest threads.
 
         :raises OSError: the kernel refuses.
         """

@@ -349,7 +349,7 @@ class ResctrlController(KernelController):
             yield PlannedChange(self.name, _shown_group(step.group), change)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """One release item for each monitoring group of the agent, and one for all its other groups.
+        """One release item for each monitoring group of the agent, and one for all other groups of the agent.
 
         The default group gets the cache ways of the removed groups.
         """

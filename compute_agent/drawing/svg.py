@@ -101,7 +101,7 @@ def draw_chart(title: str, panels: Sequence[ChartPanel], since: float, until: fl
     """Draw curves over time as an SVG document, with times of the local time zone.
 
     :param panels: the charts, one below the other.
-    :param since: the begin in seconds since the epoch; ``until`` is the end.
+    :param since: the beginning in seconds since the epoch; ``until`` is the end.
     :param gap: the seconds without values after which a curve is broken.
     """
     height = _TOP + len(panels) * (_HEIGHT + _GAP) - _GAP + _BOTTOM
