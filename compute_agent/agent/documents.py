@@ -200,7 +200,7 @@ def provider_document(
 
 
 def origin_document(settled: SettledInventory) -> dict[str, str]:
-    """Whether each field of an inventory comes from the agent or from a client of Placement."""
+    """For each field of an inventory: whether the agent or another client of Placement has set it."""
     others = {one.field: f"set through the API, {one.verdict}" for one in settled.adjustments}
     return {field: others.get(field, "agent") for field in FIELDS}
 

@@ -147,7 +147,8 @@ def look_up_owner(
     """Find the owner of the root provider, without changing anything.
 
     :param own: the uuid of the agent's own root.
-    :returns: the owner, a text about it, and the reason why Placement did not answer (empty if it answered).
+    :returns: the owner, a text that describes the owner, and the reason why Placement did not answer (empty
+        if it answered).
     """
     shape = conf.compute.provider_tree
     name = hypervisor_name(conf)
@@ -176,7 +177,7 @@ def look_up_owner(
 def try_configuration(
     options: cfg.ConfigOpts, owner: RootOwner | None = None, factory: ControllerFactory | None = None
 ) -> None:
-    """Check a configuration on this host: build everything that depends on it, and change nothing.
+    """Check a configuration on this host: build all objects that depend on it, and change nothing.
 
     :param owner: the owner of the root provider; None means the owner that the configuration names.
     :param factory: builds the controllers with the driver of a running agent. None means that no controller
@@ -220,7 +221,7 @@ _READS: Final = frozenset(
 """The attributes of a driver that a dry run may use, because they change nothing."""
 
 _SECONDS: Final = 60.0
-"""Seconds to wait for the worker. The worker waits for nothing but libvirtd."""
+"""Seconds to wait for an answer of the worker, which itself waits for libvirtd at most."""
 
 
 def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:

@@ -163,7 +163,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
 
 
 MAX_LINE: Final = 1 << 20
-"""Maximum number of bytes of a request, which is about one guest."""
+"""Maximum number of bytes of a request. A request concerns at most one guest."""
 MAX_ANSWER: Final = 256 << 20
 """Maximum number of bytes of an answer, which may list all guests and providers of the host."""
 

@@ -467,7 +467,7 @@ def blocked_providers(
 
 
 def combine_items(items: Iterable[ReleaseItem]) -> list[ReleaseItem]:
-    """Merge the items with the same kind and name, because several controllers may have pinned one guest.
+    """Merge items with the same kind and name, because several controllers may have pinned one guest.
 
     If one of the items cannot be read, the merged item fails: otherwise a half-undone setting would count as
     undone.

@@ -236,7 +236,7 @@ class ConfigReloader:
         in_force: ConfigurationInForce,
         recorder: EventRecorder,
     ) -> None:
-        """Start with the configuration in force, and log its warnings.
+        """Begin with the configuration in force, and log the warnings about its options.
 
         :param registry: the metrics that watermarks may name.
         :param host: the configured host that the agent starts with.

@@ -128,7 +128,7 @@ class HostAgent:
 
     @property
     def owned(self) -> Ownership:
-        """The names in Placement that belong to the agent, according to its state file."""
+        """By uuid of each provider, the resource classes, traits and values that belong to the agent."""
         return self._parts.state.state.owned
 
     # Start and end

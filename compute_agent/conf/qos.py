@@ -2,7 +2,7 @@
 
 ``register_sections`` registers the sections of all families, such as ``[watermark:NAME]`` or
 ``[guest_rule:NAME]``, after the files were read. An unknown option in ``[qos]`` or in these sections is an
-error. Otherwise a misspelt limit would silently not apply.
+error. Otherwise a limit with a misspelt name would have no effect, and no message would say so.
 """
 
 from collections.abc import Iterable, Iterator

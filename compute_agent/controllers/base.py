@@ -184,7 +184,7 @@ class KernelController(Protocol):
         ...
 
     def apply(self, target: GuestTarget) -> bool:
-        """Compare the kernel's settings of a guest with its target, write the differences, and read back.
+        """Compare the kernel's settings of a guest with its target, write differences, and read them back.
 
         :return: whether a setting was written.
         :raises GuestGoneError: the guest has ended.

@@ -81,7 +81,8 @@ class RealtimeController(KernelController):
         """Begin with these realtime priorities of the classes of guests.
 
         :param priorities: the priority of each class that has one, by its name.
-        :param store: keeps notes of the guests with a priority, written before a guest gets its first one.
+        :param store: keeps a note of each guest with a priority; the note is written before the priority is
+            set.
         :param schedules: the kernel's interface for schedules.
         :param count_drift: called for each thread that lost its schedule.
         """

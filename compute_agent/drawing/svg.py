@@ -47,7 +47,7 @@ def svg_document(
 
 
 def text(x: float, y: float, words: str, anchor: str = "start", weight: str = "normal") -> str:
-    """An SVG text. Its start, middle or end is at the point, depending on ``anchor``."""
+    """An SVG text. The text's start, middle or end is at the point, depending on ``anchor``."""
     where = f'x="{x:.1f}" y="{y:.1f}"'
     if anchor != "start":
         where += f' text-anchor="{anchor}"'
