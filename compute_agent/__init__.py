@@ -14,7 +14,7 @@ Packages
 
 Order of calls
     ``agent.service`` reads the host, builds the pipeline and starts the loops. Each round of the main loop
-    reads the guests from the driver, resolves their settings, lets the policy choose CPUs, and lets the
+    reads the guests from the driver and resolves their settings. Then the policy chooses CPUs, and the
     controllers write the chosen CPUs to the kernel. The reporting loop compares the inventories with
     Placement.
 

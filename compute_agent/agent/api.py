@@ -102,7 +102,7 @@ class AgentParts(Protocol):
 
     @property
     def owned(self) -> Ownership:
-        """By uuid of each provider, the resource classes, traits and values that belong to the agent."""
+        """The resource classes, traits and values that belong to the agent, by the uuid of the provider."""
         ...
 
     @property

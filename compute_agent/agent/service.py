@@ -128,7 +128,7 @@ class HostAgent:
 
     @property
     def owned(self) -> Ownership:
-        """By uuid of each provider, the resource classes, traits and values that belong to the agent."""
+        """The resource classes, traits and values that belong to the agent, by the uuid of the provider."""
         return self._parts.state.state.owned
 
     # Start and end

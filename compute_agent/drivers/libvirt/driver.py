@@ -120,7 +120,7 @@ class LibvirtDriver:
         self._look_interval = look_interval
         self._check_lock = lock
         self._round: list[Any] = []
-        """Libvirt's objects of the domains whose definitions are still to be read in this round."""
+        """Libvirt's objects of the domains with definitions that are still to be read in this round."""
         self._look_pause = self._next_look = 0.0
         self._stopped = threading.Event()
         tried = threading.Event()
