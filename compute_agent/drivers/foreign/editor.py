@@ -237,9 +237,7 @@ class ValueEditor(abc.ABC):
         """
 
     def _names_to_keep(self, record: ValueRecord, names: Collection[str]) -> Sequence[str]:
-        """The ``names`` of values for which systemd's file has to stay, because another program has caused
-        it.
-        """
+        """The ``names`` of values with a file that has to stay, because it is not the agent's."""
         return ()
 
     def _remove_files(self, record: ValueRecord, names: Collection[str]) -> None:
