@@ -124,7 +124,7 @@ def test_claims_are_placed_within_the_amounts_of_each_host(admin: Admin, url: st
     apart = {"group": {"name": "apart", "policy": "anti-affinity"}}
     assert take(7) == (409, [])
     assert take(4, 4, 4) == (409, [])
-    # without other hosts, both have room on the first one only
+    # only the first host has 6 or 5 VCPU, and it is one host
     assert take(6, 5, **apart) == (409, [])
     status, (large, middle, small) = take(5, 4, 2, **apart)
     assert (status, len({large, middle, small})) == (201, 3)
