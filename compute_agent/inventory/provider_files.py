@@ -208,8 +208,7 @@ def _parse_provider(source: str, provider: Mapping[Any, Any], where: str) -> Pro
 
 
 def _additional_items(provider: Mapping[Any, Any], kind: str, where: str) -> tuple[list[Any], str]:
-    """The list ``additional`` below the key ``kind`` of a provider, and its path for messages.
-    """
+    """The list ``additional`` below the key ``kind`` of a provider, and the list's path for messages."""
     where = f"{where}.{kind}"
     found = _check_mapping(provider.get(kind, {}), where).get("additional", [])
     where = f"{where}.additional"

@@ -64,9 +64,7 @@ class BalancerGoneError(BalancerError):
 
 @dataclass(frozen=True, slots=True)
 class KeptBan:
-    """The ban of one irqbalance: its base, and the CPUs that the agent wrote (empty after the ban was
-    lifted).
-    """
+    """The ban of one irqbalance: its base, and the CPUs that the agent wrote (empty after a lift)."""
 
     base: CpuSet
     written: CpuSet = frozenset()

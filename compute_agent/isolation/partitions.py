@@ -36,8 +36,7 @@ _CAP_SYS_ADMIN: Final = 21
 
 MEMBER: Final = "member"
 ISOLATED: Final = "isolated"
-"""A partition without load balancing and without unbound workqueues; used for partitions with a single CPU.
-"""
+"""A partition without load balancing and without unbound workqueues; for a single CPU."""
 BALANCED: Final = "root"
 
 PARTITION_PATH: Final = re.compile(
@@ -92,9 +91,7 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """The states of groups: those that should become partitions, their ancestors, and those with saved
-    originals.
-    """
+    """The states of groups: of future partitions, of their ancestors, and of groups with saved originals."""
 
     online: CpuSet = frozenset()
     groups: Mapping[str, GroupState] = field(default_factory=dict)
