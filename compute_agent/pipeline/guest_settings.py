@@ -265,9 +265,7 @@ class GuestClassifier:
     def resolution_input(
         self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, host_state: HostState
     ) -> ResolutionInput:
-        """The inputs from which a guest's settings are resolved. Callers can combine the inputs with other
-        rules.
-        """
+        """The inputs from which a guest's settings are resolved. They can also be resolved by other rules."""
         return ResolutionInput(
             guest, guest_facts(guest, allocation, owner, host_state), self.manual.values(guest.uuid)
         )
