@@ -155,7 +155,8 @@ class ClaimsBody(StrictSchema):
 class _EndingQuery(StrictSchema):
     """The parameters of ``GET /ext/v1/claims``."""
 
-    root = UuidField(required=True, metadata=since_version(microversion.INITIAL))
+    root = UuidField(metadata=since_version(microversion.INITIAL))
+    preemptible = StringField(choices=["true", "false"], metadata=since_version(microversion.INITIAL))
     limit = StringField(
         pattern="^[1-9][0-9]{0,3}$",
         meaning="a number from 1 to 9999",
@@ -170,11 +171,15 @@ class _EndingQuery(StrictSchema):
 
 @dataclass(frozen=True, slots=True)
 class EndingPage:
-    """A page of claims that end: the root of their host, the end and consumer before it, and its limit."""
+    """A page of claims that end: the root of their host, the time and consumer before it, and its limit.
 
-    root: str
+    Without a root, the claims of all hosts are asked for.
+    """
+
+    root: str | None
     after: EndMarker
     limit: int
+    only_preemptible: bool
 
 
 def parse_ending(params: Params, version: Microversion) -> EndingPage:
@@ -186,7 +191,7 @@ def parse_ending(params: Params, version: Microversion) -> EndingPage:
     time, _, consumer = values.get("marker", "0_").partition("_")
     # a limit above the maximum is no error, so that clients need not know the maximum
     limit = min(MAX_PAGE, int(values.get("limit", MAX_PAGE)))
-    return EndingPage(values["root"], (float(time), consumer), limit)
+    return EndingPage(values.get("root"), (float(time), consumer), limit, values.get("preemptible") == "true")
 
 
 class ConfirmationBody(StrictSchema):
