@@ -158,7 +158,7 @@ def test_claims_have_events_if_something_happens_at_their_end(admin: Admin, url:
 
 
 def test_events_name_the_hosts_of_present_claims_and_windows(admin: Admin, url: str, host: str) -> None:
-    node = make_provider(admin, "node", parent=host, VCPU=8, MEMORY_MB=8)
+    make_provider(admin, "node", parent=host, VCPU=8, MEMORY_MB=8)
     other = make_provider(admin, "other", VCPU=80)
     one = new_claim("resources=MEMORY_MB:1&resources1=VCPU:1", allowed_hosts=[host])
     assert post_claims(admin, one, ends_at=after(HOUR), on_end="evict").status_code == 201
