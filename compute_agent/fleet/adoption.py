@@ -71,7 +71,7 @@ def _write_note(note: Callable[[Path], None], folder: Path) -> None:
         note(folder)
     except OSError as error:
         # Without the note only one thing is lost: a later start does not ask the source for other settings.
-        LOG.warning("The result of the agent's start cannot be written: %s", error)
+        LOG.warning("The agent cannot record whether its start has failed: %s", error)
 
 
 def _get_usable(

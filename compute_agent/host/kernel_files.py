@@ -239,5 +239,5 @@ class SysFiles:
         try:
             return parse(text)
         except cpuset.BadCpuSet as error:
-            LOG.warning("%s: %s: ignored", self.root / path, error)
+            LOG.warning("%s has no CPUs in the expected format, and is ignored: %s", self.root / path, error)
             return None

@@ -357,7 +357,7 @@ class MonitorLoop:
             # Other errors than OSError are defects of the code, for which the log has the stack.
             LOG.warning("%s: %s", what, error, exc_info=None if isinstance(error, OSError) else error)
         elif self._troubles.get(what) and not reason:
-            LOG.info("%s: no longer the case", what)
+            LOG.info("Monitoring works again after this problem: %s", what)
         self._troubles[what] = reason
 
 

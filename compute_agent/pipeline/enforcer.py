@@ -363,7 +363,7 @@ class GuestEnforcer:
         return host_state.with_online(self._read_online())
 
     def _note_failure(self, controller: KernelController, error: Exception) -> None:
-        LOG.error("%s: %s; the agent tries again", controller.name, error)
+        LOG.error("The controller %s has failed: %s; the agent tries again", controller.name, error)
         self._metrics.controller_failures.labels(controller.name).inc()
 
 

@@ -269,7 +269,7 @@ class GuestLifecycle:
                 " keep their CPUs: %s",
                 " and ".join(sorted(awaited)),
                 len(waiting),
-                self._driver.outage_reason or "the driver is about to look",
+                self._driver.outage_reason or "the driver has not looked for them yet",
             )
         for uuid, guest in running.items():
             if (old := saved.get(uuid)) is not None and self._cache.get(uuid) is None:

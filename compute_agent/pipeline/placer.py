@@ -255,7 +255,10 @@ class GuestPlacer:
                     entry.assignment.held_cpus, reachable, self._cpus_in_reach(entry)
                 )
             if stray and stray != entry.stray:
-                LOG.warning("%s", stray_warning(guest.uuid, stray, guest.name))
+                LOG.warning(
+                    "CPUs outside of the current CPU sets are in use: %s",
+                    stray_warning(guest.uuid, stray, guest.name),
+                )
             elif entry.stray and not stray:
                 LOG.info("Guest %s no longer holds CPUs outside the current CPU sets", guest)
             entry.stray = stray

@@ -270,7 +270,7 @@ def _read_bandwidth_control(
         minimum = int(files.read_file(f"{folder}/min_bandwidth"))
         granularity = int(files.read_file(f"{folder}/bandwidth_gran"))
     except (ResctrlError, ValueError) as error:
-        LOG.warning("Bandwidth %s cannot be controlled: %s", resource, error)
+        LOG.warning("Memory bandwidth (%s) cannot be controlled: %s", resource, error)
         return None
     maximum = _read_maximum(files, resource, default.lines[resource])
     return BandwidthControl(

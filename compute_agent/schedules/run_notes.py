@@ -104,7 +104,9 @@ class RunNotesFile:
                 self._notes = {}
             except ValueError as error:
                 LOG.error(
-                    "%s cannot be used: %s; guests keep the settings that it recorded", self._path, error
+                    "%s cannot be used: %s; guests keep the settings that the file recorded",
+                    self._path,
+                    error,
                 )
                 with contextlib.suppress(FileNotFoundError):
                     put_aside(self._path)

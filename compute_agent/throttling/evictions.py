@@ -233,7 +233,11 @@ class GuestEvictions:
             except PlacementError as error:
                 if str(error) != logged:
                     logged = str(error)
-                    LOG.warning("The allocation of guest %s is not removed yet: %s", name, logged)
+                    LOG.warning(
+                        "The allocation of guest %s is not removed yet, and the agent tries again: %s",
+                        name,
+                        logged,
+                    )
             self._wait(pause)
             pause = min(2 * pause, _MAX_PAUSE)
         LOG.warning("Guest %s was started again: it keeps its allocation", name)

@@ -321,9 +321,12 @@ class MetricSampler:
 
     def _log_missing(self, missing: Collection[str]) -> None:
         for metric in sorted(set(missing) - self._missing):
-            LOG.warning("The host does not report %s: its watermarks wait until it does", metric)
+            LOG.warning(
+                "The host does not report the metric %s: its watermarks wait until the host reports it",
+                metric,
+            )
         for metric in sorted(self._missing - set(missing)):
-            LOG.info("The host reports %s again", metric)
+            LOG.info("The host reports the metric %s again", metric)
         self._missing = frozenset(missing)
 
 
