@@ -38,10 +38,10 @@ def starting_with_fleet(
 ) -> Iterator[None]:
     """Make sure that an agent starts with a usable revision, and note whether the start failed.
 
-    A usable revision is taken from the state folder, or else from the source. Otherwise the agent would first
-    start without the settings of its fleet, and apply them only later. If the adopted revision no longer fits
-    the host, or the last start failed, the source is read for a newer revision, so that the fleet can repair
-    the host.
+    A usable revision is taken from the state folder, or else from the source. The agent does this before it
+    starts, because it would otherwise start without the settings of its fleet. If the adopted revision no
+    longer fits the host, or the last start failed, the source is read for a newer revision, so that the fleet
+    can repair the host.
 
     :param conf: the configuration of the host's own files.
     :param check: checks the configuration with a revision.

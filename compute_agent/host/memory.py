@@ -11,7 +11,7 @@ the node:
   faster tier is HBM. Slower memory is CXL memory if the host has such devices.
 - A node with CPUs has DRAM.
 
-If no source knows a node without CPUs, its memory has no type.
+If a node has no CPUs and no source knows the node, its memory has no type.
 
 The file formats are those of Documentation/ABI/stable/sysfs-devices-node,
 Documentation/admin-guide/mm/numaperf.rst, Documentation/ABI/testing/sysfs-bus-dax,

@@ -98,7 +98,7 @@ class CpuCache:
 
 @dataclass(frozen=True, slots=True)
 class HostTopology:
-    """The topology of a host. Its parts are ordered by id, and caches by level, type and id."""
+    """The topology of a host. The parts are ordered by id, but caches by level, type and id."""
 
     packages: tuple[CpuPackage, ...]
     dies: tuple[CpuDie, ...]

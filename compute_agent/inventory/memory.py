@@ -79,13 +79,13 @@ def pages_mb(nodes: Iterable[NumaNode]) -> int:
 
 
 SUFFIX: Final = "_RECLAIMED"
-"""The end of the name of a provider of reclaimed capacity, after the name of its parent."""
+"""The suffix in the name of a provider of reclaimed capacity. The name of its parent comes before."""
 
 
 def with_reclaimed(
     tree: ProviderTree, cpu_sets: CpuSets, memory: bool = False, root_memory_mb: int = 0
 ) -> ProviderTree:
-    """The tree with providers of reclaimed capacity below NUMA nodes, or below the root if there are none.
+    """The tree with providers of reclaimed capacity below NUMA nodes, or below the root without nodes.
 
     At first all units of their inventories are reserved; with_offers() frees some.
 

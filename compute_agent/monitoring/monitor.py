@@ -187,7 +187,7 @@ def _add_sample(meter: TargetMeter, group: str, samples: Mapping[str, CounterSam
 def _guests_of(
     targets: Sequence[MonitorTarget], paths: Mapping[tuple[str, str], str]
 ) -> dict[tuple[str, str], list[tuple[str, str]]]:
-    """For each class without counters of its own, by its key: the keys of its guests.
+    """The keys of the guests of each class without counters of its own, by the key of the class.
 
     A class has no counters of its own if it shares its control group with another class.
     """
@@ -357,7 +357,7 @@ class MonitoringGroups:
 def own_groups(targets: Sequence[MonitorTarget], present: ResctrlGroups) -> dict[tuple[str, str], str]:
     """The control groups that only one target (a class or a guest) uses, by the key of the target.
 
-    The control group's counters measure such a target, so it needs no monitoring group.
+    The control group's counters measure such a target, so the target needs no monitoring group.
     """
     users = Counter(target.group for target in targets)
     classes = Counter(group for group, _ in {(target.group, target.qos_class) for target in targets})

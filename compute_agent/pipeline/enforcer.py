@@ -1,6 +1,6 @@
 """The enforcer: runs the controllers, which write the settings of guests to the kernel, one after another.
 
-A failure of one controller does not stop the next.
+If a controller fails, the next controllers still run.
 
 Before the driver reports the start of a guest, only the controllers of cache groups and of memory nodes run
 for it. The CPUs of the guest are set when it runs, because libvirt itself sets them during the start.
@@ -127,8 +127,8 @@ class GuestEnforcer:
     ) -> None:
         """Run ``controllers``, in their order.
 
-        :param read_online: reads the CPUs that are online now; None means the online CPUs of the host state
-            are used.
+        :param read_online: reads the CPUs that are online now; None means that the online CPUs of the host
+            state are used.
         """
         self._read_online = read_online
         self._controllers = controllers

@@ -102,7 +102,7 @@ class ManualSettings:
     def change_settings(
         self, uuid: str, source: SettingSource, texts: Mapping[str, str], unset: Collection[str] = ()
     ) -> None:
-        """Set and unset settings of a guest from one source, and wait until they are on disk.
+        """Set and unset settings of a guest from one source, and wait until the changes are on disk.
 
         :raises OSError: the settings cannot be saved. The former settings stay in force.
         """

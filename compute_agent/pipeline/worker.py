@@ -208,7 +208,7 @@ class GuestPipeline:
             return [entry.guest for entry in self._cache]
 
     def resolution_inputs(self) -> list[ResolutionInput]:
-        """All guests, each with the facts and manual settings from which its settings are resolved."""
+        """The facts and the manual settings from which the settings of each guest are resolved."""
         with self._lock:
             resolve = self._classifier.resolution_input
             return [resolve(one.guest, one.allocation, one.owner, self.host_state) for one in self._cache]
@@ -335,7 +335,7 @@ class GuestPipeline:
             future.set_result(answer)
 
     def handle_event(self, event: Event) -> GuestView | CpuAssignment | None:
-        """Handle one event completely, and return its answer. Only the worker's thread and tests call it."""
+        """Handle one event completely, and return its answer. Only the worker's thread and tests do so."""
         if isinstance(event, HostStateChanged):
             tree, self._placer.host_state = self.host_state.tree, event.host_state
             self._devices.compare_trees(tree, event.host_state.tree, self._cache)

@@ -78,7 +78,7 @@ class ProviderReader:
     """Reads the providers of one host, and remembers them. Only one thread at a time may use the object.
 
     :ivar reported: the providers by uuid, as last read. Code that changes a provider in Placement also
-        changes it here.
+        updates this mapping.
     :ivar generations: the generations of the providers at the last reading.
     :ivar evidence: a text about generations that decreased since the reading before; empty if no generation
         decreased.

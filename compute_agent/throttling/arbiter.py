@@ -40,7 +40,7 @@ class LimitArbiter:
         self._lock = threading.Lock()
 
     def replace_limits(self, owner: str, limits: Mapping[str, Mapping[ThrottleControl, float]]) -> None:
-        """Replace all limits that the trigger ``owner`` requests, but set none in the kernel yet.
+        """Replace all limits that the trigger ``owner`` requests, but set no limit in the kernel yet.
 
         The next call of repair_limits() brings the limits to the kernel. ``limits`` are by uuid of the guest
         and by control, in the unit of the control (cores for the CPU quota).

@@ -225,7 +225,7 @@ def _io_rate(subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound
 
 
 class MetricSampler:
-    """Measures the metrics that watermarks need, of the host and of its guests, once a round.
+    """Measures once a round the metrics of the host and its guests that watermarks need.
 
     Only one thread may use this object.
     """
@@ -269,7 +269,7 @@ class MetricSampler:
 
         Values that cannot be read are left out of the snapshot. A line is logged when a metric becomes
         unreadable, and when it is readable again. Rates are means since the last round, so the first round
-        has none.
+        has no rates.
         """
         now = self._begin_round(time)
         now.subjects = subjects

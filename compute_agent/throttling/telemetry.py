@@ -127,7 +127,7 @@ class ThrottleTelemetry:
         )
 
     def name_guests(self, owner: str, names: Mapping[str, str], staying: Iterable[str] = ()) -> None:
-        """Replace the names of guests, by uuid, as the trigger ``owner`` knows them.
+        """Replace the names of guests, by uuid, that the trigger ``owner`` has reported.
 
         A guest in ``staying`` keeps its former name if ``names`` lacks it.
         """
