@@ -253,7 +253,7 @@ def _host_inventories(
     if settings.huge_pages:
         check_reserved(settings.reserved_huge_pages, topology)
         pages = [page_inventories(here, settings.reserved_huge_pages) for here in nodes]
-        # Without memory in huge pages, which would otherwise be offered twice.
+        # Memory in huge pages is subtracted, because it would otherwise be offered twice.
         memory_mb = [max(0, mb - pages_mb(here)) for mb, here in zip(memory_mb, nodes, strict=True)]
     if settings.reserved_host_memory_mb > sum(memory_mb) > 0:
         raise ConfigError(

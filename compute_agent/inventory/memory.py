@@ -74,7 +74,7 @@ def page_inventories(nodes: Iterable[NumaNode], reserved: Reserved) -> dict[str,
 def pages_mb(nodes: Iterable[NumaNode]) -> int:
     """The MiB of memory in huge pages of these nodes, rounded up."""
     kib = sum(size * count for node in nodes for size, count in node.huge_pages.items() if size in HUGE_PAGES)
-    # Rounded up, so that MEMORY_MB never includes a part of a huge page.
+    # The result is rounded up, so that MEMORY_MB never includes a part of a huge page.
     return -(-kib // 1024)
 
 

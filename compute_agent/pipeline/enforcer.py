@@ -199,7 +199,8 @@ class GuestEnforcer:
                 try:
                     changed = controller.apply(self._target_for(entry, host_state))
                     LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
-                # Errors of files are raised as DriverError, because senders of orders handle no other error.
+                # Errors of files are raised as DriverError, because senders of requests handle no other
+                # error.
                 except OSError as error:
                     raise DriverError(f"{controller.name}: {error}") from error
                 entry.pending.discard(controller.name)
@@ -212,7 +213,7 @@ class GuestEnforcer:
         # The limits are cleared before the target is made, because it has a copy of them.
         entry.limits.clear()
         target = self._target_for(entry, host_state)
-        # Without controllers of cache groups (acts_early), which remove their limits in sync().
+        # Controllers of cache groups (acts_early) are left out, because they remove limits in sync().
         for controller in (each for each in self._controllers if not each.acts_early):
             try:
                 controller.apply(target)

@@ -37,7 +37,7 @@ class StartGuest:
     allocation: Allocation
     as_of: float
     cwd: str = "/"
-    # The environment is in repr(), which may be logged: a variable may contain a password.
+    # The environment is left out of repr(), which may be logged: a variable may contain a password.
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     declared: tuple[str, ...] = ()
     owner: ConsumerOwner | None = None

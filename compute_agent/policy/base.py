@@ -388,7 +388,7 @@ def _choose_near(
     If too few CPUs near the devices are free, choose from all free CPUs, unless the guest has ``near_only``.
     """
     near = near_cpus(supply, request, demand.cpus)
-    # No preference if all CPUs of the zone are near the devices, or none of them.
+    # No CPU is preferred if all CPUs of the zone are near the devices, or if no CPU is near them.
     if not near or near == demand.cpus:
         return choose(supply, request, demand, free)
     found: tuple[int, ...] | PlacementRefusal = PlacementRefusal(
