@@ -29,16 +29,20 @@ class TimeSkyline:
     The sum from ``times[i]`` until ``times[i + 1]`` is ``sums[i]``.
 
     The sum is 0 before the first breakpoint, and after the last. ``counted`` is the timed part of the used
-    amount in the read model: the begun amounts and the hold.
+    amount in the read model: the begun amounts and the hold. ``peak`` is the largest sum of all times.
     """
 
     times: "array[float]"
     sums: "array[int]"
     counted: int = 0
+    peak: int = field(init=False, compare=False)
     #: the parts and the result of the last sum that begins with this skyline
     _last_total: "list[tuple[TotalParts, TimeSkyline]]" = field(
         default_factory=list, init=False, repr=False, compare=False
     )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "peak", max(self.sums, default=0))
 
     @classmethod
     def from_amounts(cls, amounts: Iterable[TimedAmount], counted: int = 0) -> "TimeSkyline":

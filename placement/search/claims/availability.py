@@ -41,7 +41,7 @@ from placement.store.time_profile import TimeWindow
 from placement.store.time_skyline import SkylinesByClass, SkylinesByProvider, whole_milliseconds
 
 # a small first step suffices if some host is free soon, and then few breakpoints are read
-_STEPS: Final = (0.0, 1 / 256, 1 / 64, 1 / 16, 1 / 4, 1.0)
+_STEPS: Final = (0.0, 1 / 4096, 1 / 1024, 1 / 256, 1 / 64, 1 / 16, 1 / 4, 1.0)
 """Shares of the possible starts; the search tests one share after the other."""
 _ANY_AMOUNT: Final = -(2**62)
 """An amount that is less than any free amount."""

@@ -11,8 +11,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from placement.read_model.provider import SHARES, Provider
+from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import HostTree
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import WantedClaim
 from placement.search.claims.topology import SPLIT
@@ -47,7 +48,7 @@ class HostTimes:
         duration: float,
         budget: SearchBudget,
     ) -> None:
-        self._snapshot = snapshot
+        self._trees = snapshot.whole_trees()
         self._skylines = skylines
         self._duration = duration
         self._budget = budget
@@ -97,29 +98,30 @@ class HostTimes:
         return self._limits[root]
 
     def _find_limits(self, root: int) -> _HostLimits | None:
-        providers = self._snapshot.providers
-        members = [providers[each] for each in self._snapshot.trees[root]]
+        tree = self._trees[root]
         singles: list[tuple[TimeSkyline, int]] = []
         others: list[_ClassLimit] = []
         for need in self._needs:
-            name = need.resource_class
-            having = [each for each in members if name in each.inventories]
+            name, total = need.resource_class, need.total
+            having = tree.shape.having.get(name, ())
             if len(having) != 1:
-                limit = _ClassLimit.from_providers(having, self._skylines, need)
+                limit = _ClassLimit.from_tree(tree, having, self._skylines, need)
                 if limit is None:
                     return None
-                # a class without timed amounts has room at any time
+                # a class with room at any time excludes nothing
                 if limit.skylines:
                     others.append(limit)
                 continue
-            (provider,) = having
-            inventory = provider.inventories[name]
-            skyline = self._skylines.get(provider.id, NO_SKYLINES).get(name, NO_SKYLINE)
-            most = inventory.capacity - provider.used.get(name, 0) + skyline.counted - need.total
-            # all groups together are one allocation of this provider
-            if most < 0 or need.total > inventory.max_unit:
+            ((at, slot),) = having
+            # all groups together are one allocation of this provider; hosts that are too small are excluded
+            # before their skylines are read
+            if total > tree.capacities[slot] or total > tree.shape.portions[slot].max_unit:
                 return None
-            if skyline.times:
+            skyline = self._skylines.get(tree.members[at].id, NO_SKYLINES).get(name, NO_SKYLINE)
+            most = tree.free[slot] + skyline.counted - total
+            if most < 0:
+                return None
+            if skyline.peak > most:
                 singles.append((skyline, most))
         return singles, others
 
@@ -145,19 +147,29 @@ class _ClassLimit:
     max_units: Sequence[int]
 
     @classmethod
-    def from_providers(
-        cls, members: Iterable[Provider], skylines: Skylines, need: ClassNeed
+    def from_tree(
+        cls, tree: HostTree, having: Iterable[tuple[int, int]], skylines: Skylines, need: ClassNeed
     ) -> _ClassLimit | None:
-        """Return the limit; None if the host can never have enough."""
-        name, timed, free, units = need.resource_class, list[TimeSkyline](), list[int](), list[int]()
-        for each in members:
-            skyline = skylines.get(each.id, NO_SKYLINES).get(name, NO_SKYLINE)
-            timed.append(skyline)
-            free.append(each.free(name) + skyline.counted)
-            units.append(each.inventories[name].max_unit)
-        if not _gives_enough(need, [min(both) for both in zip(free, units, strict=True)]):
+        """Return the limit; None if the host can never have enough.
+
+        A limit without skylines excludes nothing.
+
+        :param having: the positions and slots of the providers that have the class.
+        """
+        slots = [slot for _, slot in having]
+        units = [tree.shape.portions[slot].max_unit for slot in slots]
+        if not _gives_enough(need, map(min, units, [tree.capacities[slot] for slot in slots])):
             return None
-        return cls(need, timed if any(each.times for each in timed) else (), free, units)
+        timed = [
+            skylines.get(tree.members[at].id, NO_SKYLINES).get(need.resource_class, NO_SKYLINE)
+            for at, _ in having
+        ]
+        free = [tree.free[slot] + each.counted for slot, each in zip(slots, timed, strict=True)]
+        if not _gives_enough(need, map(min, units, free)):
+            return None
+        # mostly the peaks are at different times, but many hosts have room even beside all of them
+        beside = [here - each.peak for here, each in zip(free, timed, strict=True)]
+        return cls(need, () if _gives_enough(need, map(min, units, beside)) else timed, free, units)
 
     def first_start(self, start: float, duration: float, until: float, budget: SearchBudget) -> float:
         """Return the first start that the sums of the providers do not exclude."""
@@ -167,12 +179,13 @@ class _ClassLimit:
             budget.spend(len(self.skylines))
             if self._has_room(TimeWindow(start, start + duration)):
                 break
-            # the sum over the providers skips most ends, and hosts with room at once do not need it
-            if total is None:
-                budget.spend(sum(len(each.times) for each in self.skylines))
-                total = self._total_skyline()
-            start = whole_milliseconds(min(each.next_end(start) for each in self.skylines))
-            start = total.first_fit(self._most_beside(), start, duration, until)
+            start = whole_milliseconds(min([each.next_end(start) for each in self.skylines]))
+            # the sum over the providers skips most ends, but takes longer than a test of few ends
+            if start <= until:
+                if total is None:
+                    budget.spend(sum(len(each.times) for each in self.skylines))
+                    total = self._total_skyline()
+                start = total.first_fit(self._most_beside(), start, duration, until)
         return start
 
     def fits_until(self, start: float, budget: SearchBudget) -> float:
@@ -187,11 +200,8 @@ class _ClassLimit:
         return ends[count - 1] if count else start
 
     def _has_room(self, window: TimeWindow) -> bool:
-        rooms = [
-            min(most, free - each.largest_sum(window))
-            for each, free, most in zip(self.skylines, self.free, self.max_units, strict=True)
-        ]
-        return _gives_enough(self.need, rooms)
+        beside = [here - each.largest_sum(window) for here, each in zip(self.free, self.skylines, strict=True)]
+        return _gives_enough(self.need, map(min, self.max_units, beside))
 
     def _total_skyline(self) -> TimeSkyline:
         """Return the sum of the amounts that take room from the need, over all providers."""
@@ -212,6 +222,6 @@ the request; and the limits of classes that several providers have.
 """
 
 
-def _gives_enough(need: ClassNeed, rooms: Sequence[int]) -> bool:
+def _gives_enough(need: ClassNeed, rooms: Iterable[int]) -> bool:
     positive = [each for each in rooms if each > 0]
     return bool(positive) and sum(positive) >= need.total and max(positive) >= need.largest
