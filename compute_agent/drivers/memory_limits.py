@@ -115,7 +115,7 @@ def differing_limits(
 ) -> dict[str, int]:
     """The values (bytes or a score) to write, by file, so that the guest has the ``wanted`` limits.
 
-    :param group: the guest's own group; None if it has none.
+    :param group: the guest's own group; None if the guest has no own group.
     :param pids: the processes of the guest.
     :param noted: the files that the agent has written before.
     """

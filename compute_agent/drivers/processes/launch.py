@@ -75,7 +75,7 @@ def adoptable_group(
 
 
 def oldest_process(pids: Iterable[int]) -> ProcessIdentity | None:
-    """The process that started first among these pids; None if none of them runs."""
+    """The process that started first among these pids; None if no process with these pids runs."""
     alive = (identity for pid in pids if (identity := procfs.identify_process(pid)) is not None)
     return min(alive, key=lambda identity: (identity.start_time, identity.pid), default=None)
 

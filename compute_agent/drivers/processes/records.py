@@ -262,7 +262,7 @@ class ProcessRecord:
 
     @property
     def own_group(self) -> GuestCgroup | None:
-        """The guest's own group; None if it has none."""
+        """The guest's own group; None if the guest has no own group."""
         return _cached_group(self.cgroup) if self.cgroup else None
 
     def member_pids(self) -> list[int]:
@@ -340,7 +340,7 @@ class RecordStore:
         write_durably(self._path(record.uuid), json.dumps(content, indent=1).encode())
 
     def remove(self, record: ProcessRecord) -> None:
-        """Remove the record of a guest that has ended, if there is one. The guest's log stays.
+        """Remove the record of a guest that has ended, if the record exists. The guest's log stays.
 
         The modification time of the log becomes the time of the end.
 
@@ -370,7 +370,7 @@ class RecordStore:
         return records, unusable
 
     def find_unusable(self, guest_uuid: str) -> UnusableRecord | None:
-        """The file with the name of a guest's record that cannot be used; None if there is none."""
+        """The unusable file with the name of a guest's record; None if no such file exists."""
         path = self._path(guest_uuid)
         # The function lexists() is used, because a dangling symbolic link also counts as an existing record.
         found = self._read(path) if os.path.lexists(path) else None

@@ -1,6 +1,6 @@
 """The properties of a service, with their types on the bus and the files that systemd writes for them.
 
-Pure functions. The names are those of :mod:`compute_agent.drivers.foreign.values`.
+Pure functions. :mod:`compute_agent.drivers.foreign.values` defines the names of properties.
 """
 
 from __future__ import annotations
