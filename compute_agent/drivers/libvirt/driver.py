@@ -636,7 +636,7 @@ class LibvirtDriver:
     def _set_score(self, known: RunningDomain, wanted: MemoryLimits, score: int) -> None:
         """Write the ``oom_score_adj`` of the QEMU process where it differs.
 
-        :raises OSError: it cannot be written or noted.
+        :raises OSError: the score cannot be written, or the agent cannot store that it is its own.
         """
         guest = known.guest
         if not memory_limits.differing_limits(None, [guest.pid], wanted, self._own_limits(known)):

@@ -3,7 +3,7 @@
 The agent starts a guest in a session of its own, or adopts it by the pid of a process or the folder of a
 cgroup v2 group. A guest outlives the agent. The pid and the start time identify a guest, so a later process
 with the same pid is not mistaken for it. Guests are pinned by scheduler affinity (sched_setaffinity(2)).
-Where the agent may write to a cgroup v2 group, each guest has a group of its own below it.
+Where the agent may write to a cgroup v2 group, each guest has a group of its own below this group.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ GRACE_SECONDS: Final = 60.0
 
 
 TAIL_BYTES: Final = 1 << 20
-"""Maximum number of bytes of a log that are kept when it is shortened."""
+"""Maximum number of bytes of a log that are kept when the log is shortened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def try_prune(folder: Path, options: cfg.ConfigOpts.GroupAttr) -> None:
 
 
 class GuestLogs:
-    """Keeps the logs of guests from filling the file system that also has the agent's state.
+    """Keeps the logs of guests from filling the file system that also contains the agent's state.
 
     Guests write their logs themselves, whether the agent runs or not. Guests open their logs with O_APPEND,
     so the agent can shorten a log in place. Output that a guest writes at that moment may be lost. Logs of
