@@ -90,8 +90,7 @@ class ContainerTable(GuestTable):
         return record.run == str(run_of(entry.guest, entry.running.main, self._groups))
 
     def may_return(self, key: str, guest_uuid: str) -> bool:
-        """Whether a container exists that would have this uuid in its next run, if its name stays the same.
-        """
+        """Whether a container exists that would have this uuid in its next run if it keeps its name."""
         try:
             container = self._find_subject(self._engine.read_container(key))
             if container is None:
@@ -224,7 +223,7 @@ class ContainerTable(GuestTable):
         except EngineError as error:
             # Podman refuses with 500, and not 404, what vanishes during the call.
             if self._unread.get(key) != str(error):
-                LOG.warning("Container %s is looked at again: %s", key[:12], error)
+                LOG.warning("Container %s cannot be read, and the agent tries again: %s", key[:12], error)
             self._unread[key] = str(error)
             with self._lock:
                 entry, lost = self._entries.get(key), self._lost.get(key)
@@ -240,7 +239,7 @@ class ContainerTable(GuestTable):
                 return SubjectFinding()
             container = self._find_subject(found)
         except ValueError as error:
-            LOG.warning("Container %s is left out: %s", key[:12], error)
+            LOG.warning("Container %s cannot be a guest: %s", key[:12], error)
             return SubjectFinding(is_other=True)
         if container is None:
             return SubjectFinding(is_other=True)
