@@ -26,7 +26,7 @@ _APART: Final = ConsumerGroup("different-hosts", GroupPolicy.ANTI_AFFINITY, 1)
 
 
 class _JointClaim(HostsSchema, explanation.TopologySchema):
-    """One of several requests that have to fit together; the request is repeated ``count`` times."""
+    """One of several requests that must fit at the same time; it is repeated ``count`` times."""
 
     count = IntegerField(1, MAX_CLAIMS, load_default=1)
 
