@@ -249,30 +249,17 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
 
 def _wanted_claim(claim: dict[str, Any], forms: RequestForms) -> WantedClaim:
     group = _parse_group(claim["group"])
-    wanted = parse_owned(claim, forms, claim["consumer_uuid"], claim["consumer_type"], group)
+    owner = ConsumerOwnership(claim["project_id"], claim["user_id"], claim["consumer_type"])
+    wanted = parse_hosted(claim, forms, claim["consumer_uuid"], owner)
     return replace(
         wanted,
+        order=parse_order(claim["order"], group),
+        group=group,
         generation=claim["consumer_generation"],
         alternates=claim["alternates"],
         topology=explanation.parse_topology(claim["topology"], wanted.request),
         expires_in=claim["expires_in"],
     )
-
-
-def parse_owned(
-    claim: dict[str, Any],
-    forms: RequestForms,
-    consumer: str,
-    consumer_type: str,
-    group: ConsumerGroup | None = None,
-) -> WantedClaim:
-    """Convert one claim of a body to a claim of a new consumer with this uuid and type.
-
-    :raises InvalidRequest: the field ``query``, ``flavor`` or ``order`` of the claim is wrong.
-    """
-    owner = ConsumerOwnership(claim["project_id"], claim["user_id"], consumer_type)
-    wanted = parse_hosted(claim, forms, consumer, owner)
-    return replace(wanted, order=_parse_order(claim["order"], group), group=group)
 
 
 def parse_hosted(
@@ -307,8 +294,11 @@ def _parse_group(given: dict[str, Any] | None) -> ConsumerGroup | None:
     return ConsumerGroup(given["name"], policy, 1 if limit is None else limit)
 
 
-def _parse_order(given: dict[str, float], group: ConsumerGroup | None) -> Order:
-    """Return the order in a body; a soft group policy adds its criterion, by default with the weight 1."""
+def parse_order(given: dict[str, float], group: ConsumerGroup | None = None) -> Order:
+    """Return the order in a body; a soft group policy adds its criterion, by default with the weight 1.
+
+    :raises InvalidRequest: a weight is wrong, or the order names the group of a claim without a group.
+    """
     for name, weight in given.items():
         # a negative weight prefers low numbers, which is only useful for attributes
         if weight < 0 and not name.startswith(ATTRIBUTE):

@@ -22,14 +22,15 @@ from placement.schemas.claim import (
     OwnedSchema,
     end_action_field,
     parse_end_action,
-    parse_owned,
+    parse_order,
     parse_time,
     time_field,
 )
-from placement.schemas.explanation import TopologySchema, parse_topology
+from placement.schemas.joint_claims import JointSchema, parse_joint
 from placement.schemas.request_form import RequestForms
 from placement.schemas.terms import Params, load_query, since_version
 from placement.search.claims.claim import WantedClaim
+from placement.store.consumers import ConsumerOwnership
 from placement.store.reservations import TYPE, ReservationChange, ReservationEnd, ReservationState
 from placement.store.time_profile import TimeWindow
 from placement.store.window_history import PastState
@@ -57,8 +58,8 @@ class _EndingSchema(StrictSchema):
     expires_in = NumberField(0, MAX_SECONDS, load_default=None, allow_none=False)
 
 
-class ReservationCreation(_EndingSchema, OwnedSchema, TopologySchema):
-    """The body of ``POST /ext/v1/reservations``: a query, a flavor or a host, with owner and expiry."""
+class ReservationCreation(_EndingSchema, OwnedSchema, JointSchema):
+    """The body of ``POST /ext/v1/reservations``: queries, flavors or a host, with owner and expiry."""
 
     uuid = UuidField(load_default=None, allow_none=False)
     starts_at = time_field()
@@ -182,7 +183,7 @@ def maintenance_window(body: dict[str, Any], window: TimeWindow | None) -> TimeW
     :raises InvalidRequest: the body also has a query or a flavor, or has no start.
     """
     places = ("query", "flavor", "allowed_hosts", "excluded_hosts", "order", "group", "topology")
-    fields = (*places, "lead_time", "cleaning_time", "on_end")
+    fields = (*places, "claims", "different_hosts", "lead_time", "cleaning_time", "on_end")
     if given := [name for name in fields if body.get(name)]:
         raise InvalidRequest(f"A reservation with maintenance_of takes a whole host, without {given[0]}.")
     if window is None:
@@ -190,12 +191,17 @@ def maintenance_window(body: dict[str, Any], window: TimeWindow | None) -> TimeW
     return window
 
 
-def wanted_of(body: dict[str, Any], forms: RequestForms, uuid: str, window: TimeWindow | None) -> WantedClaim:
-    """Return the claim for the reservation that a body describes.
+def wanted_of(
+    body: dict[str, Any], forms: RequestForms, uuid: str, window: TimeWindow | None
+) -> list[WantedClaim]:
+    """Return the claims of the reservation that a body describes; all have the same consumer.
 
     :param forms: the registered forms of requests, such as flavors.
     :param window: the time of the reservation.
-    :raises InvalidRequest: the query or the flavor is wrong.
+    :raises InvalidRequest: a query, a flavor or a topology is wrong, or there are too many claims.
     """
-    wanted = parse_owned(body, forms, uuid, TYPE)
-    return replace(wanted, topology=parse_topology(body["topology"], wanted.request), window=window)
+    owner = ConsumerOwnership(body["project_id"], body["user_id"], TYPE)
+    # with claims there is no order
+    wanted = parse_joint(body, forms, uuid, owner, window, alone=["order"])
+    order = parse_order(body["order"])
+    return [replace(each, order=order) for each in wanted] if order else wanted
