@@ -22,7 +22,6 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -31,7 +30,7 @@ from typing import Final
 from placement.read_model.provider import SHARES, Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
-from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim
+from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim, taken_amounts
 from placement.search.claims.host_rooms import NO_SKYLINES, Skylines
 from placement.search.claims.host_times import HostTimes
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
@@ -256,13 +255,8 @@ def free_until(
 
     The result is infinity if always.
     """
-    taken = Counter[tuple[int, str]]()
-    for choice in choices:
-        for provider, amounts in choice.resources:
-            for name, amount in amounts.items():
-                taken[provider.id, name] += amount
     ends = [math.inf]
-    for (provider_id, name), total in taken.items():
+    for (provider_id, name), total in taken_amounts(choices).items():
         if (skyline := skylines.get(provider_id, NO_SKYLINES).get(name)) is not None:
             most = snapshot.providers[provider_id].free(name) + skyline.counted - total
             ends.append(skyline.fits_until(most, start))
