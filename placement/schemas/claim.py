@@ -47,9 +47,9 @@ MAX_SECONDS: Final = 7 * 86_400.0
 """Maximum number of seconds until an unconfirmed claim expires."""
 # the latest end is counted from the search on, so a minimum as long as that could never be served
 MAX_MIN_DURATION: Final = int(MAX_AHEAD) - 86_400
-"""Maximum number of seconds that a preemptible claim lasts at least."""
+"""Largest possible minimum duration of a preemptible claim, in seconds."""
 MAX_PAGE: Final = 1000
-"""Maximum number of claims that end in one answer."""
+"""Maximum number of claims that one answer of ``GET /ext/v1/claims`` lists."""
 GROUP_NAME: Final = "^[A-Za-z0-9._:@+-]+$"
 GROUP_MEANING: Final = "a name of letters, digits and any of . _ : @ + -"
 GROUP: Final = "group"
@@ -73,12 +73,12 @@ def time_field() -> StringField:
 
 
 def end_action_field() -> StringField:
-    """Return an optional field for what happens at the end of a claim."""
+    """Return an optional field for the action at the end time of a claim."""
     return StringField(choices=[each.value for each in EndAction], load_default=None, allow_none=False)
 
 
 def parse_end_action(text: str | None) -> EndAction | None:
-    """Return what shall happen at the end of a claim; None if a body does not tell."""
+    """Return the action at the end time of a claim; None if a body names no action."""
     return None if text is None else EndAction(text)
 
 
@@ -136,7 +136,7 @@ class _ClaimSchema(OwnedSchema, explanation.TopologySchema):
 
 
 class _PreemptibleSchema(StrictSchema):
-    """The seconds that preemptible claims last at least, whatever is promised to others."""
+    """The minimum duration of a preemptible claim, in seconds, which no later booking shortens."""
 
     min_duration = IntegerField(1, MAX_MIN_DURATION, required=True)
 
@@ -171,9 +171,10 @@ class _EndingQuery(StrictSchema):
 
 @dataclass(frozen=True, slots=True)
 class EndingPage:
-    """A page of claims that end: the root of their host, the time and consumer before it, and its limit.
+    """A requested page of claims with an end time.
 
-    Without a root, the claims of all hosts are asked for.
+    The page has at most ``limit`` claims at the host with the uuid ``root``, or at all hosts if ``root`` is
+    None. ``after`` is the time and the consumer of the claim before the page.
     """
 
     root: str | None

@@ -42,7 +42,8 @@ MAX_MARGIN: Final = 30 * 86_400
 MAX_PAGE: Final = 1000
 """Maximum number of reservations that one answer lists."""
 DEGRADED: Final = "degraded"
-"""The filter that selects reservations of any state with amounts that their providers cannot give."""
+"""The filter that selects reservations, of any state, with amounts that their providers can no longer give.
+"""
 
 
 _STATES: Final = (*ReservationState, DEGRADED, *PastState)
@@ -50,7 +51,7 @@ _STATES: Final = (*ReservationState, DEGRADED, *PastState)
 
 
 class _EndingSchema(StrictSchema):
-    """The expiry of a reservation, which a body gives by one of two fields, and the end of its claims."""
+    """The expiry of a reservation, in one of two fields, and the action at the end time of its claims."""
 
     on_end = end_action_field()
     expires_at = time_field()
@@ -173,10 +174,10 @@ def end_of(body: dict[str, Any]) -> ReservationEnd:
 
 
 def window_of(body: dict[str, Any], end: ReservationEnd) -> TimeWindow | None:
-    """Return the window that a body asks for, without margins; None if the amounts are held at once.
+    """Return the window that a body asks for, without margins; None if the reservation begins at once.
 
-    :raises InvalidRequest: the window has no time as its end, or does not end after its start. A date does
-        not exist, or a reservation without a start has a lead or a cleaning time.
+    :raises InvalidRequest: the window has no end time, or does not end after its start. A date does not
+        exist, or a reservation without a start has a lead or a cleaning time.
     """
     if body["starts_at"] is None:
         if given := [name for name in ("lead_time", "cleaning_time") if body[name]]:

@@ -66,7 +66,7 @@ AVAILABILITY_COLUMNS: Final = (
     *("starts_at", "ends_at", "free_until"),
     *("host", "root_provider", "resources"),
 )
-"""Columns of a free window; of several consumers, each one has a line."""
+"""Columns of a free window; with several consumers, each consumer has a line."""
 
 TableRow = tuple[Any, ...]
 
@@ -333,7 +333,7 @@ class SetReservation(command.ShowOne):
     """Change the time when a reservation expires, or what happens at the end of claims from it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Send the new time, with the current generation of the reservation."""
+        """Return the parser of the arguments."""
         parser = _with_uuid(super().get_parser(prog_name))
         _add_expiry(parser, is_required=False)
         _add_on_end(parser, f"{_ON_END_HELP} (default: as before)")
@@ -379,7 +379,7 @@ class ListAvailability(command.Lister):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Find the windows; if there are none, fail with the reason."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         _add_place_arguments(parser)
         add_topology(parser)
@@ -404,7 +404,7 @@ class ListAvailability(command.Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
-        """Find windows; without any, fail with the reason."""
+        """List the windows; if there are no windows, fail with the reason."""
         body = {
             **_joint_fields(self, parsed_args),
             **_given_fields(parsed_args, "duration", "not_before", "deadline", "limit"),
