@@ -124,7 +124,7 @@ class _TimeAxis:
         return _LEFT + (time - self.since) / (self.until - self.since) * _WIDTH
 
     def time_marks(self) -> Iterator[datetime]:
-        """Round times of the local time zone, at most nine."""
+        """The times at the marks of the axis: at most nine round times of the local time zone."""
         days = math.ceil((self.until - self.since) / 8 / 86400)
         wanted = (self.until - self.since) / 8
         step = next((step for step in _STEPS if step >= wanted), days * 86400)

@@ -130,7 +130,8 @@ def missing_parts(group: GuestCgroup, wanted: CpuLimits) -> list[str]:
 
 
 class CgroupRoot:
-    """The delegated group, with a group for each guest below it; :meth:`open` checks and prepares it."""
+    """The delegated group, with a group for each guest below it; :meth:`open` checks and prepares this group.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

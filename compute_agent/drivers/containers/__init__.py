@@ -7,9 +7,9 @@ pods = pod``, a pod of Podman can be one guest. The pod's *infra container*, whi
 and runs as long as the pod does, represents the pod.
 
 ``driver.py`` is the driver, which extends :mod:`compute_agent.drivers.foreign`. ``table.py`` finds guests,
-and ``editor.py`` writes values to control groups and restores the old ones. Pure functions decide:
-``labels.py`` parses the settings, and ``container_state.py`` the answers of the engine. ``engine.py`` calls
-the engine, and ``event_stream.py`` follows its events.
+and ``editor.py`` writes values to control groups and restores the old ones. Pure functions make the
+decisions: ``labels.py`` parses the settings, and ``container_state.py`` the answers of the engine.
+``engine.py`` calls the engine, and ``event_stream.py`` follows its events.
 
 The agent sets limits in control groups and not through the API, for these reasons. The API has only the call
 ``POST /containers/ID/update`` for limits, and Podman 4.3 (Debian 12) lacks this call. The call cannot restore

@@ -77,7 +77,9 @@ class DomainGroup:
     unified: bool
 
     def read_limits(self) -> CpuLimits | None:
-        """Weight, quota, idleness and burst; None if they cannot be read, as after the domain has ended."""
+        """Weight, quota, idleness and burst; None if they cannot be read, for example because the domain has
+        ended.
+        """
         try:
             return self._unified_limits() if self.unified else self._legacy_limits()
         except OSError:
