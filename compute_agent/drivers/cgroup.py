@@ -130,8 +130,7 @@ def missing_parts(group: GuestCgroup, wanted: CpuLimits) -> list[str]:
 
 
 class CgroupRoot:
-    """The delegated group, with a group for each guest below it; :meth:`open` checks and prepares this group.
-    """
+    """The delegated group, which contains a group for each guest; :meth:`open` checks and prepares it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -68,7 +68,7 @@ class CombinedDriver:
 
     @property
     def outage_reason(self) -> str:
-        """The reasons of all drivers with a daemon that does not answer; empty if all answer."""
+        """A text with the reasons why daemons of drivers do not answer; empty if all daemons answer."""
         away = self.outage_reasons()
         there = [name for name in self._by_name if name not in away]
         if not away:

@@ -327,7 +327,7 @@ class DriverKind:
 def lock_for(name: str, conf: cfg.ConfigOpts, holder: str) -> DriverLock:
     """The lock on the guests of the named driver.
 
-    :param holder: names this agent in the error message of a second one.
+    :param holder: names this agent in the error message of a second agent.
     :raises DriverError: there is no driver of that name.
     """
     return _find_kind(name).lock(conf, holder)

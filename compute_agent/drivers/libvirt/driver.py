@@ -502,7 +502,7 @@ class LibvirtDriver:
         return frozenset().union(*(cpus for cpus in found if cpus is not None))
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """Weight and quota of the domain's group if they differ from ``wanted``.
+        """Weight and quota of the domain's group if they differ from ``wanted``, otherwise None.
 
         Shares and a lower quota that another program wrote into the definition take precedence over
         ``wanted``.
@@ -552,7 +552,9 @@ class LibvirtDriver:
     # Memory
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes of the kernel's or libvirt's memory binding, if they differ from ``wanted``."""
+        """The NUMA nodes of the kernel's or libvirt's memory binding if they differ from ``wanted``,
+        otherwise None.
+        """
         return self._table.find_entry(guest).other_nodes(wanted)
 
     def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:

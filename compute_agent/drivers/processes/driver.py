@@ -387,7 +387,7 @@ class ProcessDriver(UndividedThreads):
         return changed
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """Weight and quota of the guest's group if they differ from ``wanted``.
+        """Weight and quota of the guest's group if they differ from ``wanted``, otherwise None.
 
         :raises DriverError: ``wanted`` has a quota, and the guest has no group.
         """
@@ -407,7 +407,7 @@ class ProcessDriver(UndividedThreads):
     # Memory
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes of the guest's group if they differ from ``wanted``."""
+        """The NUMA nodes of the guest's group if they differ from ``wanted``, otherwise None."""
         return guest_cgroup.other_nodes(self._group_of(guest), wanted)
 
     def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
