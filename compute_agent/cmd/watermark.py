@@ -1,4 +1,4 @@
-"""``compute-agent watermark list`` and ``watermark test``."""
+"""Commands that show and test the thresholds of watermarks: ``watermark list`` and ``watermark test``."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def _draw_panel(panel: ChartPanel, top: float, axis: _TimeAxis, gap: float) -> I
 
 
 def _curve_pieces(points: Sequence[Point], gap: float) -> Iterator[list[tuple[float, float]]]:
-    """The pieces of a curve. Values of None, and gaps of more than ``gap`` seconds, break it into pieces."""
+    """The pieces of a curve. Values of None, and gaps of more than ``gap`` seconds, break the curve."""
     piece: list[tuple[float, float]] = []
     for time, value in points:
         if piece and (value is None or time - piece[-1][0] > gap):

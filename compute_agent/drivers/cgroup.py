@@ -32,7 +32,7 @@ _WANTED: Final = ("cpuset", "cpu", "memory", "io", "hugetlb")
 _PREFIX: Final = "guest-"
 
 PERIOD: Final = 100_000
-"""The period of ``cpu.max`` in microseconds over which the kernel counts a quota, which is the kernel's
+"""The period of ``cpu.max`` in microseconds, over which the kernel counts a quota. The value is the kernel's
 default.
 """
 

@@ -53,7 +53,8 @@ class CombinedDriver:
     def __init__(self, drivers: Sequence[GuestDriver], groups: Path = _GROUPS) -> None:
         """Combine drivers.
 
-        :param drivers: the drivers, at least one, each with another name; the first one goes first.
+        :param drivers: the drivers, at least one, each with another name. If two drivers report one guest,
+            the earlier driver manages it.
         :param groups: the root of all control groups of version 2.
         """
         self.name = join_names([driver.name for driver in drivers])

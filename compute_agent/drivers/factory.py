@@ -101,7 +101,7 @@ class DriverLock:
     _held: dict[Path, int] = field(default_factory=dict)
 
     def check_locks(self) -> None:
-        """Take each lock that this agent does not hold, and each lock of which the file was removed.
+        """Take each lock that this agent does not hold, and each lock with a file that was removed.
 
         :raises DriverError: another agent holds a lock, or the lock file cannot be made.
         """

@@ -1,10 +1,10 @@
-"""The drivers of guests that are containers of Podman or Docker, which root runs.
+"""The drivers of guests that are containers of Podman or Docker. The engine must run as root.
 
 Terms: the *engine* is Podman or Docker, which offers the API of the Docker Engine on a UNIX socket. A
-container with the label ``compute-agent.guest=true``, or with a name of ``guest_names`` in the options, is a
-guest while it runs. A *run* is the time from the start of a container to its end. With the option ``[podman]
-pods = pod``, a pod of Podman can be one guest. The pod's *infra container*, which has the labels of the pod
-and runs as long as the pod does, represents the pod.
+container with the label ``compute-agent.guest=true``, or with a name that matches the option ``guest_names``,
+is a guest while it runs. A *run* is the time from the start of a container to its end. With the option
+``[podman] pods = pod``, a pod of Podman can be one guest. The pod's *infra container*, which has the labels
+of the pod and runs as long as the pod does, represents the pod.
 
 ``driver.py`` is the driver, which extends :mod:`compute_agent.drivers.foreign`. ``table.py`` finds guests,
 and ``editor.py`` writes values to control groups and restores the old ones. Pure functions make the

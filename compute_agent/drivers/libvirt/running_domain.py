@@ -77,8 +77,7 @@ class DomainGroup:
     unified: bool
 
     def read_limits(self) -> CpuLimits | None:
-        """Weight, quota, idleness and burst; None if they cannot be read, for example after the domain's end.
-        """
+        """Weight, quota, idleness and burst. None if they cannot be read, as after the end of the domain."""
         try:
             return self._unified_limits() if self.unified else self._legacy_limits()
         except OSError:
@@ -504,7 +503,7 @@ class DomainTuning:
         return replace(has, binding=MemoryBinding(RESTRICTIVE, nodes))
 
     def limit(self, has: CpuLimits, wanted: CpuLimits, group: DomainGroup) -> None:
-        """Set weight and quota of the running domain where they differ.
+        """Set weight and quota of the running domain where they differ from the wanted values.
 
         The quota is libvirt's quota of the whole domain (``global_quota``). The quota of each guest CPU
         (``vcpu_quota``) belongs to the flavor.

@@ -68,7 +68,7 @@ class ProcessDriver(UndividedThreads):
         return ""
 
     def outage_reasons(self) -> Mapping[str, str]:
-        """Always empty, as :attr:`outage_reason`."""
+        """Always empty: processes depend on no daemon."""
         return {}
 
     @property
@@ -249,7 +249,7 @@ class ProcessDriver(UndividedThreads):
             self._table.handle_end(self._table.known_record(guest.uuid))
 
     def oom_kills(self) -> Sequence[OomKill]:
-        """The OOM kills since the last call of guests that have groups of their own."""
+        """The OOM kills since the last call, of guests with cgroups of their own."""
         for record in self._table.known_records():
             if (group := record.own_group) is not None:
                 self._table.oom.look_at_group(record.as_guest(), group)
