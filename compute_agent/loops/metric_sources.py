@@ -111,7 +111,10 @@ class _SourceRunner:
 
 
 class MetricSources(Collector):
-    """The metric sources of the configuration. Any thread may call read_value(); one calls the rest."""
+    """The metric sources of the configuration.
+
+    Only one thread may use the object, but any thread may call read_value().
+    """
 
     def __init__(
         self,

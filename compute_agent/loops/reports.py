@@ -418,7 +418,7 @@ class ReportLoop:
         self._pipeline.foreign_devices = now.foreign_devices
         for sentence in now.all_sentences:
             if sentence not in before.all_sentences:
-                LOG.warning("%s", sentence)
+                LOG.warning("Some amounts are not offered in Placement yet: %s", sentence)
         self.status = ReportStatus(True, time.time(), "", report.refusals, sent, adjustments, not_offered=now)
         return not report.refusals
 
@@ -440,7 +440,7 @@ class ReportLoop:
         Guests keep their settings.
         """
         if reason != self.status.waiting:
-            LOG.warning("Nothing can be reported: %s", reason)
+            LOG.warning("Nothing can be reported to Placement yet: %s", reason)
         # Placement has answered, and only the root is missing.
         self._metrics.placement_up.set(1)
         self._metrics.last_report.set_to_current_time()
