@@ -12,7 +12,7 @@ from placement_extras.openstack.time_lists import (
     ListReservationLimits,
     ListTimeEvents,
 )
-from tests.placement_extras.openstack.test_commands import FIRST, GUEST, SECOND, CommandClient, run
+from tests.placement_extras.openstack.command_client import FIRST, GUEST, SECOND, CommandClient, run
 
 END = "2026-12-24T18:00:00.000Z"
 UNKNOWN = "0b5d0a34-6bb5-4a2f-9d6e-2f8a4c1b7e90"
