@@ -205,7 +205,7 @@ def open_host_driver(
     names = split_names(choice.name)
     LOG.info("The agent manages guests of driver %s", " and ".join(names))
     if choice.notice:
-        LOG.warning("%s", choice.notice)
+        LOG.warning("The drivers of guests need attention: %s", choice.notice)
     locks = {name: lock_for(name, conf, holder) for name in names}
     try:
         driver = open_drivers(conf, folder, locks, host)

@@ -226,7 +226,12 @@ class RealtimeController(KernelController):
             present = self._driver.thread_ids(guest) if done else present
         for tid in done.keys() - present:
             if done[tid] != USUAL and self._schedules.read(tid) == done[tid]:
-                LOG.warning("Thread %d of guest %s has ended, and another one has its id", tid, guest)
+                LOG.warning(
+                    "Thread %d of guest %s has ended, and another thread with this id loses the priority of"
+                    " the guest",
+                    tid,
+                    guest,
+                )
                 self._write(tid, USUAL)
 
     def _is_noted(self, guest: Guest) -> bool:

@@ -123,9 +123,9 @@ class DriverLock:
                 self._take_lock(self.mark)
             except UnsafeFileError as error:
                 # Another user could replace the file and lock the agent out.
-                LOG.warning("The agent takes no lock in %s: %s", self.mark.parent, error)
+                LOG.warning("The agent continues without a lock in %s: %s", self.mark.parent, error)
             except OSError as error:
-                LOG.debug("The agent takes no lock in %s: %s", self.mark.parent, error)
+                LOG.debug("The agent continues without a lock in %s: %s", self.mark.parent, error)
 
     def release(self) -> None:
         """Release the locks.

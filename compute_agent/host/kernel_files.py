@@ -164,7 +164,9 @@ class SysFiles:
         try:
             return int(text)
         except ValueError:
-            LOG.warning("%s holds %r instead of a number: ignored", self.root / path, text)
+            LOG.warning(
+                "The agent ignores the file %s, which has %r instead of a number", self.root / path, text
+            )
             return None
 
     def cpu_list(self, path: str) -> frozenset[int] | None:
@@ -239,5 +241,5 @@ class SysFiles:
         try:
             return parse(text)
         except cpuset.BadCpuSet as error:
-            LOG.warning("%s: %s: ignored", self.root / path, error)
+            LOG.warning("The agent ignores the list of CPUs in the file %s: %s", self.root / path, error)
             return None

@@ -84,8 +84,8 @@ class GroupReader:
             found = tuple(itertools.islice(self._list_foreign("", guests), MAX_GROUPS + 1))
             if len(found) > MAX_GROUPS:
                 LOG.warning(
-                    "The host has more than %d control groups without guests. The agent restricts no"
-                    " further ones, and their processes may use quiet CPUs",
+                    "The host has more than %d control groups without guests. The agent restricts no further"
+                    " groups, and their processes may use quiet CPUs",
                     MAX_GROUPS,
                 )
             yield from found[:MAX_GROUPS]

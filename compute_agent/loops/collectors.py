@@ -281,7 +281,7 @@ class CollectorLoops:
         """Log the failure of a collector when it begins, and set its gauge."""
         self._failing.labels(name).set(bool(trouble))
         if trouble and name not in self._troubles:
-            LOG.warning("[capacity] collectors: %s: %s", name, trouble)
+            LOG.warning("The collector %s of [capacity] collectors fails: %s", name, trouble)
         others = {one: what for one, what in self._troubles.items() if one != name}
         self._troubles = {**others, name: trouble} if trouble else others
 

@@ -418,7 +418,7 @@ class ReportLoop:
         self._pipeline.foreign_devices = now.foreign_devices
         for sentence in now.all_sentences:
             if sentence not in before.all_sentences:
-                LOG.warning("%s", sentence)
+                LOG.warning("An amount of the host is not offered as configured: %s", sentence)
         self.status = ReportStatus(True, time.time(), "", report.refusals, sent, adjustments, not_offered=now)
         return not report.refusals
 

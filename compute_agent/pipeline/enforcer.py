@@ -179,7 +179,12 @@ class GuestEnforcer:
             for entry in sorted(waiting, key=lambda entry: _is_pinned(entry, host_state)):
                 try:
                     changed = controller.apply(self._target_for(entry, host_state))
-                    LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
+                    LOG.debug(
+                        "The controller %s has handled a guest: %s %s",
+                        controller.name,
+                        entry.guest,
+                        _OUTCOMES[changed],
+                    )
                 except GuestGoneError:
                     pass  # skipped: the guest has ended, and the queue has the event
                 except (DriverError, OSError) as error:
@@ -197,7 +202,12 @@ class GuestEnforcer:
             if controller.name in entry.pending:
                 try:
                     changed = controller.apply(self._target_for(entry, host_state))
-                    LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
+                    LOG.debug(
+                        "The controller %s has handled a guest: %s %s",
+                        controller.name,
+                        entry.guest,
+                        _OUTCOMES[changed],
+                    )
                 # Errors of files are raised as DriverError, because senders of orders handle no other error.
                 except OSError as error:
                     raise DriverError(f"{controller.name}: {error}") from error
@@ -362,7 +372,7 @@ class GuestEnforcer:
         return host_state.with_online(self._read_online())
 
     def _note_failure(self, controller: KernelController, error: Exception) -> None:
-        LOG.error("%s: %s; the agent tries again", controller.name, error)
+        LOG.error("The controller %s failed, and the agent tries again: %s", controller.name, error)
         self._metrics.controller_failures.labels(controller.name).inc()
 
 

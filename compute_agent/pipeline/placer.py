@@ -79,7 +79,9 @@ class GuestPlacer:
             return refusal
         supply = host_state.cpu_supply(self._cache.held_cpus(), self.use)
         if current is not None and (kept := refit_within(supply, request, current)) is not None:
-            LOG.debug("Guest %s stays on its CPUs, which meet %s", guest, host_state.in_words(allocation))
+            LOG.debug(
+                "Guest %s stays on its CPUs, which are enough for %s", guest, host_state.in_words(allocation)
+            )
             return kept
         decision = host_state.policy(supply, request)
         LOG.debug(
@@ -255,7 +257,10 @@ class GuestPlacer:
                     entry.assignment.held_cpus, reachable, self._cpus_in_reach(entry)
                 )
             if stray and stray != entry.stray:
-                LOG.warning("%s", stray_warning(guest.uuid, stray, guest.name))
+                LOG.warning(
+                    "The CPU sets have changed under a guest: %s",
+                    stray_warning(guest.uuid, stray, guest.name),
+                )
             elif entry.stray and not stray:
                 LOG.info("Guest %s no longer holds CPUs outside the current CPU sets", guest)
             entry.stray = stray

@@ -254,7 +254,7 @@ class PlanExecution:
 
     def _perform_action(self, action: Action) -> None:
         client, providers = self._client, self._providers
-        LOG.debug("Placement: %s", action)
+        LOG.debug("The agent sends a change to Placement: %s", action)
         match action:
             case CreateResourceClass(name):
                 client.create_resource_class(name)

@@ -553,7 +553,7 @@ class HostReporter:
         found = tuple(adjustment_sentences(tree, reported, owned))
         for sentence in found:
             if sentence not in self.adjustments:
-                LOG.warning("%s", sentence)
+                LOG.warning("An inventory was changed through the API: %s", sentence)
         self.adjustments = found
 
     def _keep_owned(self, owned: Ownership) -> None:

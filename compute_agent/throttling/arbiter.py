@@ -103,7 +103,9 @@ class LimitArbiter:
                     # If one guest cannot be limited, the limits of other guests are still repaired.
                     refused[event] = str(error)
                     if self._refused.get(event) != str(error):
-                        LOG.warning("Guest %s does not get its limit back: %s", guests[event.uuid], error)
+                        LOG.warning(
+                            "The limit of guest %s cannot be set again: %s", guests[event.uuid], error
+                        )
             # ``_failures`` has only the failures of this call, so that a failure after a success is logged
             # again.
             self._refused = refused

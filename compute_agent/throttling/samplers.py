@@ -321,7 +321,10 @@ class MetricSampler:
 
     def _log_missing(self, missing: Collection[str]) -> None:
         for metric in sorted(set(missing) - self._missing):
-            LOG.warning("The host does not report %s: its watermarks wait until it does", metric)
+            LOG.warning(
+                "The host does not report %s, so watermarks of this metric do nothing until it is reported",
+                metric,
+            )
         for metric in sorted(self._missing - set(missing)):
             LOG.info("The host reports %s again", metric)
         self._missing = frozenset(missing)

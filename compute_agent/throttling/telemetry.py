@@ -248,7 +248,7 @@ class ThrottleTelemetry:
         if outcome is EventOutcome.FAILED:
             # A failing action is tried again in each round, so only a new reason is reported.
             if self._failures.get((kind, guest)) == reason:
-                LOG.debug("Failed: %s: %s", text, reason)
+                LOG.debug("An action on a guest or the host failed again: %s: %s", text, reason)
             else:
                 self._record_failure(kind, subject, text, reason)
             self._failures[kind, guest] = reason
@@ -280,7 +280,14 @@ class ThrottleTelemetry:
     def _record_failure(self, kind: EventKind, subject: NamedSubject | None, text: str, reason: str) -> None:
         outcome = EventOutcome.FAILED
         self._recorder.record_event(
-            LOG.error, kind, subject, "Failed: %s: %s", text, reason, reason=reason, outcome=outcome
+            LOG.error,
+            kind,
+            subject,
+            "An action on a guest or the host failed: %s: %s",
+            text,
+            reason,
+            reason=reason,
+            outcome=outcome,
         )
 
 

@@ -186,7 +186,7 @@ class ProcessTable:
                 )
             self.oom.begin_counting(record.uuid, record.own_group)
         for it in self._unusable:
-            LOG.error("%s", describe_unusable(it))
+            LOG.error("The agent does not manage a guest: %s", describe_unusable(it))
 
     def start_watch(self, listener: Listener) -> None:
         """Call ``listener`` from now on for each guest that ends, or gets another main process."""

@@ -165,7 +165,7 @@ class GuestLogs:
     def _warn_once(self, guest_uuid: str, text: str) -> None:
         if self._told.get(guest_uuid) != text:
             self._told[guest_uuid] = text
-            LOG.warning("Guest %s %s", guest_uuid, text)
+            LOG.warning("The output of a guest is too large: guest %s %s", guest_uuid, text)
 
 
 def _shorten_log(path: Path, max_bytes: int) -> int:
