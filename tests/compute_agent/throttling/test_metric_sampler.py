@@ -155,7 +155,9 @@ def test_missing_file_costs_its_metric_only(tree, missing, series, caplog):
     sampler.take_snapshot(ALL, tree.subjects, 2.0)
     (metric,) = {one.metric for one in series}
     told = [record.message for record in caplog.records]
-    assert told == [f"The host does not report {metric}, so watermarks of this metric do nothing until it is reported"]
+    assert told == [
+        f"The host does not report {metric}, so watermarks of this metric do nothing until it is reported"
+    ]
 
 
 def test_a_repeated_reading_of_the_host_is_reported_once(tree, caplog):
