@@ -120,7 +120,7 @@ def source_warnings(conf: cfg.ConfigOpts) -> Iterator[str]:
 
 
 _EVENTS: Final = {"memory_bandwidth": {TOTAL_BYTES, LOCAL_BYTES}, "llc_occupancy": {OCCUPANCY}}
-"""By metric, the resctrl counters that can measure it; one of them is enough."""
+"""For each metric, the resctrl counters that can measure the metric; one counter is enough."""
 
 _PRESSURES: Final = ("cpu", "memory", "io")
 """The files of /proc/pressure that watermarks read."""
@@ -204,7 +204,7 @@ def _named_cpu_classes(conf: cfg.ConfigOpts, classes: Mapping[str, CpuClass], dr
 
 
 def _asks_quiet(conf: cfg.ConfigOpts) -> bool:
-    """Whether a QoS class or a guest rule asks for a level that keeps other work off guests' CPUs."""
+    """Whether a QoS class or a guest rule has an isolation level that keeps other work off guests' CPUs."""
     sections = (*qos_class_sections(conf), *guest_rule_sections(conf))
     return any(IsolationLevel(options.isolation or "").is_quiet for _, options in sections)
 

@@ -200,7 +200,7 @@ def provider_document(
 
 
 def origin_document(settled: SettledInventory) -> dict[str, str]:
-    """Whether each field of an inventory comes from the agent or from a client of Placement."""
+    """For each field of an inventory: whether the agent or another client of Placement has set it."""
     others = {one.field: f"set through the API, {one.verdict}" for one in settled.adjustments}
     return {field: others.get(field, "agent") for field in FIELDS}
 
@@ -336,10 +336,10 @@ def watermark_rows(status: WatermarkStatus) -> list[dict[str, Any]]:
     ``usage``, ``amount`` (the threshold) and ``gap`` (the excess) are in the metric's unit. A value of None
     is unknown. ``gap`` is also None while usage is below the threshold. ``streak`` counts the consecutive
     rounds with usage above the threshold; the agent acts when ``streak`` reaches ``for_samples``.
-    ``in_force`` describes the current limits and evictions because of the metric.
+    ``in_force`` describes the limits and evictions that the metric causes now.
 
-    While watermarks keep new guests away, ``in_force`` shows that for each watermark with an exceeded
-    threshold. If no threshold is exceeded, it shows that for each watermark within its cool-down.
+    While watermarks keep new guests away, ``in_force`` says so in the rows of all watermarks with an exceeded
+    threshold. If no threshold is exceeded, the rows of all watermarks within their cool-down say so.
     """
     rows: list[dict[str, Any]] = []
     for watermark in sorted(status.rules.watermarks, key=lambda one: one.name):

@@ -142,7 +142,7 @@ def offered_platform(control: ResctrlHandle | None, classes: Mapping[str, ShareS
 
 
 def resctrl_signature(conf: cfg.ConfigOpts) -> Any:
-    """A value that differs after each change of the resctrl mount or of other programs' groups."""
+    """A value that changes whenever the resctrl mount or a group of another program has changed."""
     mount = find_mount(Path(conf.host.root))
     if mount is None:
         return None

@@ -21,7 +21,7 @@ from compute_agent.throttling.executor import LimitSetter
 LOG = logging.getLogger(__name__)
 
 OWNER: Final = "by hand"
-"""The name under which the arbiter keeps limits that operators set, in addition to the limits of triggers."""
+"""The name under which the arbiter, which combines all limits of a guest, keeps the limits of operators."""
 
 
 MANUAL_EVICTION_THREAD: Final = ThreadSpec(

@@ -113,7 +113,7 @@ class AgentCommandManager(CommandManager):
     """Finds commands by their words, and imports their modules when they are needed."""
 
     def __init__(self) -> None:
-        """Begin without commands of entry points."""
+        """Begin without the search for commands in entry points of installed packages."""
         super().__init__("")  # cliff 4.8 has no default
 
     def find_command(self, argv: list[str]) -> tuple[type[Command], str, list[str]]:

@@ -59,7 +59,7 @@ class WatermarkList(AgentLister):
 class AmountColumn(AnyColumn):
     """A number that tables show with its unit.
 
-    A percentage of a capacity is shown as it is in the configuration.
+    A threshold in percent of a capacity is shown as the operator has written it.
     """
 
     def __init__(self, value: Any, unit: str) -> None:
@@ -87,9 +87,9 @@ class AmountColumn(AnyColumn):
 
 
 def _condition_text(value: Any) -> str:
-    """A threshold as it is in the configuration.
+    """The threshold of a condition as the operator has written it: ``true`` or ``false``.
 
-    The amounts 1 and 0 are true and false; other amounts are empty.
+    The number 1 stands for true, and 0 for false. For any other number the text is empty.
     """
     if isinstance(value, str):
         return value

@@ -8,7 +8,8 @@ Parts:
 - :mod:`~compute_agent.controllers.blockio`: limits block devices.
 - :mod:`~compute_agent.controllers.resctrl`: divides cache ways and memory bandwidth.
 - :mod:`~compute_agent.controllers.cpu_class`: sets frequencies and idle states of CPUs.
-  :mod:`~compute_agent.controllers.cpu_class_plan` and :mod:`~compute_agent.controllers.idle_cores` decide.
+  :mod:`~compute_agent.controllers.cpu_class_plan` and :mod:`~compute_agent.controllers.idle_cores` decide
+  which values it writes.
 
 Order of calls: after each event the worker's enforcer calls ``sync`` of each controller with the targets of
 all guests. After that, the enforcer calls ``apply`` for each guest with pending changes. The periodic

@@ -1,4 +1,4 @@
-"""Controller ``core_scheduling``: prevents guests of different groups from sharing a core at any time.
+"""Controller ``core_scheduling``: keeps guests of different groups from using one core at the same time.
 
 The kernel lets threads run on the two hyperthreads of a core only if they have the same core scheduling
 cookie. :mod:`compute_agent.schedules` decides and sets cookies. The controller passes groups of guests to

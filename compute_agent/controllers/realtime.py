@@ -81,7 +81,8 @@ class RealtimeController(KernelController):
         """Begin with these realtime priorities of the classes of guests.
 
         :param priorities: the priority of each class that has one, by its name.
-        :param store: keeps notes of the guests with a priority, written before a guest gets its first one.
+        :param store: keeps a note of each guest with a priority; the note is written before the priority is
+            set.
         :param schedules: the kernel's interface for schedules.
         :param count_drift: called for each thread that lost its schedule.
         """
@@ -217,7 +218,7 @@ class RealtimeController(KernelController):
                     self._schedules.write_nice(tid, nice)
 
     def _set_strangers_back(self, guest: Guest, done: Mapping[int, ThreadSchedule]) -> None:
-        """Undo schedules of threads of other processes that have reused the ids of ended guest threads.
+        """Give the usual schedule to threads of other processes that reuse the ids of ended guest threads.
 
         :raises OSError: the kernel refuses.
         """

@@ -77,8 +77,8 @@ def nest_boxes(topology: HostTopology, devices: DeviceLines = NO_DEVICES) -> tup
     """Nest the parts of a topology by their CPUs.
 
     Returns the box of the host, and a line for each part that overlaps another part only partly, and so has
-    no box. A core goes before parts that overlap it, because its box has the cells of the CPUs. The host's
-    own box has the devices without a node, or with a node without CPUs.
+    no box. If a core and another part overlap, the core gets the box, because its box has the cells of the
+    CPUs. The host's own box has the devices without a node, or with a node without CPUs.
     """
     boxed = {node.id for node in topology.numa_nodes if node.cpus}
     others = [line for node, lines in devices.items() if node not in boxed for line in lines]

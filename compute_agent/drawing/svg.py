@@ -47,7 +47,7 @@ def svg_document(
 
 
 def text(x: float, y: float, words: str, anchor: str = "start", weight: str = "normal") -> str:
-    """An SVG text. Its start, middle or end is at the point, depending on ``anchor``."""
+    """An SVG text. The text's start, middle or end is at the point, depending on ``anchor``."""
     where = f'x="{x:.1f}" y="{y:.1f}"'
     if anchor != "start":
         where += f' text-anchor="{anchor}"'
@@ -101,7 +101,7 @@ def draw_chart(title: str, panels: Sequence[ChartPanel], since: float, until: fl
     """Draw curves over time as an SVG document, with times of the local time zone.
 
     :param panels: the charts, one below the other.
-    :param since: the begin in seconds since the epoch; ``until`` is the end.
+    :param since: the beginning in seconds since the epoch; ``until`` is the end.
     :param gap: the seconds without values after which a curve is broken.
     """
     height = _TOP + len(panels) * (_HEIGHT + _GAP) - _GAP + _BOTTOM

@@ -35,7 +35,7 @@ class AgentSnapshot:
 
     :ivar time: the time of the answers as text.
     :ivar groups: the resctrl groups.
-    :ivar uses: the measured use by uuid of a guest.
+    :ivar uses: the measured use of each guest, by its uuid.
     :ivar trouble: the failed requests with their reasons; empty without failures.
     """
 

@@ -23,7 +23,7 @@ SEPARATOR: Final = ","
 
 
 def split_names(name: str) -> tuple[str, ...]:
-    """Split the name of a driver or a combination into the names of drivers; empty for an empty name."""
+    """Split the name of a driver or a combination of drivers into single names; empty for an empty name."""
     return tuple(name.split(SEPARATOR)) if name else ()
 
 
@@ -76,7 +76,7 @@ class RunningGuests(Protocol):
         ...
 
     def outage_reasons(self) -> Mapping[str, str]:
-        """For each driver without an answering daemon, its ``outage_reason`` by the name of the driver."""
+        """The reasons why daemons do not answer, by the name of the driver. Other drivers have no entry."""
         ...
 
     @property
@@ -490,7 +490,8 @@ class GuestFlavor:
     """The flavor and the owner of a guest, as Nova wrote them into the definition of its domain.
 
     :ivar resources: the amounts of the flavor by resource class, without VCPU and PCPU.
-    :ivar dedicated: the number of guest CPUs that have dedicated host CPUs; None if the flavor does not tell.
+    :ivar dedicated: the number of guest CPUs that have dedicated host CPUs; None if the flavor does not say
+        how many.
     :ivar project_id: the id of the guest's project; empty if not known.
     :ivar user_id: the id of the guest's user; empty if not known.
     :ivar dedicated_vcpus: the numbers of the dedicated guest CPUs, if only some are dedicated

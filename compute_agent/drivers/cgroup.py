@@ -170,7 +170,7 @@ class CgroupRoot:
         return cls(folder.resolve())
 
     def make_group(self, guest_uuid: str) -> GuestCgroup:
-        """The group of a guest. A group that a crashed agent left behind is used again.
+        """Make the group of a guest, and return it. A group that a crashed agent left behind is used again.
 
         :raises OSError: the group cannot be made.
         """
@@ -242,7 +242,7 @@ class GuestCgroup:
         raise OSError(errno.EBUSY, "processes are made faster than they can be moved", str(source.folder))
 
     def process_ids(self) -> list[int]:
-        """The pids of the processes in the group and its subgroups; empty when the group is gone."""
+        """The pids of the processes in the group and its subgroups; empty if the group no longer exists."""
         # A guest, such as a container runtime, may make groups of its own below its group.
         found: list[int] = []
         for folder in self._walk_tree():
@@ -317,7 +317,7 @@ class GuestCgroup:
     def oom_events(self) -> tuple[int, int] | None:
         """The number of times the group reached its memory limit, and the number of processes killed.
 
-        Both numbers count from the start of the group (``memory.events``). The result is None without the
+        Both numbers count since the group was made (``memory.events``). The result is None without the
         controller memory, or if the group is gone.
         """
         # Read with one read(2) and without a file object, because each round reads this file for each guest.

@@ -4,8 +4,8 @@ The drivers are in the order of the option ``[guests] drivers``. If two drivers 
 agent manages the guest of the first driver in this order. The guest of the other driver counts as lost, with
 the reason. The same rule applies to two guests that share processes, because a process guest without a group
 of its own may run in the group of a service. If the group of a guest is below the group of another driver's
-guest, the agent manages the inner guest. For example, it manages a container that a service runs through the
-driver of containers.
+guest, the agent manages the inner guest. For example, if a service runs a container that is a guest, the
+driver of containers manages it, and the service is no guest.
 
 The daemon of a driver may be down. The agent then still manages the guests of the other drivers. A driver
 that has not listed its guests since the start of the agent is called *awaited*. The guests of an awaited
@@ -117,7 +117,7 @@ class CombinedDriver:
         return found
 
     def watch_guests(self, listener: Listener) -> None:
-        """Call ``listener`` for all changes that drivers report of guests which this object manages."""
+        """Call ``listener`` for each change that a driver reports of a guest that this object manages."""
         for place, driver in enumerate(self.drivers):
             driver.watch_guests(_OwnChanges(self.drivers[:place], listener, self._groups).pass_on)
 
@@ -331,7 +331,7 @@ class CombinedDriver:
 
 
 class _OwnChanges:
-    """Passes on the changes of a driver, without guests that have an earlier driver's uuid."""
+    """Passes on the changes of one driver's guests, except guests that an earlier driver manages."""
 
     def __init__(self, earlier: Sequence[GuestDriver], listener: Listener, groups: Path) -> None:
         self._earlier = earlier

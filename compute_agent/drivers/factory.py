@@ -310,7 +310,7 @@ def libvirtd_is_usable(uri: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DriverKind:
-    """The functions that lock and open a driver, and that check its limits before it opens.
+    """The functions that lock and open one driver, and that tell beforehand whether it can limit guests.
 
     :ivar lock: makes the lock on the guests, from the options and the name of the agent.
     :ivar open: makes the driver from the options, the folder of records, the lock and the name of the host's
@@ -359,7 +359,7 @@ def open_drivers(
     :param folder: the folder with the records of process guests.
     :param locks: the lock on the guests of each driver, by the name of the driver in the order of the
         drivers; None means that the driver only reads.
-    :param host: the name of the host's resource provider, of which the driver systemd makes uuids.
+    :param host: the name of the host's resource provider, from which the driver systemd derives uuids.
     :raises DriverError: a driver is not available, or another agent holds the lock on its guests.
     :raises OSError: the folder of records cannot be used.
     """
@@ -374,7 +374,7 @@ def open_drivers(
 
 
 def _assign_groups(opened: Iterable[GuestDriver]) -> None:
-    """Make the driver of services leave out services in which a container that is a guest has its group."""
+    """Make the driver of services skip each service that contains the group of a guest container."""
     engines = [driver for driver in opened if isinstance(driver, ContainerDriver)]
     for driver in opened:
         if isinstance(driver, SystemdDriver) and engines:

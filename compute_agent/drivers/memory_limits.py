@@ -1,7 +1,7 @@
 """Memory limits of guests in cgroup v2, ``oom_score_adj`` of their processes (proc(5)), and OOM kills.
 
-A value other than the kernel's default in a file that the agent did not write belongs to another program, and
-stays. Before the agent writes to a file, it records the file in the guest's record. After that, the agent
+If the agent did not write a file, a value other than the kernel's default in it belongs to another program,
+and stays. Before the agent writes to a file, it records the file in the guest's record. After that, the agent
 corrects any other value in this file. Limits of huge pages (controller ``hugetlb``) are in bytes, like all
 others.
 
@@ -9,9 +9,9 @@ The kernel counts OOM kills in ``memory.events`` of the guest's group. A guest o
 kills one of its processes, and the agent then removes its group. So the agent reads the counters a last time
 before it removes a group.
 
-Only its owner may write to the files of a process in /proc. The agent's unit drops CAP_DAC_OVERRIDE, so root
-cannot write them either. With CAP_SETUID a thread can take another user's rights for file systems alone
-(setfsuid(2)).
+Only the owner of a process may write to the files of this process in /proc. The agent's unit drops
+CAP_DAC_OVERRIDE, so even as root the agent cannot write to these files. With CAP_SETUID a thread can take
+another user's rights for file systems alone (setfsuid(2)).
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ An example
         cpu_allocation_ratio = 4
 
     Hosts with generation 6 adopt this revision. Hosts with generation 8 refuse this revision, because
-    generations never go down. Hosts of other groups refuse this revision, and so do hosts without the named
-    CPUs. To go back, the settings of generation 6 are signed as generation 8.
+    generations never go down. Hosts of other groups refuse this revision, too. To go back to the settings of
+    generation 6, sign them again as generation 8.
 
 Invariants
     - A revision has an effect only if it is signed by a key in the host's own configuration files.
@@ -32,5 +32,5 @@ Invariants
     - The host's own files take precedence, so that the fleet can always be overruled on the host.
     - A revision cannot set the options that :mod:`compute_agent.fleet.rules` lists, so it cannot lead an
       agent to another file, program, address or identity.
-    - A source that is unreachable, slow, endless or hostile changes only status and logs.
+    - A source that is unreachable, slow, endless or hostile has no effect except in status and logs.
 """

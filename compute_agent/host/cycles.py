@@ -33,7 +33,7 @@ _COUNTS: Final = struct.Struct("=QQQ")
 
 # The rest of the open files is for sockets, resctrl counters and libvirt.
 _SHARE_OF_FILES: Final = 4
-"""The divisor of the limit of open files: counters may use one in this number of files."""
+"""Counters may use at most the limit of open files divided by this number."""
 
 # The kernel's errors on hosts that do not have these events.
 _NO_COUNTERS: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL})

@@ -1,12 +1,12 @@
 """NUMA nodes with their CPUs, huge pages and distances, and the type of their memory.
 
-No file of the kernel shows the type of a node's memory. The agent uses the first of these sources that has
+No file of the kernel shows the type of a node's memory. The agent uses the first of these sources that knows
 the node:
 
 - NVIDIA's driver names the node of a GPU's memory (``/proc/driver/nvidia/gpus/*/numa_status``).
-- The driver ``kmem`` has made memory of a DAX device (``target_node``), and the path of the device contains
-  its bus. Persistent memory is below a bus of NVDIMMs, CXL memory below a region of CXL.
-- The speed of the node is compared with the speed of nodes with CPUs. The speed is the kernel's memory tier,
+- The driver ``kmem`` has added a DAX device to the node as memory (``target_node``). The path of the device
+  contains its bus. Persistent memory is below a bus of NVDIMMs, CXL memory below a region of CXL.
+- The speed of the node is compared with the speed of nodes with CPUs. Speed means the kernel's memory tier,
   and the bandwidth from the firmware (HMAT: ``accessN/initiators``). Memory with twice the bandwidth or a
   faster tier is HBM. Slower memory is CXL memory if the host has such devices.
 - A node with CPUs has DRAM.

@@ -276,7 +276,7 @@ def _covers_its_nodes(l3: HostZone, nodes: Iterable[HostZone]) -> bool:
 
 
 def _with_homes(zones: list[HostZone], shape: str) -> tuple[HostZone, ...]:
-    """The zones with ``home_of`` set: each CPU belongs to the innermost zone that has CPUs in this shape.
+    """The zones with ``home_of`` set: each CPU belongs to the innermost zone that offers CPUs in ``shape``.
 
     If two zones overlap only in part, the CPU belongs to the NUMA node.
     """

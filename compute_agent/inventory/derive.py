@@ -40,12 +40,12 @@ CONFIGURABLE: Final[Mapping[str, tuple[str, Field]]] = {
 """The options of ``[DEFAULT]`` that set a field of an inventory, with the resource class and the field."""
 
 _RESCTRL: Final = "RESCTRL"
-"""The end of the name of the provider of resctrl groups in a tree beside nova-compute."""
+"""The last part of a name: that of the provider of resctrl groups, in a tree beside nova-compute."""
 
 
 @dataclass(frozen=True, slots=True)
 class InventorySettings:
-    """The options for inventories. Amounts are in the units of the fields' names.
+    """The options for inventories. The unit of an amount is part of the field's name.
 
     If the ini file sets no allocation ratio, the field has the initial ratio. The initial ratio applies only
     to new inventories.
@@ -84,7 +84,7 @@ def derive_provider_tree(
     tree has no NUMA nodes, because the root already offers their CPUs and memory. Nova chooses the NUMA node
     of a guest without Placement.
 
-    :param platform: the controls of resctrl; None means that resctrl is not available.
+    :param platform: the capabilities of resctrl; None means that resctrl is not available.
     :param pools: the CPUs of each pool.
     :raises ConfigError: the settings do not fit the host.
     """

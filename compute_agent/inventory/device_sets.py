@@ -38,7 +38,8 @@ _NAME: Final = re.compile("[A-Z0-9_]{1,64}")
 class DeviceSet:
     """A set of devices.
 
-    :ivar name: the kind of the set; several sets of a host may have the same name.
+    :ivar name: the name of this kind of set, such as ``GPU_PAIR``. Several sets of a host may have the same
+        name.
     :ivar addresses: the PCI addresses of its members.
     """
 

@@ -159,7 +159,7 @@ class DeviceSpec:
         return owner is not None and single == owner.address
 
     def type_of(self, device: PciDevice) -> MdevType | None:
-        """The type of mediated devices that the entry offers for a device; None means it offers none."""
+        """The entry's type of mediated devices, if the device can make it; otherwise None."""
         return next((each for each in device.mdev_types if each.id == self.mdev_type), None)
 
     def class_of(self, device: PciDevice) -> str:

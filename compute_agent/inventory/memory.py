@@ -132,7 +132,7 @@ def with_offers(
 ) -> ProviderTree:
     """A copy of the tree in which ``reserved`` is the total of an inventory minus the offered units.
 
-    :param offers: the amounts by provider uuid.
+    :param offers: the offered units, by uuid of the provider.
     """
     return replace(tree, nodes=tuple(_with_offer(node, offers, resource_class) for node in tree.nodes))
 

@@ -63,7 +63,7 @@ def _amount_text(amount: float | None, whole: float | None, unit: float, name: s
 
 @dataclass(frozen=True, slots=True)
 class GuestLoad:
-    """The use of all L3 caches by a guest, with its class."""
+    """The use of all L3 caches by a guest, with the guest's QoS class."""
 
     consumer: str
     qos_class: str
@@ -78,7 +78,7 @@ class GuestLoad:
 
 @dataclass(frozen=True, slots=True, order=True)
 class RequestedLimit:
-    """A limit of a guest: its lever, the trigger that requests it, and the guests that it protects."""
+    """A limit of a guest, the trigger that requests the limit, and the guests that the limit protects."""
 
     lever: str
     trigger: str

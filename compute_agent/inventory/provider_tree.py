@@ -55,8 +55,8 @@ class ProviderNode:
         provider has no CPUs.
     :ivar device_class: the resource class of the PCI device; empty for other providers. Provider files may
         add other classes.
-    :ivar withheld: by resource class, the units to reserve in addition. Units that guests hold are not
-        reserved.
+    :ivar withheld: by resource class, the units to withhold from new guests. Units that guests hold already
+        are not reserved.
     """
 
     name: str
@@ -101,7 +101,7 @@ class ProviderTree:
         return self.nodes[1:] if self.beside else self.nodes
 
     def get(self, provider_uuid: str) -> ProviderNode | None:
-        """The provider of this host with that uuid; None if there is none."""
+        """The provider of this host with that uuid; None without such a provider."""
         return next((node for node in self.nodes if node.uuid == provider_uuid), None)
 
     def providers_of(self, resource_class: str) -> tuple[ProviderNode, ...]:
@@ -193,7 +193,7 @@ class IdentityError(Exception):
 
 
 def load_or_create(state_path: Path) -> str:
-    """The uuid of the root provider in ``state_path``, which is created if it is missing.
+    """The uuid of the root provider from the folder ``state_path``. A missing uuid is created and saved.
 
     Concurrent callers get the same uuid.
 
@@ -221,7 +221,7 @@ def load_or_create(state_path: Path) -> str:
 
 
 def look_up(state_path: Path) -> str | None:
-    """The uuid of the root provider in ``state_path``; None if there is none. No uuid is created.
+    """The uuid of the root provider from the folder ``state_path``; None if no uuid is saved.
 
     :raises IdentityError: the file has other content.
     :raises OSError: the file cannot be read.
@@ -233,7 +233,7 @@ def look_up(state_path: Path) -> str | None:
 
 
 def kept_name(state_path: Path) -> str:
-    """The name that the root provider had last; empty if none is saved.
+    """The last name of the root provider; empty if no name is saved.
 
     :raises IdentityError: the file has other content.
     :raises OSError: the file cannot be read.

@@ -62,7 +62,8 @@ class GroupReader:
     def __init__(self, root: Path, find_systemctl: Callable[[], str | None] | None = None) -> None:
         """Use the groups below ``root``.
 
-        ``find_systemctl`` returns the path of systemctl; None searches it on this host.
+        ``find_systemctl`` returns the path of systemctl; None means that the agent searches for it on this
+        host.
         """
         self.root = root
         self._files = SysFiles(root)

@@ -1,7 +1,7 @@
 """Keeps the agent's own threads off quiet CPUs, like all other work of the host.
 
-Usually the control group of the agent keeps the threads off quiet CPUs. This module does it if guests are
-below that group, or if the host has no cgroup v2.
+Usually the control group of the agent keeps the threads off quiet CPUs. This module is for hosts where guests
+are below that group, and for hosts without cgroup v2.
 """
 
 from __future__ import annotations

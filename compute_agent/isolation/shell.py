@@ -67,7 +67,7 @@ class IsolationStatus:
 
     :ivar refused: by uuid of the guest, messages about partitions that the guest does not have.
     :ivar balancers: messages about irqbalance processes that do not avoid the quiet CPUs.
-    :ivar unlocked: the reason why another agent may write the same masks; empty if none can.
+    :ivar unlocked: the reason why another agent may write the same masks; empty if no other agent can.
     """
 
     quiet: CpuSet = frozenset()

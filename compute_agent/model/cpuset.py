@@ -30,7 +30,7 @@ _PART: Final = re.compile(r"(\^?)\s*([0-9]+)(?:\s*-\s*([0-9]+))?", re.ASCII)
 
 
 class BadCpuSet(ValueError):
-    """A text is not a CPU set; ``part`` is its wrong part."""
+    """A text is not a CPU set; ``part`` is the wrong part of the text."""
 
     def __init__(self, text: str, part: str, why: str) -> None:
         super().__init__(f"bad CPU set {text!r}: {part!r} {why}")
@@ -131,7 +131,7 @@ class CpuSets:
 
     @property
     def offline_warning(self) -> str:
-        """A message about the CPUs in ``offline``; empty if there are none."""
+        """A message about the CPUs in ``offline``; empty without such CPUs."""
         if not self.offline:
             return ""
         return (
@@ -158,7 +158,7 @@ class CpuSets:
     def describe_strays(
         self, held: frozenset[int], online: frozenset[int], reach: frozenset[int] | None = None
     ) -> str:
-        """A text about CPUs that a guest holds but should not have any more; empty if there are none.
+        """A text about CPUs that a guest holds but should not have any more; empty without such CPUs.
 
         A CPU must not be held if it is offline, or if a change of the configuration has removed it from the
         dedicated set or from the guest's pool.
@@ -166,7 +166,7 @@ class CpuSets:
         :param held: the dedicated CPUs of the guest.
         :param online: the online CPUs of the host.
         :param reach: the CPUs that the guest may have: those of its pools or, if the guest has no pool, the
-            CPUs outside of all pools. The result is None if the host has no pools.
+            CPUs outside of all pools. None means that the host has no pools.
         """
         # An offline CPU is reported only as offline, although it is also missing in the dedicated set.
         gone, offline = held & online - self.dedicated, held - online

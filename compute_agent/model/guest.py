@@ -83,8 +83,8 @@ class CpuAssignment:
     :ivar dedicated: CPUs that no other guest gets. CPUs of guest CPUs come first, in the order of guest CPUs.
     :ivar withheld: the part of ``dedicated`` that stays empty, because a sibling thread is in use.
     :ivar mems: NUMA nodes for the memory; empty means any node.
-    :ivar given: another program has placed the guest, possibly against its allocation. Other guests may use
-        the same CPUs.
+    :ivar given: whether another program has placed the guest, possibly against the guest's allocation. Other
+        guests may then use the same CPUs.
     """
 
     vcpu_cpus: tuple[CpuSet, ...]
@@ -161,15 +161,15 @@ class Guest:
     :ivar settings: all settings, as the worker of the pipeline has resolved them.
     :ivar cgroup: path of the guest's own cgroup v2 folder; empty if the guest shares a group with others.
     :ivar details: further facts of the driver by name, for messages only.
-    :ivar dedicated: the number of guest CPUs that the flavor wants dedicated; 0 if there are none, or if the
-        number is unknown.
+    :ivar dedicated: the number of guest CPUs that the flavor wants dedicated; 0 if the flavor wants no
+        dedicated ones, or if the number is unknown.
     :ivar constraints: demands of the guest's definition.
     :ivar dedicated_vcpus: numbers of the dedicated guest CPUs, if only some are dedicated.
     :ivar declared: settings that the driver found in the guest's definition; ``declared_by`` is their source.
     :ivar declared_problems: sentences about declared values that have no effect.
     :ivar setting_sources: the source of each setting as text, by setting.
     :ivar setting_problems: sentences about values of settings that have no effect.
-    :ivar rule: name of the rule that matches; empty if there is none.
+    :ivar rule: name of the rule that matches the guest; empty if no rule matches.
     :ivar devices: addresses of the host's PCI devices that the guest has, and uuids of mediated devices; None
         if they are not known.
     """

@@ -88,7 +88,7 @@ class CacheMonitor:
 
     @property
     def exhaustion_count(self) -> int:
-        """How often RMIDs or counters became too few for all guests."""
+        """The number of times that RMIDs or counters became too few for all guests."""
         return self._groups.exhaustion_count
 
     def measure_targets(self, targets: Sequence[MonitorTarget], time: float) -> MonitorReading:
@@ -210,7 +210,7 @@ class MonitoringGroups:
         self.unmonitored_guests: frozenset[str] = frozenset()
         """Uuids of guests without a monitoring group, because RMIDs or counters are too few."""
         self.exhaustion_count = 0
-        """How often groups became too few after all guests had had a group."""
+        """The number of times that groups became too few, after a time in which each guest had one."""
         self.control_groups: tuple[str, ...] = ()
         """All control groups of the mount, including the default group and groups of other programs."""
 
@@ -328,7 +328,7 @@ class MonitoringGroups:
         return frozenset(target.threads()) & groups.read_tasks(self._files, target.group)
 
     def _assign_counters(self, groups: Iterable[str]) -> None:
-        """Assign counters to groups in this order.
+        """Assign counters to groups in the order of ``groups``.
 
         Control groups come first, because they measure the whole host.
         """

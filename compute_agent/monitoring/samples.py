@@ -150,7 +150,7 @@ part are deleted.
 
 
 class OtherContentError(Exception):
-    """The file is another database, or has another version of the tables."""
+    """The file has the database of another program, or another version of the tables."""
 
 
 class SampleStore:
@@ -327,7 +327,7 @@ def _forget_before(connection: sqlite3.Connection, time: float) -> bool:
 
 
 def _thin_out(connection: sqlite3.Connection) -> None:
-    """Delete the oldest tenth of the stored time.
+    """Delete the samples of the oldest tenth of the time for which samples are stored.
 
     :raises OtherContentError: the file has no samples.
     """

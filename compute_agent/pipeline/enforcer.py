@@ -151,8 +151,8 @@ class GuestEnforcer:
     def compare_all(self, host_state: HostState) -> None:
         """Compare the kernel with the wanted settings of each guest.
 
-        If a setting differs, the controller becomes pending for the guest. Each controller compares only once
-        in ``compare_rounds`` calls.
+        If a setting differs, the controller becomes pending for the guest. Each controller compares only in
+        one of its ``compare_rounds`` successive calls.
         """
         # Each controller begins at another round, so that the work is spread over the rounds.
         due = [
@@ -195,7 +195,8 @@ class GuestEnforcer:
     def apply_to(self, entry: CachedGuest, host_state: HostState) -> None:
         """Run the pending controllers for one guest.
 
-        :raises DriverError: a controller has failed; later ones were not called and stay pending.
+        :raises DriverError: a controller has failed. The controllers after it were not called and stay
+            pending.
         """
         self._sync(host_state)
         for controller in self._controllers:
@@ -256,7 +257,7 @@ class GuestEnforcer:
         self._expected.note_delay(guest)
 
     def note_cache_delay(self, guest: Guest) -> None:
-        """Record how old a started guest's process was when it got its cache group, if it has one now."""
+        """Record the age of a started guest's process when it got its cache group, if the guest has one."""
         entry, early = self.cache.get(guest.uuid), self._early_controllers()
         if entry is None or not early or any(controller.name in entry.pending for controller in early):
             return

@@ -42,7 +42,7 @@ class HostState:
     :ivar warnings: messages about entries of provider files that have no effect.
     :ivar classification: the rules that choose settings of guests.
     :ivar powered: the dedicated CPUs that a power manager may take offline and bring online.
-    :ivar wakes: whether the agent itself takes these CPUs offline and brings them online.
+    :ivar wakes: whether the agent itself takes the ``powered`` CPUs offline and brings them online.
     :ivar set_apart: CPUs in the boot options ``isolcpus`` and ``nohz_full``.
     :ivar alone_classes: the names of classes of guests with the isolation level ``alone``.
     """
@@ -189,8 +189,8 @@ def request_for(host_state: HostState, guest: Guest, allocation: Allocation) -> 
     """Build the placement request of a guest from its settings and its allocation on this host.
 
     With the legacy ``vcpu_pin_set``, the same CPUs back PCPU and VCPU. A guest with a flavor for dedicated
-    CPUs may hold VCPU in place of PCPU: it is older than PCPU, or nova-scheduler used its fall-back query.
-    The guest then gets dedicated CPUs for its VCPU.
+    CPUs may hold VCPU in place of PCPU: the allocation is older than PCPU, or nova-scheduler used its
+    fall-back query. The guest then gets dedicated CPUs for its VCPU.
     """
     settings = guest.settings
     asked = cpu_demands(host_state, allocation)

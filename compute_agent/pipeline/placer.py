@@ -50,7 +50,7 @@ class GuestPlacer:
         self.use: Mapping[str, LoadProfile] = {}
         """The measured CPU use of guests in cores by hour of the week, by uuid."""
         self.recent_use: Mapping[str, LoadProfile] = {}
-        """The mean of the last minutes, in the same form."""
+        """The mean CPU use of guests in the last minutes, in the same form as ``use``."""
         self._balanced: object = None
         """The inputs of the last search that found no guest to move. Equal inputs need no new search."""
         self._synced: tuple[HostState, Mapping[str, CpuSet]] | None = None
@@ -97,7 +97,7 @@ class GuestPlacer:
     def _admit_to_pools(
         self, guest: Guest, request: GuestRequest, current: CpuAssignment | None
     ) -> PlacementRefusal | None:
-        """The refusal of a guest that a pool in its allocation does not admit; None if all admit it."""
+        """The refusal of a guest that a pool in its allocation does not admit; None if all pools admit it."""
         if self.host_state.pools_only and (outside := refuse_outside(request.demands)) is not None:
             return outside
         wanted = {demand.pool: demand.cpus for demand in request.demands if demand.pool}
@@ -154,8 +154,8 @@ class GuestPlacer:
     def take_up(self, entry: CachedGuest) -> None:
         """Place a guest that already runs when the agent first sees it.
 
-        If neither its allocation nor its assignment is known, it keeps its CPUs as long as no other guest
-        holds a CPU.
+        A guest without a known allocation and assignment keeps its CPUs as long as no other guest holds a
+        CPU.
         """
         is_known = entry.allocation is not None or entry.assignment is not None
         if self._is_followed(entry) or is_known or self._cache.held_cpus():

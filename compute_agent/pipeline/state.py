@@ -170,7 +170,7 @@ class StateFile:
     def drop_former_watermarks(self) -> None:
         """Remove the state of watermarks of a former release, and wait until the change is on disk.
 
-        :raises OSError: the file could not be written; its next write removes the part.
+        :raises OSError: the file could not be written; the next write of the file removes this state.
         """
         with self._lock:
             self._state = replace(self._state, former_watermarks=None)

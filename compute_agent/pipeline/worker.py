@@ -568,7 +568,7 @@ class GuestPipeline:
     def _move_guest(self, event: MoveGuest) -> CpuAssignment | None:
         """Move a guest from CPUs outside of the configured CPU sets to CPUs within them.
 
-        :return: the new assignment; None if the guest has no CPUs outside.
+        :return: the new assignment; None if the guest has no CPUs outside of the sets.
         :raises GuestGoneError: there is no such guest.
         :raises GuestRefusedError: the policy finds no free CPUs within the sets.
         """

@@ -34,7 +34,9 @@ MAX_VALID_SECONDS: Final = 3600.0
 
 # A measured amount is certain, unlike an estimate, so the offer need not grow in steps.
 _AT_ONCE: Final = 1e9
-"""A growth of the offer that never limits it, as a multiple of the capacity."""
+"""The permitted growth of the offer, as a multiple of the capacity. The value is too large to limit any
+offer.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,8 +54,8 @@ class StolenReserve:
 
     :ivar readings: pairs of a time and the part of the CPUs' time that was stolen in the minute before.
     :ivar withheld: the number of withheld CPUs, since ``changed``.
-    :ivar less_since: the time since which too many CPUs are withheld; 0 if not too many are.
-    :ivar less: the highest number of CPUs that were needed since then.
+    :ivar less_since: the time since which too many CPUs are withheld; 0 if the number is right.
+    :ivar less: the highest number of CPUs that had to be withheld since ``less_since``.
     """
 
     readings: tuple[tuple[float, float], ...] = ()

@@ -1,4 +1,4 @@
-"""Errors of Placement, with one class for each reaction of a caller, and checks of the shapes of answers.
+"""Errors of Placement, one class for each kind of reaction of callers, and checks of answers.
 
 Each answer is checked when it arrives, because code that finds a wrong type later has already used half of
 the answer. A shape is one of the following:

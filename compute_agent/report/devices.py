@@ -61,8 +61,8 @@ def keep_gone_devices(
 
     The provider stays while a guest holds the device, because Placement refuses to delete a provider with
     allocations. All units are reserved, because Placement would otherwise offer the rest of a card to other
-    guests. The provider of a used device for one use stays, too, because the device may come back, and only
-    the provider shows that it was used.
+    guests. The provider of a device for one use (``one_time_use``) stays after the use, too: the device may
+    come back, and only the provider shows that it was used.
 
     :param owned: the agent's own parts of providers.
     :return: the tree, and a message about each device that is gone.

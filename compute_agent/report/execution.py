@@ -105,8 +105,8 @@ def combine_actions(actions: Sequence[Action], providers: Mapping[str, ReportedP
 LOG = logging.getLogger(__name__)
 
 _NOT_TOGETHER: Final = frozenset({400, 403, 404, 405, 413})
-"""The HTTP statuses of a refused tree after which the actions are sent one by one. A proxy may block the tree
-alone.
+"""The HTTP statuses of a refused tree after which the actions are sent one by one. A proxy may block only the
+request with the tree.
 """
 
 
@@ -225,7 +225,7 @@ class PlanExecution:
         )
 
     def _find_obstacle(self, action: Action) -> str | None:
-        """The reason why an action cannot be sent after a refused action; None if it can."""
+        """The reason why an action cannot be sent after a refused action; None if it can be sent."""
         match action:
             case CreateProvider(parent=parent) if parent in self._missing:
                 return f"its parent {parent} could not be created"

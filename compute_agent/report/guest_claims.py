@@ -21,7 +21,7 @@ from compute_agent.model.messages import full_name, is_uuid
 from compute_agent.report.history import ConsumerOwner
 
 CLAIM_TYPE: Final = "HOST_GUEST"
-"""The consumer type of the consumers for which the agent claims. Nova and people use others."""
+"""The consumer type of the consumers for which the agent claims. Nova and operators use other types."""
 
 _VERSION: Final = 1
 
@@ -33,8 +33,8 @@ Amounts = Mapping[str, int]
 class ClaimNote:
     """A claim that the agent has made, or is about to make.
 
-    :ivar key: the key by which the program that runs the guest knows it.
-    :ivar former: the amounts before a change that may not be done yet; empty if there is none.
+    :ivar key: the key by which the program that runs the guest knows the guest.
+    :ivar former: the amounts before a change that is possibly incomplete; empty without such a change.
     :ivar machine: the host of the agent that made the note, as ``read_machine_id()`` has it; empty: unknown.
     """
 
@@ -51,7 +51,7 @@ class ClaimNote:
         return full_name(self.name, self.guest_uuid)
 
     def as_consumer(self, generation: int | None) -> ConsumerAllocations:
-        """The consumer of the claim, without resources; ``generation`` is None for a new one."""
+        """The consumer of the claim, without resources; ``generation`` is None for a new consumer."""
         owner = self.owner
         return ConsumerAllocations(
             self.guest_uuid, {}, generation, owner.project_id, owner.user_id, owner.consumer_type
@@ -62,7 +62,7 @@ def claimed_amounts(settings: GuestSettings, dedicated_classes: Iterable[str], m
     """The amounts to claim for a guest.
 
     :param dedicated_classes: the classes of guests that get dedicated CPUs.
-    :param memory_mb: the memory in MiB; 0 if there is none.
+    :param memory_mb: the memory in MiB; 0 to claim no memory.
     """
     if settings.qos_class in dedicated_classes:
         # The emulator threads then have a CPU of their own.

@@ -42,7 +42,7 @@ def keep_held_memory(
     """The tree with held ``MEMORY_MB`` kept, and a message about each provider that waits for memory.
 
     :param held_mb: returns the held ``MEMORY_MB`` of a provider. A call costs a request on some servers, so
-        it is made only for inventories that would shrink.
+        the function is called only for inventories that would shrink.
     """
     nodes, waiting = [], []
     for node in derived.nodes:
@@ -170,7 +170,7 @@ class WithheldUnits:
     :ivar reserved: all reserved units.
     :ivar held: the amount that consumers hold.
     :ivar ratio: the allocation ratio of the inventory.
-    :ivar foreign: whether another program set ``reserved`` through the API. Its value stays.
+    :ivar foreign: whether another program has set ``reserved`` through the API. That value stays.
     """
 
     uuid: str

@@ -102,7 +102,7 @@ def holder_of(record: ConsumerAllocations) -> ConsumerOwner | None:
 
 
 def went_back(before: Generations, now: Generations) -> str:
-    """A text with evidence that the generations ``now`` are older than ``before``; empty if there is none."""
+    """A text with evidence that the generations ``now`` are older than ``before``; empty without evidence."""
     parts = []
     if gone := before.keys() - now.keys():
         parts.append(f"{len(gone)} of {len(before)} providers are gone")
@@ -116,7 +116,7 @@ def went_back(before: Generations, now: Generations) -> str:
 
 
 def why_older(evidence: str, losses: Collection[AllocationLoss], holding: int) -> str:
-    """The reason to believe that losses come from an older copy of the database; empty if they are intended.
+    """The reason to believe that losses come from an older copy of the database; empty for intended losses.
 
     :param evidence: the result of :func:`went_back`.
     :param losses: the guests with another allocation than before.

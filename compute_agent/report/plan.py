@@ -97,8 +97,8 @@ def settle_inventory(
     :param has: the present inventory in Placement; None means that Placement has no such inventory.
     :param written: the values that the agent may have written last.
     :param configured: the classes and fields that an option of the ini file sets.
-    :param ratio_elsewhere: the allocation ratio of the class on other providers of the host; None if none has
-        it.
+    :param ratio_elsewhere: the allocation ratio of the class on other providers of the host; None if no other
+        provider has the class.
     """
     if has is None:
         # A new inventory takes the ratio of the class elsewhere on the host, so that an operator's ratio
@@ -320,7 +320,7 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class KnownNames:
-    """The resource classes and traits that the server knows, and whether it has attributes of providers."""
+    """The resource classes and traits that the server knows; whether it supports provider attributes."""
 
     classes: frozenset[str]
     traits: frozenset[str]

@@ -41,7 +41,7 @@ class AllocationMove:
 
 @dataclass(frozen=True, slots=True)
 class InventoryChange:
-    """All inventories of a provider before and after the reshape; empty before if it does not exist yet."""
+    """All inventories of a provider before and after the reshape. Before, a new provider has none."""
 
     uuid: str
     before: Mapping[str, ProviderInventory] = field(hash=False)
@@ -164,7 +164,7 @@ def _all_wanted(
 
 
 def _certainty_rank(location: CpuLocation | None) -> int:
-    """The rank of a consumer: guests with dedicated CPUs, other guests, consumers without a guest."""
+    """The rank by which consumers move: guests with dedicated CPUs, other guests, all other consumers."""
     if location is None:
         return 2
     # A guest with dedicated CPUs fits on one provider only; an allocation without a guest fits on any.

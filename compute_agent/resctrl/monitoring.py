@@ -6,8 +6,8 @@ group inside it. Each control group and each monitoring group needs an RMID of i
 Hardware may have fewer counters than groups. In the mode ``mbm_event`` of info/L3_MON/mbm_assign_mode (Linux
 6.18), counters are assigned to events of groups. On each L3 cache, an event is counted only while it has a
 counter there. The file ``mbm_L3_assignments`` of a group shows and changes its counters. The file
-``info/L3_MON/available_mbm_cntrs`` shows how many are free. The kernel itself assigns free counters to new
-groups.
+``info/L3_MON/available_mbm_cntrs`` shows how many counters are free. The kernel itself assigns free counters
+to new groups.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class BandwidthTotals:
         return found
 
     def start_again(self) -> None:
-        """Forget the last sample, because it was of another group.
+        """Forget the last sample, because it came from another group.
 
         The next sample sets a new starting point.
         """
@@ -176,7 +176,8 @@ class MonitoredGroup:
     :ivar is_class: whether it is a class of guests.
     :ivar priority: guests of higher priority are monitored first.
     :ivar own_group: whether the guest or class has a control group of its own, which already has an RMID.
-    :ivar monitored: whether it has a monitoring group now. If so, it comes before others of its priority.
+    :ivar monitored: whether it has a monitoring group now. If so, it comes before other guests and classes of
+        equal priority.
     """
 
     name: str
@@ -267,7 +268,7 @@ class _OpenCounters(NamedTuple):
 
     @property
     def all_places(self) -> list[int | str]:
-        """The places of all counters of the group."""
+        """The descriptors or paths of all counters of the group."""
         return [place for _, places in self.caches.values() for place in places]
 
 

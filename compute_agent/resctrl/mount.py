@@ -99,8 +99,8 @@ def is_supported(root: Path) -> bool:
 def find_mount(root: Path) -> ResctrlMount | None:
     """The first resctrl mount in proc/mounts, or copied files at sys/fs/resctrl; None if there is neither.
 
-    The files of another machine may have been copied there. Copied files have no entry in proc/mounts, so the
-    existence of the folder is enough.
+    The files of another machine may have been copied to sys/fs/resctrl. Copied files have no entry in
+    proc/mounts, so the existence of the folder is enough.
     """
     for line in read_text(root / "proc/mounts").splitlines():
         fields = line.split()
@@ -134,7 +134,7 @@ class ResctrlOptions:
     :ivar prefix: the beginning of the names of all groups that belong to the agent.
     :ivar shared_ways: the number of cache ways that are never exclusive to a group.
     :ivar memory_bandwidth_gbps: the full bandwidth of a domain (100 %), in 10^9 bytes a second; None if
-        unknown. Only hardware with absolute values needs it.
+        unknown. Only hardware with absolute values needs this option.
     """
 
     prefix: str = "compute-agent."

@@ -208,7 +208,7 @@ class _StepPlanner:
     def _split_like(self, mask: WayMask, cache: int, *known: Schemata | None) -> Schemata:
         """The schemata lines of a cache for ``mask``.
 
-        With CDP, they are divided into code and data as in ``known``.
+        With CDP, the ways are divided into code and data as in ``known``.
         """
         for schemata in known:
             if schemata is not None and cache_mask(self.host.platform, schemata, cache) == mask:

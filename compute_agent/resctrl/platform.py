@@ -139,7 +139,7 @@ class ResctrlPlatform:
         """The bandwidth domain of an L3 cache; None if it is not known.
 
         Usually the domain has the same id as the cache. If no domain has this id, but there are as many
-        domains as caches, it is the domain at the same position.
+        domains as caches, the result is the domain at the same position.
         """
         if self.mb is None:
             return None

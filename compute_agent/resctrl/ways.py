@@ -128,7 +128,7 @@ class _MoveSearch:
     def _canonical_state(self, state: _BlockPositions) -> tuple[tuple[int, int], ...]:
         """A key of a state.
 
-        An exchange of two equally large blocks, except the owner's, leads to the same key.
+        An exchange of two equally large blocks, except the owner's, leads to a state with the same key.
         """
         pairs = list(zip(state, self.sizes, strict=True))
         return tuple(sorted(pairs[: self.others])) + tuple(pairs[self.others :])
@@ -138,8 +138,8 @@ class _MoveSearch:
 
         Afterwards all free ways are next to the owner's block.
 
-        The block nearest to an end moves first, into free ways. If the owner has no block, all blocks move
-        down.
+        The block nearest to an end of the pool moves first, into free ways. If the owner has no block, all
+        blocks move down.
         """
         own = self.start[self.others] if len(self.start) > self.others else self.high
         steps = []
@@ -255,9 +255,9 @@ def assign_ways(
     """Assign each owner its number of exclusive ways.
 
     An owner that has the right number keeps its ways, if other owners can get theirs without a move of its
-    mask. Ways of owners that are not in ``wanted`` become free. A mask outside of the pool, or overlapping
-    with another, is replaced. A request that does not fit is refused, and the ways of its owner become free,
-    too.
+    mask. Ways of owners that are not in ``wanted`` become free. A mask that lies outside of the pool, or
+    overlaps with another mask, is replaced. A request that does not fit is refused, and the ways of its owner
+    become free, too.
 
     :param held: the exclusive masks that owners have now, the oldest first.
     :param wanted: the number of exclusive ways that each owner should have.

@@ -13,6 +13,7 @@ cookies with a pure function, and :mod:`kernel_cookies` gives cookies to threads
 stores notes of the guests with a priority or a cookie from the agent.
 
 Invariants. A guest is noted on disk before its first priority or cookie. The agent never changes schedules
-and cookies of other programs. The agent recognises schedules and cookies of other programs in two ways: the
-guest has no note, or a realtime schedule has no flag SCHED_RESET_ON_FORK. Two groups have different cookies.
+and cookies of other programs. A schedule or cookie belongs to another program if its guest has no note. A
+realtime schedule without the flag SCHED_RESET_ON_FORK also belongs to another program. Two groups have
+different cookies.
 """

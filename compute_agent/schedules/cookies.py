@@ -43,7 +43,7 @@ class CookieGuest:
 class CookieGrant:
     """Threads of a guest that get the cookie of the process ``source``.
 
-    If ``source`` is None, they lose theirs.
+    If ``source`` is None, the threads lose their cookies.
     """
 
     guest: CookieGuest

@@ -35,6 +35,6 @@ Invariants
       ``[qos] highest_class``.
     - No step leaves a guest with less than ``[qos] min_share`` of its allotment.
     - A limit is in the state file before the kernel gets it, and stays in the file until it is removed.
-    - Each limit ends, even after a crash of the agent, or after its section was removed.
+    - Each limit is removed some day, even after a crash of the agent, or after its section was removed.
     - A section in preview only writes logs, events and metrics.
 """

@@ -170,7 +170,7 @@ class GuestEvictions:
         self._settings, self._client = settings, client
 
     def end_waiting(self) -> None:
-        """End all waits, because this agent ends. The next agent continues the evictions."""
+        """End all waits, because this run of the agent ends. The next agent continues the evictions."""
         self._ended.set()
 
     def stop_guest(self, uuid: str, grace: float | None = None) -> None:

@@ -61,7 +61,7 @@ class ThrottleTrigger(Protocol[A]):
     def plan_actions(self) -> Sequence[A]:
         """The actions of this round, in order.
 
-        After a failed action, the executor calls this again for further actions.
+        After a failed action, the executor calls this method again for further actions.
         """
         ...
 
@@ -145,8 +145,7 @@ class ThrottleExecutor:
     def run_round(self, trigger: ThrottleTrigger[A]) -> tuple[A, ...]:
         """Carry out the plan of a trigger; return the actions that succeeded.
 
-        A failed action is logged and counted, and the other actions of the plan are still carried out. The
-        other actions of the plan are still carried out.
+        A failed action is logged and counted. The other actions of the plan are still carried out.
         """
         # Preview comes first, because it is about the host as measured, before the actions of this round.
         self._show_preview(trigger.limit_owner, trigger.preview_actions())
@@ -182,7 +181,7 @@ class ThrottleExecutor:
     def resume_state(
         self, owner: str, throttles: Iterable[ThrottledGuest], evictions: Iterable[PendingEviction]
     ) -> None:
-        """Set the limits that a former agent has saved, and continue its evictions.
+        """Set the limits that the previous run of the agent has saved, and continue its evictions.
 
         A limit that cannot be set is logged; the first round of the trigger corrects it.
         """
@@ -292,7 +291,7 @@ class ThrottleExecutor:
 def _preview_key(action: ThrottlingAct) -> Hashable:
     """A key of an action in preview.
 
-    If the next round has an action with the same key, it is not reported.
+    If the next round has an action with the same key, that action is not reported.
     """
     if isinstance(action, CaseDecision):
         return action.case.watch, action.case.victim, action.case.suspect

@@ -51,7 +51,7 @@ def guest_command(command: str, timeout: float) -> GuestCommand:
     """Return a function that runs ``command`` with a guest's uuid as the last argument.
 
     The command is split into words as a shell does, but no shell runs. After ``timeout`` seconds the command
-    is killed. When it ends, its children are killed.
+    is killed. When the command ends, its children are killed.
 
     :raises ValueError: ``command`` is empty, or has an unbalanced quote.
     """

@@ -130,7 +130,7 @@ BLOCKIO: Final = ThrottleLever(resource.BLOCKIO, "io_pressure", "percent")
 """The lever on block I/O. Its limits are percentages of the weight and the rates of the guest's class of
 block I/O.
 
-For a guest without such a class, they are percentages of the default weight.
+For a guest without such a class, the limits are percentages of the default weight.
 """
 
 

@@ -26,7 +26,7 @@ class SourceAwayError(Exception):
 
 
 def read_value(source: MetricSource, running: RunningProgram | None = None) -> float:
-    """Run the command or the Prometheus query of a metric; return the number that it gives.
+    """Run the command or the Prometheus query of a metric; return the resulting number.
 
     The function takes at most ``source.timeout`` seconds, plus the time to resolve a host name.
 
@@ -69,7 +69,7 @@ def parse_answer(content: bytes) -> float:
 
 
 def refusal_reason(content: bytes) -> str:
-    """The reason why Prometheus refused a query, after a colon; empty if its answer has no reason."""
+    """A colon and the reason why Prometheus refused a query; empty if the answer has no reason."""
     try:
         # An answer is, for example, {"status": "error", "errorType": "bad_data", "error": "1:5: parse error:
         # ..."}.

@@ -25,8 +25,8 @@ MAX_PRESSURE: Final = 10.0
 needs all its memory, so nothing is reclaimed."""
 
 _MIN_PART: Final = 0.1
-"""The smallest part of the amount that a successful reclaim frees; after less, the guest is left alone for
-minutes.
+"""If a reclaim frees less than this part of the requested amount, the agent reclaims nothing more of the
+guest for minutes.
 """
 
 

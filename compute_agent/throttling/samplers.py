@@ -87,7 +87,7 @@ class GuestReader:
         allotments: CacheAllotments | None = None,
         cycles: CycleCounters | None = None,
     ) -> None:
-        """``root`` is the folder that contains ``proc``, usually ``/``. Cgroup paths are not below it."""
+        """``root`` is the folder that contains ``proc``; it is not a prefix of cgroup paths."""
         self.cycles = PerfEvents() if cycles is None else cycles
         self._driver = driver
         self._subjects = SubjectFactory(driver, allotments)
@@ -239,7 +239,7 @@ class MetricSampler:
     ) -> None:
         """Prepare measurements.
 
-        :param root: the folder that contains ``proc``; paths of guests' cgroups are not below it.
+        :param root: the folder that contains ``proc``, usually ``/``; it is not a prefix of cgroup paths.
         :param cache: reads the counters of caches; None means that caches are not measured.
         :param read_source: returns the last value of a metric from outside the kernel, by its name.
         :param read_oversold: returns the oversold amount of a reclaimed resource class.

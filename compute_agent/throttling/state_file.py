@@ -67,9 +67,9 @@ class FormerState(Protocol):
         ...
 
     def drop_former_watermarks(self) -> None:
-        """Remove the state of watermarks from the file; the change is on disk when this returns.
+        """Remove the state of watermarks from the file; the change is on disk when this method returns.
 
-        :raises OSError: the file could not be written; its next write removes the part.
+        :raises OSError: the file could not be written; the next write of the file removes this state.
         """
         ...
 
@@ -127,7 +127,7 @@ class ThrottlingFile:
                 self._write()
 
     def keep_interference(self, state: InterferenceState, *, learnt: bool = False) -> None:
-        """Replace the state of interference. Cases and pairs are on disk when this returns.
+        """Replace the state of interference. Cases and pairs are on disk when this method returns.
 
         Baselines, which change with each sample, are saved only periodically, or at once with ``learnt``.
 
@@ -292,7 +292,7 @@ def _parse_former(content: bytes, now: float) -> InterferenceState:
 
 
 def _former_watermarks(content: Any) -> WatermarkState | None:
-    """The state of watermarks of a former release; None if there is none, and empty if it is unusable."""
+    """The state of watermarks of a former release; None without such a state, empty if unusable."""
     if content is None:
         return None
     try:

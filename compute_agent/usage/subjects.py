@@ -47,7 +47,7 @@ LOG = logging.getLogger(__name__)
 _MIB: Final = 1 << 20
 
 _MAX_KNOWN: Final = 4096
-"""Maximum number of guests for which allotments are cached. When it is reached, the whole cache is
+"""Maximum number of guests for which allotments are cached. When the maximum is reached, the whole cache is
 emptied.
 """
 

@@ -57,13 +57,13 @@ class DeclaredSettings:
 
 @dataclass(frozen=True, slots=True)
 class KeyNames:
-    """The keys by which one kind of declarations names settings.
+    """The keys of settings in one kind of declarations (unit files, or labels of containers).
 
     :ivar uuid: the key of the uuid.
     :ivar vcpus: the key of the number of CPUs.
     :ivar memory: the key of the memory in MiB.
     :ivar settings: the settings by their keys.
-    :ivar place: stands before a key in messages.
+    :ivar place: the text before a key in messages, such as the name of the section or ``label``.
     """
 
     uuid: str
@@ -76,7 +76,7 @@ class KeyNames:
 def made_uuid(*names: str) -> str:
     """Derive a uuid of version 5 from names, such as those of the host and of the service.
 
-    :param names: none of them has a slash.
+    :param names: the names, none of which contains a slash.
     """
     return str(uuid.uuid5(_NAMESPACE, "/".join(names)))
 

@@ -107,7 +107,7 @@ def _parse_weight(text: str) -> int:
 
 
 def _parse_rates(name: str, text: str) -> DeviceLimits:
-    """The limits of one rate in ``io.max``, which has a line for each device with a limit."""
+    """The limits of one kind of rate in ``io.max``, which has a line for each device with a limit."""
     limits = {}
     for line in text.splitlines():
         device, *pairs = line.split()

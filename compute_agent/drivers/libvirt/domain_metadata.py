@@ -294,7 +294,7 @@ def parse_constraints(domain_xml: str) -> PlacementConstraints:
 def with_pins(
     constraints: PlacementConstraints, pins: Mapping[ThreadRole, frozenset[int]]
 ) -> PlacementConstraints:
-    """A copy of ``constraints`` with other pins.
+    """A copy of ``constraints`` with these pins in place of its own.
 
     Pins of I/O threads are left out, because I/O threads get the CPUs of the emulator.
     """

@@ -120,7 +120,7 @@ class LibvirtDriver:
         self._look_interval = look_interval
         self._check_lock = lock
         self._round: list[Any] = []
-        """Libvirt's objects of the domains of which the definitions are still to be read in this round."""
+        """Libvirt's objects of the domains with definitions that are still to be read in this round."""
         self._look_pause = self._next_look = 0.0
         self._stopped = threading.Event()
         tried = threading.Event()
@@ -421,7 +421,7 @@ class LibvirtDriver:
         return frozenset().union(*(cpus for cpus in found if cpus is not None))
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
-        """Pin the threads that are elsewhere, and write the pins into the persistent definition."""
+        """Pin the threads that may run on other CPUs, and write the pins into the persistent definition."""
         known = self._table.find_living(guest)
         misplaced = known.process.misplaced_threads(settings)
         roles = {role for role, _ in misplaced.values()}
@@ -559,7 +559,8 @@ class LibvirtDriver:
     def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
         """Bind the memory of a domain that only the hook has announced, unless it has ``<numatune>``.
 
-        libvirtd answers no calls about the domain yet, so the group of QEMU's main thread is written itself.
+        libvirtd answers no calls about the domain yet, so the agent itself writes to the cgroup of QEMU's
+        main thread.
         """
         try:
             return self._expected.bind_memory(guest, nodes)

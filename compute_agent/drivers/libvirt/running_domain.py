@@ -242,18 +242,18 @@ class RunningDomain:
 
     :ivar source: the inactive XML that ``definition`` was read from; empty after the agent changed the
         definition.
-    :ivar binding: the present binding of its memory to NUMA nodes.
-    :ivar refused: the NUMA nodes to which libvirt refused to bind its memory; None means that there was no
-        refusal.
-    :ivar unreported: whether the agent pinned its threads in the kernel and libvirt may not know these pins
-        yet.
-    :ivar blockio: its present block I/O settings.
-    :ivar soft_limit: its present soft limit of memory in KiB; None means no limit.
-    :ivar refused_soft_limit: libvirt's reason for a refused soft limit; empty if there was no refusal.
-    :ivar refused_blockio: the block I/O settings that libvirt refused, with its reason; None means that there
-        was no refusal.
+    :ivar binding: the present binding of the domain's memory to NUMA nodes.
+    :ivar refused: the NUMA nodes to which libvirt refused to bind the memory; None means that libvirt has not
+        refused.
+    :ivar unreported: whether the agent pinned the domain's threads in the kernel, and libvirt possibly does
+        not know these pins.
+    :ivar blockio: the domain's present block I/O settings.
+    :ivar soft_limit: the domain's present soft limit of memory in KiB; None means no limit.
+    :ivar refused_soft_limit: libvirt's reason for a refused soft limit; empty if libvirt has not refused.
+    :ivar refused_blockio: the block I/O settings that libvirt refused, with the reason; None means that
+        libvirt has not refused.
     :ivar number: the id that libvirt gave this run; empty if not known.
-    :ivar settled: the helper tasks that could not be moved to the CPUs wanted.
+    :ivar settled: the helper tasks that could not be moved to the wanted CPUs.
     """
 
     guest: Guest

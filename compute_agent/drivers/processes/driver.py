@@ -411,7 +411,7 @@ class ProcessDriver(UndividedThreads):
         return guest_cgroup.other_nodes(self._group_of(guest), wanted)
 
     def bind_starting_memory(self, guest: Guest, nodes: frozenset[int]) -> bool:
-        """Return False always: the agent itself holds the guest until its memory is bound."""
+        """Return False always: the agent keeps the guest from running until its memory is bound."""
         return False
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
@@ -558,7 +558,7 @@ def _guest_processes(record: ProcessRecord) -> tuple[list[int], bool]:
 
 
 def _own_limits(record: ProcessRecord) -> frozenset[str]:
-    """The names of limits that the agent may change: noted ones, and the score of guests that it started."""
+    """The limits that the agent may change: those in the guest's record, and the score of a started guest."""
     own = frozenset(record.limits)
     # The score of a started guest comes from no other program: the guest inherits the score that the agent's
     # unit sets.

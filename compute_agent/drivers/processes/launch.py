@@ -124,7 +124,7 @@ _HOLD: Final = 'read -r go && exec "$@" </dev/null'
 
 
 def guest_environment(guest_uuid: str, wanted: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a starting guest: a few variables that programs rely on, and the ``wanted`` ones."""
+    """The environment of a starting guest: a few variables that programs need, and those in ``wanted``."""
     user = os.geteuid()
     try:
         entry = pwd.getpwuid(user)

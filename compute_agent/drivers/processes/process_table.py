@@ -139,8 +139,8 @@ _KILL_PAUSE: Final = 0.02
 
 
 MAX_ENDINGS: Final = 64
-"""The number of ended guests for which the exit status is kept. Commands ask for it within a second, so a few
-are enough.
+"""The number of ended guests for which the exit status is kept. Commands ask for the exit status within a
+second of the guest's end, so a few are enough.
 """
 
 ENDING_PAUSE: Final = 0.01

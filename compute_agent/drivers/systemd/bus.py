@@ -56,7 +56,7 @@ BUS_THREAD: Final = ThreadSpec(
 class BusSignal:
     """A signal of the bus.
 
-    :ivar sender: the unique name of the connection that sent the signal; that of the bus itself is its name.
+    :ivar sender: the unique name of the connection that sent the signal, or the name of the bus itself.
     """
 
     sender: str
@@ -116,7 +116,7 @@ class BusConnection:
         self._seconds = seconds
         self._lock = threading.Lock()
         self._pending: dict[int, tuple[str, Future[Any]]] = {}
-        """The called name and the future answer of each call, by its serial number."""
+        """For each call under way, by serial number: the called bus name, and the future of the answer."""
         self._serial = 0
         self._reason = ""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

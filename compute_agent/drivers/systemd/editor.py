@@ -39,8 +39,9 @@ _APPLY_PAUSE: Final = 0.01
 _MAX_KNOWN: Final = 1000
 
 PROPERTY_SECONDS: Final = 60.0
-"""The longest age in seconds of properties that a comparison uses while the files of the group are the same.
-Each change that another program makes through systemd changes a file, too."""
+"""The maximum age in seconds of properties that a comparison uses, if the group's files have not changed.
+Each change that another program makes through systemd changes a file, too.
+"""
 
 
 @dataclass(frozen=True, slots=True)

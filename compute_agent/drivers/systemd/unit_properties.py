@@ -17,7 +17,7 @@ Rates are left out: systemd has them by path, and resolves the paths of disks in
 """
 
 DROP_INS: Final[Mapping[str, str]] = {QUOTA: "CPUQuota"}
-"""For a property of which systemd's file does not have the property's name, the word in the file's name."""
+"""For each property with a file that is not named after the property: the word in the file's name."""
 
 # Linux has at most 8192 CPUs (CONFIG_NR_CPUS), one bit each.
 _MAX_MASK: Final = 1024

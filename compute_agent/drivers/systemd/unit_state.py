@@ -60,7 +60,7 @@ class UnitState:
     """The state of a service.
 
     :ivar files: the unit file and its drop-ins, in the order in which systemd applies them.
-    :ivar group: the path of the control group below the root of all groups; empty if it has none.
+    :ivar group: the path of the control group below the root of all groups; empty if the service has none.
     :ivar values: the values of the properties that the agent may set.
     """
 
@@ -86,7 +86,7 @@ class UnitState:
 def parse_unit(properties: Mapping[str, Any]) -> UnitState:
     """The state of a unit without the part that only services have.
 
-    :param properties: those of ``org.freedesktop.systemd1.Unit``.
+    :param properties: the properties of the D-Bus interface ``org.freedesktop.systemd1.Unit``.
     :raises ValueError: a property is missing or is not what systemd documents.
     """
     name = _text(properties, "Id")
@@ -105,7 +105,7 @@ def parse_unit(properties: Mapping[str, Any]) -> UnitState:
 def parse_service(unit: UnitState, properties: Mapping[str, Any]) -> UnitState:
     """The state of a unit, with the part that only services have.
 
-    :param properties: those of ``org.freedesktop.systemd1.Service``.
+    :param properties: the properties of the D-Bus interface ``org.freedesktop.systemd1.Service``.
     :raises ValueError: a property is missing or is not what systemd documents.
     """
     kind, main_pid = properties.get("MainPID", ("", 0))
@@ -134,7 +134,7 @@ def find_running(unit: UnitState, groups: Path) -> RunningGroup | None:
     """The main process and the group of a service; None if the service has no process now.
 
     :param groups: the folder of the root of all groups.
-    :raises UnfitSubjectError: it cannot be a guest.
+    :raises UnfitSubjectError: the service cannot be a guest.
     """
     if not unit.may_run or not unit.group:
         return None

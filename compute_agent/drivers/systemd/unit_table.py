@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 
 
 class UnitTable(GuestTable):
-    """The services that are guests, by name, and those that cannot be managed."""
+    """The services that are guests, by name, and the services that cannot be managed."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class UnitTable(GuestTable):
         super().__init__(driver, host, groups, report)
         self._manager = manager
         self.find_inner: Callable[[str], str] = lambda folder: ""
-        """A function that returns the name of another driver's guest with a group below a folder; empty
-        without one.
+        """A function that returns the name of another driver's guest with a group below a folder; empty if
+        there is no such guest.
         """
 
     def is_managed(self, record: ValueRecord) -> bool:

@@ -196,7 +196,7 @@ def advance_case(
     :param seen: the means of the victim's signal in the latest windows.
     :param lower: the next lower limit of the suspect; None if a lower limit is not possible.
     :param time: the time of the sample in monotonic seconds.
-    :param waits: whether a trial of another case runs. This limit must not change meanwhile.
+    :param waits: whether a trial of another case runs. The limit of this case must not change meanwhile.
     :param tries: whether the case may begin a trial of a lower limit now.
     """
     elapsed = time - case.since

@@ -140,7 +140,7 @@ class SignalTrack:
 
 
 CORRELATION_SECONDS: Final = 600.0
-"""Seconds of samples from which a correlation is computed. With a sample each ten seconds, they are sixty
+"""Seconds of samples from which a correlation is computed. With a sample each ten seconds, these are sixty
 samples.
 
 Sixty samples are enough to distinguish a cause from chance, and few enough to be about the current

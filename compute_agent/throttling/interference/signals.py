@@ -66,8 +66,9 @@ The ratio of two small numbers is noise, and an idle guest would seem to be a vi
 """
 
 _MIN_BANDWIDTH: Final = 50e6
-"""Minimum memory bandwidth, in bytes a second, of a guest that can have signals of caches or memory. Below it
-the ratio would be noise."""
+"""Minimum memory bandwidth, in bytes a second, of a guest that can have signals of caches or memory. Below
+this bandwidth, the ratio would be noise.
+"""
 
 
 def _own_cpus(reading: GuestReading) -> frozenset[int]:

@@ -42,7 +42,7 @@ class ThresholdStreak:
     - ``samples`` is the number of successive samples above the threshold, up to the latest sample.
     - ``unseen`` is the number of rounds without a sample since the latest sample.
     - ``quiet_since`` is the time at which usage was last above the threshold, in monotonic seconds. If usage
-      was never above the threshold, it is the time of the first round.
+      was never above the threshold, ``quiet_since`` is the time of the first round.
     """
 
     samples: int = 0

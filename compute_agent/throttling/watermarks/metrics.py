@@ -263,7 +263,7 @@ class MetricUnit(enum.StrEnum):
 class GuestSampling(enum.Enum):
     """The rounds in which the agent measures guests for a metric.
 
-    In all other rounds it measures only the host.
+    In all other rounds the agent measures only the host.
 
     - ``ALWAYS``: in each round, because the usage of the host may be computed from that of guests.
     - ``NEAR``: while the host uses more than half of the lowest threshold. Decisions need rates of guests,
