@@ -211,7 +211,7 @@ class _SocketHandler(socketserver.StreamRequestHandler):
         try:
             self.wfile.write(self.server.answer_request(line, _user_of(self.connection)))
         except OSError:
-            LOG.info("A client ended its connection before the answer")
+            LOG.info("A command ended its connection to the agent before it got the answer")
 
 
 class SocketServer(LimitedThreads, socketserver.UnixStreamServer):

@@ -180,7 +180,11 @@ class AgentShell(App):
         For an error without a text, cliff prints only an empty line.
         """
         if isinstance(err, Exception) and not str(err).strip():
-            self.LOG.error("%s failed with %s; --debug shows the place.", cmd.cmd_name, type(err).__name__)
+            self.LOG.error(
+                "%s failed with %s; the option --debug shows the place in the code.",
+                cmd.cmd_name,
+                type(err).__name__,
+            )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -63,7 +63,9 @@ def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
         folder = f"{NODE_FOLDER}/node{node}"
         cpus = files.cpus(folder, "cpulist", "cpumap")
         if cpus is None:
-            LOG.warning("The CPUs of NUMA node %d are not known", node)
+            LOG.warning(
+                "The CPUs of NUMA node %d are not known, so the node counts as a node without CPUs", node
+            )
         memory_kib = read_memory_kib(files, f"{folder}/meminfo")
         if len(ids) == 1:
             # If memory was plugged in while the machine ran, the node's own value may be too small.
@@ -71,7 +73,7 @@ def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
         huge_pages = _huge_pages(files, f"{folder}/hugepages")
         nodes.append(NumaNode(node, (cpus or frozenset()) & online, memory_kib, huge_pages))
     if nowhere := online.difference(*(node.cpus for node in nodes)):
-        LOG.warning("CPUs %s are on no NUMA node", sorted(nowhere))
+        LOG.warning("The kernel assigns CPUs %s to no NUMA node", sorted(nowhere))
     return tuple(nodes)
 
 

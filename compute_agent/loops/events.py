@@ -96,7 +96,9 @@ class EventLog:
             kept = self._store.append(events)
         except OSError as error:
             if str(error) != self.trouble:
-                LOG.warning("Events cannot be stored for now: %s", error)
+                LOG.warning(
+                    "Events cannot be stored, so the agent keeps the latest of them in memory: %s", error
+                )
             self.trouble = str(error)
             return
         with self._lock:

@@ -340,7 +340,9 @@ class MonitoringGroups:
             except ResctrlError as error:
                 # Another program may have taken the counter or removed the group. The next comparison tries
                 # again.
-                LOG.debug("A counter cannot be assigned: %s", error)
+                LOG.debug(
+                    "A counter cannot be assigned to a monitoring group, and the agent tries again: %s", error
+                )
 
     def _report_unmonitored(self, guests: set[str]) -> None:
         if guests and not self.unmonitored_guests:

@@ -180,7 +180,7 @@ class GuestEnforcer:
                 try:
                     changed = controller.apply(self._target_for(entry, host_state))
                     LOG.debug(
-                        "The controller %s has handled a guest: %s %s",
+                        "The controller %s has compared a guest with its settings: guest %s %s",
                         controller.name,
                         entry.guest,
                         _OUTCOMES[changed],
@@ -204,7 +204,7 @@ class GuestEnforcer:
                 try:
                     changed = controller.apply(self._target_for(entry, host_state))
                     LOG.debug(
-                        "The controller %s has handled a guest: %s %s",
+                        "The controller %s has compared a guest with its settings: guest %s %s",
                         controller.name,
                         entry.guest,
                         _OUTCOMES[changed],

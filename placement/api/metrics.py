@@ -183,7 +183,7 @@ class ServiceMetrics:
         # all other metrics are shown, and this message has the reason why gauges are missing
         except Unavailable as error:
             # the service logs no warning, because scrapes every few seconds would fill the log
-            LOG.debug("The answer has no metrics from the database: %s", error)
+            LOG.debug("An answer to Prometheus lacks the metrics from the database: %s", error)
             up.add_metric([], 0)
             families = []
         else:
@@ -197,7 +197,7 @@ class ServiceMetrics:
             with self._service.database.read() as conn:
                 return window_usage.read_usage(conn)
         except Unavailable as error:
-            LOG.debug("The answer has no metrics of windows: %s", error)
+            LOG.debug("An answer to Prometheus lacks the metrics of windows: %s", error)
             return None
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:

@@ -253,7 +253,8 @@ class ServiceDatabase:
                 # the log has a line only if a history replaces another history, not for the first history
                 if known is not None:
                     LOG.info(
-                        "the database has another history than before: now %s, before %s",
+                        "the database has another history than before, so the worker reads all of it again:"
+                        " now %s, before %s",
                         position.history,
                         known,
                     )

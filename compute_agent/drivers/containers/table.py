@@ -222,7 +222,7 @@ class ContainerTable(GuestTable):
         except EngineError as error:
             # Podman refuses with 500, and not 404, what vanishes during the call.
             if self._unread.get(key) != str(error):
-                LOG.warning("Container %s is looked at again: %s", key[:12], error)
+                LOG.warning("Container %s cannot be read, and the agent tries again: %s", key[:12], error)
             self._unread[key] = str(error)
             with self._lock:
                 entry, lost = self._entries.get(key), self._lost.get(key)
@@ -238,7 +238,7 @@ class ContainerTable(GuestTable):
                 return SubjectFinding()
             container = self._find_subject(found)
         except ValueError as error:
-            LOG.warning("Container %s is left out: %s", key[:12], error)
+            LOG.warning("The agent ignores container %s: %s", key[:12], error)
             return SubjectFinding(is_other=True)
         if container is None:
             return SubjectFinding(is_other=True)

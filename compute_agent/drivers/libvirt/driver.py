@@ -565,7 +565,9 @@ class LibvirtDriver:
         try:
             return self._expected.bind_memory(guest, nodes)
         except OSError as error:
-            LOG.warning("The memory of guest %s is not bound before it runs: %s", guest, error)
+            LOG.warning(
+                "The memory of guest %s is not bound to NUMA nodes before the guest runs: %s", guest, error
+            )
             return False
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:

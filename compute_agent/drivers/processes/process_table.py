@@ -291,7 +291,7 @@ class ProcessTable:
                 return None
             record = replace(record, identity=heir, command=procfs.command_line(heir.pid))
             self._records[guest_uuid] = record
-        LOG.info("Guest %s continues with main process %d", record, heir.pid)
+        LOG.info("The main process of guest %s has ended, and process %d replaces it", record, heir.pid)
         try:
             self._store.save(record)
         except OSError as error:

@@ -155,7 +155,7 @@ class GuestLogs:
                 self._warn_once(
                     guest_uuid, "has a log above [guests] log_guest_mb: the agent removes its older part"
                 )
-                LOG.debug("Removed %d bytes of %s", removed, log.path)
+                LOG.debug("Removed the oldest %d bytes of the output %s", removed, log.path)
         except FileNotFoundError:
             # The log was removed after the folder was listed.
             return
