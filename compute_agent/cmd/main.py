@@ -181,9 +181,7 @@ class AgentShell(App):
         """
         if isinstance(err, Exception) and not str(err).strip():
             self.LOG.error(
-                "%s failed with %s; the option --debug shows the place in the code.",
-                cmd.cmd_name,
-                type(err).__name__,
+                "%s failed with %s; --debug shows the traceback.", cmd.cmd_name, type(err).__name__
             )
 
 
@@ -193,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Exit status 0: the command succeeded. 1: the command failed or was refused, and standard error has the
     reason. 2: the command line is wrong.
 
-    :param argv: the arguments; None means those of the process.
+    :param argv: the arguments; None means the arguments of this process.
     """
     return AgentShell().run(list(sys.argv[1:] if argv is None else argv))
 

@@ -118,7 +118,7 @@ class RealtimeController(KernelController):
         return None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Set the schedules of a guest after it was pinned; return whether any changed."""
+        """Set the schedules of a guest after the guest was pinned; return whether any schedule changed."""
         if target.guest.settings.preserve:
             return False
         has_changed, reasons = self._bring_about(target)
@@ -174,7 +174,7 @@ class RealtimeController(KernelController):
     def _bring_about(self, target: GuestTarget) -> tuple[bool, Sequence[str]]:
         """Set the schedules of a guest that differ from the wanted ones.
 
-        :return: whether any differed, and messages about requests of the guest that cannot be met.
+        :return: whether any schedule differed, and messages about requests of the guest that cannot be met.
         :raises GuestGoneError: the guest has ended.
         :raises OSError: the note cannot be written; no schedule is changed then.
         """
@@ -243,7 +243,7 @@ class RealtimeController(KernelController):
         return main is not None and note_of(notes, guest.uuid, main) is not None
 
     def _keep_note(self, guest: Guest, priority: int | None) -> None:
-        """Record the realtime priority of a guest in its note; None records that it has no priority.
+        """Record the realtime priority of a guest in its note; None stands for no priority.
 
         :raises GuestGoneError: the guest has ended.
         :raises OSError: the note cannot be written.

@@ -1,6 +1,6 @@
 """The cgroup v2 groups of guests, one for each guest, below a delegated group.
 
-File names and semantics are those of Documentation/admin-guide/cgroup-v2.rst. Methods raise the kernel's
+Documentation/admin-guide/cgroup-v2.rst describes the files and their meaning. Methods raise the kernel's
 errors unchanged, as OSError.
 """
 
@@ -32,7 +32,7 @@ _WANTED: Final = ("cpuset", "cpu", "memory", "io", "hugetlb")
 _PREFIX: Final = "guest-"
 
 PERIOD: Final = 100_000
-"""The period of ``cpu.max`` in microseconds over which the kernel counts a quota, which is the kernel's
+"""The period of ``cpu.max`` in microseconds, over which the kernel counts a quota. The value is the kernel's
 default.
 """
 
@@ -130,7 +130,7 @@ def missing_parts(group: GuestCgroup, wanted: CpuLimits) -> list[str]:
 
 
 class CgroupRoot:
-    """The delegated group, with a group for each guest below it; :meth:`open` checks and prepares it."""
+    """The delegated group, which contains a group for each guest; :meth:`open` checks and prepares it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -194,7 +194,7 @@ class CgroupRoot:
                 root.limit_memory(name, whole)
 
     def owner_of(self, folder: Path) -> str:
-        """The uuid of the guest with a group that contains this folder; empty if there is none.
+        """The uuid of the guest with a group that contains this folder; empty if no guest has such a group.
 
         :param folder: a path without symbolic links.
         """

@@ -51,7 +51,7 @@ _SOCKETS: Final = ("libvirt-sock", "virtqemud-sock")
 def socket_paths(uri: str) -> tuple[Path, ...]:
     """The UNIX sockets on which the libvirtd of a URI may listen; empty if the URI names another host.
 
-    The rules are those of https://libvirt.org/uri.html and of libvirt's remote driver.
+    https://libvirt.org/uri.html and libvirt's remote driver define the rules.
     """
     try:
         parts = urlsplit(uri)
@@ -90,7 +90,7 @@ class DriverLock:
     :ivar remedy: the option that gives the two agents different guests, for that error message.
     :ivar lock: the file of the lock; None means that there is nothing to lock.
     :ivar mark: the file of a second lock, in the folder of libvirtd's socket; None means that no second lock
-        is needed. The agent goes on without the second lock if it cannot be taken there.
+        is needed. If the agent cannot take the second lock there, it continues without this lock.
     """
 
     holder: str
@@ -101,7 +101,7 @@ class DriverLock:
     _held: dict[Path, int] = field(default_factory=dict)
 
     def check_locks(self) -> None:
-        """Take each lock that this agent does not hold, and each lock of which the file was removed.
+        """Take each lock that this agent does not hold, and each lock with a file that was removed.
 
         :raises DriverError: another agent holds a lock, or the lock file cannot be made.
         """
@@ -327,7 +327,7 @@ class DriverKind:
 def lock_for(name: str, conf: cfg.ConfigOpts, holder: str) -> DriverLock:
     """The lock on the guests of the named driver.
 
-    :param holder: names this agent in the error message of a second one.
+    :param holder: names this agent in the error message of a second agent.
     :raises DriverError: there is no driver of that name.
     """
     return _find_kind(name).lock(conf, holder)

@@ -1,6 +1,6 @@
 """The enforcer: runs the controllers, which write the settings of guests to the kernel, one after another.
 
-A failure of one controller does not stop the next.
+If a controller fails, the next controllers still run.
 
 Before the driver reports the start of a guest, only the controllers of cache groups and of memory nodes run
 for it. The CPUs of the guest are set when it runs, because libvirt itself sets them during the start.
@@ -113,7 +113,7 @@ _OUTCOMES: Final = {True: "was changed", False: "is as it should be"}
 
 
 class GuestEnforcer:
-    """Runs controllers for pending changes, and finds drift of the kernel.
+    """Runs controllers for pending changes, and finds settings that other programs have changed.
 
     Only the worker of the pipeline uses this object.
     """
@@ -127,8 +127,8 @@ class GuestEnforcer:
     ) -> None:
         """Run ``controllers``, in their order.
 
-        :param read_online: reads the CPUs that are online now; None means the online CPUs of the host state
-            are used.
+        :param read_online: reads the CPUs that are online now; None means that the online CPUs of the host
+            state are used.
         """
         self._read_online = read_online
         self._controllers = controllers
@@ -209,7 +209,8 @@ class GuestEnforcer:
                         entry.guest,
                         _OUTCOMES[changed],
                     )
-                # Errors of files are raised as DriverError, because senders of orders handle no other error.
+                # Errors of files are raised as DriverError, because senders of requests handle no other
+                # error.
                 except OSError as error:
                     raise DriverError(f"{controller.name}: {error}") from error
                 entry.pending.discard(controller.name)
@@ -222,7 +223,7 @@ class GuestEnforcer:
         # The limits are cleared before the target is made, because it has a copy of them.
         entry.limits.clear()
         target = self._target_for(entry, host_state)
-        # Without controllers of cache groups (acts_early), which remove their limits in sync().
+        # Controllers of cache groups (acts_early) are left out, because they remove limits in sync().
         for controller in (each for each in self._controllers if not each.acts_early):
             try:
                 controller.apply(target)
@@ -373,7 +374,7 @@ class GuestEnforcer:
         return host_state.with_online(self._read_online())
 
     def _note_failure(self, controller: KernelController, error: Exception) -> None:
-        LOG.error("The controller %s failed, and the agent tries again: %s", controller.name, error)
+        LOG.error("The controller %s has failed: %s; the agent tries again", controller.name, error)
         self._metrics.controller_failures.labels(controller.name).inc()
 
 

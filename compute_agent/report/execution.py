@@ -112,7 +112,7 @@ request with the tree.
 
 @dataclass(frozen=True, slots=True)
 class ReportRefusal:
-    """A change that Placement refused, and the reason. The log, ``status`` and metrics show it.
+    """A change that Placement refused, and the reason. The log, ``status`` and metrics show the refusal.
 
     :ivar provider: the name of the provider, if the action itself has no name.
     """

@@ -1,6 +1,6 @@
 """Claims of the agent for guests without an allocation: their amounts, and notes about them. Pure functions.
 
-The agent writes a *note* to disk before it claims, and keeps the note until it gives the allocation back. So
+The agent writes a *note* to disk before each claim, and keeps the note until the allocation is given back. So
 after a crash at any point the agent still finds the allocations that it may have claimed. An allocation
 counts as the agent's if a note has its owner, its type and its amounts, and if it is on this host only. The
 agent neither changes nor gives back any other allocation.
@@ -33,8 +33,8 @@ Amounts = Mapping[str, int]
 class ClaimNote:
     """A claim that the agent has made, or is about to make.
 
-    :ivar key: the key by which the program that runs the guest knows the guest.
-    :ivar former: the amounts before a change that is possibly incomplete; empty without such a change.
+    :ivar key: the key by which the program that runs the guest knows it.
+    :ivar former: the amounts before a change that may not be done yet; empty if there is none.
     :ivar machine: the host of the agent that made the note, as ``read_machine_id()`` has it; empty: unknown.
     """
 
@@ -76,7 +76,7 @@ def claimed_amounts(settings: GuestSettings, dedicated_classes: Iterable[str], m
 def claim_query(amounts: Amounts, tree: ProviderTree) -> str:
     """The query of a claim, as for ``GET /allocation_candidates``.
 
-    All amounts come from one provider, such as a NUMA node, if a provider has all their classes.
+    All amounts come from one provider, such as a NUMA node, if one provider has all classes of the amounts.
     """
     holders = [{node.uuid for node in tree.providers_of(name)} for name in amounts]
     suffix = "1" if set.intersection(*holders) else ""
