@@ -31,8 +31,8 @@ class EventStore:
     def __init__(self, path: Path, max_events: int, max_bytes: int) -> None:
         """Set the limits; append() opens the file.
 
-        Both files together have at most ``max_events`` events and ``max_bytes`` bytes. Above that, the older
-        half is dropped.
+        Both files together have at most ``max_events`` events and ``max_bytes`` bytes. To stay below these
+        limits, append() drops the older file.
         """
         self.path = path
         self.max_events = max_events

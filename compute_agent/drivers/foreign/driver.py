@@ -70,7 +70,7 @@ _LAST_LOOK: Final = 2.0
 _POLL_SECONDS: Final = 0.02
 _MIB: Final = 1 << 20
 KILL_SECONDS: Final = 10.0
-"""The longest time in seconds in which the processes of a guest must end after SIGKILL."""
+"""The maximum time in seconds within which the processes of a guest must end after SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True)

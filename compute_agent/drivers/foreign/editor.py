@@ -49,7 +49,7 @@ class HostFolders:
 
     @property
     def possible_cpus(self) -> frozenset[int]:
-        """The CPUs that the host may have at any time."""
+        """The CPUs that the host has now, or may get later by hotplug."""
         return SysFiles(self.root).cpu_list("sys/devices/system/cpu/possible") or self.online_cpus
 
     @property

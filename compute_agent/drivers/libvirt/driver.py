@@ -97,8 +97,8 @@ class LibvirtDriver:
         The thread waits while libvirtd is away.
 
         :param uri: the URI of libvirtd.
-        :param look_interval: the shortest time in seconds in which the thread lists all domains and reads
-            their definitions once.
+        :param look_interval: the minimum time in seconds of one round, in which the thread lists all domains
+            and reads each definition once.
         :param lock: called before each connection; raises DriverError if another agent manages the domains.
         :param state_folder: the state folder of libvirt's driver of QEMU, with the pid files of helpers.
         :param records: the runs of domains in which the agent has set ``oom_score_adj``; None means that they
