@@ -66,7 +66,7 @@ Values = Mapping[str, Any]
 """Values by the name of the setting."""
 
 ManualValues = Mapping[SettingSource, Values]
-"""By source, the settings that operators set for a guest by hand, and the settings of the fleet."""
+"""Settings by their source: the settings that operators set for a guest by hand, and those of the fleet."""
 
 
 @dataclass(frozen=True, slots=True)

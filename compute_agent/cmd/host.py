@@ -322,9 +322,7 @@ class ConfigCheck(ShowOne):
         )
 
     def _check_guests(self, policy: ClassificationPolicy) -> list[dict[str, Any]]:
-        """The matching rule of each running guest, and the settings that would change; none if no agent
-        answers.
-        """
+        """The rule that matches each running guest, and its changed settings; none if no agent answers."""
         try:
             return check_guests(policy, self.ask_daemon("guest.inputs"))
         except (DaemonUnreachableError, RequestError):

@@ -334,8 +334,8 @@ class ForeignDriver(UndividedThreads):
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The threads outside of the CPUs of ``settings``, as a dict from the thread id to the present CPUs.
 
-        A thread may use fewer CPUs than ``settings`` have. If the guest or its group has other CPUs, its main
-        thread counts as misplaced.
+        A thread may use fewer CPUs than ``settings`` have. If the guest or its group has other CPUs, the
+        guest's main thread counts as misplaced.
         """
         wanted = _group_cpus(settings)
         found = self._compare_guest(guest, self._cpu_choice(wanted))

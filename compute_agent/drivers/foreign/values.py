@@ -55,7 +55,7 @@ class DeviceLimits:
 
     @classmethod
     def from_limits(cls, limits: Mapping[str, int]) -> DeviceLimits:
-        """Make a value of limits by device."""
+        """Make a value from a mapping of limits by device."""
         return cls(tuple(sorted((device, one) for device, one in limits.items() if one != INFINITY)))
 
     @property

@@ -389,7 +389,7 @@ class LibvirtDriver:
         return str(group.folders[0]) if group is not None and group.unified else ""
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
-        """The thread ids of the domain's QEMU process, also for a start that only the hook has announced."""
+        """The thread ids of the domain's QEMU process, even if only the hook has announced the domain yet."""
         return self._expected.thread_ids(guest) or frozenset(self._living_threads(guest))
 
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:

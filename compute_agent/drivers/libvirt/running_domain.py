@@ -187,7 +187,8 @@ class DomainGroup:
 
 
 def find_group(pid: int) -> DomainGroup | None:
-    """The cgroup of the domain with this QEMU process; None if libvirt made none with the controller cpu."""
+    """The cgroup of the domain with this QEMU process; None if libvirt made no group with the controller cpu.
+    """
     try:
         lines = read_text(f"/proc/{pid}/cgroup").splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -562,9 +563,7 @@ class DomainTuning:
         return flag
 
     def _write_note(self, has: DomainDefinition) -> DomainDefinition:
-        """Write the agent's note into the metadata of the definition. Of all pins, the note names only those
-        in ``own``.
-        """
+        """Write the agent's note into the metadata of the definition, with ``own`` as the only pins."""
         kind = self._libvirt.VIR_DOMAIN_METADATA_ELEMENT
         text = note_element(has.noted, has.own or (), has.own_items)
         self._domain.setMetadata(kind, text, PREFIX, NAMESPACE, self._affect_flag(has.persistent))

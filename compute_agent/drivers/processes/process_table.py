@@ -356,7 +356,7 @@ class ProcessTable:
         return record
 
     def is_alive(self, record: ProcessRecord) -> bool:
-        """Whether the guest's main process runs; for a guest that is a whole group, whether any process does.
+        """Whether the guest's main process runs; for a whole group, whether any process of it runs.
 
         The call also reads the exit status of an ended child.
         """
