@@ -411,7 +411,7 @@ class InventoryShow(AgentLister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Derive the inventories here, or request derived and reported ones from the daemon.
+        """Derive the inventories here, or request derived and reported inventories from the daemon.
 
         Returns the columns and rows.
         """

@@ -270,7 +270,7 @@ class CombinedDriver:
 
     @property
     def flavor_source(self) -> FlavorSource | None:
-        """The source of flavors of the first driver that has one.
+        """The source of flavors of the first driver with such a source.
 
         Guests of other drivers have an empty flavor.
         """
@@ -294,7 +294,8 @@ class CombinedDriver:
         return driver
 
     def _join_guests(self, listed: Mapping[str, Sequence[Guest]]) -> list[Guest]:
-        """Join the guests of several drivers, and record those with the uuid or processes of earlier guests.
+        """Join the guests of several drivers, and record guests with the uuid or processes of an earlier
+        guest.
 
         :param listed: the guests by the name of the driver, in the order of the drivers.
         """

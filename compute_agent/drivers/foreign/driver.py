@@ -128,7 +128,7 @@ class ForeignDriver(UndividedThreads):
     ) -> None:
         """Begin without a peer.
 
-        :param folders: the folders of the host; None means the usual ones.
+        :param folders: the folders of the host; None means the usual folders.
         :param look_interval: the time in seconds between two lists of all guests.
         :param lock: called before each connection; raises DriverError if another agent manages the guests.
         :param look_only: whether the driver only reads, and changes neither guests nor records.

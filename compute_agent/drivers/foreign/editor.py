@@ -158,7 +158,7 @@ class ValueEditor(abc.ABC):
         return self._compare_values(guest, choice, reading)
 
     def apply(self, guest: Guest, choice: GoalChoice) -> bool:
-        """Set the values that differ, and read them back; return whether any differed.
+        """Set the values that differ, and read them back; return whether any value differed.
 
         :raises GuestGoneError: the guest has ended.
         :raises DriverError: a value is refused, or cannot be recorded.

@@ -168,7 +168,7 @@ class LibvirtDriver:
         return self._table.lost_guests()
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
-        """The flavor that Nova wrote into the domain; an empty one for a domain of another program."""
+        """The flavor that Nova wrote into the domain; an empty flavor for a domain of another program."""
         with self._on_domain(self._table.find_living(guest), "is not described") as domain:
             xml = domain.XMLDesc()
         try:

@@ -187,8 +187,7 @@ class DomainGroup:
 
 
 def find_group(pid: int) -> DomainGroup | None:
-    """The cgroup of the domain with this QEMU process; None if libvirt made no group with the controller cpu.
-    """
+    """The cgroup of the domain with this QEMU process; None if it has no group with the controller cpu."""
     try:
         lines = read_text(f"/proc/{pid}/cgroup").splitlines()
     except (FileNotFoundError, ProcessLookupError):

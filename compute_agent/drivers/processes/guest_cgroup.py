@@ -135,7 +135,8 @@ def missing_limits(group: GuestCgroup | None, wanted: CpuLimits) -> list[str]:
 
 
 def limit_cpu(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> bool:
-    """Write the CPU limits that differ from ``wanted``, and read them back; return whether any differed.
+    """Write the CPU limits that differ from ``wanted``, and read them back; return whether any limit
+    differed.
 
     :raises DriverError: the kernel refuses a limit.
     """

@@ -71,7 +71,7 @@ class UnitEditor(ValueEditor):
         self._known: dict[str, KnownProperties] = {}
 
     def apply(self, guest: Guest, choice: GoalChoice) -> bool:
-        """Set the values that differ, and read them back; return whether any differed."""
+        """Set the values that differ, and read them back; return whether any value differed."""
         # The values of its own that a record notes have to be the present ones.
         self._known.pop(guest.name, None)
         return super().apply(guest, choice)

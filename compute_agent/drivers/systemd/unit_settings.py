@@ -77,7 +77,7 @@ def _joined_lines(text: str) -> Iterable[str]:
 def parse_section(lines: Sequence[tuple[str, str]]) -> DeclaredSettings:
     """The settings in the assignments of all files, in the order of the files.
 
-    The last assignment of a key applies; an empty one means the default.
+    The last assignment of a key applies; an empty value stands for the default.
 
     :raises BadDeclarationError: the uuid, the number of CPUs or the memory cannot be used.
     """
