@@ -225,8 +225,7 @@ def run_aside(role: ThreadSpec, work: Callable[[], T], suffix: str = "") -> Futu
 
 
 def start_timer(role: ThreadSpec, seconds: float, work: Callable[[], object]) -> threading.Timer:
-    """Start and return a timer that calls ``work`` after ``seconds``, unless the timer is cancelled before.
-    """
+    """Start and return a timer that calls ``work`` after ``seconds`` unless it is cancelled before."""
     timer = threading.Timer(seconds, work)
     timer.name, timer.daemon = role.name, True
     timer.start()

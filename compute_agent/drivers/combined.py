@@ -294,8 +294,7 @@ class CombinedDriver:
         return driver
 
     def _join_guests(self, listed: Mapping[str, Sequence[Guest]]) -> list[Guest]:
-        """Join the guests of several drivers, and record guests with the uuid or processes of an earlier
-        guest.
+        """Join the guests of several drivers; record guests with the uuid or processes of an earlier guest.
 
         :param listed: the guests by the name of the driver, in the order of the drivers.
         """

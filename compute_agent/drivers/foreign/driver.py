@@ -573,7 +573,7 @@ class ForeignDriver(UndividedThreads):
         hints: set[PeerHint] = set()
         with contextlib.suppress(queue.Empty):
             hints.add(self._hints.get(timeout=max(self._next_look - time.monotonic(), 0.0)))
-            # A start has a dozen signals of the same guest.
+            # The start of one guest causes a dozen signals.
             while True:
                 hints.add(self._hints.get_nowait())
         if self._stopped.is_set() or not self._peer.is_open:

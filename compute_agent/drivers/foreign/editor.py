@@ -132,7 +132,7 @@ class ValueEditor(abc.ABC):
         self._records = records
         self._folders = folders
         self._lock = threading.RLock()
-        # The last one only: a round compares all settings of a guest before the next guest.
+        # Only the last reading is kept: a round compares all settings of a guest before the next guest.
         self._reading: ValueReading | None = None
         self._writes = 0
         """The number of writes. Values that were read before a write are not kept."""
@@ -268,7 +268,7 @@ class ValueEditor(abc.ABC):
         writes, now = self._writes, time.monotonic()
         texts = read_texts(GuestCgroup(Path(guest.cgroup)), names)
         if earlier is not None:
-            # The older time counts.
+            # The combined reading is as old as its older part.
             now, texts = earlier.time, {**texts, **earlier.texts}
         reading = ValueReading(guest.uuid, now, self._read_values(guest, texts), texts)
         if writes == self._writes:

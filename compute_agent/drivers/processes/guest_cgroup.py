@@ -135,8 +135,7 @@ def missing_limits(group: GuestCgroup | None, wanted: CpuLimits) -> list[str]:
 
 
 def limit_cpu(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> bool:
-    """Write the CPU limits that differ from ``wanted``, and read them back; return whether any limit
-    differed.
+    """Write CPU limits that differ from ``wanted``, and read them back; return whether a limit differed.
 
     :raises DriverError: the kernel refuses a limit.
     """

@@ -96,7 +96,8 @@ def read_settings(paths: Sequence[Path]) -> DeclaredSettings | None:
         try:
             text = read_bounded(path, _MAX_BYTES).decode(errors="replace")
         except OSError:
-            # The file was removed, or it is /dev/null (a masked drop-in). systemd does not read it, either.
+            # The file was removed, or it is /dev/null (a masked drop-in). systemd does not read such a file,
+            # either.
             continue
         if (found := section_lines(text)) is not None:
             with_section.append(path)
