@@ -132,7 +132,7 @@ class RelaxationSearch:
     def _needed_sets(self) -> frozenset[Bits]:
         """Return minimal sets of clauses.
 
-        On each host the request fits only if one of these sets changes completely.
+        The request fits on a host only if all clauses of one of these sets change.
         """
         found: set[Bits] = set()
         for missing in self._by_missing:
@@ -148,7 +148,7 @@ class RelaxationSearch:
         return minimal_sets(found)
 
     def _find_ways(self, bits: Bits) -> Iterator[Mapping[RequestClause, int]]:
-        """Yield each way to change exactly these clauses so that the request fits, as a dict of amounts.
+        """Yield each possible change of exactly these clauses so that the request fits, as a dict of amounts.
 
         A clause without an amount can only be left out. Only the smallest amounts of each class are tried,
         because larger amounts do not fit if these do not.
@@ -283,8 +283,7 @@ class RelaxationSearch:
     def _most_first(self, name: str) -> Iterator[tuple[int, int]]:
         """Yield the root of each host, with the largest amount of a class that one of its providers can give.
 
-        Pairs with the largest amounts come first. A host comes a second time for the providers that share
-        with it.
+        Pairs with the largest amounts come first. A host comes a second time for its sharing providers.
         """
         # the index has only the providers of each tree, so amounts of sharing providers are added for the
         # hosts that they serve
@@ -307,7 +306,7 @@ class RelaxationSearch:
         return merge(own, self._most_shared[name], reverse=True) if self._most_shared[name] else own
 
     def _could_give(self, clause: RequestClause, alike: LikeTrees, bits: Bits) -> list[int]:
-        """Return the positions of providers with the class that fail no clauses except ``bits``."""
+        """Return the positions of those providers with the class that fail no clauses other than ``bits``."""
         name = clause.names[0]
         number = next(
             number
@@ -362,7 +361,7 @@ class _AmountFitting:
     def largest_at(self, tree: HostTree, alike: LikeTrees, best: int, most: int | None, bits: Bits) -> int:
         """Return the largest amount above ``best`` that fits at the tree.
 
-        If there is none, return ``best``.
+        If no amount above ``best`` fits, return ``best``.
         """
         portions = self._relaxer.given_portions(self._clause, tree, alike, most, bits)
         for lowest, highest, step in sorted(set(portions), key=lambda each: -each[1]):
@@ -481,7 +480,7 @@ class TriedRelaxations:
         return replace(change, hosts=hosts) if hosts else None
 
     def _largest_amount(self, clause: RequestClause, asked: int) -> int:
-        """Return the largest amount of a class that fits, below the requested one; 0 if there is none."""
+        """Return the largest amount of a class that fits, below the requested amount; 0 if no amount fits."""
 
         def amount_fits(amount: int) -> bool:
             changed = without_clauses(self._request, (), {clause: amount})
@@ -513,7 +512,7 @@ class TriedRelaxations:
         return best
 
     def _likely_amounts(self, clause: RequestClause, asked: int) -> list[int]:
-        """Return amounts below the requested one, which mostly include the largest amount that fits."""
+        """Return amounts below the requested amount; mostly, one of them is the largest amount that fits."""
         name = clause.names[0]
         full = set(self._full_amounts(clause))
         others = [
@@ -533,7 +532,7 @@ class TriedRelaxations:
         return sorted((each for each in full if 0 < each < asked), reverse=True)[:_MAX_AMOUNTS]
 
     def _least_portions(self, name: str) -> list[tuple[int, int]]:
-        """Return pairs of the least amount of a class that a provider gives and its step size."""
+        """Return pairs: the least amount of a class that a provider can give, and its step size."""
         having = self._snapshot.by_class.get(name, ())
         self._budget.spend(1 + len(having) // 4)
         inventories = (self._snapshot.providers[each].inventories[name] for each in having)
