@@ -39,7 +39,7 @@ NOTES = st.builds(
     st.builds(ConsumerOwner, TEXTS, TEXTS, TEXTS),
     AMOUNTS,
     AMOUNTS,
-    TEXTS,
+    machine=TEXTS,
 )
 
 
