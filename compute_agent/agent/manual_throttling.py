@@ -177,7 +177,7 @@ class ManualThrottling(AgentLoop):
         note = EvictionNote(guest.uuid, guest.name, guest.driver, guest.pid, self._boot)
         if not self._begin_eviction(note):
             raise RequestError(f"guest {guest} is being evicted already")
-        LOG.info("A command evicts guest %s", guest)
+        LOG.info("An operator evicts guest %s by a command", guest)
 
     def _begin_eviction(self, note: EvictionNote) -> bool:
         """Begin an eviction; return False if it has begun already."""
