@@ -49,6 +49,7 @@ RESERVATION_COLUMNS: Final = (
     "state",
     "degraded",
     "allocations",
+    "claimed",
 )
 """The columns of a reservation."""
 _LISTED_COLUMNS: Final = (
@@ -581,11 +582,13 @@ def _reservation_columns(
 ) -> tuple[tuple[str, ...], TableRow]:
     reservation = answer["reservation"]
     names = HostNames(asking)
-    hosts = sorted({name for provider in reservation["allocations"] if (name := names.host_name(provider))})
+    # a window that claims use up still has hosts
+    providers = (*reservation["allocations"], *reservation.get("claimed", ()))
+    hosts = sorted({name for provider in providers if (name := names.host_name(provider))})
     # only administrators see the guests that are in the way of a degraded reservation
     guests = {"guests": reservation["guests"]} if "guests" in reservation else {}
     return (*RESERVATION_COLUMNS, "hosts", *guests), (
-        # an earlier service has no times of a start, no states and no causes
+        # an earlier service has no times of a start, no states, no causes and no claimed amounts
         *(reservation.get(name) for name in RESERVATION_COLUMNS),
         hosts,
         *guests.values(),
