@@ -75,7 +75,7 @@ def test_a_window_gets_back_what_a_claim_leaves(
     admin: Admin, url: str, host: str, window: str, by: str
 ) -> None:
     consumer = claim(admin, window, 6, 1)
-    # the room after the claim is promised, so nobody else gets it
+    # the room after the claim is promised, so no other consumer gets it
     assert post_claims(admin, new_claim("resources=VCPU:3"), ends_at=after(2 * HOUR)).status_code == 409
     assert book(admin, 3, 1.5, 2.5).status_code == 409
     if by == "delete":
