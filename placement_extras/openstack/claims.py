@@ -583,7 +583,7 @@ def _reservation_columns(
     reservation = answer["reservation"]
     names = HostNames(asking)
     # a window that claims use up still has hosts
-    providers = (*reservation["allocations"], *reservation.get("claimed", ()))
+    providers = (*reservation["allocations"], *(reservation.get("claimed") or ()))
     hosts = sorted({name for provider in providers if (name := names.host_name(provider))})
     # only administrators see the guests that are in the way of a degraded reservation
     guests = {"guests": reservation["guests"]} if "guests" in reservation else {}
